@@ -1,0 +1,55 @@
+"""Magneto: one Transformer for every modality, that trains where the usual ones diverge.
+
+The public names are resolved on first use, so that `import magneto` imports nothing else.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from magneto.nn.cache import EncoderDecoderCache, KeyValueCache
+    from magneto.nn.config import TransformerConfig
+    from magneto.nn.init import initialize
+    from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
+    from magneto.theory.depth import Depth
+    from magneto.theory.placement import PLACEMENTS, Placement
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PLACEMENTS",
+    "Decoder",
+    "Depth",
+    "Encoder",
+    "EncoderDecoder",
+    "EncoderDecoderCache",
+    "KeyValueCache",
+    "Placement",
+    "TransformerConfig",
+    "initialize",
+]
+
+_HOME = {
+    "PLACEMENTS": "magneto.theory.placement",
+    "Decoder": "magneto.nn.transformer",
+    "Depth": "magneto.theory.depth",
+    "Encoder": "magneto.nn.transformer",
+    "EncoderDecoder": "magneto.nn.transformer",
+    "EncoderDecoderCache": "magneto.nn.cache",
+    "KeyValueCache": "magneto.nn.cache",
+    "Placement": "magneto.theory.placement",
+    "TransformerConfig": "magneto.nn.config",
+    "initialize": "magneto.nn.init",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home the first time it is asked for."""
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'magneto' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,173 @@
+"""Multi-head attention: self-attention with one fused projection, and cross-attention.
+
+Shapes: B batch, H heads, K key/value heads, T query length, S key length, D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.nn.cache import Cache
+from magneto.nn.config import TransformerConfig
+from magneto.nn.mask import Mask
+from magneto.nn.norm import optional_norm
+from magneto.nn.position import build_logits
+from magneto.theory.placement import Sublayer
+
+
+class DotProductAttention(nn.Module):
+    """Softmax attention without parameters. A module of its own so that a hook sees q, k and the mask."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None = None
+    ) -> Tensor:
+        """Attend.
+
+        Args:
+            query: (B, H, T, D).
+            key: (B, K, S, D).
+            value: (B, K, S, D).
+            mask: Who may attend to whom; rows that may attend to nothing give zeros.
+            bias: Added to the logits, broadcast to (B, H, T, S).
+
+        Returns:
+            (B, H, T, D).
+        """
+        attended = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=join(mask, bias, query, key),
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=mask.causal and bias is None,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        return attended if mask.seeing is None else attended * mask.seeing
+
+
+def join(mask: Mask, bias: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """Return boolean mask and bias as one mask for torch's attention."""
+    if bias is None:
+        return mask.allowed
+    allowed = mask.allowed
+    if mask.causal:
+        shape = (query.shape[2], key.shape[2])
+        allowed = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
+    if allowed is None:
+        return bias
+    return bias.masked_fill(~allowed, float("-inf"))
+
+
+class HeadScale(nn.Module):
+    """One learned scalar per head, 1 at first (NormFormer, section 2.1)."""
+
+    def __init__(self, heads: int, head_width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(heads))
+        self.head_width = head_width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale each chunk of head_width features of (..., heads * head_width)."""
+        return x * self.weight.repeat_interleave(self.head_width)
+
+
+class Attention(nn.Module):
+    """What self- and cross-attention share: attend, join the heads, norm, project."""
+
+    def __init__(self, config: TransformerConfig, sublayer: Sublayer) -> None:
+        super().__init__()
+        row = config.row
+        self.head_width = config.head_width
+        self.sublayer: Sublayer = sublayer
+        self.head_norm_q = optional_norm(row.query_key_norm == "norm", config.head_width, config)
+        self.head_norm_k = optional_norm(row.query_key_norm == "norm", config.head_width, config)
+        self.dot_product = DotProductAttention(config.attention_dropout)
+        self.scale_before_out = self._head_scale(config, "before_out")
+        self.inside = optional_norm("inside" in row.slots(sublayer), config.width, config)
+        self.out_proj = nn.Linear(config.width, config.width, bias=config.bias)
+        self.scale_after_out = self._head_scale(config, "after_out")
+
+    def _head_scale(self, config: TransformerConfig, position: str) -> nn.Module:
+        here = config.row.head_scale == position and self.sublayer == "self_attention"
+        return HeadScale(config.heads, config.head_width) if here else nn.Identity()
+
+    def split(self, x: Tensor) -> Tensor:
+        """(B, T, heads * D) to (B, heads, T, D)."""
+        return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+
+    def output(self, attended: Tensor) -> Tensor:
+        """Join heads (B, H, T, D) to (B, T, width), norm and project."""
+        joined = self.scale_before_out(attended.transpose(1, 2).flatten(2))
+        return self.scale_after_out(self.out_proj(self.inside(joined)))
+
+
+class SelfAttention(Attention):
+    """Self-attention; queries, keys and values come from one matrix product."""
+
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
+        super().__init__(config, "self_attention")
+        self.layer = layer
+        self.widths = [config.width, config.key_value_width, config.key_value_width]
+        self.qkv_proj = nn.Linear(config.width, sum(self.widths), bias=config.bias)
+        self.positions = build_logits(config)
+
+    def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
+        """Attend within x, (B, T, width), and what the cache holds of before."""
+        query, key, value = self.qkv_proj(x).split(self.widths, dim=-1)
+        query = self.head_norm_q(self.split(query))
+        key = self.head_norm_k(self.split(key))
+        query, key, bias = self.positions(query, key, shared)
+        value = self.split(value)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer)
+        return self.output(self.dot_product(query, key, value, mask, bias))
+
+    def roles(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (role, weight) of each projection; the fused one slice by slice, as views."""
+        yield from zip("qkv", self.qkv_proj.weight.split(self.widths), strict=True)
+        yield "out", self.out_proj.weight
+
+
+class CrossAttention(Attention):
+    """Attention of a decoder to the encoder's output. Its keys and values are computed once."""
+
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
+        super().__init__(config, "cross_attention")
+        self.layer = layer
+        self.q_proj = nn.Linear(config.width, config.width, bias=config.bias)
+        self.k_proj = nn.Linear(config.width, config.key_value_width, bias=config.bias)
+        self.v_proj = nn.Linear(config.width, config.key_value_width, bias=config.bias)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
+        """Attend from x, (B, T, width), to memory, (B, S, width)."""
+        query = self.head_norm_q(self.split(self.q_proj(x)))
+        key, value = self.keys_values(memory, cache)
+        return self.output(self.dot_product(query, key, value, mask))
+
+    def keys_values(self, memory: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
+        """Return keys and values of the memory, from the cache if it has them."""
+        if cache is not None and cache.is_updated.get(self.layer, False):
+            held = cache.cross_attention_cache.layers[self.layer]
+            return held.keys, held.values
+        key = self.head_norm_k(self.split(self.k_proj(memory)))
+        value = self.split(self.v_proj(memory))
+        if cache is not None:
+            key, value = cache.cross_attention_cache.update(key, value, self.layer)
+            cache.is_updated[self.layer] = True
+        return key, value
+
+    def roles(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (role, weight) of each projection."""
+        yield "q", self.q_proj.weight
+        yield "k", self.k_proj.weight
+        yield "v", self.v_proj.weight
+        yield "out", self.out_proj.weight

@@ -1,0 +1,81 @@
+"""Initialisation, one function, by role. No name is matched: each module says what its weights are for.
+
+| tensor                                   | distribution                                             |
+|------------------------------------------|----------------------------------------------------------|
+| q, k of self- and cross-attention        | base, gain 1                                             |
+| v, out of self-attention, fc1, fc2       | base, times the placement's gain                         |
+| v, out of cross-attention                | base, times the gain if the row scales cross-attention   |
+| biases                                   | 0                                                        |
+| norms, head scales                       | weight 1, bias 0                                         |
+| positions, embeddings, heads             | their own module's, never scaled                         |
+
+Base is one of: xavier_normal, std sqrt(2 / (fan_in + fan_out)); xavier_uniform, the same std;
+normal, std 0.02; truncated_normal, cut at two sigma, std 0.02 after the cut. A fused weight is drawn
+slice by slice, with the fan of the slice. Sub-LN's gain: paper, section 3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from magneto.nn.config import BaseInit
+from magneto.theory.depth import Depth
+from magneto.theory.placement import Placement, Sublayer
+
+SCALED_ROLES = ("v", "out", "fc1", "fc2")
+NORMAL_STD = 0.02
+# Std of a standard normal cut at two sigma.
+CUT_STD = 0.879596566170685
+
+
+@runtime_checkable
+class HasRoles(Protocol):
+    """A sublayer that can say what its weights are for."""
+
+    sublayer: Sublayer
+
+    def roles(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (role, weight), a fused weight slice by slice."""
+        ...
+
+
+def initialize(module: nn.Module, placement: Placement, depth: Depth, base: BaseInit) -> None:
+    """Draw every sublayer weight below `module` by its role, and zero the biases of linear layers.
+
+    Args:
+        module: A stack; or any module whose sublayers have `roles()`.
+        placement: Its row gives the gain and the kinds of sublayer that get it.
+        depth: Depth of the stack.
+        base: Distribution before the gain.
+    """
+    for child in module.modules():
+        if isinstance(child, nn.Linear) and child.bias is not None:
+            nn.init.zeros_(child.bias)
+        if isinstance(child, HasRoles):
+            gain = placement.sublayer_gain(child.sublayer, depth)
+            for role, weight in child.roles():
+                draw(weight, base, gain if role in SCALED_ROLES else 1.0)
+
+
+@torch.no_grad()
+def draw(weight: Tensor, base: BaseInit, gain: float) -> None:
+    """Fill one (fan_out, fan_in) weight, or a view of one, from the base distribution times `gain`."""
+    if base == "xavier_normal":
+        nn.init.xavier_normal_(weight, gain)
+    elif base == "xavier_uniform":
+        nn.init.xavier_uniform_(weight, gain)
+    elif base == "normal":
+        nn.init.normal_(weight, std=gain * NORMAL_STD)
+    else:
+        std = gain * NORMAL_STD / CUT_STD
+        nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def xavier_std(fan_in: int, fan_out: int, gain: float = 1.0) -> float:
+    """Return the standard deviation of Xavier's initialisation."""
+    return gain * math.sqrt(2 / (fan_in + fan_out))

@@ -1,0 +1,100 @@
+"""From the caller's boolean mask to what attention needs, once per forward pass.
+
+True means *may attend*, everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What one kind of attention may look at, the same in every layer.
+
+    Attributes:
+        allowed: (batch or 1, 1, query length, key length) boolean, or None for everything. A row
+            that may attend to nothing is opened, so that its softmax is finite; `seeing` shuts it again.
+        seeing: (batch or 1, 1, query length, 1) boolean: rows that may attend to something; None if
+            all do.
+        causal: True where `allowed` is None and each position sees itself and those before it.
+    """
+
+    allowed: Tensor | None = None
+    seeing: Tensor | None = None
+    causal: bool = False
+
+
+def build_mask(attention_mask: Tensor | None, x: Tensor, past: int, causal: bool) -> Mask:
+    """Build the mask for queries `x` that follow `past` cached positions.
+
+    Args:
+        attention_mask: None, (batch, key length) or (batch, query length, key length), boolean.
+        x: (batch, query length, width).
+        past: Cached positions before `x`.
+        causal: Whether a position sees only itself and those before it.
+
+    Raises:
+        ValueError: If the mask is not boolean, or has another shape.
+    """
+    length = x.shape[1]
+    order = None
+    if causal and (past > 0 or attention_mask is not None):
+        keys = past + length if attention_mask is None else attention_mask.shape[-1]
+        query = torch.arange(past, past + length, device=x.device)[:, None]
+        order = (torch.arange(keys, device=x.device) <= query)[None, None]
+    if attention_mask is None:
+        if length == 1:
+            return Mask()
+        return Mask(allowed=order, causal=causal and order is None)
+    allowed = four_axes(attention_mask)
+    if order is not None:
+        allowed = allowed & order
+    seeing = allowed.any(dim=-1, keepdim=True)
+    return Mask(allowed=allowed | ~seeing, seeing=seeing)
+
+
+def build_memory_mask(attention_mask: Tensor | None) -> Mask:
+    """Build the mask of cross-attention, (batch, source length) or (batch, target, source length)."""
+    if attention_mask is None:
+        return Mask()
+    allowed = four_axes(attention_mask)
+    seeing = allowed.any(dim=-1, keepdim=True)
+    return Mask(allowed=allowed | ~seeing, seeing=seeing)
+
+
+def four_axes(attention_mask: Tensor) -> Tensor:
+    """Return a mask as (batch, 1, query length or 1, key length).
+
+    Raises:
+        ValueError: If it is not boolean, or has neither two nor three axes.
+    """
+    if attention_mask.dtype != torch.bool:
+        raise ValueError(
+            f"attention_mask must be boolean (True = may attend), not {attention_mask.dtype}; "
+            "convert it with mask.bool()"
+        )
+    if attention_mask.ndim == 2:
+        return attention_mask[:, None, None]
+    if attention_mask.ndim == 3:
+        return attention_mask[:, None]
+    raise ValueError(
+        "attention_mask must be (batch, key length) or (batch, query length, key length), "
+        f"not {tuple(attention_mask.shape)}"
+    )
+
+
+def position_index(attention_mask: Tensor | None, x: Tensor, past: int) -> Tensor:
+    """Return each query's position, (batch or 1, query length): 0 at a row's first real token.
+
+    A (batch, key length) mask with padding on the left moves the count; padding elsewhere, or a
+    three-axis mask, does not.
+    """
+    positions = torch.arange(past, past + x.shape[1], device=x.device)[None]
+    if attention_mask is None or attention_mask.ndim != 2:
+        return positions
+    first = attention_mask.int().argmax(dim=1, keepdim=True)
+    return (positions - first).clamp(min=0)

@@ -1,0 +1,38 @@
+"""Norms. They compute in the residual stream's precision and give back what they were given."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.nn.config import NormKind, TransformerConfig
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer normalisation over the last axis; the output has the input's dtype, under autocast too."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise (..., width)."""
+        return F.layer_norm(
+            input, self.normalized_shape, self.weight, self.bias, self.eps
+        ).type_as(input)
+
+
+class RMSNorm(nn.RMSNorm):
+    """Root-mean-square normalisation over the last axis (arXiv 1910.07467); keeps the input's dtype."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (..., width)."""
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps).type_as(x)
+
+
+def build_norm(kind: NormKind, width: int, config: TransformerConfig) -> nn.Module:
+    """Build a norm of `kind` over `width` features, with the configuration's epsilon and bias."""
+    if kind == "rmsnorm":
+        return RMSNorm(width, eps=config.norm_eps)
+    return LayerNorm(width, eps=config.norm_eps, bias=config.bias)
+
+
+def optional_norm(present: bool, width: int, config: TransformerConfig) -> nn.Module:
+    """Build the configuration's norm where a slot holds one, the identity where it is empty."""
+    return build_norm(config.norm, width, config) if present else nn.Identity()

@@ -1,0 +1,174 @@
+"""How a stack knows order. Each kind has two halves.
+
+The stack's half runs once per forward pass: it may add something to the embeddings, and it returns
+what the layers share. The layer's half sits between the projections and the attention: from
+queries, keys and the shared tensor it returns queries, keys and a bias on the attention logits.
+Absolute kinds use only the first half, relative ones the second.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from magneto.nn.config import TransformerConfig
+
+
+class NoPositions(nn.Module):
+    """Order is not told: the stack is a function of a set, but for causal masks."""
+
+    def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
+        """Return (batch, length, width) unchanged, and nothing to share."""
+        return x, None
+
+
+class LearnedPositions(nn.Module):
+    """A table of `max_length` vectors, added to the embeddings; normal with std width ** -0.5."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.table = nn.Embedding(config.max_length, config.width)
+        nn.init.normal_(self.table.weight, std=config.width**-0.5)
+
+    def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
+        """Add the vectors of `index`, (batch or 1, length), to x."""
+        if past + x.shape[1] > self.table.num_embeddings:
+            raise ValueError(
+                f"input of length {past + x.shape[1]} is longer than max_length, "
+                f"{self.table.num_embeddings}"
+            )
+        return x + self.table(index), None
+
+
+class SinusoidalPositions(nn.Module):
+    """Sines and cosines of wavelengths from 2 pi to 10000 * 2 pi, added (arXiv 1706.03762, 3.5).
+
+    All sines come first, then all cosines, as in Marian; the paper interleaves them.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.width = config.width
+
+    def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
+        """Add the vectors of `index`, (batch or 1, length), to x."""
+        return x + sinusoids(index, self.width).type_as(x), None
+
+
+class RotaryTable(nn.Module):
+    """Shares the angles by which queries and keys turn (arXiv 2104.09864)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.head_width = config.head_width
+        self.base = config.rotary_base
+
+    def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
+        """Return x, and (2, batch or 1, 1, length, head width) of cosines and sines."""
+        pairs = torch.arange(0, self.head_width, 2, device=x.device, dtype=torch.float32)
+        angles = index[:, None, :, None].float() * self.base ** (-pairs / self.head_width)
+        angles = torch.cat((angles, angles), dim=-1)
+        return x, torch.stack((angles.cos(), angles.sin()))
+
+
+class T5Table(nn.Module):
+    """Shares a learned bias per head and distance bucket (arXiv 1910.10683, section 2.1).
+
+    Half of the 32 buckets are single distances, the rest grow logarithmically up to 128. An encoder
+    splits them between both directions; a decoder, which never looks ahead, uses all for the past.
+    """
+
+    buckets = 32
+    furthest = 128
+
+    def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
+        super().__init__()
+        self.bidirectional = bidirectional
+        self.bias = nn.Embedding(self.buckets, config.heads)
+        nn.init.zeros_(self.bias.weight)
+
+    def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
+        """Return x, and the bias (1, heads, query length, key length)."""
+        keys = torch.arange(past + x.shape[1], device=x.device)
+        distance = keys[None] - keys[past:, None]
+        return x, self.bias(self.bucket(distance)).permute(2, 0, 1)[None].to(x.dtype)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """Return the bucket of each signed distance, key minus query."""
+        count = self.buckets
+        offset = torch.zeros_like(distance)
+        if self.bidirectional:
+            count //= 2
+            offset = (distance > 0).long() * count
+            distance = distance.abs()
+        else:
+            distance = (-distance).clamp(min=0)
+        exact = count // 2
+        growth = (distance.clamp(min=1).float() / exact).log() / math.log(self.furthest / exact)
+        far = (exact + (growth * (count - exact)).long()).clamp(max=count - 1)
+        return offset + torch.where(distance < exact, distance, far)
+
+
+class PlainLogits(nn.Module):
+    """The layer's half of absolute positions: nothing."""
+
+    def forward(
+        self, query: Tensor, key: Tensor, shared: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return queries and keys unchanged, and no bias."""
+        return query, key, None
+
+
+class RotaryLogits(nn.Module):
+    """The layer's half of rotary positions: turns queries and keys."""
+
+    def forward(
+        self, query: Tensor, key: Tensor, shared: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Turn (batch, heads, length, head width) by the shared cosines and sines."""
+        cosine, sine = shared.to(query.dtype)
+        return rotate(query, cosine, sine), rotate(key, cosine, sine), None
+
+
+class BiasedLogits(nn.Module):
+    """The layer's half of a shared bias."""
+
+    def forward(
+        self, query: Tensor, key: Tensor, shared: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return queries and keys unchanged, with the shared bias."""
+        return query, key, shared
+
+
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn each pair (i, i + half) of the last axis."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cosine + torch.cat((-second, first), dim=-1) * sine
+
+
+def sinusoids(index: Tensor, width: int) -> Tensor:
+    """Return (..., width) sines then cosines of positions `index`, fp32; an odd width ends in 0."""
+    half = width // 2
+    steps = torch.arange(half, device=index.device, dtype=torch.float32)
+    frequency = 10000.0 ** (-steps / max(half, 1))
+    angles = index[..., None].float() * frequency
+    return nn.functional.pad(torch.cat((angles.sin(), angles.cos()), dim=-1), (0, width - 2 * half))
+
+
+def build_positions(config: TransformerConfig, bidirectional: bool) -> nn.Module:
+    """Build the stack's half of the configured kind."""
+    kinds = {
+        "none": NoPositions,
+        "learned": lambda: LearnedPositions(config),
+        "sinusoidal": lambda: SinusoidalPositions(config),
+        "rotary": lambda: RotaryTable(config),
+        "t5": lambda: T5Table(config, bidirectional),
+    }
+    return kinds[config.positions]()
+
+
+def build_logits(config: TransformerConfig) -> nn.Module:
+    """Build the layer's half of the configured kind."""
+    return {"rotary": RotaryLogits, "t5": BiasedLogits}.get(config.positions, PlainLogits)()

@@ -1,0 +1,50 @@
+"""The residual connection: where a placement's norms sit around a sublayer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from magneto.nn.config import TransformerConfig
+from magneto.nn.norm import optional_norm
+from magneto.theory.depth import Depth
+from magneto.theory.placement import Sublayer
+
+
+class DropPath(nn.Module):
+    """Drops a whole branch for some samples, in training only (arXiv 1603.09382)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero x, (batch, length, width), for a share `rate` of the batch; scale the rest up."""
+        if not self.training:
+            return x
+        keep = torch.rand(x.shape[0], 1, 1, device=x.device) >= self.rate
+        return x * (keep.to(x.dtype) / (1 - self.rate))
+
+
+class Residual(nn.Module):
+    """x <- after(alpha * x + drop(branch(f(before(x))))), f being the sublayer.
+
+    Subclasses say what f is called and what else it takes.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, depth: Depth, sublayer: Sublayer, drop_path: float
+    ) -> None:
+        super().__init__()
+        slots = config.row.slots(sublayer)
+        self.alpha = config.row.alpha(depth)
+        self.before = optional_norm("before" in slots, config.width, config)
+        self.branch = optional_norm("branch" in slots, config.width, config)
+        self.after = optional_norm("after" in slots, config.width, config)
+        self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """Join the branch's output y to the residual stream x, both (batch, length, width)."""
+        y = self.drop_path(self.dropout(self.branch(y)))
+        return self.after(torch.add(y, x, alpha=self.alpha))

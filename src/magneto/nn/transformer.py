@@ -1,0 +1,228 @@
+"""The stacks: encoder, decoder, encoder-decoder. They take embeddings and give features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from magneto.nn.attention import CrossAttention, SelfAttention
+from magneto.nn.cache import Cache, self_attention_cache
+from magneto.nn.config import TransformerConfig
+from magneto.nn.feed_forward import FeedForward
+from magneto.nn.init import initialize
+from magneto.nn.mask import Mask, build_mask, build_memory_mask, position_index
+from magneto.nn.norm import build_norm, optional_norm
+from magneto.nn.position import build_positions
+from magneto.nn.residual import Residual
+from magneto.theory.depth import Depth, Stack
+
+
+class SelfAttentionSublayer(Residual):
+    """Self-attention in its residual connection."""
+
+    def __init__(self, config: TransformerConfig, depth: Depth, layer: int, drop: float) -> None:
+        super().__init__(config, depth, "self_attention", drop)
+        self.attention = SelfAttention(config, layer)
+
+    def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
+        """(batch, length, width) to the same shape."""
+        return self.add(x, self.attention(self.before(x), mask, shared, cache))
+
+
+class CrossAttentionSublayer(Residual):
+    """Cross-attention in its residual connection; the norm `before` is on the query alone."""
+
+    def __init__(self, config: TransformerConfig, depth: Depth, layer: int, drop: float) -> None:
+        super().__init__(config, depth, "cross_attention", drop)
+        self.attention = CrossAttention(config, layer)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
+        """Attend from x, (batch, length, width), to memory, (batch, source length, width)."""
+        return self.add(x, self.attention(self.before(x), memory, mask, cache))
+
+
+class FeedForwardSublayer(Residual):
+    """The feed-forward network in its residual connection."""
+
+    def __init__(self, config: TransformerConfig, depth: Depth, drop: float) -> None:
+        super().__init__(config, depth, "feed_forward", drop)
+        self.mlp = FeedForward(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, width) to the same shape."""
+        return self.add(x, self.mlp(self.before(x)))
+
+
+class Layer(nn.Module):
+    """Self-attention, then the feed-forward network."""
+
+    def __init__(self, config: TransformerConfig, depth: Depth, layer: int) -> None:
+        super().__init__()
+        drop = config.drop_path * layer / max(depth.layers - 1, 1)
+        self.self_attention = SelfAttentionSublayer(config, depth, layer, drop)
+        self.feed_forward = FeedForwardSublayer(config, depth, drop)
+
+    def forward(
+        self, x: Tensor, mask: Mask, shared: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """(batch, length, width) to the same shape."""
+        return self.feed_forward(self.self_attention(x, mask, shared, cache))
+
+
+class CrossLayer(nn.Module):
+    """Self-attention, cross-attention, then the feed-forward network."""
+
+    def __init__(self, config: TransformerConfig, depth: Depth, layer: int) -> None:
+        super().__init__()
+        drop = config.drop_path * layer / max(depth.layers - 1, 1)
+        self.self_attention = SelfAttentionSublayer(config, depth, layer, drop)
+        self.cross_attention = CrossAttentionSublayer(config, depth, layer, drop)
+        self.feed_forward = FeedForwardSublayer(config, depth, drop)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        shared: Tensor | None,
+        cache: Any,
+        memory: Tensor,
+        source_mask: Mask,
+    ) -> Tensor:
+        """(batch, length, width) to the same shape."""
+        x = self.self_attention(x, mask, shared, self_attention_cache(cache))
+        return self.feed_forward(self.cross_attention(x, memory, source_mask, cache))
+
+
+class LayerStack(nn.Module):
+    """What encoder and decoder share: the way in, the layers, the norm on top."""
+
+    def __init__(self, config: TransformerConfig, stack: Stack, layer: type[nn.Module]) -> None:
+        super().__init__()
+        depth = config.depth(stack)
+        self.config = config
+        self.causal = stack == "decoder"
+        self.position_embedding = build_positions(config, bidirectional=not self.causal)
+        self.input_norm = (
+            nn.Identity()
+            if config.input_norm == "none"
+            else build_norm(config.input_norm, config.width, config)
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(layer(config, depth, index) for index in range(depth.layers))
+        self.final_norm = optional_norm(config.row.final == "norm", config.width, config)
+        initialize(self, config.row, depth, config.init)
+
+    def run(self, x: Tensor, attention_mask: Tensor | None, cache: Any, *rest: Any) -> Tensor:
+        """Run the stack over embeddings x, (batch, length, width)."""
+        held = self_attention_cache(cache)
+        past = 0 if held is None else held.get_seq_length()
+        mask = build_mask(attention_mask, x, past, self.causal)
+        x, shared = self.position_embedding(x, position_index(attention_mask, x, past), past)
+        x = self.dropout(self.input_norm(x))
+        if self.config.residual_dtype != "input":
+            x = x.to(getattr(torch, self.config.residual_dtype))
+        recompute = self.config.checkpoint_activations and self.training and cache is None
+        for layer in self.layers:
+            if recompute:
+                x = checkpoint(layer, x, mask, shared, cache, *rest, use_reentrant=False)
+            else:
+                x = layer(x, mask, shared, cache, *rest)
+        return self.final_norm(x)
+
+
+class Encoder(LayerStack):
+    """A stack in which every position sees every other."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config, "encoder", Layer)
+
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Encode embeddings.
+
+        Args:
+            x: (batch, length, width).
+            attention_mask: Boolean, True = may attend: (batch, length) for padding, or
+                (batch, length, length). A row that may attend to nothing gets nothing.
+
+        Returns:
+            Features, (batch, length, width).
+        """
+        return self.run(x, attention_mask, None)
+
+
+class Decoder(LayerStack):
+    """A causal stack. With `encoder_layers` in its configuration it also attends to a memory."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        self.crosses = not config.depth("decoder").alone
+        super().__init__(config, "decoder", CrossLayer if self.crosses else Layer)
+
+    def forward(
+        self,
+        x: Tensor,
+        attention_mask: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        cache: Any = None,
+    ) -> Tensor:
+        """Decode embeddings.
+
+        Args:
+            x: (batch, length, width); with a cache, only what follows the cached positions.
+            attention_mask: Boolean, True = may attend: (batch, cached + length) for padding, or
+                (batch, length, cached + length), for packed documents. Never looks ahead.
+            memory: The encoder's features, (batch, source length, width).
+            memory_mask: Boolean, (batch, source length).
+            cache: A `KeyValueCache`, with a memory an `EncoderDecoderCache`; or Hugging Face's.
+
+        Returns:
+            Features, (batch, length, width).
+
+        Raises:
+            ValueError: If a memory is missing, or there is no cross-attention to use it.
+        """
+        if (memory is not None) != self.crosses:
+            raise ValueError(
+                "this decoder attends to an encoder: give memory"
+                if self.crosses
+                else "this decoder has no cross-attention: set encoder_layers and decoder_layers"
+            )
+        if memory is None:
+            return self.run(x, attention_mask, cache)
+        return self.run(x, attention_mask, cache, memory, build_memory_mask(memory_mask))
+
+
+class EncoderDecoder(nn.Module):
+    """An encoder, and a decoder that attends to it; needs `encoder_layers` and `decoder_layers`."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        if config.encoder_layers is None:
+            raise ValueError("an encoder-decoder needs encoder_layers and decoder_layers")
+        self.config = config
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Encode source embeddings, decode target embeddings.
+
+        Args:
+            source: (batch, source length, width).
+            target: (batch, target length, width).
+            source_mask: Boolean, (batch, source length), True = real.
+            target_mask: Boolean, (batch, target length).
+
+        Returns:
+            Features of the target, (batch, target length, width).
+        """
+        memory = self.encoder(source, source_mask)
+        return self.decoder(target, target_mask, memory, source_mask)
