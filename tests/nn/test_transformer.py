@@ -1,0 +1,312 @@
+"""The stacks keep their promises: norms where the row says, masks, padding, caches, compilation."""
+
+import pytest
+import torch
+from torch import nn
+
+from magneto import (
+    PLACEMENTS,
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    EncoderDecoderCache,
+    KeyValueCache,
+    Placement,
+    TransformerConfig,
+)
+from magneto.nn.position import T5Table
+
+POSITIONS = ("none", "learned", "sinusoidal", "rotary", "t5")
+EVERY_ROW = [*PLACEMENTS, "normformer-fairseq", "sub-cross-inside"]
+
+
+def small(**changes) -> TransformerConfig:
+    return TransformerConfig(**{"width": 32, "heads": 4, "layers": 2, "ffn_width": 48, **changes})
+
+
+def pair(**changes) -> TransformerConfig:
+    return small(encoder_layers=2, decoder_layers=3, **changes)
+
+
+def close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 1e-5) -> bool:
+    return bool((a - b).abs().max() <= tolerance)
+
+
+@pytest.mark.parametrize("placement", EVERY_ROW)
+def test_norms_sit_where_the_row_says(placement: str) -> None:
+    """The authors' DeepNorm decoder stays Pre-LN, and their Post-LN flag gives Pre-LN; not here."""
+    cfg = pair(placement=placement)
+    row = cfg.row
+    for layer in EncoderDecoder(cfg).decoder.layers:
+        for name in ("self_attention", "cross_attention", "feed_forward"):
+            sublayer = getattr(layer, name)
+            inner = getattr(sublayer, "mlp", None) or sublayer.attention
+            held = {
+                "before": sublayer.before,
+                "inside": inner.inside,
+                "branch": sublayer.branch,
+                "after": sublayer.after,
+            }
+            present = {slot for slot, norm in held.items() if isinstance(norm, nn.LayerNorm)}
+            assert present == set(row.slots(name)), (name, present)
+            if "inside" in present:
+                width = cfg.ffn_width if name == "feed_forward" else cfg.width
+                assert held["inside"].normalized_shape == (width,)
+    assert isinstance(Decoder(cfg).final_norm, nn.LayerNorm) == (row.final == "norm")
+
+
+def test_sub_ln_against_its_equations() -> None:
+    """One layer, written out: x + W_O LN(A(LN x)), then x + W2 LN(gelu(W1 LN x)), then LN."""
+    torch.manual_seed(0)
+    stack = Encoder(small(layers=1)).eval()
+    x = torch.randn(2, 5, 32)
+    attention, mlp = stack.layers[0].self_attention, stack.layers[0].feed_forward
+
+    def norm(y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.layer_norm(y, y.shape[-1:])
+
+    qkv = attention.attention.qkv_proj(norm(x)).view(2, 5, 3, 4, 8).permute(2, 0, 3, 1, 4)
+    scores = (qkv[0] @ qkv[1].transpose(-1, -2) / 8**0.5).softmax(-1) @ qkv[2]
+    y = x + attention.attention.out_proj(norm(scores.transpose(1, 2).reshape(2, 5, 32)))
+    y = y + mlp.mlp.fc2(norm(nn.functional.gelu(mlp.mlp.fc1(norm(y)))))
+    assert close(stack(x), norm(y))
+
+
+@pytest.mark.parametrize("placement", ["deepnorm", "post"])
+def test_alpha_weighs_the_skip(placement: str) -> None:
+    cfg = small(placement=placement, layers=6)
+    sublayer = Encoder(cfg).layers[0].feed_forward
+    alpha = {"deepnorm": 12**0.25, "post": 1.0}[placement]
+    x = torch.randn(2, 5, 32)
+    expected = sublayer.after(alpha * x + sublayer.mlp(x))
+    assert close(sublayer(x), expected)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("placement", EVERY_ROW)
+def test_padding_changes_no_real_token(placement: str, positions: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 6, 32)
+    noise = torch.full((1, 3, 32), 50.0)
+    for stack in (Encoder, Decoder):
+        model = stack(small(placement=placement, positions=positions)).eval()
+        alone = model(x)
+        left = torch.tensor([[False] * 3 + [True] * 6])
+        assert close(model(torch.cat((noise, x), 1), left)[:, 3:], alone, 3e-5)
+        right = torch.tensor([[True] * 6 + [False] * 3])
+        assert close(model(torch.cat((x, noise), 1), right)[:, :6], alone, 3e-5)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_source_padding_changes_no_target(positions: str) -> None:
+    torch.manual_seed(0)
+    model = EncoderDecoder(pair(positions=positions)).eval()
+    source, target = torch.randn(1, 5, 32), torch.randn(1, 4, 32)
+    padded = torch.cat((source, torch.full((1, 2, 32), 50.0)), 1)
+    mask = torch.tensor([[True] * 5 + [False] * 2])
+    assert close(model(padded, target, mask), model(source, target))
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_row_that_sees_nothing_is_finite(positions: str) -> None:
+    """The attention's output is zero there, gradients included; the authors' code gives NaN."""
+    torch.manual_seed(0)
+    model = Encoder(small(positions=positions))
+    x = torch.randn(2, 4, 32, requires_grad=True)
+    mask = torch.tensor([[True] * 4, [False] * 4])
+    output = model(x, mask)
+    output.sum().backward()
+    assert output.isfinite().all() and x.grad is not None and x.grad.isfinite().all()
+    seen = []
+    hook = model.layers[0].self_attention.attention.dot_product.register_forward_hook(
+        lambda module, inputs, result: seen.append(result)
+    )
+    model(x, mask)
+    hook.remove()
+    assert not seen[0][1].any() and seen[0][0].any()
+
+
+@pytest.mark.parametrize("placement", EVERY_ROW)
+def test_a_decoder_never_looks_ahead(placement: str) -> None:
+    torch.manual_seed(0)
+    model = Decoder(small(placement=placement)).eval()
+    x = torch.randn(1, 6, 32)
+    changed = x.clone()
+    changed[:, 4:] = torch.randn(1, 2, 32)
+    assert close(model(x)[:, :4], model(changed)[:, :4], 1e-6)
+    assert not close(model(x)[:, 4:], model(changed)[:, 4:], 1e-2)
+
+
+def test_documents_packed_in_a_row_do_not_meet() -> None:
+    torch.manual_seed(0)
+    model = Decoder(small()).eval()
+    first, second = torch.randn(1, 3, 32), torch.randn(1, 4, 32)
+    document = torch.tensor([[0] * 3 + [1] * 4])
+    together = model(torch.cat((first, second), 1), document[:, :, None] == document[:, None])
+    assert close(together, torch.cat((model(first), model(second)), 1))
+
+
+@pytest.mark.parametrize("key_value_heads", [None, 2, 1])
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_cache_equals_reading_at_once(positions: str, key_value_heads: int | None) -> None:
+    torch.manual_seed(0)
+    model = Decoder(small(positions=positions, key_value_heads=key_value_heads)).eval()
+    x = torch.randn(2, 7, 32)
+    mask = torch.tensor([[False] * 2 + [True] * 5, [True] * 7])
+    cache = KeyValueCache()
+    parts = [
+        model(x[:, start:end], mask[:, :end], cache=cache)
+        for start, end in ((0, 4), (4, 6), (6, 7))
+    ]
+    whole = model(x, mask)
+    assert close(torch.cat(parts, 1)[mask], whole[mask])
+    cache = KeyValueCache()
+    parts = [model(x[:, i : i + 1], cache=cache) for i in range(7)]
+    assert close(torch.cat(parts, 1), model(x))
+
+
+def test_cross_attention_reads_its_memory_once() -> None:
+    """The authors' code projects the memory again at every decoding step."""
+    torch.manual_seed(0)
+    model = EncoderDecoder(pair(positions="sinusoidal")).eval()
+    source, target = torch.randn(2, 5, 32), torch.randn(2, 4, 32)
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    memory = model.encoder(source, mask)
+    calls = []
+    projection = model.decoder.layers[0].cross_attention.attention.k_proj
+    projection.register_forward_hook(lambda *_: calls.append(1))
+    cache = EncoderDecoderCache()
+    parts = [
+        model.decoder(target[:, i : i + 1], memory=memory, memory_mask=mask, cache=cache)
+        for i in range(4)
+    ]
+    assert len(calls) == 1
+    assert close(torch.cat(parts, 1), model(source, target, mask))
+    cache.reorder(torch.tensor([1, 1]))
+    assert cache.get_seq_length() == 4
+
+
+def test_t5_decoder_uses_all_buckets_for_the_past() -> None:
+    """The authors' causal decoder builds them in both directions and never uses half."""
+    past = -torch.arange(200)
+    table = T5Table(small(), bidirectional=False)
+    assert table.bucket(past).unique().numel() == table.buckets
+    both = T5Table(small(), bidirectional=True)
+    # Distance 0 is counted with the past, so the first bucket of the future stays empty, as in T5.
+    assert both.bucket(torch.arange(-200, 200)).unique().numel() == both.buckets - 1
+
+
+def test_evaluation_has_no_dropout() -> None:
+    cfg = small(dropout=0.5, attention_dropout=0.5, activation_dropout=0.5, drop_path=0.5)
+    model = Encoder(cfg)
+    x = torch.randn(4, 5, 32)
+    assert not torch.equal(model(x), model(x))
+    model.eval()
+    assert torch.equal(model(x), model(x))
+
+
+def test_drop_path_grows_with_depth_and_drops_whole_samples() -> None:
+    model = Encoder(small(layers=3, drop_path=0.4))
+    rates = [getattr(layer.feed_forward.drop_path, "rate", 0.0) for layer in model.layers]
+    assert rates == pytest.approx([0, 0.2, 0.4])
+    dropped = model.layers[2].feed_forward.drop_path(torch.ones(1000, 2, 3))
+    assert dropped.mean().item() == pytest.approx(1, abs=0.1)
+    assert ((dropped == 0).all((1, 2)) | (dropped > 0).all((1, 2))).all()
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu", "swiglu"])
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_every_activation_and_norm_trains(activation: str, norm: str) -> None:
+    model = Encoder(small(activation=activation, norm=norm, bias=False, input_norm=norm))
+    model(torch.randn(2, 5, 32)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert not any(name.endswith("bias") for name, _ in model.named_parameters())
+
+
+def test_recomputing_activations_changes_no_gradient() -> None:
+    gradients = []
+    for recompute in (False, True):
+        torch.manual_seed(0)
+        model = Encoder(small(checkpoint_activations=recompute, dropout=0.1))
+        torch.manual_seed(1)
+        model(torch.randn(2, 5, 32)).square().sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_residual_dtype_under_autocast(placement: str) -> None:
+    x = torch.randn(2, 5, 32)
+    for kept, expected in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        model = Encoder(small(placement=placement, residual_dtype=kept))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert model(x).dtype == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"heads": 5}, "must divide width"),
+        ({"key_value_heads": 3}, "must divide heads"),
+        ({"encoder_layers": 2}, "give both or neither"),
+        ({"dropout": 1.0}, "below 1"),
+        ({"layers": 0}, "layers must be 1 or more"),
+        ({"placement": "sup"}, "did you mean 'sub'"),
+        ({"positions": "rotary", "width": 36, "heads": 4}, "even head width"),
+        ({"width": -1, "dropout": 2.0}, "width must be 1.*dropout must be"),
+    ],
+)
+def test_impossible_configurations(changes: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        small(**changes)
+
+
+def test_wrong_calls_say_what_is_right() -> None:
+    x = torch.randn(1, 4, 32)
+    with pytest.raises(ValueError, match=r"mask\.bool"):
+        Encoder(small())(x, torch.ones(1, 4))
+    with pytest.raises(ValueError, match="key length"):
+        Encoder(small())(x, torch.ones(4).bool())
+    with pytest.raises(ValueError, match="give memory"):
+        Decoder(pair())(x)
+    with pytest.raises(ValueError, match="no cross-attention"):
+        Decoder(small())(x, memory=x)
+    with pytest.raises(ValueError, match="max_length, 3"):
+        Encoder(small(positions="learned", max_length=3))(x)
+    with pytest.raises(TypeError):
+        TransformerConfig(normalize_before=True)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="encoder_layers"):
+        EncoderDecoder(small())
+
+
+def test_a_placement_of_ones_own() -> None:
+    row = Placement(
+        name="mine", title="", source="", self_attention=("branch",), feed_forward=("inside",)
+    )
+    model = Encoder(small(placement=row))
+    assert model(torch.randn(1, 3, 32)).isfinite().all()
+
+
+def test_eager_backend_compiles_every_row_in_one_graph() -> None:
+    x = torch.randn(2, 5, 32)
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    for placement in PLACEMENTS:
+        model = Decoder(small(placement=placement, positions="rotary"))
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        assert close(compiled(x, mask), model(x, mask))
+
+
+@pytest.mark.parametrize("placement", ["sub", "deepnorm"])
+@pytest.mark.parametrize("steps", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_thousand_layers_train(placement: str, steps: int) -> None:
+    torch.manual_seed(0)
+    model = Decoder(small(width=64, layers=1000, ffn_width=256, placement=placement))
+    head = nn.Linear(64, 16)
+    optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=1e-4)
+    x, target = torch.randn(1, 8, 64), torch.randint(16, (8,))
+    for _ in range(steps):
+        loss = nn.functional.cross_entropy(head(model(x))[0], target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert loss.isfinite()

@@ -1,0 +1,64 @@
+"""Gains against the table of constants (paper, section 3.3; DeepNet, figure 2), to 4 decimals."""
+
+import pytest
+
+from magneto.theory.depth import Depth
+from magneto.theory.gains import deepnorm_alpha, deepnorm_beta, sub_gain
+
+# layers: gain alone, encoder's and decoder's gain at N = M; then DeepNorm's (alpha, beta) likewise.
+CONSTANTS = {
+    1: (0.8326, 0.5038, 1.0481, (1.1892, 0.5946), (0.8100, 0.8700), (1.3161, 0.5373)),
+    6: (1.5764, 1.5473, 1.7001, (1.8612, 0.3799), (1.4179, 0.4970), (2.0598, 0.3433)),
+    12: (1.7827, 1.9484, 1.8930, (2.2134, 0.3195), (1.7609, 0.4002), (2.4495, 0.2887)),
+    18: (1.8930, 2.1829, 1.9972, (2.4495, 0.2887), (1.9987, 0.3526), (2.7108, 0.2608)),
+    24: (1.9675, 2.3492, 2.0680, (2.6321, 0.2686), (2.1868, 0.3223), (2.9130, 0.2427)),
+    36: (2.0680, 2.5835, 2.1638, (2.9130, 0.2427), (2.4822, 0.2839), (3.2237, 0.2193)),
+    48: (2.1364, 2.7498, 2.2293, (3.1302, 0.2259), (2.7156, 0.2595), (3.4641, 0.2041)),
+    72: (2.2293, 2.9841, 2.3185, (3.4641, 0.2041), (3.0825, 0.2286), (3.8337, 0.1844)),
+    1000: (2.7570, 4.5039, 2.8296, (6.6874, 0.1057), (7.0143, 0.1005), (7.4008, 0.0955)),
+}
+
+
+@pytest.mark.parametrize("layers", CONSTANTS)
+def test_sub_gain(layers: int) -> None:
+    alone, encoder, decoder, *_ = CONSTANTS[layers]
+    assert sub_gain(Depth("encoder", layers)) == pytest.approx(alone, abs=5e-5)
+    assert sub_gain(Depth("decoder", layers)) == pytest.approx(alone, abs=5e-5)
+    assert sub_gain(Depth("encoder", layers, layers)) == pytest.approx(encoder, abs=5e-5)
+    assert sub_gain(Depth("decoder", layers, layers)) == pytest.approx(decoder, abs=5e-5)
+
+
+@pytest.mark.parametrize("layers", CONSTANTS)
+def test_deepnorm(layers: int) -> None:
+    *_, alone, encoder, decoder = CONSTANTS[layers]
+    depths = (
+        (Depth("encoder", layers), alone),
+        (Depth("decoder", layers), alone),
+        (Depth("encoder", layers, layers), encoder),
+        (Depth("decoder", layers, layers), decoder),
+    )
+    for depth, (alpha, beta) in depths:
+        assert deepnorm_alpha(depth) == pytest.approx(alpha, abs=5e-5)
+        assert deepnorm_beta(depth) == pytest.approx(beta, abs=5e-5)
+
+
+@pytest.mark.parametrize("layers", [1, 7, 100])
+def test_deepnorm_identities(layers: int) -> None:
+    """2N (v^2 + w^2) / alpha^2 = 1 alone, and 3M (...) = 1 in a decoder that attends."""
+    alone, decoder = Depth("encoder", layers), Depth("decoder", layers, 5)
+    for depth in (alone, decoder):
+        share = 2 * deepnorm_beta(depth) ** 2 / deepnorm_alpha(depth) ** 2
+        assert depth.sublayers * share == pytest.approx(1)
+
+
+def test_encoder_gain_uses_both_depths() -> None:
+    assert sub_gain(Depth("encoder", 6, 12)) != sub_gain(Depth("encoder", 6, 6))
+    assert sub_gain(Depth("decoder", 6, 12)) == sub_gain(Depth("decoder", 6, 6))
+
+
+@pytest.mark.parametrize(
+    "arguments", [("encoder", 0), ("decoder", 3, -1), ("middle", 3)], ids=str
+)
+def test_depth_refuses(arguments: tuple) -> None:
+    with pytest.raises(ValueError):
+        Depth(*arguments)
