@@ -178,6 +178,7 @@ def find_placement(name: str | Placement) -> Placement:
     rows = PLACEMENTS | VARIANTS
     if name in rows:
         return rows[name]
-    near = get_close_matches(str(name), rows, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    called = {row.title.lower(): row.name for row in rows.values()} | {key: key for key in rows}
+    near = get_close_matches(str(name).lower(), called, n=1, cutoff=0.4)
+    hint = f"did you mean {called[near[0]]!r}? " if near else ""
     raise ValueError(f"no placement {name!r}: {hint}there are {', '.join(rows)}")
