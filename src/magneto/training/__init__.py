@@ -1,0 +1,1 @@
+"""One loop for every task: steps, checkpoints, ranks, and what is written down of them."""

@@ -1,0 +1,106 @@
+"""How to train: the `training` section of a recipe. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Schedule = Literal["constant", "linear", "polynomial", "cosine", "inverse_sqrt"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Everything the loop can be told.
+
+    Attributes:
+        steps: Optimizer steps.
+        batch_size: Examples per optimizer step, over all ranks and micro-batches.
+        micro_batches: Pieces in which each rank runs its share, to save memory.
+        learning_rate: Peak; None until a recipe's table of rates fills it in.
+        schedule: Shape of the learning rate after warm-up.
+        warmup_steps: Steps of linear warm-up.
+        warmup_start: Learning rate at which warm-up starts.
+        final_learning_rate: Rate at the last step (the floor of cosine, linear and polynomial).
+        power: Of the polynomial schedule.
+        optimizer: "adamw", or "sgd" without momentum.
+        betas: Of AdamW.
+        eps: Of AdamW.
+        weight_decay: Decoupled; on weight matrices only.
+        clip_norm: Largest gradient norm, or None.
+        precision: "fp32", or "bf16" by autocast.
+        compile: Whether to compile the model (minutes at the start, faster steps on a GPU).
+        ema_decay: Decay of an exponential moving average of the weights, which is then evaluated.
+        log_every: Steps between rows of metrics.
+        evaluate_every: Steps between evaluations; 0 for one at the end.
+        evaluate_limit: Batches of an evaluation, or None for all.
+        save_every: Steps between checkpoints; 0 for one at the end.
+        keep_checkpoints: How many checkpoints stay.
+        average_checkpoints: Average the weights of so many checkpoints at the end; 0 for none.
+        average_by: Average the last ones or the best ones.
+        device: "auto", "cpu", "cuda" or any name torch knows.
+        distributed: "auto" is ddp under torchrun and one process elsewhere.
+        divergence_factor: A smoothed loss above this times its own best, and above where it
+            started, counts towards divergence.
+        divergence_patience: Logged rows in a row after which it is called diverged.
+        tensorboard: Whether to write TensorBoard files.
+
+    Raises:
+        ValueError: For impossible values, all in one message.
+    """
+
+    steps: int = 1000
+    batch_size: int = 32
+    micro_batches: int = 1
+    learning_rate: float | None = None
+    schedule: Schedule = "polynomial"
+    warmup_steps: int = 0
+    warmup_start: float = 0.0
+    final_learning_rate: float = 0.0
+    power: float = 1.0
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    clip_norm: float | None = None
+    precision: Literal["fp32", "bf16"] = "fp32"
+    compile: bool = False
+    ema_decay: float | None = None
+    log_every: int = 10
+    evaluate_every: int = 0
+    evaluate_limit: int | None = None
+    save_every: int = 0
+    keep_checkpoints: int = 2
+    average_checkpoints: int = 0
+    average_by: Literal["last", "best"] = "last"
+    device: str = "auto"
+    distributed: Literal["auto", "none", "ddp", "fsdp"] = "auto"
+    divergence_factor: float = 2.0
+    divergence_patience: int = 20
+    tensorboard: bool = True
+
+    def __post_init__(self) -> None:
+        least = {
+            "steps": 1, "batch_size": 1, "micro_batches": 1, "warmup_steps": 0, "log_every": 1,
+            "evaluate_every": 0, "save_every": 0, "keep_checkpoints": 1, "average_checkpoints": 0,
+            "divergence_patience": 1,
+        }  # fmt: skip
+        wrong = [
+            f"{name} must be {bound} or more, not {getattr(self, name)}"
+            for name, bound in least.items()
+            if getattr(self, name) < bound
+        ]
+        if self.learning_rate is not None and not self.learning_rate > 0:
+            wrong.append(f"learning_rate must be above 0, not {self.learning_rate}")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            wrong.append(f"clip_norm must be above 0 (or null for none), not {self.clip_norm}")
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            wrong.append(f"ema_decay must be between 0 and 1, not {self.ema_decay}")
+        if self.warmup_steps > self.steps:
+            wrong.append(f"warmup_steps ({self.warmup_steps}) is more than steps ({self.steps})")
+        if self.average_checkpoints > self.keep_checkpoints and self.average_by == "last":
+            wrong.append(
+                f"average_checkpoints ({self.average_checkpoints}) is more than "
+                f"keep_checkpoints ({self.keep_checkpoints})"
+            )
+        if wrong:
+            raise ValueError("; ".join(wrong))
