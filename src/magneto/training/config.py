@@ -39,9 +39,9 @@ class TrainingConfig:
         average_by: Average the last ones or the best ones.
         device: "auto", "cpu", "cuda" or any name torch knows.
         distributed: "auto" is ddp under torchrun and one process elsewhere.
-        divergence_factor: A smoothed loss above this times its own best, and above where it
-            started, counts towards divergence.
-        divergence_patience: Logged rows in a row after which it is called diverged.
+        divergence_share: A loss that has given back more than this share of its progress since
+            the first step, or is half as high again as then, counts towards divergence.
+        divergence_patience: Steps in a row after which the run is called diverged.
         tensorboard: Whether to write TensorBoard files.
 
     Raises:
@@ -74,8 +74,8 @@ class TrainingConfig:
     average_by: Literal["last", "best"] = "last"
     device: str = "auto"
     distributed: Literal["auto", "none", "ddp", "fsdp"] = "auto"
-    divergence_factor: float = 2.0
-    divergence_patience: int = 20
+    divergence_share: float = 0.5
+    divergence_patience: int = 100
     tensorboard: bool = True
 
     def __post_init__(self) -> None:

@@ -1,0 +1,87 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+
+
+class Damaged(Exception):
+    """A directory whose files are not what its manifest says."""
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON aside and rename it into place."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, default=str)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+
+
+@contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """Give a directory to fill; it appears at `path` with a manifest, complete, or not at all."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        yield aside
+        files = {p.name: _fingerprint(p) for p in sorted(aside.iterdir())}
+        write_json(aside / MANIFEST, files)
+        _sync(aside)
+        if path.exists():
+            old = path.with_name(f".{path.name}.old")
+            shutil.rmtree(old, ignore_errors=True)
+            path.rename(old)
+            aside.rename(path)
+            shutil.rmtree(old)
+        else:
+            aside.rename(path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def check_directory(path: Path) -> None:
+    """Compare a directory with its manifest.
+
+    Raises:
+        Damaged: If a file is missing, or has another size or checksum.
+    """
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        for name, expected in manifest.items():
+            found = _fingerprint(path / name, sync=False)
+            if found != expected:
+                raise Damaged(f"{path / name} is not as it was written")
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{path}: {error}") from error
+
+
+def _fingerprint(path: Path, sync: bool = True) -> dict[str, int]:
+    checksum, size = 0, 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            checksum = zlib.crc32(block, checksum)
+            size += len(block)
+        if sync:
+            os.fsync(file.fileno())
+    return {"bytes": size, "crc32": checksum}
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
