@@ -1,0 +1,122 @@
+"""What is written down of a run: metrics.jsonl, TensorBoard, the environment, the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from magneto.training.files import write_json
+
+PACKAGES = ("foundation-transformers", "torch", "numpy", "safetensors", "transformers", "tokenizers")
+
+
+class Record:
+    """Rows of metrics, appended to metrics.jsonl and, if asked, to TensorBoard.
+
+    Rows of a step beyond the checkpoint that a run resumes from are cut away first: those steps
+    will be taken, and recorded, again.
+    """
+
+    def __init__(self, run: Path, from_step: int, tensorboard: bool) -> None:
+        self.path = run / "metrics.jsonl"
+        if self.path.exists():
+            cut_after(self.path, from_step)
+        self.file = self.path.open("a", encoding="utf-8")
+        self.writer: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
+
+            self.writer = SummaryWriter(str(run / "tensorboard"), purge_step=from_step + 1)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Write one row; it has the key "step"."""
+        self.file.write(json.dumps(row) + "\n")
+        self.file.flush()
+        if self.writer is not None:
+            for key, value in row.items():
+                if key != "step" and isinstance(value, int | float):
+                    self.writer.add_scalar(key, value, row["step"])
+
+    def close(self) -> None:
+        """Close the files."""
+        self.file.close()
+        if self.writer is not None:
+            self.writer.close()
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """Read a run's rows; a last line cut short by a kill is left out."""
+    rows = []
+    for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+def cut_after(path: Path, step: int) -> None:
+    """Keep the rows up to and with a step, aside and renamed."""
+    rows = [row for row in read_metrics(path.parent) if row["step"] <= step]
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    aside.replace(path)
+
+
+def environment() -> dict[str, Any]:
+    """Return what is needed to repeat a run: versions, machine, commit, command."""
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpus": gpus,
+        "commit": _commit(),
+    }
+
+
+def write_environment(run: Path) -> None:
+    """Write environment.json; a resumed run keeps the first one and adds its own."""
+    path = run / "environment.json"
+    earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    write_json(path, [*earlier, environment()])
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def _commit() -> str | None:
+    """Return the commit of the source tree this package runs from, marked if it was changed."""
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

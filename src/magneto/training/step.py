@@ -1,0 +1,81 @@
+"""One optimizer step: the gradient of a sum over micro-batches and ranks, divided by one count."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from magneto.tasks.base import Loss, Task
+from magneto.training.config import TrainingConfig
+from magneto.training.distributed import Ranks, local, sum_over_ranks, to_device
+
+
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """Return the seed of one step on one rank, so that no random state need be saved."""
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def accumulate(
+    task: Task, model: nn.Module, pieces: list[Any], config: TrainingConfig, among: Ranks
+) -> tuple[Tensor, list[str]]:
+    """Add up gradients of the summed loss over this rank's micro-batches.
+
+    Returns:
+        Sums over all ranks (loss, count, and each of the task's logs), on the device; and their
+        names. Nothing waits for the device.
+    """
+    sums, names = [], []
+    for index, piece in enumerate(pieces):
+        with exchange(model, index == len(pieces) - 1):
+            with torch.autocast(
+                among.device.type, torch.bfloat16, enabled=config.precision == "bf16"
+            ):
+                loss = task.loss(model, to_device(piece, among.device))
+            loss.total.backward()
+        names = ["loss", "count", *loss.logs]
+        sums.append(loss_sums(loss))
+    return sum_over_ranks(torch.stack(sums).sum(0), among), names
+
+
+def loss_sums(loss: Loss) -> Tensor:
+    """Return a loss's sums as one vector: total, count, logs."""
+    values = (loss.total, loss.count, *loss.logs.values())
+    return torch.stack([value.detach().float() for value in values])
+
+
+def exchange(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+    """Let ranks exchange gradients in the last micro-batch only."""
+    if isinstance(model, DistributedDataParallel) and not last:
+        return model.no_sync()
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(last)
+    return nullcontext()
+
+
+@torch.no_grad()
+def scale_gradients(
+    parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, among: Ranks
+) -> Tensor:
+    """Divide the gradients by the global count, and clip their norm, in one pass.
+
+    Ranks have averaged their gradients of the sum, so they are multiplied by ranks / count.
+
+    Returns:
+        The norm before clipping, on the device.
+    """
+    gradients = [local(p.grad) for p in parameters if p.grad is not None]
+    square = torch.stack(torch._foreach_norm(gradients)).square().sum()
+    if among.kind == "fsdp":
+        square = sum_over_ranks(square, among)
+    scale = among.size / count.clamp(min=1)
+    norm = square.sqrt() * scale
+    if clip_norm is not None:
+        scale = scale * (clip_norm / (norm + 1e-6)).clamp(max=1)
+    torch._foreach_mul_(gradients, scale)
+    return norm
