@@ -41,7 +41,8 @@ def model_tensors(model: nn.Module, among: Ranks) -> dict[str, Tensor]:
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     gathered = get_model_state_dict(model, options=options)
     names = first_names(bare(model))
-    return {name: gathered[name].contiguous() for name in names} if among.first else {}
+    # On a CPU the gathered tensors are the live ones, and would change under the caller's hands.
+    return {name: gathered[name].clone() for name in names} if among.first else {}
 
 
 def first_names(model: nn.Module) -> list[str]:

@@ -252,7 +252,7 @@ class Trainer:
         """Write the last weights, and the average of several checkpoints if that was asked for."""
         state = {"step": self.step, "metrics": self.metrics}
         tensors = periodic.used_weights(self)
-        if self.ranks.first and not (self.run / "final").exists():
+        if self.ranks.first:
             save_weights(self.run / "final", tensors, state)
         count = self.config.average_checkpoints
         if count:

@@ -1,0 +1,240 @@
+"""The loop's contracts: cutting a batch changes nothing, resuming changes nothing, nothing is lost."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from magneto.training.checkpoint import find_weights, list_checkpoints, load_weights, newest_whole
+from magneto.training.hooks import Hook, Stop
+from magneto.training.record import read_metrics
+from tests.training.toy import Toy, ToyData, run_toy
+
+TOY = Path(__file__).with_name("toy.py")
+TIMED = ("rows_per_second", "flops_utilisation", "data_wait_seconds")
+
+
+def weights(run: Path, which: str = "final") -> dict[str, torch.Tensor]:
+    return load_file(run / which / "model.safetensors")
+
+
+def rows(run: Path) -> list[dict]:
+    return [{k: v for k, v in row.items() if k not in TIMED} for row in read_metrics(run)]
+
+
+def same(first: Path, second: Path) -> bool:
+    a, b = weights(first), weights(second)
+    return rows(first) == rows(second) and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def furthest(first: Path, second: Path) -> float:
+    a, b = weights(first), weights(second)
+    return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+def test_it_learns_and_writes_everything_down(tmp_path: Path) -> None:
+    result = run_toy(tmp_path, steps=200, evaluate_every=50)
+    assert result.status == "finished" and result.step == 200
+    metrics = read_metrics(tmp_path)
+    evaluations = [row["validation_loss"] for row in metrics if "validation_loss" in row]
+    assert evaluations[-1] < 0.3 * evaluations[0]
+    logged = next(row for row in metrics if row["step"] == 100 and "loss" in row)
+    assert set(TIMED) < set(logged) and {"loss", "absolute", "gradient_norm"} < set(logged)
+    written = json.loads((tmp_path / "result.json").read_text())
+    assert written["metrics"] == result.metrics and written["best"]["value"] == min(evaluations)
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    assert environment[0]["packages"]["torch"] == torch.__version__
+    assert not list(tmp_path.rglob(".*")), "no file left aside"
+
+
+def test_same_seed_same_bits(tmp_path: Path) -> None:
+    run_toy(tmp_path / "a", dropout=0.2)
+    run_toy(tmp_path / "b", dropout=0.2)
+    assert same(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("micro_batches", [2, 3, 4])
+def test_micro_batches_change_nothing(tmp_path: Path, micro_batches: int) -> None:
+    run_toy(tmp_path / "one", clip_norm=0.5)
+    run_toy(tmp_path / "more", clip_norm=0.5, micro_batches=micro_batches)
+    assert furthest(tmp_path / "one", tmp_path / "more") < 1e-5
+
+
+def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:
+    settings = {"ema_decay": 0.9, "dropout": 0.1, "average_checkpoints": 2, "average_by": "best"}
+    run_toy(tmp_path / "whole", **settings)
+
+    def stop(trainer) -> None:
+        trainer.stop = Stop("interrupted")
+
+    from magneto.training.loop import train
+    from magneto.training.progress import Reporter
+    from tests.training.toy import config
+
+    kept = {key: value for key, value in settings.items() if key != "dropout"}
+    result = train(
+        Toy(dropout=0.1), config(**kept), tmp_path / "cut", seed=3, report=Reporter(quiet=True),
+        hooks=[Hook(17, stop)],
+    )  # fmt: skip
+    assert (result.status, result.step) == ("interrupted", 17)
+    run_toy(tmp_path / "cut", resume=True, **settings)
+    assert same(tmp_path / "whole", tmp_path / "cut")
+    for name in ("best", "averaged"):
+        a, b = weights(tmp_path / "whole", name), weights(tmp_path / "cut", name)
+        assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+def kill_at_random_moments(tmp_path: Path, kills: int) -> None:
+    """Kill -9 a run again and again; it must end as if nothing had happened."""
+    environment = {"PYTHONPATH": f"src:{TOY.parents[2]}", "OMP_NUM_THREADS": "1", "PATH": ""}
+    command = [sys.executable, str(TOY)]
+    extra = ["pause=0.03", "save_every=3", "steps=40"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    subprocess.run([*command, str(whole), *extra], check=True, env=environment, cwd=TOY.parents[2])
+    chance = random.Random(0)
+    for _ in range(kills):
+        process = subprocess.Popen([*command, str(cut), *extra], env=environment, cwd=TOY.parents[2])
+        started = time.time()
+        environment_file = cut / "environment.json"
+        while process.poll() is None and time.time() < started + 60:
+            if environment_file.exists() and environment_file.stat().st_mtime > started:
+                break  # it is about to take steps
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0.0, 1.2))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run([*command, str(cut), *extra], check=True, env=environment, cwd=TOY.parents[2])
+    assert same(whole, cut)
+
+
+def test_killed_twice(tmp_path: Path) -> None:
+    kill_at_random_moments(tmp_path, 2)
+
+
+@pytest.mark.slow
+def test_killed_twenty_times(tmp_path: Path) -> None:
+    kill_at_random_moments(tmp_path, 20)
+
+
+def test_interrupt_leaves_a_checkpoint(tmp_path: Path) -> None:
+    def interrupt(trainer) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    from magneto.training.loop import train
+    from magneto.training.progress import Reporter
+    from tests.training.toy import config
+
+    result = train(
+        Toy(), config(), tmp_path, seed=3, report=Reporter(quiet=True), hooks=[Hook(9, interrupt)]
+    )
+    assert (result.status, result.step) == ("interrupted", 9)
+    assert list_checkpoints(tmp_path)[-1].name == "step-00000009"
+    assert run_toy(tmp_path, resume=True).status == "finished"
+
+
+def test_damaged_checkpoint_is_named_and_the_one_before_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run_toy(tmp_path / "whole", steps=20)
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    for name in ("final", "best"):
+        shutil.rmtree(tmp_path / "cut" / name)
+    last, before = reversed(list_checkpoints(tmp_path / "cut"))
+    model = last / "model.safetensors"
+    content = bytearray(model.read_bytes())
+    content[-1] ^= 1
+    model.write_bytes(content)
+    found, problems = newest_whole(tmp_path / "cut")
+    assert found == before and "model.safetensors" in problems[0]
+    run_toy(tmp_path / "cut", resume=True, steps=20)
+    assert same(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("name", ["state.json", "manifest.json", "optimizer.safetensors"])
+def test_a_missing_file_is_damage(tmp_path: Path, name: str) -> None:
+    run_toy(tmp_path, steps=15)
+    (list_checkpoints(tmp_path)[-1] / name).unlink()
+    found, problems = newest_whole(tmp_path)
+    assert found == list_checkpoints(tmp_path)[0] and name in problems[0]
+
+
+def test_not_finite_is_divergence_at_its_step(tmp_path: Path) -> None:
+    result = run_toy(tmp_path, task=Toy(ToyData(explode_at=0.9)), steps=100)
+    assert result.status == "diverged" and "nan" in result.reason
+    first = result.diverged_at
+    assert first is not None and first <= result.step < first + 4
+    assert json.loads((tmp_path / "result.json").read_text())["diverged_at"] == first
+
+
+def test_too_high_a_rate_is_divergence(tmp_path: Path) -> None:
+    result = run_toy(tmp_path, steps=400, learning_rate=30.0, divergence_patience=20)
+    assert result.status == "diverged" and result.diverged_at is not None
+
+
+def test_precision_and_sgd(tmp_path: Path) -> None:
+    result = run_toy(tmp_path, precision="bf16", optimizer="sgd", learning_rate=0.05, steps=60)
+    assert result.metrics["loss"] < 2
+
+
+def test_averaging_the_last(tmp_path: Path) -> None:
+    run_toy(tmp_path, average_checkpoints=2)
+    kept = [load_file(path / "model.safetensors") for path in list_checkpoints(tmp_path)]
+    mean = {name: (kept[0][name] + kept[1][name]) / 2 for name in kept[0]}
+    averaged = weights(tmp_path, "averaged")
+    assert len(kept) == 2
+    assert all(torch.allclose(averaged[name], mean[name], atol=1e-7) for name in mean)
+
+
+def test_ema_is_what_is_evaluated(tmp_path: Path) -> None:
+    run_toy(tmp_path, ema_decay=0.99)
+    model = Toy().build_model()
+    load_weights(model, tmp_path, "best")
+    best = json.loads((tmp_path / "best" / "state.json").read_text())
+    measured = Toy().evaluate(model.eval(), torch.device("cpu"))
+    assert measured["loss"] == pytest.approx(best["metrics"]["loss"], rel=1e-6)
+
+
+def test_wrong_weights_are_refused(tmp_path: Path) -> None:
+    run_toy(tmp_path, steps=5)
+    with pytest.raises(ValueError, match="another model's weights"):
+        load_weights(torch.nn.Linear(3, 3), tmp_path)
+    with pytest.raises(FileNotFoundError, match="no averaged weights.*it has best, final"):
+        find_weights(tmp_path, "averaged")
+
+
+def torchrun(run: Path, ranks: int, *settings: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    port = random.SystemRandom().randrange(20000, 50000)
+    command += ["--master-port", str(port), str(TOY), str(run), *settings]
+    environment = {"PYTHONPATH": f"src:{TOY.parents[2]}", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+    subprocess.run(command, check=True, env=environment, cwd=TOY.parents[2], timeout=240)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_ranks_equal_one_process(tmp_path: Path, kind: str) -> None:
+    """To 1e-5; and what 2 ranks wrote 1 goes on from, and the other way."""
+    settings = {"clip_norm": 0.5, "ema_decay": 0.9, "micro_batches": 2}
+    run_toy(tmp_path / "one", **settings)
+    words = ["clip_norm=0.5", "ema_decay=0.9", f"distributed={kind}"]
+    torchrun(tmp_path / "two", 2, *words, "micro_batches=1")
+    assert furthest(tmp_path / "one", tmp_path / "two") < 1e-5
+
+    for first, second in ((2, 1), (1, 2)):
+        run = tmp_path / f"{first}-then-{second}"
+        shutil.copytree(tmp_path / ("two" if first == 2 else "one"), run)
+        for path in (list_checkpoints(run)[-1], run / "final"):
+            shutil.rmtree(path)
+        if second == 1:
+            run_toy(run, resume=True, **settings)
+        else:
+            torchrun(run, 2, *words, "micro_batches=1")
+        assert furthest(tmp_path / "one", run) < 1e-5

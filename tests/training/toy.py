@@ -1,0 +1,122 @@
+"""A task small enough to train in a blink, and a script that trains it in a process of its own.
+
+    python toy.py RUN [steps] [key=value ...]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from magneto.tasks.base import Loss, Task, silent
+from magneto.training.config import TrainingConfig
+from magneto.training.loop import TrainingResult, train
+from magneto.training.progress import Reporter
+
+
+@dataclass(frozen=True)
+class ToyData:
+    examples: int = 64
+    explode_at: float = 0.0
+    pause: float = 0.0
+
+
+class ToyStream:
+    """Rows of a fixed set, shuffled anew each epoch."""
+
+    def __init__(self, data: tuple[Tensor, Tensor], batch_size: int, seed: int) -> None:
+        self.data, self.batch_size, self.seed, self.position = data, batch_size, seed, 0
+
+    def next(self, parts: int, wanted: Any) -> list[tuple[Tensor, Tensor]]:
+        count = len(self.data[0])
+        rows = []
+        for i in range(self.position, self.position + self.batch_size):
+            order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed + i // count))
+            rows.append(int(order[i % count]))
+        self.position += self.batch_size
+        pieces = torch.tensor(rows).tensor_split(parts)
+        return [(self.data[0][pieces[w]], self.data[1][pieces[w]]) for w in wanted]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.position = state["position"]
+
+
+class Toy(Task):
+    """Regression; rows weigh differently, so that a mean of means would be wrong."""
+
+    unit = "rows"
+    data_config = ToyData
+
+    def __init__(self, data: ToyData | None = None, seed: int = 0, dropout: float = 0.0) -> None:
+        super().__init__(None, data or ToyData(), seed)
+        self.dropout = dropout
+        generator = torch.Generator().manual_seed(7)
+        x = torch.randn(self.data.examples, 4, generator=generator)
+        self.set = (x, x.sin().sum(1, keepdim=True))
+
+    def build_model(self) -> nn.Module:
+        layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+        return ToyModel(layers, self.dropout)
+
+    def train_stream(self, batch_size: int, seed: int) -> ToyStream:
+        return ToyStream(self.set, batch_size, seed)
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
+        time.sleep(self.data.pause)
+        x, y = batch
+        weight = (x[:, :1] > 0).float() + 0.5
+        errors = (model(x) - y).square() * weight
+        if self.data.explode_at and float(errors.detach().mean()) < self.data.explode_at:
+            errors = errors * float("nan")
+        return Loss(errors.sum(), weight.sum(), {"absolute": errors.detach().sqrt().sum()})
+
+    def size(self, batch: tuple[Tensor, Tensor]) -> int:
+        return len(batch[0])
+
+    def evaluate(self, model, device, limit=None, progress=silent) -> dict[str, float]:
+        x, y = (tensor.to(device) for tensor in self.set)
+        return {"loss": (model(x).float() - y).square().mean().item()}
+
+
+class ToyModel(nn.Module):
+    def __init__(self, layers: nn.ModuleList, dropout: float) -> None:
+        super().__init__()
+        self.into, self.layers, self.out = nn.Linear(4, 16), layers, nn.Linear(16, 1)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.into(x)
+        for layer in self.layers:
+            x = x + self.dropout(layer(x).tanh())
+        return self.out(x)
+
+
+def config(**changes: Any) -> TrainingConfig:
+    kept = {
+        "steps": 30, "batch_size": 16, "learning_rate": 1e-2, "warmup_steps": 3, "log_every": 4,
+        "save_every": 7, "evaluate_every": 10, "device": "cpu", "tensorboard": False,
+    }  # fmt: skip
+    return TrainingConfig(**{**kept, **changes})
+
+
+def run_toy(run: Path, resume: bool = False, task: Toy | None = None, **changes: Any) -> TrainingResult:
+    task = task or Toy(dropout=changes.pop("dropout", 0.0))
+    return train(task, config(**changes), run, seed=3, resume=resume, report=Reporter(quiet=True))
+
+
+if __name__ == "__main__":
+    directory = Path(sys.argv[1])
+    settings = dict(word.split("=") for word in sys.argv[2:])
+    kinds = {"distributed": str, "clip_norm": float, "ema_decay": float}
+    values = {key: kinds.get(key, int)(value) for key, value in settings.items() if key != "pause"}
+    toy = Toy(ToyData(pause=float(settings.get("pause", 0))), dropout=0.0 if "distributed" in values else 0.1)
+    run_toy(directory, resume=True, task=toy, **values)
