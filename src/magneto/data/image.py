@@ -1,0 +1,65 @@
+"""Images for classification, from sets that need no network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+NAMES = ("digits",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageDataConfig:
+    """Labelled images: the `data` section of a recipe.
+
+    Attributes:
+        source: builtin:digits, 1797 handwritten digits of 8 x 8 pixels (UCI, by scikit-learn).
+        validation_fraction: Share of images held out, drawn by the recipe's seed.
+    """
+
+    source: str = "builtin:digits"
+    validation_fraction: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.source.removeprefix("builtin:") not in NAMES:
+            raise ValueError(f"no image source {self.source!r}: there is builtin:digits")
+        if not 0 < self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction must be in (0, 1), not {self.validation_fraction}")
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Images (count, channels, height, width) in [-1, 1] and labels (count)."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def load_images(config: ImageDataConfig, seed: int) -> tuple[LabelledImages, LabelledImages]:
+    """Return the training and the validation split."""
+    images, labels = digits()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    images, labels = images[order], labels[order]
+    cut = round(len(labels) * config.validation_fraction)
+    return LabelledImages(images[cut:], labels[cut:]), LabelledImages(images[:cut], labels[:cut])
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    """Return scikit-learn's digits: images (1797, 1, 8, 8) in [-1, 1], labels.
+
+    Raises:
+        ModuleNotFoundError: If scikit-learn is not installed; names the extra that has it.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        message = "builtin:digits needs scikit-learn: pip install 'foundation-transformers[vision]'"
+        raise ModuleNotFoundError(message, name="sklearn") from error
+    bunch = load_digits()
+    images = torch.from_numpy(bunch.images).float()[:, None] / 8 - 1
+    return images, torch.from_numpy(bunch.target).long()

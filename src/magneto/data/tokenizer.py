@@ -1,0 +1,177 @@
+"""Text to tokens and back: bytes, byte-level BPE, any tokenizer.json, SentencePiece models."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Protocol
+
+END = "</s>"
+# Names by which tokenizer.json files call the end of a document, best first.
+END_NAMES = (END, "<|endoftext|>", "[SEP]", "<eos>", "<|end_of_text|>")
+
+
+class Tokenizer(Protocol):
+    """What the data pipeline asks of a tokenizer.
+
+    Attributes:
+        vocab_size: How many tokens there are.
+        end: Number of the token that ends a document.
+    """
+
+    vocab_size: int
+    end: int
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return each text's tokens, without special ones."""
+        ...
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text of tokens; special ones are left out."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Write what `load_tokenizer` reads."""
+        ...
+
+
+class ByteTokenizer:
+    """A token per byte, and one for the end. Needs no training and no library."""
+
+    vocab_size = 257
+    end = 256
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the UTF-8 bytes of each text."""
+        return [list(text.encode("utf-8", errors="surrogatepass")) for text in texts]
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text of bytes; those that are no UTF-8 become U+FFFD."""
+        return bytes(token for token in tokens if token < 256).decode("utf-8", errors="replace")
+
+    def save(self, directory: Path) -> None:
+        """Write an empty mark that says this is the tokenizer."""
+        (directory / "tokenizer.bytes").touch()
+
+
+class FastTokenizer:
+    """A tokenizer.json of the `tokenizers` library, GPT-2's for one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.inner = import_tokenizers().Tokenizer.from_file(str(path))
+        self.inner.no_padding()
+        self.inner.no_truncation()
+        vocabulary = self.inner.get_vocab(with_added_tokens=True)
+        ends = [vocabulary[name] for name in END_NAMES if name in vocabulary]
+        if not ends:
+            raise ValueError(f"{path} has no end-of-document token: none of {', '.join(END_NAMES)}")
+        self.end = ends[0]
+        self.vocab_size = max(vocabulary.values()) + 1
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return each text's tokens; the library uses all cores."""
+        return [e.ids for e in self.inner.encode_batch(texts, add_special_tokens=False)]
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text of tokens; special ones are left out."""
+        return self.inner.decode(tokens, skip_special_tokens=True)
+
+    def save(self, directory: Path) -> None:
+        """Write tokenizer.json."""
+        self.inner.save(str(directory / "tokenizer.json"))
+
+
+class SentencePieceTokenizer:
+    """A SentencePiece model."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import sentencepiece
+        except ImportError as error:
+            raise _missing("sentencepiece") from error
+        self.path = path
+        self.inner: Any = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        self.vocab_size = self.inner.vocab_size()
+        self.end = self.inner.eos_id()
+        if self.end < 0:
+            raise ValueError(f"{path} has no end-of-sentence piece (train it with eos_id set)")
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return each text's pieces."""
+        return self.inner.encode(texts, out_type=int)
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text of pieces; special ones are left out."""
+        return self.inner.decode(tokens)
+
+    def save(self, directory: Path) -> None:
+        """Copy the model."""
+        shutil.copyfile(self.path, directory / "tokenizer.model")
+
+
+def load_tokenizer(name: str | Path) -> Tokenizer:
+    """Load "bytes", a tokenizer.json, a SentencePiece .model, or a directory that holds one.
+
+    Raises:
+        FileNotFoundError: If there is no such file; names the nearest one.
+        ValueError: If a file is no tokenizer.
+    """
+    if str(name) == "bytes":
+        return ByteTokenizer()
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _load_directory(path)
+    if not path.is_file():
+        beside = path.parent if path.parent.is_dir() else Path(".")
+        near = get_close_matches(path.name, [p.name for p in beside.iterdir()], n=1)
+        hint = f"; did you mean {beside / near[0]}?" if near else ""
+        known = "bpe (trained on first use), bytes, a tokenizer.json, or a SentencePiece .model"
+        raise FileNotFoundError(f"no tokenizer {name}{hint} (it can be {known})")
+    if path.suffix == ".model":
+        return SentencePieceTokenizer(path)
+    return FastTokenizer(path)
+
+
+def _load_directory(path: Path) -> Tokenizer:
+    if (path / "tokenizer.bytes").exists():
+        return ByteTokenizer()
+    for name in ("tokenizer.json", "tokenizer.model"):
+        if (path / name).exists():
+            return load_tokenizer(path / name)
+    raise FileNotFoundError(f"no tokenizer.json, tokenizer.model or tokenizer.bytes in {path}")
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int, path: Path) -> None:
+    """Train a byte-level BPE and write it to `path` as a tokenizer.json.
+
+    Any text round-trips exactly. The only special token is `</s>`, number 0.
+    """
+    tokenizers = import_tokenizers()
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    inner.train_from_iterator(texts, trainer)
+    inner.save(str(path))
+
+
+def import_tokenizers() -> Any:
+    """Import the tokenizers library, or say which extra has it."""
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise _missing("tokenizers") from error
+    return tokenizers
+
+
+def _missing(library: str) -> ModuleNotFoundError:
+    message = f"this tokenizer needs {library}: pip install 'foundation-transformers[text]'"
+    return ModuleNotFoundError(message, name=library)

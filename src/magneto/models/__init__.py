@@ -1,0 +1,1 @@
+"""Frontend, backbone, head: one file per family."""

@@ -1,0 +1,6 @@
+"""One file per objective. The table says where each is; nothing is imported until it is asked for."""
+
+TASKS = {
+    "causal-lm": "magneto.tasks.causal_lm:CausalLanguageModeling",
+    "image-classification": "magneto.tasks.image_classification:ImageClassification",
+}
