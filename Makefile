@@ -1,0 +1,73 @@
+# Needs python3 (3.11 to 3.13), make and a Python package index. `make` lists what there is.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+DEMO ?= runs/demo
+# Of the demo's training; for example DEMO_ARGS="--training.steps 50".
+DEMO_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Threads of numpy and torch in each test process: two workers share the cores.
+ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint types unit distributed slow gpu demo docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.stamp-dev ## make .venv with all that tests need (does nothing the second time)
+
+$(VENV)/.stamp-core: pyproject.toml constraints.txt
+	@echo "setup: a virtual environment in $(VENV), then torch, then magneto with its text extra"
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) \
+		else f"setup: Python 3.11 to 3.13 is needed, $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=python3.12 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -r constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text]'
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-core
+	@echo "setup: what the tests need"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,vision,dev]'
+	@touch $@
+
+$(VENV)/.stamp-docs: $(VENV)/.stamp-core
+	@echo "setup: what the documentation needs"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,docs]'
+	@touch $@
+
+test: setup lint types unit ## set-up, lint, types and all default tests; prints the slowest ten
+
+lint: $(VENV)/.stamp-dev ## style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+
+types: $(VENV)/.stamp-dev ## static types
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+unit: $(VENV)/.stamp-dev ## the default tests
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+
+distributed: $(VENV)/.stamp-dev ## tests with two processes
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -m distributed $(PYTEST_ARGS)
+
+slow: $(VENV)/.stamp-dev ## tests that take minutes
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m slow $(PYTEST_ARGS)
+
+gpu: $(VENV)/.stamp-dev ## tests that need a CUDA device
+	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
+
+demo: $(VENV)/.stamp-core ## train a small language model, measure it, let it write (10 minutes in all)
+	@rm -rf $(DEMO)
+	$(BIN)/magneto train causal-lm/tiny --model.placement sub --out $(DEMO) $(DEMO_ARGS)
+	$(BIN)/python examples/bits_per_byte.py $(DEMO)
+	$(BIN)/magneto generate $(DEMO) "This function returns"
+
+docs: $(VENV)/.stamp-docs ## build the documentation into site/, warnings are errors
+	$(BIN)/mkdocs build --strict --quiet
+
+clean: ## remove the environment, caches and built documentation; runs/ stays
+	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
