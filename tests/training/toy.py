@@ -1,6 +1,6 @@
 """A task small enough to train in a blink, and a script that trains it in a process of its own.
 
-    python toy.py RUN [steps] [key=value ...]
+python toy.py RUN [steps] [key=value ...]
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class ToyData:
     examples: int = 64
     explode_at: float = 0.0
     pause: float = 0.0
+    wrong_way: bool = False
 
 
 class ToyStream:
@@ -37,7 +38,9 @@ class ToyStream:
         count = len(self.data[0])
         rows = []
         for i in range(self.position, self.position + self.batch_size):
-            order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed + i // count))
+            order = torch.randperm(
+                count, generator=torch.Generator().manual_seed(self.seed + i // count)
+            )
             rows.append(int(order[i % count]))
         self.position += self.batch_size
         pieces = torch.tensor(rows).tensor_split(parts)
@@ -59,6 +62,7 @@ class Toy(Task):
     def __init__(self, data: ToyData | None = None, seed: int = 0, dropout: float = 0.0) -> None:
         super().__init__(None, data or ToyData(), seed)
         self.dropout = dropout
+        self.higher_is_better = self.data.wrong_way  # then the first evaluation stays the best
         generator = torch.Generator().manual_seed(7)
         x = torch.randn(self.data.examples, 4, generator=generator)
         self.set = (x, x.sin().sum(1, keepdim=True))
@@ -91,13 +95,15 @@ class ToyModel(nn.Module):
     def __init__(self, layers: nn.ModuleList, dropout: float) -> None:
         super().__init__()
         self.into, self.layers, self.out = nn.Linear(4, 16), layers, nn.Linear(16, 1)
+        self.table, self.head = nn.Linear(16, 16), nn.Linear(16, 16, bias=False)
+        self.head.weight = self.table.weight
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.into(x)
+        x = self.table(self.into(x))
         for layer in self.layers:
             x = x + self.dropout(layer(x).tanh())
-        return self.out(x)
+        return self.out(self.head(x))
 
 
 def config(**changes: Any) -> TrainingConfig:
@@ -108,7 +114,9 @@ def config(**changes: Any) -> TrainingConfig:
     return TrainingConfig(**{**kept, **changes})
 
 
-def run_toy(run: Path, resume: bool = False, task: Toy | None = None, **changes: Any) -> TrainingResult:
+def run_toy(
+    run: Path, resume: bool = False, task: Toy | None = None, **changes: Any
+) -> TrainingResult:
     task = task or Toy(dropout=changes.pop("dropout", 0.0))
     return train(task, config(**changes), run, seed=3, resume=resume, report=Reporter(quiet=True))
 
@@ -117,6 +125,13 @@ if __name__ == "__main__":
     directory = Path(sys.argv[1])
     settings = dict(word.split("=") for word in sys.argv[2:])
     kinds = {"distributed": str, "clip_norm": float, "ema_decay": float}
-    values = {key: kinds.get(key, int)(value) for key, value in settings.items() if key != "pause"}
-    toy = Toy(ToyData(pause=float(settings.get("pause", 0))), dropout=0.0 if "distributed" in values else 0.1)
+    values = {
+        key: kinds.get(key, int)(value)
+        for key, value in settings.items()
+        if key not in ("pause", "wrong_way")
+    }
+    toy = Toy(
+        ToyData(pause=float(settings.get("pause", 0)), wrong_way="wrong_way" in settings),
+        dropout=0.0 if "distributed" in values else 0.1,
+    )
     run_toy(directory, resume=True, task=toy, **values)

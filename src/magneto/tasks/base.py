@@ -38,11 +38,11 @@ class BatchStream(Protocol):
     """Global batches in a reproducible order, cut for ranks and micro-batches."""
 
     def next(self, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Cut the next global batch in `parts` near-equal pieces; return those numbered `wanted`."""
+        """Cut the next batch in `parts` near-equal pieces; return those numbered `wanted`."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the stream stands, as plain JSON values."""
+        """Return where the stream stands, as plain JSON values that will not change."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

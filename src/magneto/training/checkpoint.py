@@ -1,15 +1,18 @@
 """Checkpoints: complete or not there, readable by any number of ranks, never unpickled.
 
-A checkpoint is a directory of safetensors files with whole (unsharded) tensors, JSON, and a manifest
-of sizes and checksums. Whole tensors are gathered by torch's distributed state-dict functions, so
-what 2 ranks wrote 1 can read, and the other way; the first rank needs memory for one whole copy.
+A checkpoint is a directory of safetensors files with whole (unsharded) tensors, JSON, and a
+manifest of sizes and checksums. Whole tensors are gathered by torch's distributed state-dict
+functions, so what 2 ranks wrote 1 can read, and the other way; the first rank needs memory for one
+whole copy.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -37,9 +40,9 @@ def step_directory(run: Path, step: int) -> Path:
 
 
 def model_tensors(model: nn.Module, among: Ranks) -> dict[str, Tensor]:
-    """Gather whole weights on the CPU of the first rank; a tied weight is kept under its first name."""
+    """Gather whole weights on the CPU of the first rank; a tied one under its first name only."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    gathered = get_model_state_dict(model, options=options)
+    gathered: dict[str, Any] = get_model_state_dict(model, options=options)
     names = first_names(bare(model))
     # On a CPU the gathered tensors are the live ones, and would change under the caller's hands.
     return {name: gathered[name].clone() for name in names} if among.first else {}
@@ -74,7 +77,7 @@ def set_model_tensors(model: nn.Module, tensors: dict[str, Tensor], where: Path)
     if missing or surplus or wrong:
         problem = wrong or [f"missing {missing[:3]}, unexpected {surplus[:3]}"]
         raise ValueError(f"{where} holds another model's weights: {problem[0]}")
-    full = {name: tensors[source] for name, source in wanted.items()}
+    full: dict[str, Any] = {name: tensors[source] for name, source in wanted.items()}
     set_model_state_dict(model, full, options=StateDictOptions(full_state_dict=True))
 
 
@@ -98,7 +101,7 @@ def save_checkpoint(
     """
     weights = model_tensors(model, among)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    gathered = get_optimizer_state_dict(model, optimizer, options=options)
+    gathered: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=options)
     if among.first:
         with whole_directory(step_directory(run, state["step"])) as directory:
             save_file(weights, directory / MODEL)
@@ -154,10 +157,18 @@ def forget_old(run: Path, keep: int) -> None:
         shutil.rmtree(directory)
 
 
-def save_weights(directory: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+def save_weights(
+    directory: Path,
+    tensors: dict[str, Tensor],
+    state: dict[str, Any],
+    extra: Mapping[str, dict[str, Tensor]] = MappingProxyType({}),
+) -> None:
     """Write weights and what is known of them, without an optimizer (the first rank only)."""
     with whole_directory(directory) as aside:
         save_file(tensors, aside / MODEL)
+        for name, others in extra.items():
+            contiguous = {key: tensor.contiguous() for key, tensor in others.items()}
+            save_file(contiguous, aside / f"{name}.safetensors")
         write_json(aside / STATE, state)
 
 
@@ -202,7 +213,7 @@ def find_weights(run: Path, which: str = "auto") -> Path:
 
 
 def average_weights(directories: list[Path]) -> dict[str, Tensor]:
-    """Return the mean of several checkpoints' weights, summed in float64 and kept in their dtype."""
+    """Return the mean of several checkpoints' weights, summed in float64."""
     total: dict[str, Tensor] = {}
     for directory in directories:
         for name, tensor in load_file(directory / MODEL).items():

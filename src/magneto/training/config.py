@@ -43,6 +43,7 @@ class TrainingConfig:
             the first step, or is half as high again as then, counts towards divergence.
         divergence_patience: Steps in a row after which the run is called diverged.
         tensorboard: Whether to write TensorBoard files.
+        threads: CPU threads of torch in each process; None leaves the choice to torch.
 
     Raises:
         ValueError: For impossible values, all in one message.
@@ -77,6 +78,7 @@ class TrainingConfig:
     divergence_share: float = 0.5
     divergence_patience: int = 100
     tensorboard: bool = True
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         least = {
@@ -95,6 +97,8 @@ class TrainingConfig:
             wrong.append(f"clip_norm must be above 0 (or null for none), not {self.clip_norm}")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             wrong.append(f"ema_decay must be between 0 and 1, not {self.ema_decay}")
+        if self.threads is not None and self.threads < 1:
+            wrong.append(f"threads must be 1 or more (or null), not {self.threads}")
         if self.warmup_steps > self.steps:
             wrong.append(f"warmup_steps ({self.warmup_steps}) is more than steps ({self.steps})")
         if self.average_checkpoints > self.keep_checkpoints and self.average_by == "last":

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -66,7 +66,10 @@ def ranks(config: TrainingConfig) -> Iterator[Ranks]:
     if kind == "none":
         yield Ranks(0, 1, device, kind)
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    if device.type == "cuda":
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        dist.init_process_group("gloo")
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), device, kind)
     finally:
@@ -103,13 +106,22 @@ def spread(model: nn.Module, among: Ranks) -> nn.Module:
             if isinstance(module, nn.ModuleList):
                 for layer in module:
                     fully_shard(layer)
-        return fully_shard(model)
+        fully_shard(model)  # in place
     return model
 
 
 def bare(model: nn.Module) -> nn.Module:
     """Return the model without the wrapper that `spread` may have put around it."""
     return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def give_back_gathered(model: nn.Module) -> None:
+    """Drop the whole parameters that FSDP's root keeps after a forward pass without a backward.
+
+    Otherwise it would take them for current after the weights have been exchanged.
+    """
+    if isinstance(model, FSDPModule):
+        model.reshard()
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -154,16 +166,3 @@ def first_goes_ahead(among: Ranks) -> Iterator[None]:
     yield
     if among.first:
         barrier(among)
-
-
-def to_device(batch: Any, device: torch.device) -> Any:
-    """Move every tensor of nested dicts, lists and tuples to a device, without waiting."""
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {key: to_device(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(value, device) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(to_device(value, device) for value in batch)
-    return batch

@@ -1,5 +1,7 @@
 """An exponential moving average of the weights."""
 
+# The torch._foreach functions have no public names.
+# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 from collections.abc import Iterator

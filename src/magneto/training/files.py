@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import zlib
@@ -26,6 +27,29 @@ def write_json(path: Path, value: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
+
+
+def plain(value: Any) -> Any:
+    """Return the value with numbers that are not finite, which JSON has not, as None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def clear_aside(directory: Path) -> None:
+    """Remove what a killed process left half-written, and finish a replacement it began."""
+    for path in directory.glob(".*"):
+        replaced = directory / path.stem.removeprefix(".")
+        if path.suffix == ".old" and not replaced.exists():
+            path.rename(replaced)
+        elif path.is_dir() and (path.suffix == ".old" or path.suffix[1:].isdigit()):
+            shutil.rmtree(path)
+        elif path.suffix[1:].isdigit():
+            path.unlink()
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from magneto.training.checkpoint import forget_old, model_tensors, save_checkpoint, save_weights
-from magneto.training.distributed import any_rank, bare
+from magneto.training.distributed import bare, give_back_gathered
+from magneto.training.files import plain
 from magneto.training.schedule import learning_rate
 
 if TYPE_CHECKING:
@@ -53,8 +54,11 @@ def log(trainer: Trainer) -> None:
         return
     for step in steps:
         reason = trainer.detector.look(step["loss"] / max(step["count"], 1))
-        if reason and trainer.stop is None:
+        if reason and (trainer.stop is None or trainer.stop.status == "interrupted"):
             trainer.stop = Stop("diverged", reason, step["step"])
+    trainer.losses = [step["loss"] / max(step["count"], 1) for step in steps]
+    if trainer.stop is None:  # else it is the place to look at
+        trainer.logged = {"step": trainer.step, "stream": trainer.stream_state}
     names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
     count = max(sum(step["count"] for step in steps), 1)
     row: dict[str, Any] = {"step": trainer.step}
@@ -64,12 +68,10 @@ def log(trainer: Trainer) -> None:
     rate, utilisation = trainer.throughput.read(trainer.ranks.size)
     row[f"{trainer.task.unit}_per_second"] = rate
     row["flops_utilisation"] = utilisation
-    row["data_wait_seconds"] = trainer.batches.waited
+    row["data_wait_seconds"] = trainer.batches.read_waited()
     trainer.add_row(row)
     note = f"loss {row['loss']:.4g}, {rate:,.0f} {trainer.task.unit}/s"
     trainer.report("training", trainer.step, trainer.config.steps, note)
-    if trainer.stop is None and any_rank(trainer.interrupted, trainer.ranks):
-        trainer.stop = Stop("interrupted")
 
 
 def evaluate(trainer: Trainer) -> None:
@@ -95,7 +97,10 @@ def run_evaluation(trainer: Trainer) -> dict[str, float]:
     )
     with torch.no_grad(), averaged, autocast:
         used = model if trainer.ranks.kind == "fsdp" else bare(model)
-        metrics = trainer.task.evaluate(used, trainer.ranks.device, config.evaluate_limit)
+        metrics = trainer.task.evaluate(
+            used, trainer.ranks.device, config.evaluate_limit, trainer.report
+        )
+        give_back_gathered(model)
     model.train()
     return metrics
 
@@ -115,7 +120,7 @@ def keep_best(trainer: Trainer, metrics: dict[str, float]) -> None:
         return
     tensors = used_weights(trainer)
     if trainer.ranks.first:
-        state = {"step": trainer.step, "metrics": metrics}
+        state = {"step": trainer.step, "metrics": plain(metrics)}
         if trainer.best[0]["step"] == trainer.step:
             save_weights(trainer.run / "best", tensors, state)
         if held:
@@ -132,20 +137,23 @@ def used_weights(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 def save(trainer: Trainer) -> None:
-    """Write a checkpoint, from which the run goes on bit for bit."""
+    """Write a checkpoint, from which the run goes on bit for bit; none of a run gone wrong."""
     started = time.perf_counter()
+    pending = trainer.read_pending()
+    if not all(math.isfinite(step["loss"]) for step in pending):
+        log(trainer)  # finds the divergence; the checkpoints before it stay
+        return
     state = {
         "step": trainer.step,
         "stream": trainer.stream_state,
-        "pending": trainer.read_pending(),
+        "pending": pending,
+        "logged": trainer.logged,
         "detector": trainer.detector.state_dict(),
         "best": trainer.best,
         "metrics": trainer.metrics,
     }
     extra = {"ema": used_weights(trainer)} if trainer.average else {}
-    save_checkpoint(
-        trainer.run, trainer.model, trainer.optimizer, extra, state, trainer.ranks
-    )
+    save_checkpoint(trainer.run, trainer.model, trainer.optimizer, extra, state, trainer.ranks)
     if trainer.ranks.first:
         forget_old(trainer.run, trainer.config.keep_checkpoints)
     trainer.throughput.pause(time.perf_counter() - started)

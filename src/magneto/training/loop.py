@@ -8,71 +8,32 @@ from its newest whole checkpoint and ends where it would have ended.
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from magneto.tasks.base import Task
 from magneto.training import hooks as periodic
-from magneto.training.checkpoint import (
-    average_weights,
-    list_checkpoints,
-    load_checkpoint,
-    newest_whole,
-    save_weights,
-    set_model_tensors,
-)
+from magneto.training.batch import to_device
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import (
-    Ranks,
-    barrier,
-    first_goes_ahead,
-    from_first,
-    ranks,
-    spread,
-    to_device,
-)
+from magneto.training.distributed import Ranks, any_rank, barrier, first_goes_ahead, ranks, spread
 from magneto.training.divergence import DivergenceDetector
 from magneto.training.ema import WeightAverage
-from magneto.training.files import write_json
+from magneto.training.ending import TrainingResult, end
 from magneto.training.hooks import Hook, Stop
+from magneto.training.interrupt import Interrupt
 from magneto.training.optimizer import build_optimizer, set_learning_rate
 from magneto.training.prefetch import Prefetch
 from magneto.training.progress import Reporter
-from magneto.training.record import Record, write_environment
+from magneto.training.record import Record
+from magneto.training.resume import begin
 from magneto.training.schedule import learning_rate
 from magneto.training.step import accumulate, scale_gradients, step_seed
 from magneto.training.throughput import Throughput, count_flops, peak_flops
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """How a run ended.
-
-    Attributes:
-        status: "finished", "diverged" or "interrupted".
-        step: Steps taken.
-        metrics: The last evaluation.
-        best: The best evaluation by the task's primary metric: its step and value.
-        diverged_at: Step at which it diverged, or None.
-        reason: In words, where it did not finish.
-        seconds: Wall time of this process.
-    """
-
-    status: str
-    step: int
-    metrics: dict[str, float]
-    best: dict[str, Any]
-    diverged_at: int | None
-    reason: str
-    seconds: float
 
 
 def train(
@@ -93,23 +54,30 @@ def train(
         run: Directory for checkpoints and records; made if it is not there.
         seed: Of weights, data order and dropout.
         resume: Go on from the newest whole checkpoint in `run`, if there is one.
-        hooks: Called besides the loop's own.
+        hooks: Called besides the loop's own, after logging and before evaluation.
         report: Where progress is shown; by default on stderr.
 
     Returns:
         How it ended; the same is written to result.json.
+
+    Raises:
+        ValueError: If there is no learning rate, the batch is too small to be cut, the device or
+            the ranks asked for are not there, or `run` holds a run that was not to be resumed.
     """
     started = time.perf_counter()
+    learning_rate(config, 0)
+    if config.threads:
+        torch.set_num_threads(config.threads)
     with ranks(config) as among:
-        report = report or Reporter(quiet=not among.first)
+        report = report if report and among.first else Reporter(quiet=not among.first)
         with first_goes_ahead(among):
             run.mkdir(parents=True, exist_ok=True)
             task.prepare(report)
         trainer = Trainer(task, config, run, seed, among, report)
-        trainer.begin(resume)
-        with closing(trainer), trainer.listening():
+        with closing(trainer), trainer.interrupt:
+            begin(trainer, resume)
             trainer.run_steps(hooks)
-            result = trainer.end(started)
+            result = end(trainer, started)
         barrier(among)
     return result
 
@@ -118,18 +86,54 @@ class Trainer:
     """One run: the model and all that belongs to it. Hooks may read everything, and set `stop`."""
 
     def __init__(
-        self, task: Task, config: TrainingConfig, run: Path, seed: int, among: Ranks, report: Reporter
+        self,
+        task: Task,
+        config: TrainingConfig,
+        run: Path,
+        seed: int,
+        among: Ranks,
+        report: Reporter,
     ) -> None:
         self.task, self.config, self.run, self.seed = task, config, run, seed
         self.ranks, self.report = among, report
-        torch.manual_seed(seed)
-        model = task.build_model().to(among.device).train()
-        self.stream = task.train_stream(config.batch_size, seed)
-        parts = among.size * config.micro_batches
-        wanted = range(among.rank * config.micro_batches, (among.rank + 1) * config.micro_batches)
-        sample = to_device(self.stream.next(parts, wanted)[0], among.device)
-        flops = count_flops(task, model, sample, config.precision)
-        self.stream = task.train_stream(config.batch_size, seed)
+        # Across a run, what a checkpoint holds besides weights and optimizer:
+        self.step = 0
+        self.pending: list[tuple[int, list[str], torch.Tensor]] = []  # steps not yet logged
+        self.detector = DivergenceDetector(config.divergence_share, config.divergence_patience)
+        self.best: list[dict[str, Any]] = []
+        self.metrics: dict[str, float] = {}
+        # Of this process only:
+        self.losses: list[float] = []  # of the steps last logged
+        self.stop: Stop | None = None
+        self.interrupt = Interrupt(report.say)
+        self.record: Record | None = None
+        self._build_batches()
+        self._build_model()
+
+    def _build_batches(self) -> None:
+        config, among = self.config, self.ranks
+        self.parts = among.size * config.micro_batches
+        if config.batch_size < self.parts:
+            raise ValueError(
+                f"training.batch_size ({config.batch_size}) is less than ranks x micro_batches "
+                f"({among.size} x {config.micro_batches})"
+            )
+        first = among.rank * config.micro_batches
+        self.wanted = list(range(first, first + config.micro_batches))
+        self.stream = self.task.train_stream(config.batch_size, self.seed)
+        self.batches = Prefetch(
+            self.stream, self.parts, self.wanted, pin=among.device.type == "cuda"
+        )
+        self.stream_state = self.stream.state_dict()
+        self.logged: dict[str, Any] = {"step": 0, "stream": self.stream_state}
+
+    def _build_model(self) -> None:
+        config, among = self.config, self.ranks
+        torch.manual_seed(self.seed)
+        model = self.task.build_model().to(among.device).train()
+        another = self.task.train_stream(config.batch_size, self.seed)
+        sample = to_device(another.next(self.parts, self.wanted)[0], among.device)
+        flops = count_flops(self.task, model, sample, config.precision)
         self.throughput = Throughput(flops, peak_flops(among.device, config.precision))
         self.model = spread(model, among)
         if config.compile:
@@ -137,50 +141,6 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, config)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.average = WeightAverage(self.model, config.ema_decay) if config.ema_decay else None
-        self.detector = DivergenceDetector(config.divergence_share, config.divergence_patience)
-        self.batches = Prefetch(self.stream, parts, list(wanted))
-        self.step = 0
-        self.stream_state: dict[str, Any] = self.stream.state_dict()
-        self.pending: list[tuple[int, list[str], torch.Tensor]] = []
-        self.best: list[dict[str, Any]] = []
-        self.metrics: dict[str, float] = {}
-        self.stop: Stop | None = None
-        self.interrupted = False
-        self.record: Record | None = None
-
-    def begin(self, resume: bool) -> None:
-        """Load the newest whole checkpoint if asked to, and open the records."""
-        directory, problems = from_first(newest_whole(self.run), self.ranks)
-        for problem in problems:
-            self.report.say(problem)
-        if resume and directory is not None:
-            self.load(directory)
-            self.report.say(f"going on from {directory}, step {self.step}")
-        elif resume:
-            self.report.say(f"no whole checkpoint in {self.run}: starting from step 0")
-        if self.ranks.first:
-            self.record = Record(self.run, self.step, self.config.tensorboard)
-            write_environment(self.run)
-            self.task.artifacts(self.run)
-
-    def load(self, directory: Path) -> None:
-        """Put a checkpoint into this trainer."""
-        state = load_checkpoint(directory, self.model, self.optimizer)
-        if self.average:
-            kept = [p.detach().clone() for p in self.parameters]
-            set_model_tensors(self.model, load_file(directory / "ema.safetensors"), directory)
-            self.average.take()
-            with torch.no_grad():
-                for parameter, value in zip(self.parameters, kept, strict=True):
-                    parameter.copy_(value)
-        self.step = state["step"]
-        self.stream.load_state_dict(state["stream"])
-        self.stream_state = state["stream"]
-        self.detector.load_state_dict(state["detector"])
-        self.best, self.metrics = state["best"], state["metrics"]
-        for row in state["pending"]:
-            step = row.pop("step")
-            self.pending.append((step, list(row), torch.tensor(list(row.values()))))
 
     def run_steps(self, hooks: Sequence[Hook]) -> None:
         """Take steps until the last one, or until something stops the run."""
@@ -192,14 +152,15 @@ class Trainer:
             Hook(config.save_every, periodic.save),
         ]
         batches = iter(self.batches)
+        self.throughput.read(self.ranks.size)  # building and loading are not training
         while self.step < config.steps and self.stop is None:
             pieces, self.stream_state = next(batches)
             self.train_step(pieces)
             for hook in every:
                 if self.stop is None and hook.due(self.step, config.steps):
                     hook.function(self)
-            if self.stop is None and self.ranks.size == 1 and self.interrupted:
-                self.stop = Stop("interrupted")
+            if self.stop is None and self.step < config.steps and self.interrupted():
+                self.stop = Stop("interrupted", "asked to stop by a signal")
 
     def train_step(self, pieces: list[Any]) -> None:
         """Take one optimizer step; nothing in it waits for the device."""
@@ -216,11 +177,18 @@ class Trainer:
         self.pending.append((self.step, [*names, "gradient_norm"], values))
         self.throughput.add(sum(self.task.size(piece) for piece in pieces))
 
+    def interrupted(self) -> bool:
+        """Return whether to stop now. Several ranks ask each other at log time only: it waits."""
+        if self.ranks.size == 1:
+            return self.interrupt.wanted
+        at_log = self.step % self.config.log_every == 0
+        return at_log and any_rank(self.interrupt.wanted, self.ranks)
+
     def read_pending(self) -> list[dict[str, Any]]:
-        """Return the steps not yet logged as plain numbers; this waits for the device."""
+        """Return the steps not yet logged as plain numbers; this waits for the device, once."""
         if not self.pending:
             return []
-        table = torch.stack([values.to("cpu") for _, _, values in self.pending]).tolist()
+        table = torch.stack([values for _, _, values in self.pending]).tolist()
         return [
             {"step": step, **dict(zip(names, row, strict=True))}
             for (step, names, _), row in zip(self.pending, table, strict=True)
@@ -230,60 +198,6 @@ class Trainer:
         """Record a row of metrics (the first rank only)."""
         if self.record is not None:
             self.record.add(row)
-
-    def end(self, started: float) -> TrainingResult:
-        """Leave behind what the run's end owes: a checkpoint, final weights, the result."""
-        stop = self.stop or Stop("finished")
-        self.report.finish()
-        if stop.status == "interrupted":
-            periodic.save(self)
-        if stop.status == "finished":
-            self.save_final()
-        best = self.best[0] if self.best else {}
-        seconds = time.perf_counter() - started
-        result = TrainingResult(
-            stop.status, self.step, self.metrics, best, stop.at, stop.reason, seconds
-        )
-        if self.ranks.first:
-            write_json(self.run / "result.json", asdict(result))
-        return result
-
-    def save_final(self) -> None:
-        """Write the last weights, and the average of several checkpoints if that was asked for."""
-        state = {"step": self.step, "metrics": self.metrics}
-        tensors = periodic.used_weights(self)
-        if self.ranks.first:
-            save_weights(self.run / "final", tensors, state)
-        count = self.config.average_checkpoints
-        if count:
-            found = list_checkpoints(self.run)[-count:]
-            if self.config.average_by == "best":
-                found = sorted((self.run / "candidates").glob("step-*"))
-            if self.ranks.first:
-                steps = [path.name for path in found]
-                save_weights(self.run / "averaged", average_weights(found), {"of": steps})
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Let a first Ctrl-C or SIGTERM end the run after the current step, with a checkpoint."""
-
-        def handle(number: int, frame: Any) -> None:
-            if self.interrupted:
-                raise KeyboardInterrupt
-            self.interrupted = True
-            self.report.say("stopping after this step; again to stop at once")
-
-        kept = {}
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                kept[number] = signal.signal(number, handle)
-        except ValueError:  # not the main thread: signals are somebody else's
-            pass
-        try:
-            yield
-        finally:
-            for number, handler in kept.items():
-                signal.signal(number, handler)
 
     def close(self) -> None:
         """Stop the batch thread and close the records."""

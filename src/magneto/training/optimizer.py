@@ -7,6 +7,9 @@ from torch import nn
 
 from magneto.training.config import TrainingConfig
 
+# Kinds of device for which torch has AdamW as one kernel.
+FUSED = ("cpu", "cuda", "mps", "xpu")
+
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Build AdamW (one fused kernel) or SGD over the model's parameters.
@@ -24,7 +27,8 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
     rate = config.learning_rate or 0.0
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=rate)
-    return torch.optim.AdamW(groups, lr=rate, betas=config.betas, eps=config.eps, fused=True)
+    fused = all(p.device.type in FUSED for p in model.parameters())
+    return torch.optim.AdamW(groups, lr=rate, betas=config.betas, eps=config.eps, fused=fused)
 
 
 def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

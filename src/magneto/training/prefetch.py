@@ -9,21 +9,33 @@ from threading import Event, Thread
 from typing import Any
 
 from magneto.tasks.base import BatchStream
+from magneto.training.batch import pinned
+
+# Batches made ahead of the step that uses them.
+AHEAD = 2
 
 
 class Prefetch:
     """Runs a stream on a thread, a few steps ahead.
 
-    Iterating gives (pieces, state of the stream after them); `waited` adds up the seconds that the
-    consumer stood still.
+    Iterating gives (pieces, state of the stream after them).
+
+    Args:
+        stream: Of batches; nobody else may use it meanwhile.
+        parts: Pieces of a batch.
+        wanted: Which of them to give.
+        pin: Whether to put them in pinned memory, for a GPU.
     """
 
-    def __init__(self, stream: BatchStream, parts: int, wanted: Sequence[int], ahead: int = 2):
+    def __init__(
+        self, stream: BatchStream, parts: int, wanted: Sequence[int], *, pin: bool = False
+    ):
         self.stream = stream
         self.parts = parts
         self.wanted = wanted
-        self.waited = 0.0
-        self._queue: Queue[Any] = Queue(maxsize=ahead)
+        self.pin = pin
+        self._waited = 0.0
+        self._queue: Queue[Any] = Queue(maxsize=AHEAD)
         self._stop = Event()
         self._thread = Thread(target=self._work, daemon=True)
 
@@ -31,6 +43,7 @@ class Prefetch:
         try:
             while not self._stop.is_set():
                 pieces = self.stream.next(self.parts, self.wanted)
+                pieces = [pinned(piece) for piece in pieces] if self.pin else pieces
                 self._queue.put((pieces, self.stream.state_dict()))
         except Exception as error:  # handed to the consumer, which raises it
             self._queue.put(error)
@@ -41,10 +54,15 @@ class Prefetch:
         while True:
             start = time.perf_counter()
             item = self._queue.get()
-            self.waited += time.perf_counter() - start
+            self._waited += time.perf_counter() - start
             if isinstance(item, Exception):
                 raise item
             yield item
+
+    def read_waited(self) -> float:
+        """Return the seconds that the consumer stood still since this was last called."""
+        waited, self._waited = self._waited, 0.0
+        return waited
 
     def close(self) -> None:
         """Stop the thread."""

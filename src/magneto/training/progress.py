@@ -1,79 +1,99 @@
-"""What a person sees of long work: a bar on a terminal, plain lines elsewhere. All on stderr."""
+"""What a person sees of long work: bars on a terminal, plain lines elsewhere. All on stderr."""
 
 from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 # Seconds between plain lines where there is no terminal.
 EVERY = 10.0
 
 
+@dataclass
+class Piece:
+    """One piece of work under way: how much was done when it began, when, and when last shown."""
+
+    first: int
+    started: float
+    shown: float
+    spoken: bool = False
+    row: Any = None
+
+
 class Reporter:
-    """Shows one piece of long work at a time, with its rate and the time left."""
+    """Shows pieces of work, which may lie inside each other, with their rate and the time left."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
-        self.what = ""
-        self.bar: Any = None
-        self.task: Any = None
-        self.first = self.started = self.shown = 0.0
+        self.pieces: dict[str, Piece] = {}
+        self.bars: Any = None
 
     def say(self, line: str) -> None:
         """Print one line."""
         if self.quiet:
             return
-        if self.bar is not None:
-            self.bar.console.print(line, markup=False, highlight=False)
+        if self.bars is not None:
+            self.bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:
             print(line, file=sys.stderr, flush=True)
 
     def __call__(self, what: str, done: int, total: int | None, note: str = "") -> None:
-        """Show that `done` of `total` of `what` is done; a new `what` begins a new piece of work."""
+        """Show that `done` of `total` of `what` is done; all done takes its bar away."""
         if self.quiet:
             return
         now = time.monotonic()
-        if what != self.what:
-            self.finish()
-            self.what, self.first, self.started, self.shown = what, done, now, now
+        if what not in self.pieces:
+            self.pieces[what] = Piece(done, now, now)
             if sys.stderr.isatty():
-                self._open(what, total)
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done, total=total, note=note)
-        elif now - self.shown >= EVERY or done == total:
-            self.shown = now
-            self.say(self._line(done, total, note, now))
+                self._bar(what, total)
+        piece = self.pieces[what]
+        if self.bars is not None:
+            self.bars.update(piece.row, completed=done, total=total, note=note)
+        elif now - piece.shown >= EVERY or (done == total and piece.spoken):
+            piece.shown, piece.spoken = now, True
+            self.say(line_of(what, piece, done, total, note, now))
         if done == total:
-            self.finish()
+            self._remove(what)
 
-    def _open(self, what: str, total: int | None) -> None:
+    def _bar(self, what: str, total: int | None) -> None:
         from rich import progress
         from rich.console import Console
 
-        self.bar = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(),
-            progress.TextColumn("{task.fields[note]}"),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self.bar.start()
-        self.task = self.bar.add_task(what, total=total, note="")
+        if self.bars is None:
+            self.bars = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TimeElapsedColumn(),
+                progress.TimeRemainingColumn(),
+                progress.TextColumn("{task.fields[note]}"),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self.bars.start()
+        self.pieces[what].row = self.bars.add_task(what, total=total, note="")
 
-    def _line(self, done: int, total: int | None, note: str, now: float) -> str:
-        rate = (done - self.first) / max(now - self.started, 1e-9)
-        left = f", {clock((total - done) / rate)} left" if total and rate > 0 else ""
-        return f"{self.what} {done}/{total or '?'}, {rate:.3g}/s{left}{', ' + note if note else ''}"
+    def _remove(self, what: str) -> None:
+        piece = self.pieces.pop(what)
+        if self.bars is not None:
+            self.bars.remove_task(piece.row)
+            if not self.pieces:
+                self.bars.stop()
+                self.bars = None
 
     def finish(self) -> None:
-        """Take the bar away."""
-        if self.bar is not None:
-            self.bar.stop()
-        self.bar, self.what = None, ""
+        """Take every bar away."""
+        for what in list(self.pieces):
+            self._remove(what)
+
+
+def line_of(what: str, piece: Piece, done: int, total: int | None, note: str, now: float) -> str:
+    """Write a plain line of progress."""
+    rate = (done - piece.first) / max(now - piece.started, 1e-9)
+    left = f", {clock((total - done) / rate)} left" if total and rate > 0 else ""
+    return f"{what} {done}/{total or '?'}, {rate:.3g}/s{left}{', ' + note if note else ''}"
 
 
 def clock(seconds: float) -> str:

@@ -7,15 +7,23 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from magneto.training.files import write_json
+from magneto.training.files import plain, write_json
 
-PACKAGES = ("foundation-transformers", "torch", "numpy", "safetensors", "transformers", "tokenizers")
+PACKAGES = (
+    "foundation-transformers",
+    "torch",
+    "numpy",
+    "safetensors",
+    "transformers",
+    "tokenizers",
+)
 
 
 class Record:
@@ -25,20 +33,25 @@ class Record:
     will be taken, and recorded, again.
     """
 
-    def __init__(self, run: Path, from_step: int, tensorboard: bool) -> None:
+    def __init__(
+        self, run: Path, from_step: int, tensorboard: bool, say: Callable[[str], None] = print
+    ) -> None:
         self.path = run / "metrics.jsonl"
         if self.path.exists():
             cut_after(self.path, from_step)
         self.file = self.path.open("a", encoding="utf-8")
         self.writer: Any = None
         if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
-
-            self.writer = SummaryWriter(str(run / "tensorboard"), purge_step=from_step + 1)
+            try:
+                from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
+            except ImportError:
+                say("no TensorBoard files: the package tensorboard is not installed")
+            else:
+                self.writer = SummaryWriter(str(run / "tensorboard"), purge_step=from_step + 1)
 
     def add(self, row: dict[str, Any]) -> None:
         """Write one row; it has the key "step"."""
-        self.file.write(json.dumps(row) + "\n")
+        self.file.write(json.dumps(plain(row)) + "\n")
         self.file.flush()
         if self.writer is not None:
             for key, value in row.items():
@@ -111,12 +124,15 @@ def _processor() -> str:
 
 def _commit() -> str | None:
     """Return the commit of the source tree this package runs from, marked if it was changed."""
-    here = Path(__file__).parent
     try:
-        done = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
+        # Installed inside somebody's checkout, the commit would be of something else.
+        _git("ls-files", "--error-unmatch", Path(__file__).name)
+        return _git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     return done.stdout.strip()

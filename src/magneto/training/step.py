@@ -1,5 +1,7 @@
 """One optimizer step: the gradient of a sum over micro-batches and ranks, divided by one count."""
 
+# The torch._foreach functions have no public names.
+# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
@@ -12,8 +14,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from magneto.tasks.base import Loss, Task
+from magneto.training.batch import to_device
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import Ranks, local, sum_over_ranks, to_device
+from magneto.training.distributed import Ranks, local, sum_over_ranks
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

@@ -1,0 +1,42 @@
+"""Ctrl-C and SIGTERM end a run after its current step; a second one ends it at once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Interrupt:
+    """Inside this context a first signal sets `wanted`; a second raises KeyboardInterrupt."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.wanted = False
+        self._kept: dict[int, Any] = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted = True
+        self.say("stopping after this step, with a checkpoint; once more to stop at once")
+
+    def __enter__(self) -> Interrupt:
+        """Listen; outside the main thread signals are somebody else's."""
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._kept[number] = signal.signal(number, self._handle)
+        except ValueError:
+            self._kept = {}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the signals back to whom they belonged."""
+        for number, handler in self._kept.items():
+            signal.signal(number, handler)

@@ -1,0 +1,83 @@
+"""How a run begins: from nothing, or from the newest whole checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file
+
+from magneto.training.checkpoint import (
+    list_checkpoints,
+    load_checkpoint,
+    newest_whole,
+    set_model_tensors,
+)
+from magneto.training.distributed import from_first
+from magneto.training.files import clear_aside
+from magneto.training.record import Record, write_environment
+
+if TYPE_CHECKING:
+    from magneto.training.loop import Trainer
+
+
+def begin(trainer: Trainer, resume: bool) -> None:
+    """Load the newest whole checkpoint if asked to, and open the records.
+
+    Raises:
+        ValueError: If the directory holds a run's checkpoints and `resume` was not asked for.
+    """
+    run, among, say = trainer.run, trainer.ranks, trainer.report.say
+    held = from_first(list_checkpoints(run) if among.first else [], among)
+    if held and not resume:
+        raise ValueError(
+            f"{run} already holds a run with checkpoints up to {held[-1].name}: "
+            "resume it (--resume), or train in another directory (--out)"
+        )
+    if among.first:
+        for directory in (run, run / "checkpoints", run / "candidates"):
+            clear_aside(directory)
+        (run / "result.json").unlink(missing_ok=True)
+    directory, problems = from_first(newest_whole(run) if among.first else None, among)
+    for problem in problems:
+        say(problem)
+    if directory is not None:
+        load(trainer, directory)
+        say(f"going on from {directory}, step {trainer.step}")
+    elif resume:
+        say(f"no whole checkpoint in {run}: starting from step 0")
+    count = sum(parameter.numel() for parameter in trainer.parameters)
+    say(f"{count:,} parameters on {among.size} x {among.device.type}, {among.kind}")
+    if among.first:
+        trainer.record = Record(run, trainer.step, trainer.config.tensorboard, say)
+        write_environment(run)
+        trainer.task.artifacts(run)
+
+
+def load(trainer: Trainer, directory: Path) -> None:
+    """Put a checkpoint into a trainer."""
+    state = load_checkpoint(directory, trainer.model, trainer.optimizer)
+    if trainer.average:
+        load_average(trainer, directory / "ema.safetensors")
+    trainer.step = state["step"]
+    trainer.stream.load_state_dict(state["stream"])
+    trainer.stream_state, trainer.logged = state["stream"], state["logged"]
+    trainer.detector.load_state_dict(state["detector"])
+    trainer.best, trainer.metrics = state["best"], state["metrics"]
+    for row in state["pending"]:
+        step = row.pop("step")
+        values = torch.tensor(list(row.values()), device=trainer.ranks.device)
+        trainer.pending.append((step, list(row), values))
+
+
+def load_average(trainer: Trainer, path: Path) -> None:
+    """Fill the average of the weights; without a file it begins at the weights as they are."""
+    average = trainer.average
+    if average is None:
+        return
+    average.take()
+    if path.exists():
+        # Whole tensors go through the model, which cuts them for this rank.
+        with average.in_place():
+            set_model_tensors(trainer.model, load_file(path), path)
