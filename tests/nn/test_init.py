@@ -1,7 +1,8 @@
 """Initialisation: measured standard deviations against the formula, for every row of the table.
 
 The regressions are named after what the paper authors' own code does: it never calls its Xavier
-initialisation, scales biases, gets DeepNorm's encoder beta wrong, and lets one flag override another.
+initialisation, scales biases, gets DeepNorm's encoder beta wrong, and lets one flag override
+another.
 """
 
 import pytest

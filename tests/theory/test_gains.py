@@ -56,9 +56,7 @@ def test_encoder_gain_uses_both_depths() -> None:
     assert sub_gain(Depth("decoder", 6, 12)) == sub_gain(Depth("decoder", 6, 6))
 
 
-@pytest.mark.parametrize(
-    "arguments", [("encoder", 0), ("decoder", 3, -1), ("middle", 3)], ids=str
-)
+@pytest.mark.parametrize("arguments", [("encoder", 0), ("decoder", 3, -1), ("middle", 3)], ids=str)
 def test_depth_refuses(arguments: tuple) -> None:
     with pytest.raises(ValueError):
         Depth(*arguments)

@@ -109,8 +109,8 @@ class Probe:
         readings = []
         for name, held in self.layers.items():
             if held.before:
-                after = list(held.module.parameters())
-                moved = torch._foreach_sub(after, held.before)
+                pairs = zip(held.module.parameters(), held.before, strict=True)
+                moved = [after - before for after, before in pairs]
                 held.values["update_ratio"] = total_norm(moved) / total_norm(held.before)
             values = {key: value.item() for key, value in held.values.items()}
             readings.append(LayerReading(name, **values))
@@ -128,7 +128,7 @@ def stack_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def total_norm(tensors: list[Tensor]) -> Tensor:
     """Return the 2-norm of all tensors as one vector."""
-    return torch.stack(torch._foreach_norm(tensors)).norm()
+    return torch.stack([tensor.norm() for tensor in tensors]).norm()
 
 
 def _record_activation(held: _Held) -> Any:
@@ -174,7 +174,7 @@ def attention_logits(
 
 
 def first_trouble(readings: list[LayerReading], limit: str = "fp16") -> tuple[str, str] | None:
-    """Return (layer, reason) of the first layer that is not finite or past half of a format's range.
+    """Return (layer, reason) of the first layer past half of a format's range, or not finite.
 
     Args:
         readings: In the model's order.
@@ -184,5 +184,8 @@ def first_trouble(readings: list[LayerReading], limit: str = "fp16") -> tuple[st
         if not math.isfinite(reading.activation_rms) or not math.isfinite(reading.activation_max):
             return reading.name, "its activations are not finite"
         if reading.activation_max > LIMITS[limit] / 2:
-            return reading.name, f"an activation of {reading.activation_max:.3g} is past half of {limit}'s range"
+            return (
+                reading.name,
+                f"an activation of {reading.activation_max:.3g} is past half of {limit}'s range",
+            )
     return None

@@ -109,9 +109,11 @@ def _change(model: LayerStack, optimizer: Optimizer, length: int) -> float:
         gradients = tuple(gradient.sign() for gradient in gradients)
     with torch.no_grad():
         kept = [weight.clone() for weight in weights]
-        torch._foreach_add_(weights, gradients, alpha=STEP)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.add_(gradient, alpha=STEP)
         change = (logit() - before).item()
-        torch._foreach_copy_(weights, kept)
+        for weight, value in zip(weights, kept, strict=True):
+            weight.copy_(value)
     return change
 
 
@@ -189,4 +191,3 @@ def half_width(values: Sequence[float]) -> float:
     freedom = len(values) - 1
     quantile = T_95[freedom - 1] if freedom <= len(T_95) else 1.96
     return quantile * stdev(values) / math.sqrt(len(values))
-

@@ -82,9 +82,9 @@ def as_batch(windows: np.ndarray) -> Tokens:
 class StreamedWindows:
     """Packed windows of documents that are read and tokenised as training goes.
 
-    Documents are shuffled in blocks. The state is where a block began (a count of documents, and the
-    tokens left over from the block before) and how many of its windows are used; resuming reads past
-    earlier documents without tokenising them.
+    Documents are shuffled in blocks. The state is where a block began (a count of documents, and
+    the tokens left over from the block before) and how many of its windows are used; resuming
+    reads past earlier documents without tokenising them.
 
     Args:
         documents: Gives the documents once through, in order; called for each epoch.

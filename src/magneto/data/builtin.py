@@ -13,15 +13,23 @@ from pathlib import Path
 from magneto.data.cache import cache_directory, made_whole
 
 # Not prose that people read: tests, vendored packages, and tools that are being removed.
-LEFT_OUT = {"test", "tests", "site-packages", "dist-packages", "lib2to3", "__pycache__", "ensurepip"}
+LEFT_OUT = {
+    "test",
+    "tests",
+    "site-packages",
+    "dist-packages",
+    "lib2to3",
+    "__pycache__",
+    "ensurepip",
+}
 NAMES = ("docstrings",)
 
 
 def docstrings() -> list[str]:
-    """Return the prose of the Python standard library's documentation strings, a module a document.
+    """Return the prose of the Python library's documentation strings, a module a document.
 
-    Sources are parsed, never imported; the order is that of the modules' paths. The result is cached
-    per Python version.
+    Sources are parsed, never imported; the order is that of the modules' paths. The result is
+    cached per Python version.
     """
     version = ".".join(map(str, sys.version_info[:3]))
     held = cache_directory() / f"docstrings-{version}-1"
@@ -58,7 +66,9 @@ def _prose(path: Path) -> Iterator[str]:
 
 def is_prose(paragraph: str) -> bool:
     """Return whether a paragraph reads as sentences, not as code, a table or a list of names."""
-    if ">>>" in paragraph or any(line.startswith(("    ", "\t", "|")) for line in paragraph.split("\n")):
+    if ">>>" in paragraph or any(
+        line.startswith(("    ", "\t", "|")) for line in paragraph.split("\n")
+    ):
         return False
     letters = sum(c.isalpha() or c.isspace() for c in paragraph)
     return len(paragraph.split()) >= 5 and letters >= 0.85 * len(paragraph)

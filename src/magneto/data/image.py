@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +27,9 @@ class ImageDataConfig:
         if self.source.removeprefix("builtin:") not in NAMES:
             raise ValueError(f"no image source {self.source!r}: there is builtin:digits")
         if not 0 < self.validation_fraction < 1:
-            raise ValueError(f"validation_fraction must be in (0, 1), not {self.validation_fraction}")
+            raise ValueError(
+                f"validation_fraction must be in (0, 1), not {self.validation_fraction}"
+            )
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,6 @@ def digits() -> tuple[Tensor, Tensor]:
     except ImportError as error:
         message = "builtin:digits needs scikit-learn: pip install 'foundation-transformers[vision]'"
         raise ModuleNotFoundError(message, name="sklearn") from error
-    bunch = load_digits()
-    images = torch.from_numpy(bunch.images).float()[:, None] / 8 - 1
-    return images, torch.from_numpy(bunch.target).long()
+    pixels, labels = load_digits(return_X_y=True)
+    images = torch.from_numpy(np.asarray(pixels)).float().view(-1, 1, 8, 8) / 8 - 1
+    return images, torch.from_numpy(np.asarray(labels)).long()

@@ -1,7 +1,7 @@
 """Documents from wherever they lie: PATH, hf:NAME or builtin:NAME.
 
-A path is a file or a folder of .txt, .jsonl and either with .gz. In plain text a document is a run of
-paragraphs; a .jsonl line is a document. Nothing is dropped in silence: what is odd is counted.
+A path is a file or a folder of .txt, .jsonl and either with .gz. In plain text a document is a run
+of paragraphs; a .jsonl line is a document. Nothing is dropped in silence: what is odd is counted.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ def source_fingerprint(source: str, field: str) -> str:
     """Name the content of a source: files by path, size and time of change, others by name."""
     if source.startswith(("builtin:", "hf:")):
         return fingerprint(source, field, builtin.sys.version_info[:3])
-    stats = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in source_files(source)]
+    stats = [
+        (str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in source_files(source)
+    ]
     return fingerprint(stats, field)
 
 
@@ -146,7 +148,7 @@ def _plain_documents(file: IO[bytes], field: str, counts: Counts) -> Iterator[st
     for line in _lines(file, counts):
         held.append(line)
         size += len(line)
-        if not line.strip() and size >= DOCUMENT_CHARACTERS or size >= LINE_BYTES:
+        if (not line.strip() and size >= DOCUMENT_CHARACTERS) or size >= LINE_BYTES:
             yield "".join(held).strip("\n")
             held, size = [], 0
     if held:

@@ -65,7 +65,9 @@ class TextDataConfig:
         if self.length < 1:
             wrong.append(f"length must be 1 or more, not {self.length}")
         if self.vocab_size < 257:
-            wrong.append(f"vocab_size must be 257 or more (256 bytes and the end), not {self.vocab_size}")
+            wrong.append(
+                f"vocab_size must be 257 or more (256 bytes and the end), not {self.vocab_size}"
+            )
         if self.shuffle_documents < 1:
             wrong.append(f"shuffle_documents must be 1 or more, not {self.shuffle_documents}")
         if wrong:
@@ -235,6 +237,8 @@ def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
     parts = list(tokenised(documents, tokenizer))
     tokens = np.concatenate([part for part, _ in parts]) if parts else np.zeros(0, np.int64)
     if len(tokens) <= config.length:
-        raise ValueError(f"{config.source} has {len(tokens)} validation tokens, too few for a sequence")
+        raise ValueError(
+            f"{config.source} has {len(tokens)} validation tokens, too few for a sequence"
+        )
     empty = Split(np.zeros(0, np.int64), 0)
     return PreparedText(tokenizer, empty, Split(tokens, sum(size for _, size in parts)), counts)

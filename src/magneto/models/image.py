@@ -56,7 +56,7 @@ class PatchEmbedding(nn.Module):
 
 
 class ImageClassifier(nn.Module):
-    """Patches, encoder, mean over patches, linear head (drawn small, so the first loss is ln classes)."""
+    """Patches, encoder, mean over patches, a head drawn small: the first loss is ln classes."""
 
     def __init__(self, config: ImageClassifierConfig) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,8 @@ class LanguageModelConfig(TransformerConfig):
     loss_chunk: int = 2048
 
 
-class LanguageModelLoss(NamedTuple):
+@dataclass(frozen=True)
+class LanguageModelLoss:
     """Summed cross-entropy in nats, and how many tokens it is over."""
 
     total: Tensor
@@ -57,7 +58,7 @@ class TextEmbedding(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Embedding, decoder, projection to the vocabulary (without bias; N(0, 1/width) if not tied)."""
+    """Embedding, decoder, projection to the vocabulary (no bias; N(0, 1/width) if not tied)."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from magneto.theory.placement import Sublayer
 
 
 class DotProductAttention(nn.Module):
-    """Softmax attention without parameters. A module of its own so that a hook sees q, k and the mask."""
+    """Softmax attention without parameters; a module, so that a hook sees q, k and the mask."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()

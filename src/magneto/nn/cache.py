@@ -16,7 +16,7 @@ class Cache(Protocol):
     """What attention asks of a cache."""
 
     def update(self, key: Tensor, value: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
-        """Append (batch, heads, length, head width) to a layer; return all of its keys and values."""
+        """Append (batch, heads, length, head width) to a layer; return all it now holds."""
         ...
 
     def get_seq_length(self, layer: int = 0, /) -> int:

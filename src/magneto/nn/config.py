@@ -1,4 +1,4 @@
-"""The one configuration of every stack. No torch here, so that a recipe is checked in milliseconds."""
+"""The one configuration of every stack. No torch here: a recipe is checked in milliseconds."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ class TransformerConfig:
         if self.width % self.heads:
             wrong.append(f"heads ({self.heads}) must divide width ({self.width})")
         if self.heads % (self.key_value_heads or self.heads):
-            wrong.append(f"key_value_heads ({self.key_value_heads}) must divide heads ({self.heads})")
+            wrong.append(
+                f"key_value_heads ({self.key_value_heads}) must divide heads ({self.heads})"
+            )
         return wrong
 
     def _wrong_rates(self) -> list[str]:

@@ -1,17 +1,17 @@
-"""Initialisation, one function, by role. No name is matched: each module says what its weights are for.
+"""Initialisation: one function, by role. Modules say what their weights are for; no name is matched.
 
-| tensor                                   | distribution                                             |
-|------------------------------------------|----------------------------------------------------------|
-| q, k of self- and cross-attention        | base, gain 1                                             |
-| v, out of self-attention, fc1, fc2       | base, times the placement's gain                         |
-| v, out of cross-attention                | base, times the gain if the row scales cross-attention   |
-| biases                                   | 0                                                        |
-| norms, head scales                       | weight 1, bias 0                                         |
-| positions, embeddings, heads             | their own module's, never scaled                         |
+| tensor                             | distribution                                           |
+|------------------------------------|--------------------------------------------------------|
+| q, k of self- and cross-attention  | base, gain 1                                           |
+| v, out of self-attention, fc1, fc2 | base, times the placement's gain                       |
+| v, out of cross-attention          | base, times the gain if the row scales cross-attention |
+| biases                             | 0                                                      |
+| norms, head scales                 | weight 1, bias 0                                       |
+| positions, embeddings, heads       | their own module's, never scaled                       |
 
 Base is one of: xavier_normal, std sqrt(2 / (fan_in + fan_out)); xavier_uniform, the same std;
-normal, std 0.02; truncated_normal, cut at two sigma, std 0.02 after the cut. A fused weight is drawn
-slice by slice, with the fan of the slice. Sub-LN's gain: paper, section 3.3.
+normal, std 0.02; truncated_normal, cut at two sigma, std 0.02 after the cut. A fused weight is
+drawn slice by slice, with the fan of the slice. Sub-LN's gain: paper, section 3.3.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def initialize(module: nn.Module, placement: Placement, depth: Depth, base: Base
 
 @torch.no_grad()
 def draw(weight: Tensor, base: BaseInit, gain: float) -> None:
-    """Fill one (fan_out, fan_in) weight, or a view of one, from the base distribution times `gain`."""
+    """Fill one (fan_out, fan_in) weight, or a view of one, from the base times `gain`."""
     if base == "xavier_normal":
         nn.init.xavier_normal_(weight, gain)
     elif base == "xavier_uniform":

@@ -17,7 +17,7 @@ class Mask:
 
     Attributes:
         allowed: (batch or 1, 1, query length, key length) boolean, or None for everything. A row
-            that may attend to nothing is opened, so that its softmax is finite; `seeing` shuts it again.
+            that may attend to nothing is opened, so that its softmax is finite; `seeing` shuts it.
         seeing: (batch or 1, 1, query length, 1) boolean: rows that may attend to something; None if
             all do.
         causal: True where `allowed` is None and each position sees itself and those before it.
@@ -58,7 +58,7 @@ def build_mask(attention_mask: Tensor | None, x: Tensor, past: int, causal: bool
 
 
 def build_memory_mask(attention_mask: Tensor | None) -> Mask:
-    """Build the mask of cross-attention, (batch, source length) or (batch, target, source length)."""
+    """Build cross-attention's mask, from (batch, source) or (batch, target, source) lengths."""
     if attention_mask is None:
         return Mask()
     allowed = four_axes(attention_mask)

@@ -9,17 +9,17 @@ from magneto.nn.config import NormKind, TransformerConfig
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer normalisation over the last axis; the output has the input's dtype, under autocast too."""
+    """Layer normalisation over the last axis; keeps the input's dtype, under autocast too."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise (..., width)."""
-        return F.layer_norm(
-            input, self.normalized_shape, self.weight, self.bias, self.eps
-        ).type_as(input)
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps).type_as(
+            input
+        )
 
 
 class RMSNorm(nn.RMSNorm):
-    """Root-mean-square normalisation over the last axis (arXiv 1910.07467); keeps the input's dtype."""
+    """Root-mean-square normalisation (arXiv 1910.07467) over the last axis; keeps the dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise (..., width)."""

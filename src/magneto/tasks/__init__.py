@@ -1,4 +1,4 @@
-"""One file per objective. The table says where each is; nothing is imported until it is asked for."""
+"""One file per objective. The table says where each is; nothing is imported before it is used."""
 
 TASKS = {
     "causal-lm": "magneto.tasks.causal_lm:CausalLanguageModeling",

@@ -84,8 +84,8 @@ class CausalLanguageModeling(Task):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the cross-entropy over the batch's tokens."""
         mask = self._document_mask(batch["tokens"]) if self.data.mask_documents else None
-        total, count = model(batch["tokens"], mask, batch["targets"])
-        return Loss(total, count)
+        loss = model(batch["tokens"], mask, batch["targets"])
+        return Loss(loss.total, loss.count)
 
     def _document_mask(self, tokens: Tensor) -> Tensor:
         """Return (batch, length, length): True where both tokens are of one document."""
@@ -134,4 +134,3 @@ class CausalLanguageModeling(Task):
     def documents(self, split: str) -> list[str]:
         """Return the text of "train" or "validation"."""
         return list(split_documents(self.data, split, Counts()))
-

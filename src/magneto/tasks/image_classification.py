@@ -76,7 +76,13 @@ class ImageClassification(Task):
     ) -> dict[str, float]:
         """Return loss and accuracy."""
         held = self.splits[1]
-        batches = list(zip(held.images.split(EVALUATION_BATCH), held.labels.split(EVALUATION_BATCH)))
+        batches = list(
+            zip(
+                held.images.split(EVALUATION_BATCH),
+                held.labels.split(EVALUATION_BATCH),
+                strict=True,
+            )
+        )
         totals = torch.zeros(3, device=device)
         for done, (images, labels) in enumerate(batches[:limit], 1):
             loss = self.loss(model, (images.to(device), labels.to(device)))

@@ -1,1 +1,1 @@
-"""What the paper derives, in pure Python: gains, the placement table, bounds on the model update."""
+"""What the paper derives, in pure Python: gains, the placement table, update bounds."""

@@ -1,4 +1,4 @@
-"""What a derived constant may depend on: how deep the stacks are, and which stack is asked about."""
+"""What a derived constant may depend on: how deep the stacks are, and which one is meant."""
 
 from __future__ import annotations
 

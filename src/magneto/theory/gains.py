@@ -38,7 +38,7 @@ def deepnorm_alpha(depth: Depth) -> float:
 
 
 def deepnorm_beta(depth: Depth) -> float:
-    """Return beta of DeepNorm, the gain of v, out, fc1 and fc2 (DeepNet, arXiv 2203.00555, figure 2)."""
+    """Return beta of DeepNorm, the gain of v, out, fc1, fc2 (arXiv 2203.00555, figure 2)."""
     if depth.alone:
         return (8 * depth.layers) ** -0.25
     if depth.stack == "encoder":

@@ -147,7 +147,7 @@ PLACEMENTS: dict[str, Placement] = {row.name: row for row in _ROWS}
 VARIANTS: dict[str, Placement] = {
     row.name: row
     for row in (
-        # fairseq's code multiplies the mixed vector after the projection, for speed; its paper does not.
+        # fairseq's code scales the mixed vector after the projection, for speed; the paper doesn't.
         replace(
             PLACEMENTS["normformer"],
             name="normformer-fairseq",
@@ -168,7 +168,7 @@ VARIANTS: dict[str, Placement] = {
 
 
 def find_placement(name: str | Placement) -> Placement:
-    """Return the row of that name; a `Placement` is returned as it is, so users can bring their own.
+    """Return the row of that name; a `Placement` is returned as it is: users can bring their own.
 
     Raises:
         ValueError: If no row has that name; the message names the nearest one and all others.

@@ -1,0 +1,73 @@
+"""The command line: finds the command, parses its words, turns a user's mistake into one line.
+
+Nothing heavy is imported here: `magneto --help` needs neither torch nor a command's module.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+# Name: (module with `main(words)`, one line for --help).
+COMMANDS = {
+    "train": ("magneto.commands.train", "train a recipe, or go on with a run"),
+    "evaluate": ("magneto.commands.evaluate", "measure a run's model on its validation data"),
+    "generate": ("magneto.commands.generate", "let a language model continue a prompt"),
+    "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),
+    "export": ("magneto.commands.export", "write a run's model in Hugging Face's format"),
+}
+
+USAGE = """usage: magneto COMMAND ...
+
+One Transformer for every modality, that trains where the usual ones diverge.
+
+commands:
+{commands}
+
+`magneto COMMAND --help` explains one. To begin:
+
+  magneto train causal-lm/tiny --out runs/first
+  magneto generate runs/first "A function that"
+"""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a command; return the exit code: 0, 2 for a user's mistake, 130 for Ctrl-C."""
+    words = list(sys.argv[1:] if words is None else words)
+    if not words or words[0] in ("-h", "--help", "help"):
+        lines = (f"  {name:<10}{what}" for name, (_, what) in COMMANDS.items())
+        print(USAGE.format(commands="\n".join(lines)), end="")
+        return 0 if words else 2
+    name, *rest = words
+    if name in ("--version", "-V"):
+        from magneto import __version__
+
+        print(f"magneto {__version__}")
+        return 0
+    if name not in COMMANDS:
+        near = get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
+        print(f"magneto: no command {name!r}; {hint}", file=sys.stderr)
+        return 2
+    return guarded(lambda: import_module(COMMANDS[name][0]).main(rest))
+
+
+def guarded(run: Callable[[], int | None]) -> int:
+    """Run a command; print a user's mistake as lines without a traceback."""
+    try:
+        return run() or 0
+    except KeyboardInterrupt:
+        print("magneto: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        if os.environ.get("MAGNETO_TRACEBACK"):
+            raise
+        for line in str(error).splitlines() or [type(error).__name__]:
+            print(f"magneto: {line}", file=sys.stderr)
+        return 2

@@ -1,0 +1,99 @@
+"""What commands share: options, dotted overrides, one JSON object."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from magneto.config import ConfigError
+
+EPILOG = """
+Any field of a recipe can be set: --training.steps 200 --model.placement pre
+--data X is --data.source X, and --distributed X is --training.distributed X.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are `ConfigError`s, one line each, with the nearest right option."""
+
+    def __init__(
+        self, command: str, description: str, example: str, *, recipe: bool = False
+    ) -> None:
+        super().__init__(
+            prog=f"magneto {command}",
+            description=description,
+            epilog=(EPILOG if recipe else "") + f"\nexample:\n  {example}\n",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print and exit for."""
+        raise ConfigError([f"{message}; see {self.prog} --help"])
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse words that are all known options."""
+        given, rest = self.parse_known_args(words)
+        if rest:
+            self.error(f"unknown option {rest[0]}{self._hint(rest[0])}")
+        return given
+
+    def parse_with_overrides(
+        self, words: Sequence[str]
+    ) -> tuple[argparse.Namespace, dict[str, str]]:
+        """Parse words; `--any.field value` (or `=value`) go into the second result."""
+        given, rest = self.parse_known_args(words)
+        overrides: dict[str, str] = {}
+        queue = list(rest)
+        while queue:
+            word = queue.pop(0)
+            if not word.startswith("--"):
+                self.error(f"unexpected argument {word!r}")
+            key, equals, value = word[2:].partition("=")
+            if "." not in key and key not in ("seed", "task"):
+                self.error(f"unknown option --{key}{self._hint(word)}")
+            if not equals:
+                if not queue:
+                    self.error(f"--{key} needs a value")
+                value = queue.pop(0)
+            overrides[key] = value
+        return given, overrides
+
+    def _hint(self, word: str) -> str:
+        known = [option for action in self._actions for option in action.option_strings]
+        near = get_close_matches(word.split("=")[0], known, n=1)
+        return f"; did you mean {near[0]}?" if near else ""
+
+    def with_json(self) -> Parser:
+        """Add --json."""
+        self.add_argument(
+            "--json", action="store_true", help="print one JSON object on stdout, nothing else"
+        )
+        return self
+
+    def with_data(self) -> Parser:
+        """Add --data."""
+        self.add_argument(
+            "--data", metavar="SOURCE", help="PATH, hf:NAME or builtin:NAME instead of the recipe's"
+        )
+        return self
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object on stdout; what is not a finite number becomes null."""
+    print(json.dumps(finite(value), default=str))
+
+
+def finite(value: Any) -> Any:
+    """Return nested values with non-finite numbers as None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return value

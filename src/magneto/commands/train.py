@@ -1,0 +1,103 @@
+"""`magneto train`: train a recipe, or go on with a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+from magneto.commands.arguments import Parser, print_json
+from magneto.config import ConfigError
+from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
+from magneto.training.loop import TrainingResult, train
+from magneto.training.progress import Reporter
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    made = Parser(
+        "train",
+        "Train a recipe; the run's directory holds weights, checkpoints, metrics and the recipe.",
+        "magneto train causal-lm/tiny --model.placement sub --data book.txt --out runs/book",
+        recipe=True,
+    )
+    made.add_argument("recipe", nargs="?", help="name (see `magneto recipes`) or path of a recipe")
+    made.add_argument("--resume", metavar="RUN", type=Path, help="go on with this run")
+    made.add_argument("--out", metavar="DIR", type=Path, help="where the run goes (new, or empty)")
+    made.add_argument("--distributed", choices=("none", "ddp", "fsdp"), help="under torchrun")
+    return made.with_data().with_json()
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    given, overrides = parser().parse_with_overrides(words)
+    if given.data:
+        overrides["data.source"] = given.data
+    if given.distributed:
+        overrides["training.distributed"] = given.distributed
+    if given.resume:
+        if given.recipe or given.out:
+            raise ConfigError(
+                ["--resume goes on in its own directory: give no recipe and no --out"]
+            )
+        run, recipe = given.resume, open_run(given.resume, overrides)
+    elif given.recipe:
+        recipe = load_recipe(given.recipe, overrides)
+        run = new_directory(given.out, recipe)
+    else:
+        raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
+    report = Reporter(quiet=not is_first_rank())
+    task = recipe.build_task()
+    task.prepare(report)
+    run.mkdir(parents=True, exist_ok=True)
+    if is_first_rank():
+        recipe.save(run / RUN_FILE)
+    resume = given.resume is not None
+    result = train(task, recipe.training, run, seed=recipe.seed, resume=resume, report=report)
+    if is_first_rank():
+        tell(result, run, given.json)
+    return 130 if result.status == "interrupted" else 0
+
+
+def is_first_rank() -> bool:
+    """Return whether this process is the one that writes and talks."""
+    import os
+
+    return os.environ.get("RANK", "0") == "0"
+
+
+def new_directory(out: Path | None, recipe: Recipe) -> Path:
+    """Return where a new run goes.
+
+    Raises:
+        FileExistsError: If something is there already.
+    """
+    if out is None:
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        return (
+            Path("runs")
+            / f"{Path(recipe.name).stem if '.' in recipe.name else recipe.name}-{stamp}"
+        )
+    if is_first_rank() and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        hint = f"; go on with it: magneto train --resume {out}" if (out / RUN_FILE).exists() else ""
+        raise FileExistsError(f"{out} is there already and not empty{hint}")
+    return out
+
+
+def tell(result: TrainingResult, run: Path, as_json: bool) -> None:
+    """Say how the run ended."""
+    if as_json:
+        print_json({"run": str(run), **asdict(result)})
+        return
+    values = ", ".join(f"{key} {value:.4g}" for key, value in result.metrics.items())
+    if result.status == "finished":
+        print(f"finished {result.step} steps in {result.seconds:.0f} s: {values}\nrun: {run}")
+    elif result.status == "diverged":
+        print(f"diverged at step {result.diverged_at}: {result.reason}\nrun: {run}")
+    else:
+        print(
+            f"stopped at step {result.step}; go on with: magneto train --resume {run}",
+            file=sys.stderr,
+        )

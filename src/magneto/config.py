@@ -1,0 +1,205 @@
+"""From YAML and dotted overrides to frozen dataclasses: strict, all errors at once.
+
+A recipe is data. An unknown key, a value of the wrong type or an impossible one is a line of its
+own that names the key, and the nearest right one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+class ConfigError(ValueError):
+    """Everything that is wrong with a configuration, a line each."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = list(lines)
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """Return "; did you mean ...?" for the known word nearest to `word`, or nothing.
+
+    A dotted word is compared as a whole, and by its last part.
+    """
+    found = get_close_matches(word, known, n=1, cutoff=0.6)
+    if not found:
+        last = {key.rsplit(".", 1)[-1]: key for key in reversed(known)}
+        found = [last[w] for w in get_close_matches(word.rsplit(".", 1)[-1], last, n=1, cutoff=0.7)]
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def build(kind: type, values: Any, where: str = "") -> Any:
+    """Build a dataclass from a mapping.
+
+    Args:
+        kind: The dataclass.
+        values: Its fields; missing ones keep their defaults.
+        where: Dotted path of the mapping, for messages.
+
+    Raises:
+        ConfigError: With every unknown key, wrong type and impossible value.
+    """
+    problems: list[str] = []
+    result = _dataclass(kind, values, where, problems)
+    if problems:
+        raise ConfigError(problems)
+    return result
+
+
+@cache
+def field_types(kind: type) -> dict[str, Any]:
+    """Return the types of a dataclass's fields, by name."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _dataclass(kind: type, values: Any, where: str, problems: list[str]) -> Any:
+    if not isinstance(values, Mapping):
+        problems.append(f"{where or 'the recipe'} must hold keys and values, not {values!r}")
+        return None
+    hints = field_types(kind)
+    given: dict[str, Any] = {}
+    wrong_values: list[str] = []
+    for key, value in values.items():
+        path = f"{where}.{key}" if where else str(key)
+        if key not in hints:
+            known = [f"{where}.{name}" if where else name for name in hints]
+            problems.append(f"unknown key {path}{nearest(path, known)}")
+        else:
+            given[key] = _value(hints[key], value, path, wrong_values)
+    problems.extend(wrong_values)
+    if wrong_values:
+        return None  # what does not convert can't be checked together
+    try:
+        return kind(**given)
+    except ValueError as error:
+        prefix = f"{where}: " if where else ""
+        problems.extend(f"{prefix}{line}" for line in str(error).split("; "))
+    return None
+
+
+def _value(kind: Any, value: Any, where: str, problems: list[str]) -> Any:
+    try:
+        return convert(kind, value)
+    except ConfigError as error:
+        problems.extend(error.lines)
+    except (TypeError, ValueError) as error:
+        problems.append(f"{where} {error}")
+    return None
+
+
+def convert(kind: Any, value: Any) -> Any:
+    """Turn a YAML value or a word of the command line into a field's type.
+
+    Raises:
+        ValueError: If it can't be; the message says what was expected.
+    """
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _union(get_args(kind), value)
+    if origin is Literal:
+        return _literal(get_args(kind), value)
+    if origin in (tuple, list):
+        return _sequence(kind, value)
+    if origin in (dict, Mapping):
+        return _mapping(kind, value)
+    if kind is Any or (value is None and kind is type(None)):
+        return value
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return value if isinstance(value, kind) else build(kind, value)
+    return _scalar(kind, value)
+
+
+def _union(kinds: tuple[Any, ...], value: Any) -> Any:
+    if type(None) in kinds and (value is None or value in ("null", "none", "None", "")):
+        return None
+    error: Exception | None = None
+    for kind in kinds:
+        if kind is type(None):
+            continue
+        try:
+            return convert(kind, value)
+        except ValueError as failed:
+            error = error or failed
+    raise error or ValueError(f"cannot be {value!r}")
+
+
+def _literal(choices: tuple[Any, ...], value: Any) -> Any:
+    for choice in choices:
+        if value == choice or str(value) == str(choice):
+            return choice
+    words = [str(choice) for choice in choices]
+    raise ValueError(
+        f"must be one of {', '.join(words)}, not {value!r}{nearest(str(value), words)}"
+    )
+
+
+def _sequence(kind: Any, value: Any) -> Any:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.strip("()[]").split(",") if part.strip()]
+    if not isinstance(value, Sequence):
+        raise ValueError(f"must be a list, not {value!r}")
+    kinds = get_args(kind)
+    if get_origin(kind) is tuple and Ellipsis not in kinds:
+        if len(value) != len(kinds):
+            raise ValueError(f"must have {len(kinds)} values, not {len(value)}")
+        return tuple(convert(k, v) for k, v in zip(kinds, value, strict=True))
+    return get_origin(kind)(convert(kinds[0], part) for part in value)
+
+
+def _mapping(kind: Any, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must hold keys and values, not {value!r}")
+    return {str(key): convert(get_args(kind)[1], part) for key, part in value.items()}
+
+
+def _scalar(kind: Any, value: Any) -> Any:
+    if kind is bool:
+        words = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+        if str(value).lower() in words:
+            return words[str(value).lower()]
+        raise ValueError(f"must be true or false, not {value!r}")
+    if kind is str and isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value)
+    if kind in (int, float) and not isinstance(value, bool):
+        try:
+            number = float(value)  # YAML reads 1e-3 as text
+        except (TypeError, ValueError):
+            raise ValueError(f"must be a number, not {value!r}") from None
+        if kind is float:
+            return number
+        if number == int(number):
+            return int(number)
+        raise ValueError(f"must be a whole number, not {value!r}")
+    raise ValueError(f"must be {getattr(kind, '__name__', kind)}, not {value!r}")
+
+
+def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested mappings with dotted keys set, making sections that are not there."""
+    result = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
+    for dotted, value in changes.items():
+        *path, last = dotted.split(".")
+        section = result
+        for part in path:
+            inner = section.get(part)
+            section[part] = dict(inner) if isinstance(inner, Mapping) else {}
+            section = section[part]
+        section[last] = value
+    return result
+
+
+def to_mapping(value: Any) -> Any:
+    """Return a configuration as plain values that `build` takes again."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_mapping(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_mapping(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_mapping(part) for part in value]
+    return value

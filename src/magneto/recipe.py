@@ -1,0 +1,216 @@
+"""A recipe: task, model, data and training in one YAML file. A run keeps a copy of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from magneto.config import ConfigError, build, nearest, override, to_mapping
+from magneto.tasks import TASKS
+from magneto.tasks.base import Task
+from magneto.training.config import TrainingConfig
+
+SECTIONS = ("task", "seed", "model", "data", "training", "learning_rates")
+RUN_FILE = "recipe.yaml"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything a run is made of.
+
+    Attributes:
+        name: Where it came from.
+        task: Name in `magneto.tasks.TASKS`, or "package.module:Class" of your own.
+        seed: Of weights, data order, dropout and splits.
+        model: The task's model configuration.
+        data: The task's data configuration.
+        training: How to train.
+        learning_rates: Peak rate per placement, used where `training.learning_rate` is not given;
+            the key "default" is for placements that are not listed.
+    """
+
+    name: str
+    task: str
+    seed: int
+    model: Any
+    data: Any
+    training: TrainingConfig
+    learning_rates: Mapping[str, float] = field(default_factory=dict)
+
+    def build_task(self) -> Task:
+        """Return the task."""
+        return task_class(self.task)(self.model, self.data, self.seed)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the recipe as plain values."""
+        return {key: to_mapping(getattr(self, key)) for key in SECTIONS}
+
+    def save(self, path: Path) -> None:
+        """Write the recipe as YAML, aside and renamed."""
+        text = f"# {self.name}\n" + yaml.safe_dump(self.to_mapping(), sort_keys=False)
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+
+
+def recipe_names() -> list[str]:
+    """List the names of the recipes that come with the package."""
+    root = Path(str(files("magneto") / "recipes"))
+    return sorted(str(p.relative_to(root).with_suffix("")) for p in root.rglob("*.yaml"))
+
+
+def recipe_path(name: str) -> Path:
+    """Return the file of a recipe: a name of `recipe_names`, or a path.
+
+    Raises:
+        FileNotFoundError: If there is none; names the nearest.
+    """
+    if name in recipe_names():
+        return Path(str(files("magneto") / "recipes")) / f"{name}.yaml"
+    path = Path(name)
+    if path.is_file():
+        return path
+    near = get_close_matches(name, recipe_names(), n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else "; `magneto recipes` lists them"
+    raise FileNotFoundError(f"no recipe {name}{hint}")
+
+
+def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Load a recipe by name or path, with dotted overrides.
+
+    Raises:
+        FileNotFoundError: If there is no such recipe.
+        ConfigError: With everything that is wrong in it.
+    """
+    path = recipe_path(name)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or error
+        raise ConfigError([f"{path}{line}: not YAML: {problem}"]) from error
+    if not isinstance(values, Mapping):
+        raise ConfigError([f"{path}: a recipe holds keys and values"])
+    return build_recipe(name, override(values, overrides or {}))
+
+
+def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:
+    """Build a recipe from nested mappings.
+
+    Raises:
+        ConfigError: With everything that is wrong in it.
+    """
+    kind = task_class(str(values.get("task", "")))
+    types = {
+        "seed": int,
+        "model": kind.model_config,
+        "data": kind.data_config,
+        "training": TrainingConfig,
+        "learning_rates": dict[str, float],
+    }
+    problems = _unknown_keys(values, types)
+    sections: dict[str, Any] = {}
+    for key, wanted in types.items():
+        try:
+            sections[key] = _section(wanted, values.get(key), key)
+        except ConfigError as error:
+            known = {line.split(";")[0].removeprefix("unknown key ") for line in problems}
+            problems += [
+                e for e in error.lines if e.split(";")[0].removeprefix("unknown key ") not in known
+            ]
+    if problems:
+        raise ConfigError(problems)
+    recipe = Recipe(name=name, task=str(values["task"]), **sections)
+    return _with_learning_rate(recipe)
+
+
+def _section(kind: Any, value: Any, key: str) -> Any:
+    if kind is int:
+        return build(_Seed, {"seed": 1 if value is None else value}).seed
+    if kind == dict[str, float]:
+        return build(_Rates, {"learning_rates": value or {}}).learning_rates
+    return build(kind, value if value is not None else {}, key)
+
+
+@dataclass(frozen=True)
+class _Seed:
+    seed: int
+
+
+@dataclass(frozen=True)
+class _Rates:
+    learning_rates: dict[str, float]
+
+
+def _unknown_keys(values: Mapping[str, Any], types: Mapping[str, Any]) -> list[str]:
+    """Name keys that no section has, with the nearest of all dotted keys."""
+    sections = {k: t for k, t in types.items() if hasattr(t, "__dataclass_fields__")}
+    known = [f"{k}.{name}" for k, t in sections.items() for name in t.__dataclass_fields__]
+    lines = [
+        f"unknown key {key}{nearest(key, [*SECTIONS, *known])}"
+        for key in values
+        if key not in SECTIONS
+    ]
+    for key, kind in sections.items():
+        section = values.get(key)
+        for name in section if isinstance(section, Mapping) else ():
+            if name not in kind.__dataclass_fields__:
+                lines.append(f"unknown key {key}.{name}{nearest(f'{key}.{name}', known)}")
+    return lines
+
+
+def _with_learning_rate(recipe: Recipe) -> Recipe:
+    """Fill in the peak rate that the recipe lists for its placement."""
+    if recipe.training.learning_rate is not None:
+        return recipe
+    row = recipe.model.row.name
+    rates = recipe.learning_rates
+    if row not in rates and "default" not in rates:
+        listed = (
+            f"learning_rates lists {', '.join(rates)}" if rates else "there is no learning_rates"
+        )
+        raise ConfigError([f"training.learning_rate is not given, and {listed}, not {row}"])
+    rate = rates.get(row, rates.get("default"))
+    return replace(recipe, training=replace(recipe.training, learning_rate=rate))
+
+
+def task_class(name: str) -> type[Task]:
+    """Return the class of a task by its name or import path.
+
+    Raises:
+        ConfigError: If there is none; names the nearest.
+    """
+    target = TASKS.get(name, name)
+    if ":" not in target:
+        hint = nearest(name, list(TASKS))
+        raise ConfigError([f"no task {name!r}{hint} (there are {', '.join(TASKS)})"])
+    module, attribute = target.split(":", 1)
+    try:
+        return getattr(import_module(module), attribute)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ConfigError([f"task {name}: {error}"]) from error
+
+
+def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Load the recipe that a run keeps.
+
+    Raises:
+        FileNotFoundError: If the directory is no run; names the nearest one that is.
+    """
+    path = run / RUN_FILE
+    if not path.is_file():
+        beside = run.parent if run.parent.is_dir() else Path(".")
+        runs = [p.name for p in beside.iterdir() if (p / RUN_FILE).is_file()]
+        near = get_close_matches(run.name, runs, n=1, cutoff=0.4)
+        hint = f"; did you mean {beside / near[0]}?" if near else ""
+        raise FileNotFoundError(f"no run in {run} (there is no {RUN_FILE}){hint}")
+    return load_recipe(str(path), overrides)
