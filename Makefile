@@ -20,22 +20,22 @@ help: ## list the targets
 setup: $(VENV)/.stamp-dev ## make .venv with all that tests need (does nothing the second time)
 
 $(VENV)/.stamp-core: pyproject.toml constraints.txt
-	@echo "setup: a virtual environment in $(VENV), then torch, then magneto with its text extra"
+	@echo "setup: a virtual environment in $(VENV), then torch, then magneto with its extras text and hf"
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) \
 		else f"setup: Python 3.11 to 3.13 is needed, $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=python3.12 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -r constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,hf]'
 	@touch $@
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp-core
 	@echo "setup: what the tests need"
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,vision,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,vision,hf,dev]'
 	@touch $@
 
 $(VENV)/.stamp-docs: $(VENV)/.stamp-core
 	@echo "setup: what the documentation needs"
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,docs]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,hf,docs]'
 	@touch $@
 
 test: setup lint types unit ## set-up, lint, types and all default tests; prints the slowest ten
@@ -48,16 +48,16 @@ types: $(VENV)/.stamp-dev ## static types
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 unit: $(VENV)/.stamp-dev ## the default tests
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 distributed: $(VENV)/.stamp-dev ## tests with two processes
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -m distributed $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -m distributed $(PYTEST_ARGS)
 
 slow: $(VENV)/.stamp-dev ## tests that take minutes
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m slow $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) -m slow $(PYTEST_ARGS)
 
 gpu: $(VENV)/.stamp-dev ## tests that need a CUDA device
-	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS)
 
 demo: $(VENV)/.stamp-core ## train a small language model, measure it, let it write (10 minutes in all)
 	@rm -rf $(DEMO)

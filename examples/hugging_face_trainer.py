@@ -1,0 +1,63 @@
+"""Train with Hugging Face's Trainer, then let the model write with `generate`.
+
+`MagnetoForCausalLM` is a `PreTrainedModel`, so whatever takes one takes it: Trainer, pipeline,
+`from_pretrained`, PEFT. Text is bytes here; any tokenizer of transformers will do.
+"""
+
+import tempfile
+from pathlib import Path
+
+import torch
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments
+
+from magneto.data.builtin import docstrings
+from magneto.hf import MagnetoConfig, MagnetoForCausalLM
+from magneto.models.language import LanguageModelConfig
+
+
+class Windows(Dataset):
+    """Rows of bytes, as Trainer wants them."""
+
+    def __init__(self, length: int) -> None:
+        text = bytearray("\n\n".join(docstrings()[:50]), "utf-8")
+        data = torch.frombuffer(text, dtype=torch.uint8).long()
+        self.rows = data[: len(data) // length * length].view(-1, length)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self.rows[index], "labels": self.rows[index]}
+
+
+def main(folder: Path, steps: int = 100) -> tuple[float, str]:
+    """Train in a folder; return the mean loss in nats per byte, and a sample of the saved model."""
+    torch.manual_seed(1)
+    shape = LanguageModelConfig(
+        vocab_size=256, width=64, layers=6, heads=4, ffn_width=256, positions="rotary"
+    )
+    model = MagnetoForCausalLM(MagnetoConfig.of(shape))
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=16,
+        learning_rate=3e-3,
+        report_to=[],
+        use_cpu=not torch.cuda.is_available(),
+        disable_tqdm=True,
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=Windows(64))
+    loss = trainer.train().training_loss
+    trainer.save_model(str(folder / "model"))
+
+    again = MagnetoForCausalLM.from_pretrained(folder / "model")
+    prompt = torch.tensor([list(b"Return the ")])
+    written = again.generate(prompt, max_new_tokens=40, do_sample=False)
+    return loss, bytes(written[0].tolist()).decode("utf-8", errors="replace")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        mean_loss, sample = main(Path(name))
+    print(f"mean loss {mean_loss:.2f} nats per byte; it writes: {sample!r}")

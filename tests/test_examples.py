@@ -1,0 +1,105 @@
+"""Every example runs, and does what it says."""
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from magneto.cli import main as magneto
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def load(name: str) -> ModuleType:
+    """Import an example by its file's name."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_there_is_a_test_for_every_example() -> None:
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert all(f'load("{path.stem}")' in source for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.parametrize("placement", ["post", "sub"])
+def test_own_loop(placement: str) -> None:
+    losses = load("own_loop").main(steps=12, placement=placement)
+    assert losses[-1] < losses[0] - 0.5
+
+
+def test_accelerate_loop() -> None:
+    pytest.importorskip("accelerate")
+    losses = load("accelerate_loop").main(steps=12)
+    assert losses[-1] < losses[0] - 0.5
+
+
+def test_hugging_face_trainer(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    loss, sample = load("hugging_face_trainer").main(tmp_path, steps=12)
+    # 256 equally likely bytes are ln(256) nats.
+    assert loss < math.log(256)
+    assert sample.startswith("Return the ")
+
+
+def test_new_placement() -> None:
+    ratios = load("new_placement").main(layers=6)
+    assert all(math.isfinite(ratio) and ratio > 0 for ratio in ratios.values())
+    assert len(set(ratios.values())) == len(ratios)
+
+
+def test_new_task(tmp_path: Path) -> None:
+    result = load("new_task").main(tmp_path / "run", steps=40)
+    assert result.status == "finished"
+    assert result.metrics["accuracy"] > 0.2  # one of ten by chance
+
+
+def test_new_task_as_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    recipe = tmp_path / "sorting.yaml"
+    recipe.write_text(
+        "task: new_task:Sorting\n"
+        "model: {width: 32, layers: 2, heads: 2, ffn_width: 64, positions: learned}\n"
+        "data: {rows: 64}\n"
+        "training: {steps: 2, batch_size: 8, learning_rate: 1e-3}\n"
+    )
+    sys.modules.pop("new_task", None)
+    assert magneto(["train", str(recipe), "--out", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_bits_per_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    for number in range(40):
+        lines = (f"Line {line} of file {number} is a line of text.\n" for line in range(40))
+        (text / f"{number}.txt").write_text("".join(lines))
+    words = ["train", "causal-lm/tiny", "--data", str(text), "--out", str(tmp_path / "run")]
+    small = {
+        "model.width": 32, "model.layers": 1, "model.heads": 2, "model.ffn_width": 64,
+        "data.tokenizer": "bytes", "data.length": 32, "training.batch_size": 4,
+        "training.steps": 3, "training.warmup_steps": 1,
+    }  # fmt: skip
+    words += [part for key, value in small.items() for part in (f"--{key}", str(value))]
+    assert magneto(words) == 0
+    example = load("bits_per_byte")
+    bits = example.main(tmp_path / "run")
+    assert bits["bigram"] < bits["unigram"] < 8
+    assert bits["this model"] > bits["bigram"]  # three steps teach little
+    capsys.readouterr()
+    example.show(bits)
+    assert "better than this model: unigram" in capsys.readouterr().out
+
+
+def test_seeds_make_examples_repeatable() -> None:
+    own_loop = load("own_loop")
+    first = own_loop.main(steps=2)
+    torch.manual_seed(99)
+    assert own_loop.main(steps=2) == first

@@ -1,0 +1,140 @@
+"""Who may import whom, and what an import costs."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "magneto"
+
+# Unit: the units of this package that it may import, besides itself; or a single module of one.
+ALLOWED = {
+    "theory": set(),
+    "config": set(),
+    "functional": set(),
+    "metrics": set(),
+    "nn": {"theory"},
+    "data": {"config"},
+    "models": {"nn", "functional"},
+    "tasks": {"models", "data", "metrics", "functional"},
+    "training": {"tasks.base", "config"},
+    "recipe": {"config", "tasks", "training"},
+    "hf": {"models", "nn"},
+    "analysis": {
+        *("theory", "config", "functional", "metrics", "nn", "data", "models"),
+        *("tasks", "training", "recipe"),
+    },
+}
+# The edge, which may import everything.
+FREE = {"__init__", "__main__", "cli", "commands"}
+# A task may use the Hugging Face edge inside a function, to generate while it evaluates.
+LAZILY = {"tasks": {"hf"}}
+CORE = {"torch", "numpy", "yaml", "safetensors", "tensorboard", "rich", "jinja2", "matplotlib"}
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    return ".".join(["magneto", *path.relative_to(SOURCE).with_suffix("").parts])
+
+
+def unit_of(module: str) -> str:
+    """Return the unit of "magneto.nn.norm": "nn"; of "magneto" itself: "__init__"."""
+    return [*module.split("."), "__init__"][1]
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Yield every imported module of a file, and whether that happens inside a function."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    inside = {id(n) for f in ast.walk(tree) if isinstance(f, functions) for n in ast.walk(f)}
+    package = module_name(path).split(".")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) + 1 - node.level] if node.level else []
+            base = ".".join([*start, *([node.module] if node.module else [])])
+            # `from magneto import nn` names a unit, `from magneto.tasks import base` a module.
+            short = base == "magneto" or base.count(".") == 1
+            for alias in node.names:
+                yield f"{base}.{alias.name}" if short else base, id(node) in inside
+
+
+def permitted(unit: str, target: str, lazily: bool) -> bool:
+    """Return whether a unit may import a module of this package."""
+    allowed = ALLOWED[unit] | {unit} | (LAZILY.get(unit, set()) if lazily else set())
+    parts = target.split(".")
+    return parts[1] in allowed or ".".join(parts[1:3]) in allowed
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_the_right_way(path: Path) -> None:
+    unit = unit_of(module_name(path))
+    if unit in FREE:
+        return
+    assert unit in ALLOWED, f"{unit} is new: say in tests/test_imports.py what it may import"
+    ours = [(name, lazily) for name, lazily in imports(path) if name.split(".")[0] == "magneto"]
+    wrong = [name for name, lazily in ours if not permitted(unit, name, lazily)]
+    assert not wrong, f"{path.relative_to(SOURCE)} imports {', '.join(wrong)}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_optional_packages_are_imported_inside_functions(path: Path) -> None:
+    if path.is_relative_to(SOURCE / "hf"):
+        return  # what lies there is for those who have transformers
+    known = set(sys.stdlib_module_names) | CORE | {"magneto"}
+    wrong = [
+        name for name, lazily in imports(path) if not lazily and name.split(".")[0] not in known
+    ]
+    assert not wrong, f"{path.relative_to(SOURCE)} imports {', '.join(wrong)} at its top"
+
+
+def test_the_checks_can_fail() -> None:
+    assert not permitted("nn", "magneto.models.language", False)
+    assert not permitted("training", "magneto.tasks.causal_lm", False)
+    assert permitted("training", "magneto.tasks.base", False)
+    assert not permitted("tasks", "magneto.hf.model", False)
+    assert permitted("tasks", "magneto.hf.model", True)
+    assert unit_of("magneto") == "__init__"
+
+
+@pytest.mark.parametrize("target", ["theory", "config"])
+def test_torch_free_packages_import_no_torch(target: str) -> None:
+    files = [p for p in FILES if unit_of(module_name(p)) == target]
+    assert files
+    for path in files:
+        assert not [name for name, _ in imports(path) if name.split(".")[0] == "torch"], path
+
+
+def modules_after(statement: str) -> set[str]:
+    """Return the names of the modules that a statement loads, in a new interpreter."""
+    code = f"{statement}\nimport sys, json; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import magneto",
+        "import magneto; magneto.PLACEMENTS",
+        "import magneto.cli",
+        "import magneto.nn.config",
+        "import magneto.training.config",
+    ],
+)
+def test_light_imports_load_no_torch(statement: str) -> None:
+    heavy = {"torch", "numpy", "transformers", "tokenizers", "sklearn", "matplotlib"}
+    assert not modules_after(statement) & heavy
+
+
+def test_every_public_name_resolves() -> None:
+    import magneto
+
+    assert all(getattr(magneto, name) is not None for name in magneto.__all__)
+    assert set(magneto.__all__) <= set(dir(magneto))
