@@ -46,21 +46,21 @@ class Parser(argparse.ArgumentParser):
         self, words: Sequence[str]
     ) -> tuple[argparse.Namespace, dict[str, str]]:
         """Parse words; `--any.field value` (or `=value`) go into the second result."""
-        given, rest = self.parse_known_args(words)
         overrides: dict[str, str] = {}
-        queue = list(rest)
+        own: list[str] = []
+        queue = list(words)
         while queue:
             word = queue.pop(0)
-            if not word.startswith("--"):
-                self.error(f"unexpected argument {word!r}")
-            key, equals, value = word[2:].partition("=")
-            if "." not in key and key not in ("seed", "task"):
-                self.error(f"unknown option --{key}{self._hint(word)}")
+            key, equals, value = word.removeprefix("--").partition("=")
+            if not word.startswith("--") or not ("." in key or key in ("seed", "task")):
+                own.append(word)
+                continue
             if not equals:
-                if not queue:
+                if not queue or queue[0].startswith("--"):
                     self.error(f"--{key} needs a value")
                 value = queue.pop(0)
             overrides[key] = value
+        given = self.parse(own)
         return given, overrides
 
     def _hint(self, word: str) -> str:

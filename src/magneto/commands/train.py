@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -11,7 +11,7 @@ from pathlib import Path
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
-from magneto.training.loop import TrainingResult, train
+from magneto.training.loop import train
 from magneto.training.progress import Reporter
 
 
@@ -50,21 +50,20 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
     report = Reporter(quiet=not is_first_rank())
     task = recipe.build_task()
-    task.prepare(report)
+    if is_first_rank():
+        task.prepare(report)  # what is wrong with the data is known before anything is written
     run.mkdir(parents=True, exist_ok=True)
     if is_first_rank():
         recipe.save(run / RUN_FILE)
     resume = given.resume is not None
     result = train(task, recipe.training, run, seed=recipe.seed, resume=resume, report=report)
-    if is_first_rank():
-        tell(result, run, given.json)
+    if given.json and is_first_rank():
+        print_json({"run": str(run), **asdict(result)})
     return 130 if result.status == "interrupted" else 0
 
 
 def is_first_rank() -> bool:
     """Return whether this process is the one that writes and talks."""
-    import os
-
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -84,20 +83,3 @@ def new_directory(out: Path | None, recipe: Recipe) -> Path:
         hint = f"; go on with it: magneto train --resume {out}" if (out / RUN_FILE).exists() else ""
         raise FileExistsError(f"{out} is there already and not empty{hint}")
     return out
-
-
-def tell(result: TrainingResult, run: Path, as_json: bool) -> None:
-    """Say how the run ended."""
-    if as_json:
-        print_json({"run": str(run), **asdict(result)})
-        return
-    values = ", ".join(f"{key} {value:.4g}" for key, value in result.metrics.items())
-    if result.status == "finished":
-        print(f"finished {result.step} steps in {result.seconds:.0f} s: {values}\nrun: {run}")
-    elif result.status == "diverged":
-        print(f"diverged at step {result.diverged_at}: {result.reason}\nrun: {run}")
-    else:
-        print(
-            f"stopped at step {result.step}; go on with: magneto train --resume {run}",
-            file=sys.stderr,
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -97,7 +98,7 @@ class LanguageModel(nn.Module):
 
 
 def cross_entropy(
-    features: Tensor, targets: Tensor, head: nn.Module, chunk: int
+    features: Tensor, targets: Tensor, head: Callable[[Tensor], Tensor], chunk: int
 ) -> LanguageModelLoss:
     """Sum the cross-entropy of `head(features)`, `chunk` rows of logits at a time.
 
@@ -120,7 +121,7 @@ def cross_entropy(
     return LanguageModelLoss(torch.stack(parts).sum(), count)
 
 
-def _chunk_loss(rows: Tensor, answers: Tensor, head: nn.Module) -> Tensor:
+def _chunk_loss(rows: Tensor, answers: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
     return F.cross_entropy(head(rows).float(), answers, ignore_index=IGNORED, reduction="sum")
 
 

@@ -46,6 +46,8 @@ class CausalLanguageModeling(Task):
 
     def prepare(self, progress: Progress = silent) -> None:
         """Tokenise the source, unless it was done before."""
+        if "text" in self.__dict__:
+            return
         self._progress = progress
         say = getattr(progress, "say", None)
         counts = self.text.counts

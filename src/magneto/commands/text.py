@@ -1,0 +1,31 @@
+"""What generate and export need of a run: a language model and its tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from magneto.commands.loading import OpenRun
+from magneto.config import ConfigError
+from magneto.models.language import LanguageModel
+
+
+@dataclass(frozen=True)
+class LanguageModelRun:
+    """A language model, its tokenizer, and the length it was trained on."""
+
+    model: LanguageModel
+    tokenizer: Any
+    length: int
+
+
+def language_model_run(opened: OpenRun) -> LanguageModelRun:
+    """Return the language model of a run.
+
+    Raises:
+        ConfigError: If the run trains something else.
+    """
+    if not isinstance(opened.model, LanguageModel):
+        raise ConfigError([f"the run's task is {opened.recipe.task}, not a language model"])
+    text = getattr(opened.task, "text")  # noqa: B009  (only language tasks have it)
+    return LanguageModelRun(opened.model, text.tokenizer, opened.recipe.data.length)

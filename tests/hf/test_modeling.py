@@ -1,0 +1,120 @@
+"""Our language model inside transformers: the same numbers, and everything that comes for free."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import PLACEMENTS, hf  # noqa: E402
+from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
+from magneto.models.language import LanguageModel, LanguageModelConfig  # noqa: E402
+
+SETTINGS = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "vocab_size": 300}
+TEXT = "A function that returns the number of bytes in a file, or raises an error if it is closed. "
+
+
+def core(**changes) -> LanguageModel:
+    torch.manual_seed(0)
+    values = {**SETTINGS, "positions": "sinusoidal", **changes}
+    return LanguageModel(LanguageModelConfig(**values)).eval()
+
+
+def wrap(model: LanguageModel) -> "hf.MagnetoForCausalLM":
+    return hf.MagnetoForCausalLM(hf.MagnetoConfig.of(model.config, end=0), model).eval()
+
+
+def ids(rows: int = 2, length: int = 9) -> torch.Tensor:
+    return torch.randint(1, 300, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory):
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    train_bpe([TEXT * 3], 300, path)
+    return load_tokenizer(path)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_our_initialisation_survives(placement: str) -> None:
+    """transformers' own would replace it: `post_init` re-initialises unless it is told not to."""
+    model = core(placement=placement)
+    torch.manual_seed(0)
+    wrapped = hf.MagnetoForCausalLM(hf.MagnetoConfig.of(model.config))
+    state = wrapped.core.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "t5"])
+def test_round_trip(tmp_path: Path, tied: bool, positions: str) -> None:
+    hf.register()
+    model = core(tie_embeddings=tied, positions=positions)
+    wrap(model).save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert torch.equal(loaded(ids()).logits, model(ids()))
+    assert (loaded.core.head.weight is loaded.core.embedding.table.weight) == tied
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "t5"])
+@pytest.mark.parametrize("how", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+def test_generation_with_cache_equals_without(positions: str, how: dict) -> None:
+    wrapped = wrap(core(positions=positions, key_value_heads=2))
+    mask = torch.ones(2, 9, dtype=torch.long)
+    mask[0, :4] = 0
+    results = [
+        wrapped.generate(ids(), attention_mask=mask, max_new_tokens=12, use_cache=use, **how)
+        for use in (True, False)
+    ]
+    assert torch.equal(*results)
+
+
+def test_padding_on_the_left_changes_no_continuation() -> None:
+    wrapped = wrap(core())
+    short = ids(rows=1, length=5)
+    padded = torch.cat((torch.zeros(1, 4, dtype=torch.long), short), 1)
+    mask = (torch.arange(9) >= 4).long()[None]
+    alone = wrapped.generate(short, max_new_tokens=8, do_sample=False)
+    beside = wrapped.generate(padded, attention_mask=mask, max_new_tokens=8, do_sample=False)
+    assert torch.equal(alone[:, 5:], beside[:, 9:])
+
+
+def test_loss_is_transformers_own() -> None:
+    model = core(loss_chunk=4)
+    labels = ids()
+    labels[1, -3:] = -100
+    output = wrap(model)(ids(), labels=labels)
+    expected = torch.nn.functional.cross_entropy(
+        model(ids())[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    )
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_export_and_pipeline(tmp_path: Path, tokenizer) -> None:
+    model = core(vocab_size=tokenizer.vocab_size)
+    directory = tmp_path / "exported"
+    hf.export(model, tokenizer, directory, 64)
+    hf.register()
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(directory).eval()
+    words = transformers.AutoTokenizer.from_pretrained(directory)
+    encoded = words("A function", return_tensors="pt")["input_ids"]
+    assert encoded.tolist() == tokenizer.encode(["A function"])
+    assert torch.equal(loaded(encoded).logits, model(encoded))
+    pipe = transformers.pipeline("text-generation", model=str(directory))
+    assert pipe("A function", max_new_tokens=4)[0]["generated_text"].startswith("A function")
+    with pytest.raises(FileExistsError):
+        hf.export(model, tokenizer, directory, 64)
+    assert [path.name for path in tmp_path.iterdir()] == ["exported"]
+
+
+def test_generate(tokenizer) -> None:
+    model = core(vocab_size=tokenizer.vocab_size)
+    sampled = hf.generate(model, tokenizer, "A function", hf.Sampling(new_tokens=5, count=2))
+    again = hf.generate(model, tokenizer, "A function", hf.Sampling(new_tokens=5, count=2))
+    assert sampled == again and len(sampled) == 2
+    assert all(text.startswith("A function") for text in sampled)
+    beams = hf.generate(model, tokenizer, "", hf.Sampling(new_tokens=5, beams=3, count=2))
+    assert len(beams) == 2
+    with pytest.raises(ValueError, match="at most as many"):
+        hf.generate(model, tokenizer, "", hf.Sampling(beams=2, count=3))
