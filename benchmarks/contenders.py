@@ -1,0 +1,167 @@
+"""The models that are timed: ours by placement, and the same shape built by others.
+
+All are causal language models with exact GELU, pre-activation norms unless the placement says
+otherwise, learned absolute positions, a tied head without bias, no dropout. What could not be made
+equal is in `NOTES`; the parameter counts in the results show it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from magneto.models.language import LanguageModel, LanguageModelConfig
+
+PLACEMENTS = ("post", "pre", "normformer", "deepnorm", "sub")
+NOTES = {
+    "torch nn.TransformerEncoder": "norm_first, causal mask; the head and embeddings around it are "
+    "the benchmark's",
+    "transformers GPT-2": 'activation "gelu" instead of its default tanh form; scaled dot product '
+    "attention",
+    "x-transformers": "no biases in attention and in layer norms; flash attention on",
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the models and of the batch they take a step on."""
+
+    width: int
+    layers: int
+    heads: int
+    ffn_width: int
+    vocab_size: int
+    batch: int
+    length: int
+
+
+SHAPES = {
+    "tiny": Shape(64, 2, 4, 256, 512, 2, 32),
+    "cpu": Shape(256, 6, 4, 1024, 8192, 4, 256),
+    "gpu": Shape(768, 12, 12, 3072, 50304, 16, 1024),
+    "gpu-deep": Shape(1024, 24, 16, 4096, 50304, 8, 1024),
+}
+
+
+class Logits(nn.Module):
+    """Calls a transformers model so that it gives logits alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, length) to (batch, length, vocabulary)."""
+        return self.model(input_ids=tokens, use_cache=False).logits
+
+
+class TorchLanguageModel(nn.Module):
+    """Embeddings, `nn.TransformerEncoder` with a causal mask, tied head."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(
+            shape.width,
+            shape.heads,
+            shape.ffn_width,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+        )
+        self.embedding = nn.Embedding(shape.vocab_size, shape.width)
+        self.position = nn.Embedding(shape.length, shape.width)
+        self.encoder = nn.TransformerEncoder(
+            layer, shape.layers, norm=nn.LayerNorm(shape.width), enable_nested_tensor=False
+        )
+        self.head = nn.Linear(shape.width, shape.vocab_size, bias=False)
+        self.head.weight = self.embedding.weight
+        for table in (self.embedding, self.position):
+            nn.init.normal_(table.weight, std=0.02)
+        mask = nn.Transformer.generate_square_subsequent_mask(shape.length)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, length) to (batch, length, vocabulary)."""
+        x = self.embedding(tokens) + self.position.weight
+        return self.head(self.encoder(x, mask=self.mask, is_causal=True))
+
+
+def build_ours(shape: Shape, placement: str) -> nn.Module:
+    """Build our language model."""
+    config = LanguageModelConfig(
+        width=shape.width,
+        layers=shape.layers,
+        heads=shape.heads,
+        ffn_width=shape.ffn_width,
+        vocab_size=shape.vocab_size,
+        max_length=shape.length,
+        positions="learned",
+        embedding_scale="none",
+        placement=placement,
+    )
+    return LanguageModel(config)
+
+
+def build_gpt2(shape: Shape) -> nn.Module:
+    """Build transformers' GPT-2."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=shape.vocab_size,
+        n_positions=shape.length,
+        n_embd=shape.width,
+        n_layer=shape.layers,
+        n_head=shape.heads,
+        n_inner=shape.ffn_width,
+        activation_function="gelu",
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        attn_implementation="sdpa",
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return Logits(GPT2LMHeadModel(config))
+
+
+def build_x_transformers(shape: Shape) -> nn.Module:
+    """Build x-transformers' decoder."""
+    from x_transformers import Decoder, TransformerWrapper
+
+    return TransformerWrapper(
+        num_tokens=shape.vocab_size,
+        max_seq_len=shape.length,
+        tie_embedding=True,
+        attn_layers=Decoder(
+            dim=shape.width,
+            depth=shape.layers,
+            heads=shape.heads,
+            attn_dim_head=shape.width // shape.heads,
+            ff_mult=shape.ffn_width / shape.width,
+            attn_flash=True,
+            verbose=False,
+        ),
+    )
+
+
+def ours(placement: str) -> Callable[[Shape], nn.Module]:
+    """Return the builder of one placement."""
+    return lambda shape: build_ours(shape, placement)
+
+
+CONTENDERS: dict[str, Callable[[Shape], nn.Module]] = {
+    **{f"magneto {placement}": ours(placement) for placement in PLACEMENTS},
+    "torch nn.TransformerEncoder": TorchLanguageModel,
+    "transformers GPT-2": build_gpt2,
+    "x-transformers": build_x_transformers,
+}
+
+
+def build(name: str, shape: Shape, device: torch.device) -> nn.Module:
+    """Build a contender on a device, in training mode, from the same random state."""
+    torch.manual_seed(1)
+    return CONTENDERS[name](shape).to(device).train()

@@ -1,0 +1,59 @@
+"""The benchmark compares like with like, and writes what it measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.contenders import CONTENDERS, SHAPES, build
+from benchmarks.training_step import main
+
+SHAPE = SHAPES["tiny"]
+CPU = torch.device("cpu")
+
+
+def parameters(name: str) -> int:
+    return sum(p.numel() for p in build(name, SHAPE, CPU).parameters())
+
+
+def test_contenders_of_one_placement_have_the_same_parameters() -> None:
+    pytest.importorskip("transformers")
+    counts = {
+        parameters(name)
+        for name in ("magneto pre", "torch nn.TransformerEncoder", "transformers GPT-2")
+    }
+    assert len(counts) == 1
+    pytest.importorskip("x_transformers")
+    missing = counts.pop() - parameters("x-transformers")
+    # Four bias vectors of attention per layer, and a bias for each layer norm.
+    assert missing == SHAPE.width * (4 * SHAPE.layers + 2 * SHAPE.layers + 1)
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_contenders_are_causal(name: str) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("x_transformers")
+    model = build(name, SHAPE, CPU).eval()
+    tokens = torch.randint(SHAPE.vocab_size, (2, SHAPE.length))
+    changed = tokens.clone()
+    changed[:, 20:] = (changed[:, 20:] + 1) % SHAPE.vocab_size
+    with torch.no_grad():
+        first, second = model(tokens), model(changed)
+    assert first.shape == (2, SHAPE.length, SHAPE.vocab_size)
+    torch.testing.assert_close(first[:, :20], second[:, :20], atol=1e-5, rtol=0)
+    assert (first[:, 20:] - second[:, 20:]).abs().max() > 1e-2
+
+
+def test_a_run_writes_medians_with_their_spread(tmp_path: Path) -> None:
+    names = ["magneto pre", "magneto sub"]
+    words = ["--shape", "tiny", "--rounds", "2", "--turn", "2", "--out", str(tmp_path)]
+    main([*words, "--name", "check", "--only", *names])
+    result = json.loads((tmp_path / "check.json").read_text())
+    assert [row["contender"] for row in result["rows"]] == names
+    for row in result["rows"]:
+        assert row["steps"] == 4
+        assert 0 < row["quartile_1_ms"] <= row["median_ms"] <= row["quartile_3_ms"]
+    assert result["machine"]["packages"]["torch"] == torch.__version__
+    page = (tmp_path / "check.md").read_text()
+    assert "| magneto sub | eager |" in page and "commit" in page
