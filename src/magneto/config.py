@@ -85,6 +85,8 @@ def _dataclass(kind: type, values: Any, where: str, problems: list[str]) -> Any:
 
 
 def _value(kind: Any, value: Any, where: str, problems: list[str]) -> Any:
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not isinstance(value, kind):
+        return _dataclass(kind, value, where, problems)
     try:
         return convert(kind, value)
     except ConfigError as error:

@@ -155,11 +155,13 @@ def _unknown_keys(values: Mapping[str, Any], types: Mapping[str, Any]) -> list[s
     """Name keys that no section has, with the nearest of all dotted keys."""
     sections = {k: t for k, t in types.items() if hasattr(t, "__dataclass_fields__")}
     known = [f"{k}.{name}" for k, t in sections.items() for name in t.__dataclass_fields__]
-    lines = [
-        f"unknown key {key}{nearest(key, [*SECTIONS, *known])}"
-        for key in values
+    given = [
+        f"{key}.{name}" if name else key
+        for key, value in values.items()
         if key not in SECTIONS
+        for name in (value if isinstance(value, Mapping) and value else ("",))
     ]
+    lines = [f"unknown key {key}{nearest(key, [*SECTIONS, *known])}" for key in given]
     for key, kind in sections.items():
         section = values.get(key)
         for name in section if isinstance(section, Mapping) else ():

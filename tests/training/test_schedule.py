@@ -47,7 +47,6 @@ def test_no_rate_is_an_error() -> None:
     [
         ({"steps": 0}, "steps must be 1"),
         ({"learning_rate": -1.0}, "above 0"),
-        ({"warmup_steps": 2000}, "more than steps"),
         ({"ema_decay": 1.0}, "between 0 and 1"),
         ({"average_checkpoints": 9}, "more than keep_checkpoints"),
     ],

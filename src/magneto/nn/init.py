@@ -1,4 +1,4 @@
-"""Initialisation: one function, by role. Modules say what their weights are for; no name is matched.
+"""Initialisation: one function, by role. Modules say what their weights are for.
 
 | tensor                             | distribution                                           |
 |------------------------------------|--------------------------------------------------------|

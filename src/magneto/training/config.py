@@ -99,8 +99,6 @@ class TrainingConfig:
             wrong.append(f"ema_decay must be between 0 and 1, not {self.ema_decay}")
         if self.threads is not None and self.threads < 1:
             wrong.append(f"threads must be 1 or more (or null), not {self.threads}")
-        if self.warmup_steps > self.steps:
-            wrong.append(f"warmup_steps ({self.warmup_steps}) is more than steps ({self.steps})")
         if self.average_checkpoints > self.keep_checkpoints and self.average_by == "last":
             wrong.append(
                 f"average_checkpoints ({self.average_checkpoints}) is more than "

@@ -1,0 +1,51 @@
+"""Every kind of tokenizer gives a text back, ends documents, and survives being saved."""
+
+from pathlib import Path
+
+import pytest
+
+from magneto.data.tokenizer import load_tokenizer, train_bpe
+
+TEXTS = ["Hello, world!\n\ttabs and  spaces", "naïve café 東京 🙂", "", "</s> is not an end here?"]
+
+
+@pytest.fixture(params=["bytes", "bpe", "sentencepiece"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path: Path):
+    if request.param == "bytes":
+        return load_tokenizer("bytes")
+    corpus = [f"The quick brown fox number {i} jumps over the lazy dog." for i in range(200)]
+    if request.param == "bpe":
+        train_bpe(corpus, 400, tmp_path / "tokenizer.json")
+        return load_tokenizer(tmp_path / "tokenizer.json")
+    sentencepiece = pytest.importorskip("sentencepiece")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(corpus), model_prefix=str(tmp_path / "sp"), vocab_size=300,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, byte_fallback=True,
+        add_dummy_prefix=False, minloglevel=2,
+    )  # fmt: skip
+    return load_tokenizer(tmp_path / "sp.model")
+
+
+@pytest.mark.parametrize("text", TEXTS[:3])
+def test_text_comes_back(tokenizer, text: str) -> None:
+    tokens = tokenizer.encode([text])[0]
+    assert tokenizer.decode(tokens) == text
+    assert all(0 <= token < tokenizer.vocab_size for token in tokens)
+    assert tokenizer.end not in tokens and 0 <= tokenizer.end < tokenizer.vocab_size
+
+
+def test_saved_and_loaded(tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    tokenizer.save(tmp_path / "saved")
+    again = load_tokenizer(tmp_path / "saved")
+    assert again.encode(TEXTS) == tokenizer.encode(TEXTS)
+    assert (again.end, again.vocab_size) == (tokenizer.end, tokenizer.vocab_size)
+
+
+def test_wrong_names(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"did you mean .*tokenizer\.json"):
+        load_tokenizer(tmp_path / "tokeniser.json")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no tokenizer\.json"):
+        load_tokenizer(tmp_path / "empty")

@@ -1,0 +1,165 @@
+"""The command line as a user meets it: a run, its mistakes, one JSON object."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from magneto.cli import COMMANDS, main
+
+SMALL = """--model.width 32 --model.layers 2 --model.heads 4 --model.ffn_width 48
+--data.tokenizer bytes --data.length 32 --training.batch_size 4 --training.steps 6
+--training.save_every 2 --training.tensorboard false --training.device cpu""".split()  # noqa: SIM905
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(200))
+    (folder / "book.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(place / "cache"))
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Path:
+    import os
+
+    os.environ["MAGNETO_CACHE"] = str(place / "cache")
+    words = [
+        "train",
+        "causal-lm/tiny",
+        "--data",
+        str(place / "book.txt"),
+        "--out",
+        str(place / "r"),
+    ]
+    assert main([*words, *SMALL]) == 0
+    return place / "r"
+
+
+def outcome(capsys: pytest.CaptureFixture, *words: str) -> tuple[int, str, str]:
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_help_is_quick_and_needs_no_torch() -> None:
+    program = (
+        "import sys, time; start = time.perf_counter(); from magneto.cli import main; "
+        "main(['--help']); assert 'torch' not in sys.modules; "
+        "print(time.perf_counter() - start)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout.splitlines()[-1]) < 0.6
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    out = capsys.readouterr().out
+    assert "example:" in out and "--json" in out
+
+
+def test_train_evaluate_generate_export(run: Path, place: Path, capsys) -> None:
+    pytest.importorskip("transformers")
+    code, out, _ = outcome(capsys, "evaluate", run, "--json")
+    metrics = json.loads(out)
+    assert code == 0 and {"loss", "perplexity", "bits_per_byte", "run", "weights"} <= set(metrics)
+    result = json.loads((run / "result.json").read_text())
+    assert metrics["loss"] == pytest.approx(result["best"]["value"], rel=1e-5)
+    code, out, _ = outcome(capsys, "evaluate", run, "--data", place / "book.txt", "--json")
+    assert code == 0 and json.loads(out)["loss"] != metrics["loss"]
+    code, out, _ = outcome(capsys, "generate", run, "A para", "--new-tokens", "5", "--json")
+    assert code == 0 and json.loads(out)["texts"][0].startswith("A para")
+    code, out, _ = outcome(capsys, "export", run, place / "exported", "--json")
+    assert code == 0 and (place / "exported" / "model.safetensors").exists()
+
+
+def test_train_json_is_one_object(place: Path, capsys) -> None:
+    words = ["train", "image-classification/tiny", "--out", str(place / "digits"), "--json"]
+    changes = ["--training.steps", "3", "--training.warmup_steps", "1"]
+    changes += ["--training.tensorboard", "false"]
+    code, out, err = outcome(capsys, *words, *changes)
+    assert code == 0 and json.loads(out)["status"] == "finished"
+    assert "accuracy" in json.loads(out)["metrics"] and "step 3" in err
+
+
+def test_going_on_with_more_steps(run: Path, capsys) -> None:
+    code, out, _ = outcome(capsys, "train", "--resume", run, "--training.steps", "8", "--json")
+    assert code == 0 and json.loads(out)["step"] == 8
+
+
+def test_recipes(capsys) -> None:
+    code, out, _ = outcome(capsys, "recipes")
+    assert code == 0 and "causal-lm/24l " in out
+    code, out, _ = outcome(capsys, "recipes", "causal-lm/tiny")
+    assert code == 0 and out.startswith("# ") and "task: causal-lm" in out
+    assert "causal-lm/tiny" in json.loads(outcome(capsys, "recipes", "--json")[1])
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("trian x", "did you mean train?"),
+        ("train causal-lm/tinny", "did you mean causal-lm/tiny?"),
+        ("train causal-lm/tiny --training.setps 3", "did you mean training.steps?"),
+        ("train causal-lm/tiny --model.placement subln", "did you mean 'sub'?"),
+        ("train causal-lm/tiny --trainig.steps 3", "did you mean training.steps?"),
+        ("train causal-lm/tiny --jsn", "did you mean --json?"),
+        ("train causal-lm/tiny --training.steps", "needs a value"),
+        ("train causal-lm/tiny --data /nowhere/book.txt", "no file or folder /nowhere/book.txt"),
+        ("train causal-lm/tiny --distributed ddp", "needs torchrun"),
+        ("train causal-lm/tiny --training.device cuda:99", "training.device"),
+        ("train", "give a recipe"),
+        ("train --resume /nowhere/run", "no run in /nowhere/run"),
+        ("evaluate /nowhere/run", "no run in /nowhere/run"),
+        ("generate /nowhere/run hello", "no run in /nowhere/run"),
+        ("recipes causal", "causal"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(words: str, answer: str, capsys, tmp_path) -> None:
+    extra = ["--out", str(tmp_path / "run")] if words.startswith("train causal-lm/tiny") else []
+    code, out, err = outcome(capsys, *words.split(), *extra)
+    lines = [line for line in err.splitlines() if line.startswith("magneto:")]
+    assert code == 2 and out == "" and len(lines) == 1 and answer in lines[0], err
+    assert "Traceback" not in err
+
+
+def test_a_run_is_not_overwritten(run: Path, capsys) -> None:
+    code, _, err = outcome(capsys, "train", "causal-lm/tiny", "--out", run)
+    assert code == 2 and f"magneto train --resume {run}" in err
+
+
+def test_a_model_that_is_no_language_model(place: Path, capsys) -> None:
+    code, _, err = outcome(capsys, "generate", place / "digits", "x")
+    assert code == 2 and "not a language model" in err
+
+
+def test_control_c_saves_and_says_how_to_go_on(place: Path, capsys) -> None:
+    command = [sys.executable, "-m", "magneto", "train", "causal-lm/tiny"]
+    command += ["--data", str(place / "book.txt"), "--out", str(place / "stopped"), *SMALL]
+    command += ["--training.steps", "100000", "--training.save_every", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    metrics = place / "stopped" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (metrics.exists() and metrics.read_text()):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert f"magneto train --resume {place / 'stopped'}" in err
+    assert len(list((place / "stopped" / "checkpoints").glob("step-*"))) == 1

@@ -1,0 +1,77 @@
+"""Strict configurations: types, nearest keys, all errors at once."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+
+from magneto.config import ConfigError, build, override, to_mapping
+
+
+@dataclass(frozen=True)
+class Inner:
+    width: int = 4
+    rate: float = 0.1
+    kind: Literal["one", "two"] = "one"
+    flag: bool = False
+    pair: tuple[float, float] = (0.9, 0.98)
+    maybe: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError("width must be 1 or more; and so on")
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: str = "x"
+    inner: Inner = field(default_factory=Inner)
+
+
+def test_values_take_the_fields_types() -> None:
+    values = {"rate": "1e-3", "width": "8", "flag": "true", "pair": "0.1, 0.2", "maybe": "null"}
+    assert build(Inner, values) == Inner(8, 1e-3, "one", True, (0.1, 0.2), None)
+    assert build(Inner, {"pair": [0, 1], "maybe": 2}) == Inner(pair=(0.0, 1.0), maybe=2.0)
+    assert build(Outer, {"inner": {"width": 7}}).inner.width == 7
+
+
+def test_all_errors_at_once_each_with_its_key() -> None:
+    values = {
+        "nam": 1,
+        "inner": {"widht": 3, "rate": "fast", "kind": "twoo", "flag": 3, "width": 1.5, "pair": 1},
+    }
+    with pytest.raises(ConfigError) as caught:
+        build(Outer, values)
+    lines = "\n".join(caught.value.lines)
+    for words in (
+        "unknown key nam; did you mean name?",
+        "unknown key inner.widht; did you mean inner.width?",
+        "inner.rate must be a number, not 'fast'",
+        "inner.kind must be one of one, two, not 'twoo'; did you mean two?",
+        "inner.flag must be true or false",
+        "inner.width must be a whole number",
+        "inner.pair must be a list",
+    ):
+        assert words in lines
+    assert len(caught.value.lines) == 7
+
+
+def test_impossible_values_beside_an_unknown_key() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(Outer, {"inner": {"width": 0, "odd": 1}})
+    assert "unknown key inner.odd" in caught.value.lines
+    assert "inner: width must be 1 or more" in caught.value.lines
+
+
+def test_overrides_reach_any_depth() -> None:
+    values = {"inner": {"width": 3}}
+    assert override(values, {"inner.width": "5", "inner.rate": 1, "new.deep.key": 2}) == {
+        "inner": {"width": "5", "rate": 1},
+        "new": {"deep": {"key": 2}},
+    }
+    assert values == {"inner": {"width": 3}}
+
+
+def test_round_trip() -> None:
+    outer = Outer("y", Inner(width=9, maybe=0.5))
+    assert build(Outer, to_mapping(outer)) == outer

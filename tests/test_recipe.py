@@ -1,0 +1,132 @@
+"""Every recipe parses, has the paper's size, and takes steps when it is shrunk."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from magneto.config import ConfigError
+from magneto.models.language import LanguageModel, count_parameters
+from magneto.recipe import build_recipe, load_recipe, open_run, recipe_names
+from magneto.theory.placement import PLACEMENTS
+from magneto.training.loop import train
+from magneto.training.progress import Reporter
+
+# Millions: Pre-LN, by the arithmetic of the paper's table (its Sub-LN adds 0.20, 0.39 and 0.59).
+PAPER_SIZES = {
+    "causal-lm/24l": (303.4, 0.20),
+    "causal-lm/48l": (555.4, 0.39),
+    "causal-lm/72l": (807.3, 0.59),
+    "causal-lm/24l-gpt3-medium": (353.8, 0.25),
+    "causal-lm/48l-gpt3-medium": (656.1, 0.49),
+    "causal-lm/72l-gpt3-medium": (958.4, 0.74),
+}
+SHRINK = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+
+
+def parameters(name: str, placement: str) -> float:
+    recipe = load_recipe(name, {"model.placement": placement})
+    with torch.device("meta"):
+        return count_parameters(LanguageModel(recipe.model)) / 1e6
+
+
+@pytest.mark.parametrize("name", PAPER_SIZES)
+def test_the_papers_sizes(name: str) -> None:
+    expected, more = PAPER_SIZES[name]
+    pre = parameters(name, "pre")
+    assert pre == pytest.approx(expected, abs=0.06)
+    assert parameters(name, "sub") - pre == pytest.approx(more, abs=0.006)
+
+
+def test_the_papers_learning_rates() -> None:
+    for layers, rate in ((24, 1e-3), (48, 1.2e-3), (72, 1.2e-3)):
+        for placement, expected in (("sub", rate), ("pre", 5e-4), ("normformer", 5e-4)):
+            recipe = load_recipe(f"causal-lm/{layers}l", {"model.placement": placement})
+            assert recipe.training.learning_rate == expected
+            assert recipe.training.betas == (0.9, 0.98) and recipe.training.clip_norm is None
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_has_a_rate_for_every_placement(name: str, placement: str) -> None:
+    assert load_recipe(name, {"model.placement": placement}).training.learning_rate
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> None:
+    corpus = tmp_path / "text.txt"
+    corpus.write_text("\n\n".join(f"A paragraph about number {i}. " * 40 for i in range(200)))
+    changes: dict[str, object] = {f"model.{key}": value for key, value in SHRINK.items()}
+    changes |= {
+        "training.steps": 2, "training.batch_size": 4, "training.micro_batches": 2,
+        "training.warmup_steps": 1, "training.device": "cpu", "training.tensorboard": False,
+        "training.compile": False,
+    }  # fmt: skip
+    if name.startswith("causal-lm"):
+        changes |= {
+            "data.source": str(corpus), "data.tokenizer": "bytes", "data.length": 16,
+            "model.vocab_size": 300,
+        }  # fmt: skip
+    recipe = load_recipe(name, changes)
+    report = Reporter(quiet=True)
+    run = tmp_path / "run"
+    result = train(recipe.build_task(), recipe.training, run, seed=1, report=report)
+    assert result.status == "finished" and result.step == 2
+    recipe.save(run / "recipe.yaml")
+    assert open_run(run).to_mapping() == recipe.to_mapping()
+
+
+def test_header_of_every_recipe_says_what_to_expect() -> None:
+    from magneto.recipe import recipe_path
+
+    for name in recipe_names():
+        text = recipe_path(name).read_text(encoding="utf-8")
+        assert f"magneto train {name}" in text, name
+        assert "Hardware:" in text and "Expected result:" in text, name
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        ({"model.placment": 1}, ["unknown key model.placment; did you mean model.placement?"]),
+        ({"placement": 1}, ["unknown key placement; did you mean model.placement?"]),
+        ({"lr": 1, "training.stpes": 2}, ["unknown key lr", "did you mean training.steps?"]),
+        ({"task": "causal-ml"}, ["no task 'causal-ml'; did you mean causal-lm?"]),
+        ({"model.heads": 5, "training.steps": 0}, ["must divide width", "steps must be 1 or more"]),
+        ({"seed": "x"}, ["seed must be a number"]),
+        ({"task": "nowhere.at.all:Task"}, ["task nowhere.at.all:Task"]),
+        ({"learning_rates": {"pre": 1}}, ["training.learning_rate is not given", "not sub"]),
+    ],
+    ids=str,
+)
+def test_mistakes_are_answered(changes: dict, lines: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe("causal-lm/tiny", changes)
+    text = "\n".join(caught.value.lines)
+    assert all(line in text for line in lines), text
+
+
+def test_nearest_recipe_and_run(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="did you mean causal-lm/tiny"):
+        load_recipe("causal-lm/tinny")
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "recipe.yaml").write_text("task: causal-lm")
+    with pytest.raises(FileNotFoundError, match=r"did you mean .*first"):
+        open_run(tmp_path / "frist")
+
+
+def test_not_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("task: causal-lm\nmodel: [1,\n")
+    with pytest.raises(ConfigError, match=r"line 3: not YAML"):
+        load_recipe(str(path))
+    path.write_text("- a list")
+    with pytest.raises(ConfigError, match="keys and values"):
+        load_recipe(str(path))
+    with pytest.raises(ConfigError, match="no task ''"):
+        build_recipe("x", {})
