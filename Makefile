@@ -66,7 +66,7 @@ demo: $(VENV)/.stamp-core ## train a small language model, measure it, let it wr
 	$(BIN)/magneto generate $(DEMO) "This function returns"
 
 docs: $(VENV)/.stamp-docs ## build the documentation into site/, warnings are errors
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove the environment, caches and built documentation; runs/ stays
 	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache src/*.egg-info
