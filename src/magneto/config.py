@@ -25,13 +25,16 @@ class ConfigError(ValueError):
 def nearest(word: str, known: Sequence[str]) -> str:
     """Return "; did you mean ...?" for the known word nearest to `word`, or nothing.
 
-    A dotted word is compared as a whole, and by its last part.
+    A dotted word is compared with its own section first, then as a whole, then by its last part.
     """
-    found = get_close_matches(word, known, n=1, cutoff=0.6)
-    if not found:
-        last = {key.rsplit(".", 1)[-1]: key for key in reversed(known)}
-        found = [last[w] for w in get_close_matches(word.rsplit(".", 1)[-1], last, n=1, cutoff=0.7)]
-    return f"; did you mean {found[0]}?" if found else ""
+    section, _, last = word.rpartition(".")
+    beside = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
+    anywhere = {key.rpartition(".")[2]: key for key in reversed(known)}
+    whole = {key: key for key in known}
+    for asked, among, cutoff in ((last, beside, 0.6), (word, whole, 0.8), (last, anywhere, 0.7)):
+        if found := get_close_matches(asked, among, n=1, cutoff=cutoff):
+            return f"; did you mean {among[found[0]]}?"
+    return ""
 
 
 def build(kind: type, values: Any, where: str = "") -> Any:
