@@ -7,7 +7,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from magneto import PLACEMENTS, hf  # noqa: E402
+from magneto import PLACEMENTS, Placement, hf  # noqa: E402
 from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
 from magneto.models.language import LanguageModel, LanguageModelConfig  # noqa: E402
 
@@ -70,6 +70,43 @@ def test_generation_with_cache_equals_without(positions: str, how: dict) -> None
     assert torch.equal(*results)
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "t5"])
+def test_a_static_cache_gives_the_same(positions: str) -> None:
+    wrapped = wrap(core(positions=positions))
+    mask = torch.ones(2, 9, dtype=torch.long)
+    mask[0, :4] = 0
+    settings = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
+    static = wrapped.generate(ids(), cache_implementation="static", **settings)
+    assert torch.equal(static, wrapped.generate(ids(), use_cache=False, **settings))
+
+
+@pytest.mark.parametrize("kind", ["DynamicCache", "StaticCache"])
+def test_reading_in_parts_equals_reading_at_once(kind: str) -> None:
+    wrapped = wrap(core(positions="rotary", key_value_heads=2))
+    settings = {"max_cache_len": 12} if kind == "StaticCache" else {}
+    cache = getattr(transformers, kind)(config=wrapped.config, **settings)
+    mask = torch.ones(2, 9, dtype=torch.long)
+    mask[1, :2] = 0
+    parts = [
+        wrapped(ids()[:, a:b], attention_mask=mask[:, :b], past_key_values=cache).logits
+        for a, b in ((0, 4), (4, 5), (5, 9))
+    ]
+    whole = wrapped(ids(), attention_mask=mask).logits
+    real = mask.bool()
+    assert (torch.cat(parts, 1) - whole)[real].abs().max() <= 1e-5
+    last = wrapped(ids(), attention_mask=mask, logits_to_keep=2).logits
+    assert (last - whole[:, -2:]).abs().max() <= 1e-6
+
+
+def test_speculative_decoding_equals_greedy() -> None:
+    """It shortens the cache again where a guess was wrong."""
+    wrapped = wrap(core())
+    prompt = ids(rows=1).repeat(1, 3)
+    settings = {"max_new_tokens": 12, "do_sample": False}
+    guessed = wrapped.generate(prompt, prompt_lookup_num_tokens=3, **settings)
+    assert torch.equal(guessed, wrapped.generate(prompt, **settings))
+
+
 def test_padding_on_the_left_changes_no_continuation() -> None:
     wrapped = wrap(core())
     short = ids(rows=1, length=5)
@@ -89,6 +126,37 @@ def test_loss_is_transformers_own() -> None:
         model(ids())[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
     )
     assert output.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    counted = wrap(model)(ids(), labels=labels, num_items_in_batch=torch.tensor(26))
+    assert counted.loss.item() == pytest.approx(expected.item() * 13 / 26, rel=1e-5)
+    nothing = wrap(model)(ids(), labels=torch.full_like(labels, -100))
+    assert nothing.loss.item() == 0
+
+
+def test_a_vocabulary_that_grew_survives_saving(tmp_path: Path) -> None:
+    wrapped = wrap(core())
+    wrapped.resize_token_embeddings(310, mean_resizing=False)
+    wrapped.save_pretrained(tmp_path)
+    loaded = hf.MagnetoForCausalLM.from_pretrained(tmp_path).eval()
+    assert loaded.core.config.vocab_size == 310
+    assert torch.equal(loaded(ids()).logits, wrapped(ids()).logits)
+
+
+def test_loads_in_bfloat16(tmp_path: Path) -> None:
+    wrap(core(positions="rotary")).save_pretrained(tmp_path)
+    loaded = hf.MagnetoForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    logits = loaded(ids()).logits
+    assert logits.dtype == torch.bfloat16 and logits.isfinite().all()
+
+
+def test_arguments_without_a_place_are_refused() -> None:
+    wrapped = wrap(core())
+    with pytest.raises(ValueError, match="position_ids cannot be given"):
+        wrapped(ids(), position_ids=torch.arange(9)[None])
+    with pytest.raises(ValueError, match="inputs_embeds cannot be given"):
+        wrapped(None, inputs_embeds=torch.randn(1, 3, 32))
+    row = Placement(name="mine", title="", source="", self_attention=("branch",))
+    with pytest.raises(ValueError, match="no placement 'mine'"):
+        wrap(core(placement=row))
 
 
 def test_export_and_pipeline(tmp_path: Path, tokenizer) -> None:
@@ -114,7 +182,32 @@ def test_generate(tokenizer) -> None:
     again = hf.generate(model, tokenizer, "A function", hf.Sampling(new_tokens=5, count=2))
     assert sampled == again and len(sampled) == 2
     assert all(text.startswith("A function") for text in sampled)
+    other = hf.generate(model, tokenizer, "A function", hf.Sampling(new_tokens=5, count=2, seed=1))
+    assert other != sampled
     beams = hf.generate(model, tokenizer, "", hf.Sampling(new_tokens=5, beams=3, count=2))
     assert len(beams) == 2
-    with pytest.raises(ValueError, match="at most as many"):
-        hf.generate(model, tokenizer, "", hf.Sampling(beams=2, count=3))
+    greedy = hf.generate(model, tokenizer, "A function", hf.Sampling(new_tokens=5, temperature=0))
+    sharp = hf.Sampling(new_tokens=5, top_k=1, seed=7)
+    assert greedy == hf.generate(model, tokenizer, "A function", sharp)
+
+
+def test_generate_leaves_the_random_state_alone(tokenizer) -> None:
+    model = core(vocab_size=tokenizer.vocab_size)
+    before = torch.get_rng_state()
+    hf.generate(model, tokenizer, "A function", hf.Sampling(new_tokens=5))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"beams": 2, "count": 3}, "at most as many"),
+        ({"temperature": 0, "count": 2}, "one continuation"),
+        ({"temperature": -1.0, "top_p": 0.0}, "temperature must not.*top_p must be above 0"),
+        ({"new_tokens": 0}, "new_tokens must be at least 1"),
+        ({"top_k": -1}, "top_k"),
+    ],
+)
+def test_impossible_sampling(values: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        hf.Sampling(**values)

@@ -1,8 +1,8 @@
 """The edge to the Hugging Face ecosystem. Nothing of it is imported before it is used.
 
-`register()` makes AutoConfig and AutoModelForCausalLM know our models; loading anything through
-this package calls it. `import magneto.hf` followed by `magneto.hf.register()` is all that
-`AutoModelForCausalLM.from_pretrained(DIR)` needs for an exported DIR.
+An import changes nothing elsewhere: `magneto.hf.register()` is what makes AutoConfig and
+AutoModelForCausalLM know our models, and all that `AutoModelForCausalLM.from_pretrained(DIR)` and
+`pipeline("text-generation", model=DIR)` need for an exported DIR. It may be called again.
 """
 
 from importlib import import_module
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from magneto.hf.configuration import MagnetoConfig
-    from magneto.hf.conversion import from_torch, load
+    from magneto.hf.conversion import load
     from magneto.hf.generation import Sampling, generate
     from magneto.hf.modeling import MagnetoForCausalLM
     from magneto.hf.registration import register
     from magneto.hf.saving import export
+    from magneto.hf.torch_encoder import from_torch
 
 __all__ = [
     "MagnetoConfig",
@@ -32,7 +33,7 @@ _HOME = {
     "MagnetoForCausalLM": "modeling",
     "Sampling": "generation",
     "export": "saving",
-    "from_torch": "conversion",
+    "from_torch": "torch_encoder",
     "generate": "generation",
     "load": "conversion",
     "register": "registration",

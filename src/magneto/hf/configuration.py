@@ -21,10 +21,11 @@ class MagnetoConfig(PretrainedConfig):
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         self.core = core or asdict(LanguageModelConfig(vocab_size=32768))
-        config = LanguageModelConfig(**self.core)
+        # transformers changes its own copy when it resizes the vocabulary: that copy counts.
+        self.vocab_size = values.pop("vocab_size", self.core["vocab_size"])
+        config = self.language_model_config()
         values.setdefault("tie_word_embeddings", config.tie_embeddings)
         super().__init__(**values)
-        self.vocab_size = config.vocab_size
         self.hidden_size = config.width
         self.num_hidden_layers = config.layers
         self.num_attention_heads = config.heads
@@ -44,4 +45,4 @@ class MagnetoConfig(PretrainedConfig):
 
     def language_model_config(self) -> LanguageModelConfig:
         """Return our own configuration."""
-        return LanguageModelConfig(**self.core)
+        return LanguageModelConfig(**{**self.core, "vocab_size": self.vocab_size})

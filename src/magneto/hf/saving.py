@@ -62,4 +62,6 @@ def transformers_tokenizer(tokenizer: Any, length: int) -> Any:
         pad_token=end,
         model_max_length=length,
         padding_side="left",
+        # Without this it adds token_type_ids, which a decoder has no use for.
+        model_input_names=["input_ids", "attention_mask"],
     )
