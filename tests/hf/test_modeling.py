@@ -21,6 +21,15 @@ def core(**changes) -> LanguageModel:
     return LanguageModel(LanguageModelConfig(**values)).eval()
 
 
+def talker(**changes) -> "hf.MagnetoForCausalLM":
+    """A wrapped model whose continuations vary; a fresh one with tied weights repeats itself."""
+    model = core(tie_embeddings=False, **changes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return wrap(model)
+
+
 def wrap(model: LanguageModel) -> "hf.MagnetoForCausalLM":
     return hf.MagnetoForCausalLM(hf.MagnetoConfig.of(model.config, end=0), model).eval()
 
@@ -60,7 +69,7 @@ def test_round_trip(tmp_path: Path, tied: bool, positions: str) -> None:
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "t5"])
 @pytest.mark.parametrize("how", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
 def test_generation_with_cache_equals_without(positions: str, how: dict) -> None:
-    wrapped = wrap(core(positions=positions, key_value_heads=2))
+    wrapped = talker(positions=positions, key_value_heads=2)
     mask = torch.ones(2, 9, dtype=torch.long)
     mask[0, :4] = 0
     results = [
@@ -68,11 +77,12 @@ def test_generation_with_cache_equals_without(positions: str, how: dict) -> None
         for use in (True, False)
     ]
     assert torch.equal(*results)
+    assert results[0][:, 9:].unique().numel() > 6
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "t5"])
 def test_a_static_cache_gives_the_same(positions: str) -> None:
-    wrapped = wrap(core(positions=positions))
+    wrapped = talker(positions=positions)
     mask = torch.ones(2, 9, dtype=torch.long)
     mask[0, :4] = 0
     settings = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
@@ -100,21 +110,24 @@ def test_reading_in_parts_equals_reading_at_once(kind: str) -> None:
 
 def test_speculative_decoding_equals_greedy() -> None:
     """It shortens the cache again where a guess was wrong."""
-    wrapped = wrap(core())
+    wrapped = talker()
     prompt = ids(rows=1).repeat(1, 3)
     settings = {"max_new_tokens": 12, "do_sample": False}
     guessed = wrapped.generate(prompt, prompt_lookup_num_tokens=3, **settings)
     assert torch.equal(guessed, wrapped.generate(prompt, **settings))
 
 
-def test_padding_on_the_left_changes_no_continuation() -> None:
-    wrapped = wrap(core())
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "t5"])
+def test_padding_on_the_left_changes_no_continuation(positions: str) -> None:
+    wrapped = talker(positions=positions)
     short = ids(rows=1, length=5)
     padded = torch.cat((torch.zeros(1, 4, dtype=torch.long), short), 1)
     mask = (torch.arange(9) >= 4).long()[None]
     alone = wrapped.generate(short, max_new_tokens=8, do_sample=False)
     beside = wrapped.generate(padded, attention_mask=mask, max_new_tokens=8, do_sample=False)
     assert torch.equal(alone[:, 5:], beside[:, 9:])
+    logits = wrapped(padded, attention_mask=mask).logits[:, 4:]
+    assert (logits - wrapped(short).logits).abs().max() <= 1e-4
 
 
 def test_loss_is_transformers_own() -> None:
