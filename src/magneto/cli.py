@@ -16,6 +16,7 @@ COMMANDS = {
     "train": ("magneto.commands.train", "train a recipe, or go on with a run"),
     "evaluate": ("magneto.commands.evaluate", "measure a run's model on its validation data"),
     "generate": ("magneto.commands.generate", "let a language model continue a prompt"),
+    "bound": ("magneto.commands.bound", "what the theory bounds, for a placement and a depth"),
     "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),
     "export": ("magneto.commands.export", "write a run's model in Hugging Face's format"),
 }

@@ -151,6 +151,25 @@ def test_one_exploding_sublayer(w6: float, pre: float, sub: float, digits: int) 
     assert round(bound("sub", scales), 3) == sub
 
 
+def test_the_exploding_sublayer_costs_pre_ln_nothing_in_the_other_forms() -> None:
+    """The printed 2007.9 comes from k = l, where the sublayer multiplies itself."""
+    w = [1.0] * 24
+    w[5] = 100.0
+    scales = Scales.of(24, 1, w)
+    made = {
+        (name, form): bound(name, scales, form=form)
+        for name in ALIKE
+        for form in FORMS
+        if form != "paper"
+    }
+    assert {key: round(value, 3) for key, value in made.items()} == {
+        ("pre", "first_order"): 3.000,
+        ("sub", "first_order"): 3.815,
+        ("pre", "telescoped"): 3.903,
+        ("sub", "telescoped"): 5.489,
+    }
+
+
 def test_inequality_after_theorem_2() -> None:
     """The term of a sublayer with a large w_l is smaller in Sub-LN, each of 24 in turn."""
     for large in range(24):

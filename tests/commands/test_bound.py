@@ -1,0 +1,140 @@
+"""`magneto bound`, as a user calls it."""
+
+import json
+
+import pytest
+
+from magneto.cli import main
+
+
+def answer(capsys: pytest.CaptureFixture[str], line: str) -> dict:
+    assert main(["bound", *line.split(), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    return json.loads(out)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--placement sub --encoder-layers 12 --form paper", 2.9794),
+        ("--layers 12", 2.9794),
+        ("", 2.9794),
+        ("--placement sub --decoder-layers 12", 2.9794),
+        ("--placement sub --layers 12 --v 1 --w 1", 9.4686),
+        ("--placement pre --layers 12", 9.4686),
+        ("--placement pre-qk --layers 12 --form first_order", 3.9167),
+        ("--layers 12 --form first_order", 1.2324),
+        ("--placement post --layers 12", 48),
+        ("--placement deepnorm --layers 1000", 1),
+        ("--encoder-layers 6 --decoder-layers 6", 8.0415),
+        ("--encoder-layers 6 --decoder-layers 6 --v 1 --w 1", 20.7767),
+        ("--encoder-layers 6 --decoder-layers 6 --cross-gain 1", 5.597),
+        (
+            "--encoder-layers 18 --decoder-layers 18 --form first_order --cross-attention paper",
+            1.5679,
+        ),
+    ],
+)
+def test_numbers(capsys: pytest.CaptureFixture[str], line: str, expected: float) -> None:
+    digits = 3 if "--cross-gain" in line else 4
+    assert round(answer(capsys, line)["bound"], digits) == pytest.approx(expected)
+
+
+def test_json_tells_what_was_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    made = answer(capsys, "--encoder-layers 6 --decoder-layers 12 --placement sub")
+    assert made["form"] == "paper"
+    assert set(made["forms"]) == {"paper", "first_order", "telescoped"}
+    assert (made["encoder_layers"], made["decoder_layers"]) == (6, 12)
+    assert made["bound"] == made["decoder"] + made["passed_on"] * made["encoder"]
+    assert made["scales"]["decoder"]["v"] == pytest.approx(1.8930, abs=5e-5)
+    assert made["depths"][1]["layers"] == {"encoder": 12, "decoder": 24}
+    assert made["growth_exponent"]["paper"] < 0
+    assert made["cross_attention"] == "second"
+
+
+def test_two_stacks_may_have_scales_each(capsys: pytest.CaptureFixture[str]) -> None:
+    made = answer(capsys, "--encoder-layers 1 --decoder-layers 1 --v 2/1,3,1 --w 1")
+    assert made["scales"]["encoder"]["v"] == 2
+    assert made["scales"]["decoder"]["v"] == [1, 3, 1]
+    assert made["growth_exponent"]["paper"] is None
+    assert len(made["depths"]) == 1
+    # D = 11, sum of steps 14, 1 + 9/1 + 1/10; cross 9/11 of it.
+    assert made["decoder"] == pytest.approx(14 / 11 * 10.1)
+    assert made["passed_on"] == pytest.approx(9 / 11 * 10.1)
+    # D = 8, sum of steps 10, 1 + 4/4.
+    assert made["encoder"] == pytest.approx(10 / 8 * 2)
+
+
+def test_one_exploding_sublayer(capsys: pytest.CaptureFixture[str]) -> None:
+    w = ",".join(["1"] * 5 + ["10"] + ["1"] * 18)
+    assert round(answer(capsys, f"--placement pre --layers 12 --w {w}")["bound"], 2) == 27.78
+    assert round(answer(capsys, f"--layers 12 --v 1 --w {w}")["bound"], 3) == 9.273
+
+
+def test_table_over_depths(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bound", "--placement", "pre", "--layers", "6"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Pre-LN, model update")
+    assert lines[2].split() == ["layers", "v", "w", "paper", "first_order", "telescoped"]
+    cells = {line.split()[0]: line.split()[1:] for line in lines[3:10]}
+    assert list(cells) == ["6", "12", "24", "48", "96", "growth", "exponent"]
+    assert cells["6"] == ["1.0000", "1.0000", "8.0398", "3.8333", "4.3603"]
+    assert cells["48"][2] == "12.2727"
+    assert cells["growth"] == ["x1.70", "x1.04", "x2.22"]
+    assert 0 < float(cells["exponent"][0]) < 0.3
+
+
+def test_one_form_and_one_depth(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "bound --layers 1 --v 1,2 --w 1,3 --form telescoped"
+    assert main(line.split()) == 0
+    out = capsys.readouterr().out
+    assert "paper" not in out.splitlines()[2]
+    assert "1..2" in out
+    assert "growth" not in out
+
+
+def test_post_is_called_an_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bound", "--placement", "post"]) == 0
+    out = capsys.readouterr().out
+    assert "an order of growth" in out
+    assert "x16.00" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--placement normformer", "no bound is derived for NormFormer"),
+        ("--placement peri", "post, pre, deepnorm, sub, pre-qk"),
+        ("--placement subb", "did you mean 'sub'?"),
+        ("--placement post --form telescoped", "it has paper"),
+        ("--form pap", "telescoped"),
+        ("--layers x", "--layers"),
+        ("--layers 0", "1 to 100000 layers, not 0"),
+        ("--layers 1000000000", "1 to 100000 layers"),
+        ("--encoder-layers 2 --decoder-layers 0", "not 0"),
+        ("--layers 3 --encoder-layers 2", "--layers is for one stack"),
+        ("--layer 3", "did you mean --layers?"),
+        ("--cross-attention paper", "both --encoder-layers and --decoder-layers"),
+        ("--cross-gain 1", "both --encoder-layers and --decoder-layers"),
+        ("--v a", "--v a"),
+        ("--v 1/2", "2 stacks where there are 1"),
+        ("--v 1,2", "v has 2 values for 24 sublayers"),
+        ("--w=-1", "w of sublayer 1 must be a positive number"),
+        ("--v nan", "v of sublayer 1 must be a positive number"),
+    ],
+)
+@pytest.mark.parametrize("json_too", ["", "--json"])
+def test_mistakes_are_one_line(
+    capsys: pytest.CaptureFixture[str], line: str, message: str, json_too: str
+) -> None:
+    assert main(["bound", *line.split(), *json_too.split()]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert message in said.err
+
+
+def test_is_among_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "bound" in capsys.readouterr().out
