@@ -1,0 +1,59 @@
+"""What the README and the documentation say is true."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from magneto import PLACEMENTS
+from magneto.cli import COMMANDS
+from magneto.theory.placement import SLOTS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_map_has_every_file_and_no_other() -> None:
+    source = ROOT / "src" / "magneto"
+    block = next(b for b in README.split("```") if "__init__.py" in b and "theory/" in b)
+    named, folder = set(), ""
+    for line in block.strip().splitlines():
+        name = line.split()[0]
+        if name.endswith("/"):
+            folder = name
+        else:
+            named.add(folder + name if line.startswith("  ") else name)
+    there = {str(p.relative_to(source)) for p in source.rglob("*.py")}
+    there = {path for path in there if "/" not in path or not path.endswith("__init__.py")}
+    assert named == there
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/concepts/placements.md"])
+def test_tables_of_placements_agree_with_the_table(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| \**`([a-z-]+)`\** \| ([^|]*) \|", text, re.MULTILINE))
+    assert list(rows) == list(PLACEMENTS)
+    for name, said in rows.items():
+        slots = {word for word in re.split(r"[,; ]+", said) if word in SLOTS}
+        assert slots == set(PLACEMENTS[name].self_attention), name
+
+
+def test_python_in_the_readme_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        names: dict = {}
+        exec(compile(ast.parse(block), "README.md", "exec"), names)
+        assert names["features"].shape == (2, 128, 512)
+
+
+def test_commands_that_are_named_exist() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {
+        word
+        for page in pages
+        for word in re.findall(r"^(?:.*-m )?magneto ([a-z]+)", page.read_text(), re.MULTILINE)
+    }
+    assert "train" in named
+    assert named <= set(COMMANDS)
