@@ -128,6 +128,15 @@ def test_the_cache_knows_what_changed(tmp_path: Path) -> None:
     assert prepare_text(other, silent).tokenizer.vocab_size == 300
 
 
+def test_a_streams_tokenizer_is_learnt_again_from_changed_text(tmp_path: Path) -> None:
+    path = corpus(tmp_path)
+    config = TextDataConfig(source=str(path), vocab_size=300, length=8, streaming=True)
+    before = prepare_text(config, silent).tokenizer.encode(["zyzzyva"])[0]
+    assert prepare_text(config, silent).tokenizer.encode(["zyzzyva"])[0] == before
+    path.write_text("\n".join(json.dumps({"text": "zyzzyva " * 50 + str(i)}) for i in range(60)))
+    assert len(prepare_text(config, silent).tokenizer.encode(["zyzzyva"])[0]) < len(before)
+
+
 def test_validation_from_another_source(tmp_path: Path) -> None:
     path = corpus(tmp_path)
     (tmp_path / "other.txt").write_text("held out " * 20)
@@ -137,6 +146,16 @@ def test_validation_from_another_source(tmp_path: Path) -> None:
     prepared = prepare_text(config, silent)
     assert bytes(prepared.validation.tokens[:8].astype(np.uint8)) == b"held out"
     assert prepared.train.text_bytes == sum(len(t.encode()) for t in read(path)[0])
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe"])
+def test_a_saved_tokenizer_is_named_by_its_folder(tmp_path: Path, kind: str) -> None:
+    settings = {"source": str(corpus(tmp_path)), "vocab_size": 300, "length": 8}
+    made = prepare_text(TextDataConfig(**settings, tokenizer=kind), silent)
+    (tmp_path / "saved").mkdir()
+    made.tokenizer.save(tmp_path / "saved")
+    again = prepare_text(TextDataConfig(**settings, tokenizer=str(tmp_path / "saved")), silent)
+    assert again.train.tokens.tolist() == made.train.tokens.tolist()
 
 
 def test_too_little_text(tmp_path: Path) -> None:

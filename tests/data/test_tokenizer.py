@@ -26,7 +26,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path: Path):
     return load_tokenizer(tmp_path / "sp.model")
 
 
-@pytest.mark.parametrize("text", TEXTS[:3])
+@pytest.mark.parametrize("text", TEXTS)
 def test_text_comes_back(tokenizer, text: str) -> None:
     tokens = tokenizer.encode([text])[0]
     assert tokenizer.decode(tokens) == text
@@ -49,3 +49,12 @@ def test_wrong_names(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"no tokenizer\.json"):
         load_tokenizer(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model"])
+def test_a_file_that_is_no_tokenizer(tmp_path: Path, name: str) -> None:
+    if name.endswith("model"):
+        pytest.importorskip("sentencepiece")
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ValueError, match=f"{name} is not a tokenizer"):
+        load_tokenizer(tmp_path / name)

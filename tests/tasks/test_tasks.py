@@ -92,3 +92,10 @@ def test_digits_are_learnt() -> None:
         ImageClassification(ImageClassifierConfig(**SIZES), ImageDataConfig(), 1).prepare()
     with pytest.raises(ValueError, match="builtin:digits"):
         ImageDataConfig(source="builtin:digit")
+
+
+def test_too_few_classes_are_refused() -> None:
+    pytest.importorskip("sklearn")
+    model = ImageClassifierConfig(**SIZES, image_size=8, patch_size=2, channels=1, classes=9)
+    with pytest.raises(ValueError, match=r"10 classes.*model\.classes"):
+        ImageClassification(model, ImageDataConfig(), 1).prepare()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -31,8 +32,9 @@ class Counts:
     Attributes:
         documents: Documents given out.
         empty: Documents without a visible character, left out.
-        invalid_utf8: Lines with bytes that are not UTF-8, which became U+FFFD.
-        long_lines: Lines that were cut into pieces of a mebibyte.
+        invalid_utf8: Lines (or pieces of cut ones) with bytes that are not UTF-8, which became
+            U+FFFD.
+        long_lines: Lines of plain text that were cut into pieces of a mebibyte.
         bad_records: Lines of .jsonl without the text field, or that are not JSON, left out.
     """
 
@@ -116,12 +118,16 @@ def source_files(source: str) -> list[Path]:
 
 def source_fingerprint(source: str, field: str) -> str:
     """Name the content of a source: files by path, size and time of change, others by name."""
-    if source.startswith(("builtin:", "hf:")):
-        return fingerprint(source, field, builtin.sys.version_info[:3])
-    stats = [
-        (str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in source_files(source)
-    ]
-    return fingerprint(stats, field)
+    if source.startswith("builtin:"):
+        return fingerprint(source, field, sys.version_info[:3])
+    name = source if source.startswith("hf:") else ""
+    if name:
+        folder = Path(name.removeprefix("hf:").split(":")[0])
+        files = sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
+    else:
+        files = source_files(source)
+    stats = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+    return fingerprint(name, stats, field)
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -129,17 +135,32 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _lines(file: IO[bytes], counts: Counts) -> Iterator[str]:
-    """Yield decoded lines, with their line ends."""
-    whole = True
+    """Yield decoded lines, with their line ends; a cut does not split a character."""
+    held, whole = b"", True
     while piece := file.readline(LINE_BYTES):
         cut = len(piece) == LINE_BYTES and not piece.endswith(b"\n")
         counts.long_lines += cut and whole
         whole = not cut
-        try:
-            yield piece.decode("utf-8")
-        except UnicodeDecodeError:
-            counts.invalid_utf8 += 1
-            yield piece.decode("utf-8", errors="replace")
+        piece = held + piece
+        end = _last_character(piece) if cut else len(piece)
+        held = piece[end:]
+        yield _decode(piece[:end], counts)
+    if held:
+        yield _decode(held, counts)
+
+
+def _last_character(piece: bytes) -> int:
+    """Return where the last character of UTF-8 bytes begins, which may be unfinished."""
+    starts = (len(piece) - back for back in range(1, 5) if piece[-back] & 0xC0 != 0x80)
+    return next(starts, len(piece))
+
+
+def _decode(raw: bytes, counts: Counts) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        counts.invalid_utf8 += 1
+        return raw.decode("utf-8", errors="replace")
 
 
 def _plain_documents(file: IO[bytes], field: str, counts: Counts) -> Iterator[str]:
@@ -160,7 +181,7 @@ def _records(file: IO[bytes], field: str, counts: Counts) -> Iterator[str]:
         if not raw.strip():
             continue
         try:
-            text = json.loads(raw.decode("utf-8", errors="replace"))[field]
+            text = json.loads(_decode(raw, counts))[field]
         except (ValueError, KeyError, TypeError):
             text = None
         if isinstance(text, str):

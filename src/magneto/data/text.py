@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ Progress = Callable[[str, int, int | None], None]
 BATCH = 256
 # Characters of training text from which a tokenizer is learnt; more changes little and takes long.
 BPE_CHARACTERS = 100_000_000
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,12 +142,10 @@ def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
 
 
 def _tokenizer_name(config: TextDataConfig) -> Any:
-    if config.tokenizer in ("bpe", "bytes"):
-        return (config.tokenizer, config.vocab_size)
-    path = Path(config.tokenizer).expanduser()
-    load_tokenizer(path)  # a wrong one is an error before any work
-    path = path / "tokenizer.json" if path.is_dir() else path
-    return hashlib.blake2b(path.read_bytes(), digest_size=12).hexdigest()
+    if config.tokenizer == "bpe":
+        return ("bpe", config.vocab_size)
+    path = load_tokenizer(config.tokenizer).path  # a wrong one is an error before any work
+    return "bytes" if path is None else hashlib.blake2b(path.read_bytes()).hexdigest()
 
 
 def _make_tokenizer(config: TextDataConfig, directory: Path, progress: Progress) -> Tokenizer:
@@ -194,9 +192,8 @@ def tokenised(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[
     rest = iter(documents)
     while texts := list(islice(rest, BATCH)):
         encoded = tokenizer.encode(texts)
-        joined = np.fromiter(
-            (token for tokens in encoded for token in (*tokens, tokenizer.end)), dtype=np.int64
-        )
+        closed = ((*tokens, tokenizer.end) for tokens in encoded)
+        joined = np.fromiter(chain.from_iterable(closed), dtype=np.int64)
         yield joined, sum(len(text.encode("utf-8", errors="surrogatepass")) for text in texts)
 
 
@@ -224,7 +221,13 @@ STREAM_HEAD = 20_000
 
 def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
     """Prepare tokenizer and validation split from the head of a stream."""
-    head = fingerprint(VERSION, config.source, config.text_field, config.vocab_size, STREAM_HEAD)
+    head = fingerprint(
+        VERSION,
+        source_fingerprint(config.source, config.text_field),
+        None if config.validation_source else config.validation_fraction,
+        config.vocab_size,
+        STREAM_HEAD,
+    )
     held = cache_directory() / f"tokenizer-{head}"
     if config.tokenizer == "bpe" and not held.exists():
         with made_whole(held) as aside:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,10 +18,12 @@ class Tokenizer(Protocol):
     Attributes:
         vocab_size: How many tokens there are.
         end: Number of the token that ends a document.
+        path: File it was read from; None if it has none.
     """
 
     vocab_size: int
     end: int
+    path: Path | None
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return each text's tokens, without special ones."""
@@ -42,6 +43,7 @@ class ByteTokenizer:
 
     vocab_size = 257
     end = 256
+    path: Path | None = None
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the UTF-8 bytes of each text."""
@@ -57,11 +59,19 @@ class ByteTokenizer:
 
 
 class FastTokenizer:
-    """A tokenizer.json of the `tokenizers` library, GPT-2's for one."""
+    """A tokenizer.json of the `tokenizers` library, GPT-2's for one.
+
+    The name of a special token inside a text is text: only the data pipeline ends documents.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.inner = import_tokenizers().Tokenizer.from_file(str(path))
+        self.path: Path | None = path
+        library = import_tokenizers()
+        try:
+            self.inner = library.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError(f"{path} is not a tokenizer: {error}") from error
+        self.inner.encode_special_tokens = True
         self.inner.no_padding()
         self.inner.no_truncation()
         vocabulary = self.inner.get_vocab(with_added_tokens=True)
@@ -92,8 +102,11 @@ class SentencePieceTokenizer:
             import sentencepiece
         except ImportError as error:
             raise _missing("sentencepiece") from error
-        self.path = path
-        self.inner: Any = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        self.path: Path | None = path
+        try:
+            self.inner: Any = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        except (RuntimeError, OSError) as error:
+            raise ValueError(f"{path} is not a tokenizer: {error}") from error
         self.vocab_size = self.inner.vocab_size()
         self.end = self.inner.eos_id()
         if self.end < 0:
@@ -109,7 +122,7 @@ class SentencePieceTokenizer:
 
     def save(self, directory: Path) -> None:
         """Copy the model."""
-        shutil.copyfile(self.path, directory / "tokenizer.model")
+        (directory / "tokenizer.model").write_bytes(self.inner.serialized_model_proto())
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:

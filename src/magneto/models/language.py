@@ -115,7 +115,7 @@ def cross_entropy(
     if chunk == 0 or chunk >= len(answers):
         return LanguageModelLoss(_chunk_loss(rows, answers, head), count)
     parts = [
-        checkpoint(_chunk_loss, part, answer, head, use_reentrant=False)
+        checkpoint(_chunk_loss, part, answer, head, use_reentrant=False, preserve_rng_state=False)
         for part, answer in zip(rows.split(chunk), answers.split(chunk), strict=True)
     ]
     return LanguageModelLoss(torch.stack(parts).sum(), count)

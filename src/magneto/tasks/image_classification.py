@@ -40,6 +40,12 @@ class ImageClassification(Task):
                 f"{self.data.source} has images of {shape}, the model takes {wanted}: "
                 "set model.channels and model.image_size"
             )
+        classes = int(max(split.labels.max() for split in self.splits)) + 1
+        if self.model.classes < classes:
+            raise ValueError(
+                f"{self.data.source} has {classes} classes, the model {self.model.classes}: "
+                "set model.classes"
+            )
 
     def build_model(self) -> ImageClassifier:
         """Build the model."""

@@ -1,0 +1,52 @@
+"""Reading at the edges: characters at a cut, bytes that are no text, folders that change."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from magneto.data.sources import LINE_BYTES, Counts, read_documents, source_fingerprint
+
+
+def read(source: str) -> tuple[str, Counts]:
+    counts = Counts()
+    return "".join(read_documents(source, "text", counts)), counts
+
+
+@pytest.mark.parametrize("start", ["", "x", "xx", "xxx"])
+@pytest.mark.parametrize("character", ["é", "東", "🙂", "\ufffd"])
+def test_a_cut_never_splits_a_character(tmp_path: Path, start: str, character: str) -> None:
+    text = start + character * (LINE_BYTES // 2)
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    found, counts = read(str(tmp_path / "a.txt"))
+    assert found == text
+    assert (counts.invalid_utf8, counts.long_lines) == (0, 1)
+
+
+def test_an_unfinished_character_at_the_end_of_a_cut_file_is_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x" * (LINE_BYTES - 1) + "é".encode()[:1])
+    found, counts = read(str(tmp_path / "a.txt"))
+    assert found == "x" * (LINE_BYTES - 1) + "\ufffd"
+    assert counts.invalid_utf8 == 1
+
+
+def test_replacement_characters_of_the_author_are_valid(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a \ufffd b\n", encoding="utf-8")
+    assert read(str(tmp_path / "a.txt"))[1].invalid_utf8 == 0
+
+
+def test_invalid_utf8_in_records_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "ab\xff"}\n{"text": "good"}\n')
+    found, counts = read(str(tmp_path / "a.jsonl"))
+    assert found == "ab\ufffdgood"
+    assert (counts.documents, counts.invalid_utf8, counts.bad_records) == (2, 1, 0)
+
+
+def test_a_local_hugging_face_folder_that_changed_is_another_source(tmp_path: Path) -> None:
+    path = tmp_path / "part.jsonl"
+    path.write_text(json.dumps({"text": "one"}))
+    source = f"hf:{tmp_path}"
+    before = source_fingerprint(source, "text")
+    assert source_fingerprint(source, "text") == before
+    path.write_text(json.dumps({"text": "one more"}))
+    assert source_fingerprint(source, "text") != before
