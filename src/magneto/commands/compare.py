@@ -1,0 +1,129 @@
+"""`magneto compare`: the same recipe over placements, learning rates and seeds."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from magneto.analysis.compare import collect
+from magneto.analysis.sweep import PLACEMENT, RATE, SEED, Sweep, open_sweep
+from magneto.analysis.workers import default_jobs, run_cluster, run_local
+from magneto.commands.arguments import Parser, print_json
+from magneto.config import ConfigError
+from magneto.theory.placement import PLACEMENTS
+from magneto.training.files import plain, write_json
+from magneto.training.progress import Reporter
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    made = Parser(
+        "compare",
+        "Train a recipe over placements, learning rates and seeds, and say which to use. The same\n"
+        "command goes on where it was stopped; several machines may share the folder.",
+        "magneto compare causal-lm/tiny --placements post,pre,sub --lrs 1e-3,3e-3 --seeds 1,2,3",
+        recipe=True,
+    )
+    add = made.add_argument
+    add("recipe", help="name or path of a recipe")
+    add("--placements", default=",".join(PLACEMENTS), help="names, with commas (all)")
+    add("--lrs", default="1e-3,3e-3,1e-2", help="peak learning rates (1e-3,3e-3,1e-2)")
+    add("--seeds", default="1", help="seeds (1)")
+    add("--grid", action="append", default=[], metavar="FIELD=A,B", help="any other field too")
+    add("--jobs", type=int, help="cells at a time (one per GPU, or per core)")
+    add("--cluster", choices=("slurm", "local"), help="run the jobs through submitit")
+    add("--cluster-option", action="append", default=[], metavar="KEY=VALUE", help="for submitit")
+    add("--keep-weights", action="store_true", help="keep every cell's weights")
+    add("--out", type=Path, metavar="DIR", help="folder of the comparison (runs/compare-RECIPE)")
+    return made.with_data().with_json()
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    given, overrides = parser().parse_with_overrides(words)
+    if given.data:
+        overrides["data.source"] = given.data
+    grid: dict[str, list[Any]] = {
+        PLACEMENT: split(given.placements),
+        RATE: [float(rate) for rate in numbers(given.lrs, "--lrs")],
+        SEED: [int(seed) for seed in numbers(given.seeds, "--seeds")],
+    }
+    for word in given.grid:
+        name, equals, values = word.partition("=")
+        if not equals:
+            raise ConfigError([f"--grid takes FIELD=A,B, not {word!r}"])
+        grid = {name: split(values), **grid}
+    sweep = Sweep(given.recipe, dict(overrides), grid, given.keep_weights)
+    folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
+    open_sweep(folder, sweep)
+    report = Reporter()
+    sweep.load(sweep.cells()[0]).build_task().prepare(report)
+    whole = run(folder, sweep, given, report)
+    comparison = plain(collect(folder, sweep, "magneto compare " + shlex.join(words)))
+    write_json(folder / "comparison.json", comparison)
+    if given.json:
+        kept = ("answer", "summary", "metric", "placements", "learning_rates", "seeds")
+        print_json({"folder": str(folder), "complete": whole, **{k: comparison[k] for k in kept}})
+    else:
+        print(table(comparison))
+    return 0
+
+
+def run(folder: Path, sweep: Sweep, given: Any, report: Reporter) -> bool:
+    """Run the cells that are not done; return whether all are now."""
+    jobs = given.jobs or default_jobs()
+    if given.cluster:
+        options = dict(word.split("=", 1) for word in given.cluster_option)
+        started = run_cluster(folder, jobs, given.cluster, options)
+        report.say(f"{len(started)} jobs started; waiting for them (they go on without this)")
+        for job in started:
+            job.result()
+
+    def progress(done: int, total: int) -> None:
+        report("comparing cells", done, total)
+
+    whole = run_local(folder, sweep, 0 if given.cluster else jobs, progress)
+    report.finish()
+    return whole
+
+
+def split(words: str) -> list[str]:
+    """Split at commas."""
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
+def numbers(words: str, option: str) -> list[float]:
+    """Split at commas, into numbers.
+
+    Raises:
+        ConfigError: If one is no number.
+    """
+    try:
+        return [float(word) for word in split(words)]
+    except ValueError:
+        raise ConfigError([f"{option} takes numbers with commas, not {words!r}"]) from None
+
+
+def table(comparison: dict[str, Any]) -> str:
+    """Write the grid of mean scores and the answer for a terminal."""
+    rates = comparison["learning_rates"]
+    head = f"{comparison['metric']:<20}" + "".join(f"{rate:>12g}" for rate in rates)
+    lines = [head]
+    for summary in comparison["summary"]:
+        row = f"{summary['title']:<20}"
+        for rate in rates:
+            row += f"{cell_text(comparison['cells'], summary['placement'], rate):>12}"
+        lines.append(row)
+    return "\n".join([*lines, "", *comparison["answer"]])
+
+
+def cell_text(cells: list[dict[str, Any]], placement: str, rate: float) -> str:
+    """Write one cell of the table: the mean score, or how many seeds diverged."""
+    found = [c for c in cells if (c["placement"], c["learning_rate"]) == (placement, rate)]
+    diverged = sum(c["status"] == "diverged" for c in found)
+    scores = [c["score"] for c in found if c["score"] is not None]
+    if diverged:
+        return "diverged" if diverged == len(found) else f"{diverged}/{len(found)} div."
+    return f"{sum(scores) / len(scores):.4f}" if scores else "-"
