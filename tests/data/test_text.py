@@ -52,6 +52,7 @@ def test_folders_and_gz(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "deep" / "c.jsonl.gz", "wt") as file:
         file.write(json.dumps({"text": "third"}) + "\n" + json.dumps({"text": "fourth"}))
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    (tmp_path / "README.md").write_text("about the others")
     assert read(tmp_path)[0] == ["first", "second", "third", "fourth"]
 
 

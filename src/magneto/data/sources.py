@@ -18,7 +18,7 @@ from typing import IO, Any
 from magneto.data import builtin
 from magneto.data.cache import fingerprint
 
-ENDINGS = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz", ".md", ".text")
+ENDINGS = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz")
 # A document of plain text ends at the first blank line after so many characters.
 DOCUMENT_CHARACTERS = 4096
 # A longer line is cut, so that one file without line ends does not fill the memory.
