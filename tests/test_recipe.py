@@ -67,7 +67,7 @@ def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> Non
         "training.warmup_steps": 1, "training.device": "cpu", "training.tensorboard": False,
         "training.compile": False,
     }  # fmt: skip
-    if name.startswith("causal-lm"):
+    if name.startswith(("causal-lm", "masked-lm")):
         changes |= {
             "data.source": str(corpus), "data.tokenizer": "bytes", "data.length": 16,
             "model.vocab_size": 300,

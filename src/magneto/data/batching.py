@@ -165,3 +165,40 @@ class StreamedWindows:
         self.epoch, self.read = state["epoch"], state["read"]
         self.used, self.carry = state["used"], list(state["carry"])
         self._source = None
+
+
+class NumberedRows:
+    """Another stream, with a function applied that knows the number of each row since the start.
+
+    So what is drawn at random for a row does not depend on how its batch is cut, and a resumed
+    stream draws the same again.
+
+    Args:
+        stream: Gives global batches of `batch_size` rows.
+        batch_size: Rows of a global batch.
+        make: From a piece and the numbers of its rows to what is given out.
+    """
+
+    def __init__(
+        self, stream: Any, batch_size: int, make: Callable[[Any, np.ndarray], Any]
+    ) -> None:
+        self.stream, self.batch_size, self.make = stream, batch_size, make
+        self.seen = 0
+
+    def next(self, parts: int, wanted: Sequence[int]) -> list[Any]:
+        """Cut the next global batch in pieces; see `magneto.tasks.base.BatchStream`."""
+        numbers = np.array_split(np.arange(self.seen, self.seen + self.batch_size), parts)
+        self.seen += self.batch_size
+        pieces = self.stream.next(parts, wanted)
+        return [
+            self.make(piece, numbers[which]) for which, piece in zip(wanted, pieces, strict=True)
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where both stand."""
+        return {"seen": self.seen, "stream": self.stream.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where another stream stood."""
+        self.seen = state["seen"]
+        self.stream.load_state_dict(state["stream"])

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from magneto.data.cache import cache_directory, fingerprint, made_whole
 from magneto.data.sources import Counts, read_documents, source_fingerprint
-from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
+from magneto.data.tokenizer import END, Tokenizer, load_tokenizer, train_bpe
 
 Progress = Callable[[str, int, int | None], None]
 # Documents tokenised at a time; the tokenizer spreads them over the cores.
@@ -47,6 +47,9 @@ class TextDataConfig:
         shuffle_documents: Documents in a streaming shuffle block.
     """
 
+    # Reserved in a "bpe" tokenizer.
+    special: ClassVar[tuple[str, ...]] = (END,)
+
     source: str = "builtin:docstrings"
     text_field: str = "text"
     tokenizer: str = "bpe"
@@ -64,9 +67,11 @@ class TextDataConfig:
             wrong.append(f"validation_fraction must be in (0, 1), not {self.validation_fraction}")
         if self.length < 1:
             wrong.append(f"length must be 1 or more, not {self.length}")
-        if self.vocab_size < 257:
+        least = 256 + len(self.special)
+        if self.vocab_size < least:
             wrong.append(
-                f"vocab_size must be 257 or more (256 bytes and the end), not {self.vocab_size}"
+                f"vocab_size must be {least} or more (256 bytes and {', '.join(self.special)}), "
+                f"not {self.vocab_size}"
             )
         if self.shuffle_documents < 1:
             wrong.append(f"shuffle_documents must be 1 or more, not {self.shuffle_documents}")
@@ -143,7 +148,7 @@ def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
 
 def _tokenizer_name(config: TextDataConfig) -> Any:
     if config.tokenizer == "bpe":
-        return ("bpe", config.vocab_size)
+        return ("bpe", config.vocab_size, *config.special[1:])
     path = load_tokenizer(config.tokenizer).path  # a wrong one is an error before any work
     return "bytes" if path is None else hashlib.blake2b(path.read_bytes()).hexdigest()
 
@@ -153,7 +158,7 @@ def _make_tokenizer(config: TextDataConfig, directory: Path, progress: Progress)
         return load_tokenizer(config.tokenizer)
     progress("training a tokenizer on documents", 0, None)
     texts = _limited(split_documents(config, "train", Counts()), progress)
-    train_bpe(texts, config.vocab_size, directory / "tokenizer.json")
+    train_bpe(texts, config.vocab_size, directory / "tokenizer.json", config.special)
     return load_tokenizer(directory / "tokenizer.json")
 
 
@@ -227,12 +232,14 @@ def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
         None if config.validation_source else config.validation_fraction,
         config.vocab_size,
         STREAM_HEAD,
+        *config.special[1:],
     )
     held = cache_directory() / f"tokenizer-{head}"
     if config.tokenizer == "bpe" and not held.exists():
         with made_whole(held) as aside:
             texts = islice(split_documents(config, "train", Counts()), STREAM_HEAD)
-            train_bpe(_limited(texts, progress), config.vocab_size, aside / "tokenizer.json")
+            path = aside / "tokenizer.json"
+            train_bpe(_limited(texts, progress), config.vocab_size, path, config.special)
     tokenizer = load_tokenizer(held if config.tokenizer == "bpe" else config.tokenizer)
     counts = Counts()
     most = max(1, round(STREAM_HEAD * config.validation_fraction))

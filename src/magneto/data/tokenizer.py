@@ -7,9 +7,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol
 
-END = "</s>"
-# Names by which tokenizer.json files call the end of a document, best first.
+END, BEGIN, PAD, MASK = "</s>", "<s>", "<pad>", "<mask>"
+# What a tokenizer needs for masked language modelling and for what is fine-tuned from it.
+SPECIAL = (END, BEGIN, PAD, MASK)
+# Names by which tokenizer.json files call the end of a document, best first; then the others'.
 END_NAMES = (END, "<|endoftext|>", "[SEP]", "<eos>", "<|end_of_text|>")
+BEGIN_NAMES = (BEGIN, "[CLS]", "<bos>", "<|begin_of_text|>")
+PAD_NAMES = (PAD, "[PAD]")
+MASK_NAMES = (MASK, "[MASK]")
 
 
 class Tokenizer(Protocol):
@@ -18,11 +23,17 @@ class Tokenizer(Protocol):
     Attributes:
         vocab_size: How many tokens there are.
         end: Number of the token that ends a document.
+        begin: Number of the token that begins an encoder's input; `end` if there is none.
+        pad: Number of the token that fills a batch up; `end` if there is none.
+        mask: Number of the token that stands for a hidden one; None if there is none.
         path: File it was read from; None if it has none.
     """
 
     vocab_size: int
     end: int
+    begin: int
+    pad: int
+    mask: int | None
     path: Path | None
 
     def encode(self, texts: list[str]) -> list[list[int]]:
@@ -33,16 +44,23 @@ class Tokenizer(Protocol):
         """Return the text of tokens; special ones are left out."""
         ...
 
+    def pieces(self) -> list[str]:
+        """Return what each token stands for, with its spaces; U+FFFD for part of a character."""
+        ...
+
     def save(self, directory: Path) -> None:
         """Write what `load_tokenizer` reads."""
         ...
 
 
 class ByteTokenizer:
-    """A token per byte, and one for the end. Needs no training and no library."""
+    """A token per byte, and the special ones. Needs no training and no library."""
 
-    vocab_size = 257
+    vocab_size = 260
     end = 256
+    begin = 257
+    pad = 258
+    mask: int | None = 259
     path: Path | None = None
 
     def encode(self, texts: list[str]) -> list[list[int]]:
@@ -52,6 +70,10 @@ class ByteTokenizer:
     def decode(self, tokens: list[int]) -> str:
         """Return the text of bytes; those that are no UTF-8 become U+FFFD."""
         return bytes(token for token in tokens if token < 256).decode("utf-8", errors="replace")
+
+    def pieces(self) -> list[str]:
+        """Return ASCII as it is, U+FFFD for the other bytes, nothing for special tokens."""
+        return [bytes([byte]).decode("ascii", errors="replace") for byte in range(256)] + [""] * 4
 
     def save(self, directory: Path) -> None:
         """Write an empty mark that says this is the tokenizer."""
@@ -75,10 +97,13 @@ class FastTokenizer:
         self.inner.no_padding()
         self.inner.no_truncation()
         vocabulary = self.inner.get_vocab(with_added_tokens=True)
-        ends = [vocabulary[name] for name in END_NAMES if name in vocabulary]
-        if not ends:
+        end = _first(vocabulary, END_NAMES)
+        if end is None:
             raise ValueError(f"{path} has no end-of-document token: none of {', '.join(END_NAMES)}")
-        self.end = ends[0]
+        self.end: int = end
+        self.begin: int = _first(vocabulary, BEGIN_NAMES, end)  # type: ignore[assignment]
+        self.pad: int = _first(vocabulary, PAD_NAMES, end)  # type: ignore[assignment]
+        self.mask = _first(vocabulary, MASK_NAMES)
         self.vocab_size = max(vocabulary.values()) + 1
 
     def encode(self, texts: list[str]) -> list[list[int]]:
@@ -88,6 +113,21 @@ class FastTokenizer:
     def decode(self, tokens: list[int]) -> str:
         """Return the text of tokens; special ones are left out."""
         return self.inner.decode(tokens, skip_special_tokens=True)
+
+    def pieces(self) -> list[str]:
+        """Undo byte-level, WordPiece or "▁" spelling of the vocabulary."""
+        special = set(self.inner.get_added_tokens_decoder())
+        known = self.inner.get_vocab(with_added_tokens=True)
+        names = [""] * self.vocab_size
+        for name, number in known.items():
+            names[number] = "" if number in special else name
+        if any(name.startswith("##") for name in names):
+            return [n[2:] if n.startswith("##") else f" {n}" if n else "" for n in names]
+        if any(name.startswith("Ġ") for name in names):
+            spelt = _byte_spelling()
+            raw = (bytes(spelt[c] for c in name if c in spelt) for name in names)
+            return [each.decode("utf-8", errors="replace") for each in raw]
+        return [name.replace("▁", " ") for name in names]
 
     def save(self, directory: Path) -> None:
         """Write tokenizer.json."""
@@ -111,6 +151,12 @@ class SentencePieceTokenizer:
         self.end = self.inner.eos_id()
         if self.end < 0:
             raise ValueError(f"{path} has no end-of-sentence piece (train it with eos_id set)")
+        begin, pad, mask = (
+            self.inner.bos_id(), self.inner.pad_id(), self.inner.piece_to_id(MASK)
+        )  # fmt: skip
+        self.begin = begin if begin >= 0 else self.end
+        self.pad = pad if pad >= 0 else self.end
+        self.mask: int | None = None if mask == self.inner.unk_id() else mask
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return each text's pieces."""
@@ -119,6 +165,17 @@ class SentencePieceTokenizer:
     def decode(self, tokens: list[int]) -> str:
         """Return the text of pieces; special ones are left out."""
         return self.inner.decode(tokens)
+
+    def pieces(self) -> list[str]:
+        """Return the pieces with spaces for "▁" and U+FFFD for bytes beyond ASCII."""
+        inner = self.inner
+        return [
+            "" if inner.is_control(n) or inner.is_unknown(n)
+            else bytes([int(inner.id_to_piece(n)[1:-1], 16)]).decode("ascii", errors="replace")
+            if inner.is_byte(n)
+            else inner.id_to_piece(n).replace("▁", " ")
+            for n in range(self.vocab_size)
+        ]  # fmt: skip
 
     def save(self, directory: Path) -> None:
         """Copy the model."""
@@ -157,10 +214,12 @@ def _load_directory(path: Path) -> Tokenizer:
     raise FileNotFoundError(f"no tokenizer.json, tokenizer.model or tokenizer.bytes in {path}")
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int, path: Path) -> None:
+def train_bpe(
+    texts: Iterable[str], vocab_size: int, path: Path, special: tuple[str, ...] = (END,)
+) -> None:
     """Train a byte-level BPE and write it to `path` as a tokenizer.json.
 
-    Any text round-trips exactly. The only special token is `</s>`, number 0.
+    Any text round-trips exactly. The special tokens have the first numbers.
     """
     tokenizers = import_tokenizers()
     inner = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -168,12 +227,25 @@ def train_bpe(texts: Iterable[str], vocab_size: int, path: Path) -> None:
     inner.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[END],
+        special_tokens=list(special),
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     inner.train_from_iterator(texts, trainer)
     inner.save(str(path))
+
+
+def _first(
+    vocabulary: dict[str, int], names: tuple[str, ...], other: int | None = None
+) -> int | None:
+    return next((vocabulary[name] for name in names if name in vocabulary), other)
+
+
+def _byte_spelling() -> dict[str, int]:
+    """Return GPT-2's spelling, in which every byte is a printable character."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
 
 
 def import_tokenizers() -> Any:

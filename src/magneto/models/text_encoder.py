@@ -17,12 +17,12 @@ class TextEncoderConfig(TransformerConfig):
     """An encoder over tokens.
 
     Attributes:
-        vocab_size: Tokens.
+        vocab_size: Tokens; None for as many as the tokenizer has.
         token_types: Kinds of segment with a learned vector each; 0 for none. BERT has 2.
         embedding_scale: "sqrt_width" multiplies embeddings, N(0, 1/width), to unit variance.
     """
 
-    vocab_size: int = 32768
+    vocab_size: int | None = None
     token_types: int = 0
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
 
@@ -32,6 +32,8 @@ class TextEncoder(nn.Module):
 
     def __init__(self, config: TextEncoderConfig) -> None:
         super().__init__()
+        if config.vocab_size is None:
+            raise ValueError("vocab_size is not set")
         self.config = config
         self.embedding = TextEmbedding(config.vocab_size, config.width, config.embedding_scale)
         self.token_type = nn.Embedding(max(config.token_types, 1), config.width)
