@@ -1,0 +1,1 @@
+"""Metrics: other people's arithmetic, in the form that we report."""
