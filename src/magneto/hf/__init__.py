@@ -1,7 +1,7 @@
 """The edge to the Hugging Face ecosystem. Nothing of it is imported before it is used.
 
-An import changes nothing elsewhere: `magneto.hf.register()` is what makes AutoConfig and
-AutoModelForCausalLM know our models, and all that `AutoModelForCausalLM.from_pretrained(DIR)` and
+An import changes nothing elsewhere: `magneto.hf.register()` is what makes AutoConfig and the Auto
+classes of models know ours, and all that `AutoModelForCausalLM.from_pretrained(DIR)` and
 `pipeline("text-generation", model=DIR)` need for an exported DIR. It may be called again.
 """
 
@@ -9,17 +9,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from magneto.hf.configuration import MagnetoConfig
+    from magneto.hf.configuration import (
+        MagnetoConfig,
+        MagnetoEncoderConfig,
+        MagnetoImageConfig,
+        MagnetoSeq2SeqConfig,
+    )
     from magneto.hf.conversion import load
+    from magneto.hf.encoders import MagnetoEncoderModel, MagnetoForMaskedLM
     from magneto.hf.generation import Sampling, generate
+    from magneto.hf.images import MagnetoForImageClassification
     from magneto.hf.modeling import MagnetoForCausalLM
     from magneto.hf.registration import register
     from magneto.hf.saving import export
+    from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
     from magneto.hf.torch_encoder import from_torch
 
 __all__ = [
     "MagnetoConfig",
+    "MagnetoEncoderConfig",
+    "MagnetoEncoderModel",
     "MagnetoForCausalLM",
+    "MagnetoForImageClassification",
+    "MagnetoForMaskedLM",
+    "MagnetoForSeq2SeqLM",
+    "MagnetoImageConfig",
+    "MagnetoSeq2SeqConfig",
     "Sampling",
     "export",
     "from_torch",
@@ -30,7 +45,14 @@ __all__ = [
 
 _HOME = {
     "MagnetoConfig": "configuration",
+    "MagnetoEncoderConfig": "configuration",
+    "MagnetoEncoderModel": "encoders",
     "MagnetoForCausalLM": "modeling",
+    "MagnetoForImageClassification": "images",
+    "MagnetoForMaskedLM": "encoders",
+    "MagnetoForSeq2SeqLM": "seq2seq",
+    "MagnetoImageConfig": "configuration",
+    "MagnetoSeq2SeqConfig": "configuration",
     "Sampling": "generation",
     "export": "saving",
     "from_torch": "torch_encoder",

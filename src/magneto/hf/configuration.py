@@ -1,4 +1,4 @@
-"""Our language model's configuration, as transformers wants it."""
+"""Our models' configurations, as transformers wants them: one class per family."""
 
 from __future__ import annotations
 
@@ -7,42 +7,112 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from magneto.models.image import ImageClassifierConfig
 from magneto.models.language import LanguageModelConfig
+from magneto.models.masked_language import MaskedLanguageModelConfig
+from magneto.models.text_encoder import TextEncoderConfig
+from magneto.models.translation import TranslationConfig
+from magneto.nn.config import TransformerConfig
 
 
 class MagnetoConfig(PretrainedConfig):
-    """Holds a `LanguageModelConfig` in `core`, as plain values under their own names.
+    """Holds a core's configuration in `core`, as plain values under their own names.
 
     They have a place of their own because transformers gives some of the names (`max_length`)
-    another meaning. The sizes that transformers reads are repeated under its names.
+    another meaning. The sizes that transformers reads are repeated under its names. This class is
+    a language model's; the other families' differ in `shape` alone.
     """
 
     model_type = "magneto"
+    shape = LanguageModelConfig
+    keys_to_ignore_at_inference = ("past_key_values",)
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
-        self.core = core or asdict(LanguageModelConfig(vocab_size=32768))
+        self.core = core or asdict(self.shape(**self.default_shape()))
+        config = self.shape(**self.core)
         # transformers changes its own copy when it resizes the vocabulary: that copy counts.
-        self.vocab_size = values.pop("vocab_size", self.core["vocab_size"])
-        config = self.language_model_config()
-        values.setdefault("tie_word_embeddings", config.tie_embeddings)
+        self.vocab_size = values.pop("vocab_size", self.core.get("vocab_size"))
+        values.setdefault("tie_word_embeddings", self.core.get("tie_embeddings", False))
         super().__init__(**values)
         self.hidden_size = config.width
-        self.num_hidden_layers = config.layers
+        self.num_hidden_layers = config.decoder_layers or config.layers
         self.num_attention_heads = config.heads
         self.num_key_value_heads = config.key_value_heads or config.heads
         self.head_dim = config.head_width
 
     @classmethod
-    def of(cls, config: LanguageModelConfig, end: int | None = None) -> MagnetoConfig:
-        """Return the configuration of a language model.
+    def default_shape(cls) -> dict[str, Any]:
+        """Return what the core's configuration must be given."""
+        return {"vocab_size": 32768}
+
+    @classmethod
+    def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
+        """Return the configuration of a model.
 
         Args:
             config: Of the model; its placement must be a row of the table.
             end: Number of the end-of-document token, which also begins and pads.
+            **values: What else transformers' configuration has, `id2label` for example.
         """
         core = asdict(config) | {"placement": config.row.name}
-        return cls(core, bos_token_id=end, eos_token_id=end, pad_token_id=end)
+        ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
+        return cls(core, **(ends | values))
 
-    def language_model_config(self) -> LanguageModelConfig:
+    def core_config(self) -> Any:
         """Return our own configuration."""
-        return LanguageModelConfig(**{**self.core, "vocab_size": self.vocab_size})
+        size = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
+        return self.shape(**{**self.core, **size})
+
+
+class MagnetoEncoderConfig(MagnetoConfig):
+    """Holds a `MaskedLanguageModelConfig`: a text encoder's, with what a head for tokens needs."""
+
+    model_type = "magneto-encoder"
+    shape = MaskedLanguageModelConfig
+
+    # Written out, since transformers gives a subclass without one another `__init__`.
+    def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
+        super().__init__(core, **values)
+
+    @classmethod
+    def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
+        """Return the configuration of a model with a `TextEncoder`; see `MagnetoConfig.of`."""
+        assert isinstance(config, TextEncoderConfig)
+        names = MaskedLanguageModelConfig.__dataclass_fields__
+        given = {name: value for name, value in vars(config).items() if name in names}
+        return super().of(MaskedLanguageModelConfig(**given), end, **values)
+
+
+class MagnetoSeq2SeqConfig(MagnetoConfig):
+    """Holds a `TranslationConfig`."""
+
+    model_type = "magneto-seq2seq"
+    shape = TranslationConfig
+
+    def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
+        values.setdefault("is_encoder_decoder", True)
+        values.setdefault("tie_word_embeddings", True)
+        values.setdefault("decoder_start_token_id", values.get("bos_token_id"))
+        super().__init__(core, **values)
+
+    @classmethod
+    def default_shape(cls) -> dict[str, Any]:
+        """Return what the core's configuration must be given."""
+        return {"vocab_size": 32768, "encoder_layers": 6, "decoder_layers": 6}
+
+
+class MagnetoImageConfig(MagnetoConfig):
+    """Holds an `ImageClassifierConfig`."""
+
+    model_type = "magneto-image"
+    shape = ImageClassifierConfig
+
+    def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
+        if core and "id2label" not in values:
+            values.setdefault("num_labels", core["classes"])
+        super().__init__(core, **values)
+
+    @classmethod
+    def default_shape(cls) -> dict[str, Any]:
+        """Return what the core's configuration must be given: nothing."""
+        return {}

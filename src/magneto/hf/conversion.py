@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import nn
 
+from magneto.hf.formats.bart import convert_bart, convert_marian
 from magneto.hf.layout import State, activation, fused, renamed, require, without_prefix
-from magneto.hf.seq2seq import convert_bart, convert_marian
 from magneto.models.language import LanguageModel, LanguageModelConfig
 from magneto.models.text_encoder import TextEncoder, TextEncoderConfig
 

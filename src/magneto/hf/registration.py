@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+)
 
-from magneto.hf.configuration import MagnetoConfig
+from magneto.hf.configuration import (
+    MagnetoConfig,
+    MagnetoEncoderConfig,
+    MagnetoImageConfig,
+    MagnetoSeq2SeqConfig,
+)
+from magneto.hf.encoders import MagnetoEncoderModel, MagnetoForMaskedLM
+from magneto.hf.images import MagnetoForImageClassification
 from magneto.hf.modeling import MagnetoForCausalLM
+from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
+
+CONFIGS = (MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig, MagnetoImageConfig)
+MODELS = (
+    (AutoModelForCausalLM, MagnetoConfig, MagnetoForCausalLM),
+    (AutoModel, MagnetoEncoderConfig, MagnetoEncoderModel),
+    (AutoModelForMaskedLM, MagnetoEncoderConfig, MagnetoForMaskedLM),
+    (AutoModelForSeq2SeqLM, MagnetoSeq2SeqConfig, MagnetoForSeq2SeqLM),
+    (AutoModelForImageClassification, MagnetoImageConfig, MagnetoForImageClassification),
+)
 
 
 def register() -> None:
-    """Register our classes with AutoConfig and AutoModelForCausalLM; may be called again."""
-    AutoConfig.register(MagnetoConfig.model_type, MagnetoConfig, exist_ok=True)
-    AutoModelForCausalLM.register(MagnetoConfig, MagnetoForCausalLM, exist_ok=True)
+    """Register our classes with transformers' Auto classes; may be called again."""
+    for config in CONFIGS:
+        AutoConfig.register(config.model_type, config, exist_ok=True)
+    for auto, config, model in MODELS:
+        auto.register(config, model, exist_ok=True)

@@ -1,77 +1,164 @@
-"""BART and Marian as our encoder-decoder."""
+"""Our encoder-decoder as a transformers model: AutoModelForSeq2SeqLM, generate, Trainer."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from magneto.hf.layout import State, activation, fused, renamed, require, without_prefix
-from magneto.models.translation import TranslationConfig, TranslationModel
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.utils.generic import can_return_tuple
+
+from magneto.hf.cache import growing
+from magneto.hf.configuration import MagnetoSeq2SeqConfig
+from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, divided, hidden_states, refuse
+from magneto.models.language import IGNORED, cross_entropy
+from magneto.models.translation import TranslationModel
 
 
-def convert_bart(config: Any, state: State) -> TranslationModel:
-    """BART: Post-LN encoder-decoder, learned positions from row 2 on, a norm on the embeddings."""
-    model = _bart_like(config, positions="learned", input_norm="layernorm")
-    state = without_prefix(state, "model.")
-    ours = _bart_like_state(config, state)
-    for stack in ("encoder", "decoder"):
-        mine = f"transformer.{stack}"
-        table = state[f"{stack}.embed_positions.weight"]
-        ours[f"{mine}.position_embedding.table.weight"] = table[2:]  # two rows are never used
-        ours |= renamed(state, {f"{stack}.layernorm_embedding": f"{mine}.input_norm"})
-    model.load_state_dict(ours)
-    return model
+class SourceEncoder(nn.Module):
+    """What reads the source, as `generate` calls it."""
 
+    main_input_name = "input_ids"
 
-def convert_marian(config: Any, state: State) -> TranslationModel:
-    """Marian: Post-LN encoder-decoder with sinusoidal positions."""
-    require(config, share_encoder_decoder_embeddings=True)
-    model = _bart_like(config, positions="sinusoidal", input_norm="none")
-    model.load_state_dict(_bart_like_state(config, without_prefix(state, "model.")))
-    return model
+    def __init__(self, core: TranslationModel) -> None:
+        super().__init__()
+        self.core = core
 
-
-def _bart_like(config: Any, positions: Any, input_norm: Any) -> TranslationModel:
-    require(config, encoder_attention_heads=config.decoder_attention_heads,
-            encoder_ffn_dim=config.decoder_ffn_dim, tie_word_embeddings=True)  # fmt: skip
-    return TranslationModel(
-        TranslationConfig(
-            width=config.d_model, encoder_layers=config.encoder_layers,
-            decoder_layers=config.decoder_layers, heads=config.decoder_attention_heads,
-            ffn_width=config.decoder_ffn_dim, placement="post",
-            activation=activation(config.activation_function), positions=positions,
-            max_length=config.max_position_embeddings, input_norm=input_norm,
-            vocab_size=config.vocab_size,
-            embedding_scale="sqrt_width" if config.scale_embedding else "none",
-            dropout=config.dropout, attention_dropout=config.attention_dropout,
-            activation_dropout=config.activation_dropout,
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any
+    ) -> BaseModelOutput:
+        """Encode (batch, source length) tokens."""
+        refuse(others, "inputs_embeds", "position_ids")
+        encoder = self.core.transformer.encoder
+        with hidden_states(encoder, bool(others.get("output_hidden_states"))) as states:
+            features = self.core.encode(input_ids, as_mask(attention_mask))
+        return BaseModelOutput(
+            last_hidden_state=features,  # type: ignore[arg-type]
+            hidden_states=tuple(states) or None,  # type: ignore[arg-type]
         )
-    )  # fmt: skip
 
 
-def _bart_like_state(config: Any, state: State) -> State:
-    table = state["shared.weight"]
-    ours = {
-        "embedding.table.weight": table,
-        "head.weight": table,
-        "logits_bias": state.get("final_logits_bias", table.new_zeros(len(table))).flatten(),
-    }
-    for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
-        for layer in range(layers):
-            theirs = f"{stack}.layers.{layer}"
-            mine = f"transformer.{stack}.layers.{layer}"
-            parts = [f"{theirs}.self_attn.{part}_proj" for part in "qkv"]
-            ours |= fused(state, parts, f"{mine}.self_attention.attention.qkv_proj")
-            names = {
-                f"{theirs}.self_attn.out_proj": f"{mine}.self_attention.attention.out_proj",
-                f"{theirs}.self_attn_layer_norm": f"{mine}.self_attention.after",
-                f"{theirs}.fc1": f"{mine}.feed_forward.mlp.fc1",
-                f"{theirs}.fc2": f"{mine}.feed_forward.mlp.fc2",
-                f"{theirs}.final_layer_norm": f"{mine}.feed_forward.after",
-            }
-            if stack == "decoder":
-                cross = f"{mine}.cross_attention"
-                for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-                    names[f"{theirs}.encoder_attn.{part}"] = f"{cross}.attention.{part}"
-                names[f"{theirs}.encoder_attn_layer_norm"] = f"{cross}.after"
-            ours |= renamed(state, names)
-    return ours
+class MagnetoForSeq2SeqLM(MagnetoPreTrainedModel, GenerationMixin):
+    """A `TranslationModel` in `self.core`."""
+
+    config_class = MagnetoSeq2SeqConfig
+    _tied_weights_keys = {"core.head.weight": "core.embedding.table.weight"}  # noqa: RUF012
+
+    def __init__(self, config: MagnetoSeq2SeqConfig, core: TranslationModel | None = None) -> None:
+        super().__init__(config)
+        self.core = core or TranslationModel(config.core_config())
+        self.ready()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the table of source and target."""
+        return self.core.embedding.table
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the table."""
+        self.core.embedding.table = value  # type: ignore[assignment]
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Return the output projection."""
+        return self.core.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the output projection, and fit the bias of the logits to it."""
+        self.core.head = new_embeddings  # type: ignore[assignment]
+        bias, size = self.core.logits_bias, int(new_embeddings.weight.shape[0])  # type: ignore[index, union-attr]
+        self.core.logits_bias = nn.functional.pad(bias, (0, max(size - len(bias), 0)))[:size]
+
+    def get_encoder(self, modality: str | None = None) -> SourceEncoder:
+        """Return what reads the source."""
+        return SourceEncoder(self.core)
+
+    @staticmethod
+    def create_masks_for_generate(*, attention_mask: Tensor | None, **_: Any) -> Tensor | None:
+        """Keep the mask two-dimensional: the core makes what its attention needs."""
+        return attention_mask
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Return what the decoder reads to predict labels (batch, length): one place later.
+
+        Raises:
+            ValueError: If the configuration has no `decoder_start_token_id`.
+        """
+        start, padding = self.config.decoder_start_token_id, self.config.pad_token_id
+        if start is None:
+            raise ValueError("labels need decoder_start_token_id in the model's configuration")
+        shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
+        return shifted.masked_fill(shifted == IGNORED, start if padding is None else padding)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Any = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
+    ) -> Seq2SeqLMOutput:
+        """Return logits, and with labels the loss.
+
+        Args:
+            input_ids: (batch, source length); not needed with `encoder_outputs`.
+            attention_mask: (batch, source length), 1 or True for real tokens.
+            decoder_input_ids: (batch, target length); by default the labels, one place later.
+            decoder_attention_mask: (batch, cached + target length).
+            encoder_outputs: What `get_encoder()` returned.
+            past_key_values: An `EncoderDecoderCache` of transformers.
+            labels: (batch, target length), not shifted, -100 for none.
+            use_cache: Whether to make a cache if none is given.
+            num_items_in_batch: What the summed loss is divided by; by default the labels' number.
+            **others: `output_hidden_states`, and arguments that change no number.
+
+        Raises:
+            ValueError: If there is nothing to read, or for an argument without a place here.
+        """
+        refuse(others, "inputs_embeds", "decoder_inputs_embeds", "decoder_position_ids")
+        if decoder_input_ids is None and labels is not None:
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        if decoder_input_ids is None:
+            raise ValueError("give decoder_input_ids, or labels")
+        wanted = self.wants_hidden_states(others)
+        if encoder_outputs is None:
+            if input_ids is None:
+                raise ValueError("give input_ids, or encoder_outputs")
+            encoder_outputs = self.get_encoder()(
+                input_ids, attention_mask, output_hidden_states=wanted
+            )
+        if past_key_values is None and use_cache and labels is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        memory = encoder_outputs[0]
+        decoder = self.core.transformer.decoder
+        with hidden_states(decoder, wanted) as states:
+            logits = self.core.decode(
+                decoder_input_ids,
+                memory,
+                as_mask(decoder_attention_mask),
+                as_mask(attention_mask),
+                growing(past_key_values),
+            )
+        return Seq2SeqLMOutput(
+            loss=self._loss(logits, labels, num_items_in_batch),  # type: ignore[arg-type]
+            logits=logits,  # type: ignore[arg-type]
+            past_key_values=past_key_values,
+            decoder_hidden_states=tuple(states) or None,  # type: ignore[arg-type]
+            encoder_last_hidden_state=memory,
+            encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
+        )
+
+    def _loss(
+        self, logits: Tensor, labels: Tensor | None, number: Tensor | int | None
+    ) -> torch.Tensor | None:
+        if labels is None:
+            return None
+        summed = cross_entropy(logits, labels, nn.Identity(), chunk=0)
+        return divided(summed.total, summed.count, number)

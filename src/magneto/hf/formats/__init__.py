@@ -1,0 +1,1 @@
+"""Other people's formats, one file each: their configuration, their names, their layouts."""

@@ -1,0 +1,46 @@
+"""Our image classifier as a transformers model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.modeling_outputs import ImageClassifierOutput
+from transformers.utils.generic import can_return_tuple
+
+from magneto.hf.configuration import MagnetoImageConfig
+from magneto.hf.wrapper import MagnetoPreTrainedModel, hidden_states, refuse
+from magneto.models.image import ImageClassifier
+
+
+class MagnetoForImageClassification(MagnetoPreTrainedModel):
+    """An `ImageClassifier` in `self.core`."""
+
+    config_class = MagnetoImageConfig
+    main_input_name = "pixel_values"
+
+    def __init__(self, config: MagnetoImageConfig, core: ImageClassifier | None = None) -> None:
+        super().__init__(config)
+        self.core = core or ImageClassifier(config.core_config())
+        self.ready()
+
+    @can_return_tuple
+    def forward(
+        self, pixel_values: Tensor, labels: Tensor | None = None, **others: Any
+    ) -> ImageClassifierOutput:
+        """Return logits, and with labels the mean cross-entropy.
+
+        Args:
+            pixel_values: (batch, channels, height, width).
+            labels: (batch,) numbers of classes.
+            **others: `output_hidden_states`, and arguments that change no number.
+        """
+        refuse(others)
+        with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
+            logits = self.core(pixel_values)
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return ImageClassifierOutput(
+            loss=loss,  # type: ignore[arg-type]
+            logits=logits,
+            hidden_states=tuple(states) or None,  # type: ignore[arg-type]
+        )

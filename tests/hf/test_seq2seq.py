@@ -1,0 +1,100 @@
+"""Our encoder-decoder inside transformers."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import hf  # noqa: E402
+from magneto.models.translation import TranslationConfig, TranslationModel  # noqa: E402
+
+
+def core(**changes) -> TranslationModel:
+    """A model whose translations vary."""
+    torch.manual_seed(0)
+    values = {
+        "width": 32, "heads": 4, "ffn_width": 48, "vocab_size": 300, "encoder_layers": 2,
+        "decoder_layers": 3, "positions": "sinusoidal",
+    }  # fmt: skip
+    model = TranslationModel(TranslationConfig(**(values | changes))).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+        model.logits_bias.copy_(torch.randn(300))
+    return model
+
+
+def wrap(model: TranslationModel) -> "hf.MagnetoForSeq2SeqLM":
+    return hf.MagnetoForSeq2SeqLM(hf.MagnetoSeq2SeqConfig.of(model.config, end=0), model).eval()
+
+
+def ids(rows: int = 2, length: int = 9) -> torch.Tensor:
+    return torch.randint(1, 300, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def mask() -> torch.Tensor:
+    made = torch.ones(2, 9, dtype=torch.long)
+    made[1, -3:] = 0
+    return made
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "t5"])
+def test_round_trip(tmp_path: Path, positions: str) -> None:
+    hf.register()
+    model = core(positions=positions)
+    wrap(model).save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    target = ids(length=5)
+    output = loaded(ids(), attention_mask=mask(), decoder_input_ids=target)
+    assert torch.equal(output.logits, model(ids(), target, mask().bool()))
+    assert loaded.core.head.weight is loaded.core.embedding.table.weight
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "t5"])
+@pytest.mark.parametrize("how", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+@pytest.mark.parametrize("cache", [{}, {"cache_implementation": "static"}], ids=["grows", "static"])
+def test_generation_with_cache_equals_without(positions: str, how: dict, cache: dict) -> None:
+    wrapped = wrap(core(positions=positions))
+    settings = {"attention_mask": mask(), "max_new_tokens": 12, "do_sample": False, **how}
+    settings["no_repeat_ngram_size"] = 2  # a model with tied weights likes to repeat itself
+    with_cache = wrapped.generate(ids(), **settings, **cache)
+    assert torch.equal(with_cache, wrapped.generate(ids(), use_cache=False, **settings))
+    assert with_cache.unique().numel() > 6
+
+
+def test_padding_of_the_source_changes_no_translation() -> None:
+    wrapped = wrap(core())
+    alone = wrapped.generate(ids()[1:, :6], max_new_tokens=8, do_sample=False)
+    beside = wrapped.generate(ids(), attention_mask=mask(), max_new_tokens=8, do_sample=False)
+    assert torch.equal(alone[0], beside[1, : alone.shape[1]])
+
+
+def test_loss_and_what_the_decoder_reads() -> None:
+    wrapped = wrap(core())
+    labels = ids(length=5)
+    labels[0, -2:] = -100
+    read = wrapped.prepare_decoder_input_ids_from_labels(labels)
+    assert read[:, 0].tolist() == [0, 0]
+    assert torch.equal(read[1, 1:], labels[1, :-1]) and read[0, -1] == 0
+    output = wrapped(ids(), labels=labels, output_hidden_states=True)
+    expected = torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert len(output.encoder_hidden_states) == 3 and len(output.decoder_hidden_states) == 4
+    memory = output.encoder_hidden_states[-1]
+    assert torch.equal(memory, wrapped.core.encode(ids()))
+    with pytest.raises(ValueError, match="decoder_input_ids, or labels"):
+        wrapped(ids())
+    wrapped.config.decoder_start_token_id = None
+    with pytest.raises(ValueError, match="need decoder_start_token_id"):
+        wrapped(ids(), labels=labels)
+
+
+def test_a_vocabulary_that_grew() -> None:
+    wrapped = wrap(core())
+    before = wrapped(ids(), decoder_input_ids=ids()).logits
+    wrapped.resize_token_embeddings(310, mean_resizing=False)
+    after = wrapped(ids(), decoder_input_ids=ids()).logits
+    assert after.shape[-1] == 310
+    assert (after[..., :300] - before).abs().max() <= 1e-4
