@@ -1,46 +1,61 @@
 """How far one optimizer step moves the model's output, measured, beside what the theory bounds.
 
 Paper, section 3.3: F is the label's logit, the step is taken on it, and the theory bounds the
-expected F(x, theta - eta dL/dtheta) - F(x, theta), divided by eta d, at initialisation.
+expected F(x, theta - eta dL/dtheta) - F(x, theta), divided by eta d, at initialisation. That is the
+reading "label". What a user sees is nearer to the reading "output": how much of the whole output
+moves when the step is taken on a batch's cross-entropy. The two grow differently with depth.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from dataclasses import dataclass, fields, replace
+from statistics import fmean, linear_regression, stdev
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from magneto.nn.config import TransformerConfig
 from magneto.nn.transformer import Decoder, Encoder, LayerStack
 from magneto.theory.depth import Stack
+from magneto.theory.placement import Placement
 
 Optimizer = Literal["sgd", "adam"]
+Reading = Literal["label", "output"]
+MEASURES: tuple[tuple[Reading, Optimizer], ...] = (
+    ("label", "sgd"), ("label", "adam"), ("output", "sgd"), ("output", "adam"),
+)  # fmt: skip
 
 # Small enough that the change is linear in it, large enough for float64: see the tests.
-STEP = 1e-6
+STEP = 1e-7
+# Answers that the step on the cross-entropy chooses from.
+LABELS = 64
 # Two-sided 95 % points of Student's t for 1 to 10 degrees of freedom; 1.96 beyond.
 T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 
 @dataclass(frozen=True)
 class Update:
-    """One measurement: the change of the label's logit under one step of size `STEP`, per eta d.
+    """The change of the output under one step of size `STEP`, divided by that size.
 
     Attributes:
         placement: Name of the row.
         layers: Depth of the stack.
-        seed: Of the weights and the input.
-        value: (F after - F before) / (eta * width).
+        seed: Of the weights, the inputs and the labels.
+        reading: "label": the change of the label's logit, divided by the width, after a step on
+            that logit. "output": the norm of the change of all features over their norm, after a
+            step on the mean cross-entropy.
+        optimizer: Whose step.
+        value: Mean over samples.
     """
 
     placement: str
     layers: int
     seed: int
+    reading: Reading
+    optimizer: Optimizer
     value: float
 
 
@@ -50,138 +65,201 @@ class Growth:
 
     Attributes:
         placement: Name of the row.
+        reading: See `Update`.
+        optimizer: Whose step.
         exponent: Slope of log value against log layers, mean over seeds.
         interval: Half-width of its 95 % confidence interval over seeds (nan for one seed).
-        ratio: Mean value at the deepest stack over mean value at the shallowest.
+        ratio: Value at the deepest stack over value at the shallowest, geometric mean over seeds.
+        ratio_range: 95 % confidence interval of the ratio.
+        depths: The shallowest and the deepest stack.
     """
 
     placement: str
+    reading: Reading
+    optimizer: Optimizer
     exponent: float
     interval: float
     ratio: float
+    ratio_range: tuple[float, float]
+    depths: tuple[int, int]
 
 
 def measure_update(
     config: TransformerConfig,
     *,
     stack: Stack = "decoder",
-    optimizer: Optimizer = "sgd",
     length: int = 16,
     samples: int = 4,
     seed: int = 0,
-) -> Update:
+) -> list[Update]:
     """Measure the output's change under one small step on the weight matrices of a fresh stack.
 
-    The input is standard normal and the label's output row N(0, 1/d), as the theory has them. Each
-    sample is a step of its own from the same weights; their mean is reported.
+    The input is standard normal and the output rows of the labels are N(0, 1/d), as the theory has
+    them. For "label" each sample is a step of its own; for "output" they are one batch. Adam's is
+    its first step, which moves every weight by eta.
 
     Args:
         config: Shape of the stack; its depth is `layers`.
         stack: Encoder or decoder.
-        optimizer: "sgd", or the first step of "adam", which moves every weight by eta.
-        length: Positions of the input; F is read at the last.
-        samples: Inputs to average over.
+        length: Positions of the input; the label's logit is read at the last.
+        samples: Inputs.
         seed: Of weights, inputs and labels.
 
     Returns:
-        The measured update, in float64.
+        One measurement for each of `MEASURES`, in float64.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = (Encoder if stack == "encoder" else Decoder)(config).double().eval()
-        changes = [_change(model, optimizer, length) for _ in range(samples)]
-    return Update(config.row.name, config.layers, seed, fmean(changes) / (STEP * config.width))
+        x = torch.randn(samples, length, config.width, dtype=torch.float64)
+        rows = torch.randn(LABELS, config.width, dtype=torch.float64) / math.sqrt(config.width)
+        answers = torch.randint(LABELS, (samples, length))
+    values = _label_changes(model, x, rows) | _output_changes(model, x, rows, answers)
+    name = config.row.name
+    return [Update(name, config.layers, seed, *measure, values[measure]) for measure in MEASURES]
 
 
-def _change(model: LayerStack, optimizer: Optimizer, length: int) -> float:
-    """Take one step up the label's logit, read the change, and step back."""
-    width = model.config.width
-    x = torch.randn(1, length, width, dtype=torch.float64)
-    label = torch.randn(width, dtype=torch.float64) / math.sqrt(width)
-    weights = [p for p in model.layers.parameters() if p.ndim >= 2]
+Values = dict[tuple[Reading, Optimizer], float]
 
-    def logit() -> Tensor:
-        return model(x)[0, -1] @ label
 
-    before = logit()
-    gradients = torch.autograd.grad(before, weights)
-    if optimizer == "adam":
-        gradients = tuple(gradient.sign() for gradient in gradients)
+def _label_changes(model: LayerStack, x: Tensor, rows: Tensor) -> Values:
+    """Step up the logit of one label for each sample."""
+    changes: dict[Optimizer, list[float]] = {"sgd": [], "adam": []}
+    for sample, label in zip(x.split(1), rows[: len(x)], strict=True):
+        before = model(sample)[0, -1] @ label
+        steps = _steps(model, before)
+        with torch.no_grad():
+            for optimizer, step in steps.items():
+                after = _moved(model, step, sample)[0, -1] @ label
+                changes[optimizer].append((after - before).item())
+    scale = STEP * model.config.width
+    return {("label", name): fmean(parts) / scale for name, parts in changes.items()}
+
+
+def _output_changes(model: LayerStack, x: Tensor, rows: Tensor, answers: Tensor) -> Values:
+    """Step down the batch's cross-entropy."""
+    before = model(x)
+    logits = (before @ rows.T).flatten(0, 1)
+    steps = _steps(model, -nn.functional.cross_entropy(logits, answers.flatten()))
     with torch.no_grad():
-        kept = [weight.clone() for weight in weights]
-        for weight, gradient in zip(weights, gradients, strict=True):
-            weight.add_(gradient, alpha=STEP)
-        change = (logit() - before).item()
-        for weight, value in zip(weights, kept, strict=True):
-            weight.copy_(value)
-    return change
+        return {
+            ("output", name): ((_moved(model, step, x) - before).norm() / before.norm()).item()
+            / STEP
+            for name, step in steps.items()
+        }
+
+
+def _weights(model: LayerStack) -> list[nn.Parameter]:
+    return [p for p in model.layers.parameters() if p.ndim >= 2]
+
+
+def _steps(model: LayerStack, up: Tensor) -> dict[Optimizer, list[Tensor]]:
+    """Return each optimizer's step up a scalar, per unit of learning rate."""
+    gradients = list(torch.autograd.grad(up, _weights(model)))
+    return {"sgd": gradients, "adam": [gradient.sign() for gradient in gradients]}
+
+
+def _moved(model: LayerStack, step: list[Tensor], x: Tensor) -> Tensor:
+    """Run the model after a step, and step back."""
+    weights = _weights(model)
+    kept = [weight.clone() for weight in weights]
+    for weight, part in zip(weights, step, strict=True):
+        weight.add_(part, alpha=STEP)
+    y = model(x)
+    for weight, value in zip(weights, kept, strict=True):
+        weight.copy_(value)
+    return y
+
+
+def measured_shape(config: TransformerConfig, width: int = 64) -> TransformerConfig:
+    """Return a shape like a model's that can be measured at many depths in seconds.
+
+    Anything that is no matrix of a sublayer is left out, and stacks are alone. A width above the
+    given one is cut to it, with heads of 16 features and the same ratio of widths: how updates
+    grow with depth hardly depends on the width (see the documentation of the probe).
+    """
+    own = {field.name: getattr(config, field.name) for field in fields(TransformerConfig)}
+    plain = replace(
+        TransformerConfig(**own),
+        encoder_layers=None, decoder_layers=None, positions="none", input_norm="none",
+        dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, drop_path=0.0,
+        residual_dtype="input", checkpoint_activations=False,
+    )  # fmt: skip
+    if config.width <= width:
+        return plain
+    ffn_width = max(round(config.ffn_width * width / config.width), 1)
+    heads = max(width // 16, 1)
+    return replace(plain, width=width, heads=heads, key_value_heads=None, ffn_width=ffn_width)
 
 
 def measure_growth(
     config: TransformerConfig,
     *,
-    placements: Sequence[str],
+    placements: Sequence[str | Placement],
     depths: Sequence[int],
     seeds: Sequence[int] = (0, 1, 2),
     stack: Stack = "decoder",
-    optimizer: Optimizer = "sgd",
+    samples: int = 4,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Update]:
     """Measure every placement at every depth and seed.
 
     Args:
         config: Shape; its placement and depth are replaced.
-        placements: Names of rows.
+        placements: Rows, or their names.
         depths: Numbers of layers.
         seeds: One measurement each.
         stack: Encoder or decoder.
-        optimizer: "sgd" or "adam".
-        progress: Called with the number done and the total.
+        samples: Inputs of each measurement.
+        progress: Called with the layers done and the total.
 
     Returns:
-        One `Update` per placement, depth and seed, in that order.
+        `MEASURES` of each placement, depth and seed, in that order.
     """
     cells = [(p, depth, seed) for p in placements for depth in depths for seed in seeds]
+    done, total = 0, sum(depth for _, depth, _ in cells)
     updates = []
     for placement, depth, seed in cells:
         cell = replace(config, placement=placement, layers=depth)
-        updates.append(measure_update(cell, stack=stack, optimizer=optimizer, seed=seed))
-        progress(len(updates), len(cells))
+        updates += measure_update(cell, stack=stack, samples=samples, seed=seed)
+        done += depth
+        progress(done, total)
     return updates
 
 
 def growth(updates: Sequence[Update]) -> list[Growth]:
-    """Fit each placement's growth with depth; needs at least two depths.
+    """Fit the growth with depth of each placement and measure; needs at least two depths.
 
     Raises:
-        ValueError: If a placement was measured at one depth only.
+        ValueError: If something was measured at one depth only, or does not move at all.
     """
-    return [_fit([u for u in updates if u.placement == name]) for name in _names(updates)]
-
-
-def _names(updates: Sequence[Update]) -> list[str]:
-    return list(dict.fromkeys(update.placement for update in updates))
+    groups: dict[tuple[str, Reading, Optimizer], list[Update]] = {}
+    for update in updates:
+        groups.setdefault((update.placement, update.reading, update.optimizer), []).append(update)
+    return [_fit(group) for group in groups.values()]
 
 
 def _fit(updates: list[Update]) -> Growth:
+    first = updates[0]
     depths = sorted({update.layers for update in updates})
     if len(depths) < 2:
-        raise ValueError(f"growth needs at least two depths; {updates[0].placement} has {depths}")
-    seeds = sorted({update.seed for update in updates})
-    slopes = [slope([u for u in updates if u.seed == seed]) for seed in seeds]
-    at = {d: fmean(u.value for u in updates if u.layers == d) for d in (depths[0], depths[-1])}
+        raise ValueError(f"growth needs at least two depths; {first.placement} has {depths}")
+    logs: dict[int, dict[int, float]] = {}
+    for update in updates:
+        if not (math.isfinite(update.value) and update.value > 0):
+            raise ValueError(
+                f"{first.placement} at {update.layers} layers: a step moves the output by "
+                f"{update.value}"
+            )
+        logs.setdefault(update.seed, {})[update.layers] = math.log(update.value)
+    x = [math.log(layers) for layers in depths]
+    slopes = [linear_regression(x, [log[d] for d in depths]).slope for log in logs.values()]
+    rises = [log[depths[-1]] - log[depths[0]] for log in logs.values()]
+    rise, half = fmean(rises), half_width(rises)
     return Growth(
-        updates[0].placement, fmean(slopes), half_width(slopes), at[depths[-1]] / at[depths[0]]
-    )
-
-
-def slope(updates: Sequence[Update]) -> float:
-    """Least-squares slope of log |value| against log layers."""
-    x = [math.log(update.layers) for update in updates]
-    y = [math.log(abs(update.value)) for update in updates]
-    centre = fmean(x)
-    spread = sum((a - centre) ** 2 for a in x)
-    return sum((a - centre) * b for a, b in zip(x, y, strict=True)) / spread
+        first.placement, first.reading, first.optimizer, fmean(slopes), half_width(slopes),
+        math.exp(rise), (math.exp(rise - half), math.exp(rise + half)), (depths[0], depths[-1]),
+    )  # fmt: skip
 
 
 def half_width(values: Sequence[float]) -> float:

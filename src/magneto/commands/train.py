@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
+from magneto.analysis.probe_hook import PERIOD, ProbeHook
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
@@ -27,6 +28,14 @@ def parser() -> Parser:
     made.add_argument("--resume", metavar="RUN", type=Path, help="go on with this run")
     made.add_argument("--out", metavar="DIR", type=Path, help="where the run goes (new, or empty)")
     made.add_argument("--distributed", choices=("none", "ddp", "fsdp"), help="under torchrun")
+    made.add_argument(
+        "--probe-every",
+        metavar="STEPS",
+        type=int,
+        nargs="?",
+        const=PERIOD,
+        help=f"write what each layer does to probe.jsonl ({PERIOD} costs under 2 %% of the time)",
+    )
     return made.with_data().with_json()
 
 
@@ -48,6 +57,7 @@ def main(words: Sequence[str]) -> int:
         run = new_directory(given.out, recipe)
     else:
         raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
+    hooks = [ProbeHook(given.probe_every).hook] if given.probe_every is not None else []
     report = Reporter(quiet=not is_first_rank())
     task = recipe.build_task()
     if is_first_rank():
@@ -56,7 +66,9 @@ def main(words: Sequence[str]) -> int:
     if is_first_rank():
         recipe.save(run / RUN_FILE)
     resume = given.resume is not None
-    result = train(task, recipe.training, run, seed=recipe.seed, resume=resume, report=report)
+    result = train(
+        task, recipe.training, run, seed=recipe.seed, resume=resume, hooks=hooks, report=report
+    )
     if given.json and is_first_rank():
         print_json({"run": str(run), **asdict(result)})
     return 130 if result.status == "interrupted" else 0

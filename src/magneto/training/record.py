@@ -66,9 +66,14 @@ class Record:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Read a run's rows; a last line cut short by a kill is left out."""
+    """Read a run's rows."""
+    return read_rows(run / "metrics.jsonl")
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read a file of one JSON object per line; a last line cut short by a kill is left out."""
     rows = []
-    for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         try:
             rows.append(json.loads(line))
         except ValueError:
@@ -78,7 +83,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 def cut_after(path: Path, step: int) -> None:
     """Keep the rows up to and with a step, aside and renamed."""
-    rows = [row for row in read_metrics(path.parent) if row["step"] <= step]
+    rows = [row for row in read_rows(path) if row["step"] <= step]
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     aside.replace(path)

@@ -1,0 +1,162 @@
+"""`magneto probe`: what theory and measurement say of a recipe before it is trained."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from magneto.analysis.diagnosis import Diagnosis, diagnose
+from magneto.analysis.update import growth, measure_growth, measured_shape
+from magneto.commands.arguments import Parser, print_json
+from magneto.commands.probe_tables import print_diagnoses, print_growth
+from magneto.config import ConfigError
+from magneto.recipe import Recipe, load_recipe
+from magneto.theory.bounds import bound, find_family
+from magneto.theory.depth import Depth, Stack
+from magneto.theory.placement import Placement, find_placement
+from magneto.theory.scales import derived_scales
+from magneto.training.files import plain, write_json
+from magneto.training.progress import Reporter
+
+MOST_LAYERS = 4096
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    made = Parser(
+        "probe",
+        "Look at a recipe at initialisation and along its first steps, layer by layer, and say\n"
+        "whether it will train, and why. Nothing is trained further and no weights are kept.",
+        "magneto probe causal-lm/tiny --model.layers 24 --placements post,sub",
+        recipe=True,
+    )
+    add = made.add_argument
+    add("recipe", help="name or path of a recipe")
+    add("--placements", help="look at each of these, with commas (the recipe's)")
+    add("--steps", type=int, default=5, help="steps of training to take (5)")
+    add(
+        "--depths",
+        help="instead, measure how one step's change of the output grows over these numbers of "
+        "layers, with commas; width 64, inputs at random, no data needed",
+    )
+    add(
+        "--stack",
+        choices=("encoder", "decoder"),
+        default="decoder",
+        help="of --depths: causal or not (decoder)",
+    )
+    add("--seeds", type=int, help="for the growth with depth: how many (3; with --depths 5)")
+    add("--out", type=Path, metavar="DIR", help="write probe.json there")
+    return made.with_data().with_json()
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    command = parser()
+    given, overrides = command.parse_with_overrides(words)
+    if given.data:
+        overrides["data.source"] = given.data
+    if given.steps < 1:
+        command.error(f"--steps must be 1 or more, not {given.steps}")
+    if given.seeds is not None and given.seeds < (1 if given.depths else 0):
+        command.error(f"--seeds must be {1 if given.depths else 0} or more, not {given.seeds}")
+    recipes = load_each(given.recipe, overrides, given.placements)
+    report, started = Reporter(), time.perf_counter()
+    look = measure_depths if given.depths else look_at_each
+    found, show = look(recipes, given, report)
+    report.finish()
+    answer = plain(
+        {
+            "recipe": given.recipe,
+            "command": "magneto probe " + shlex.join(words),
+            "seconds": round(time.perf_counter() - started, 1),
+            **found,
+        }
+    )
+    if given.out:
+        given.out.mkdir(parents=True, exist_ok=True)
+        write_json(given.out / "probe.json", answer)
+    if given.json:
+        print_json(answer)
+    else:
+        show()
+    return 0
+
+
+def load_each(name: str, overrides: dict[str, str], placements: str | None) -> list[Recipe]:
+    """Load the recipe once for each placement; all mistakes are known before any work."""
+    if placements is None:
+        return [load_recipe(name, overrides)]
+    rows = [word.strip() for word in placements.split(",") if word.strip()]
+    if not rows:
+        raise ConfigError(["--placements takes names with commas between them"])
+    rows = [find_placement(row).name for row in dict.fromkeys(rows)]
+    return [load_recipe(name, {**overrides, "model.placement": row}) for row in rows]
+
+
+def look_at_each(recipes: list[Recipe], given: Any, report: Reporter) -> tuple[dict, Any]:
+    """Diagnose every recipe."""
+    seeds = 3 if given.seeds is None else given.seeds
+    found: list[Diagnosis] = []
+    for recipe in recipes:
+        made = diagnose(recipe, steps=given.steps, seeds=seeds, progress=report)
+        report.say(f"{made.placement.title}: {made.verdict.level}")
+        found.append(made)
+    answer = {"probes": [made.to_mapping() for made in found]}
+    return answer, lambda: print_diagnoses(found)
+
+
+def measure_depths(recipes: list[Recipe], given: Any, report: Reporter) -> tuple[dict, Any]:
+    """Measure the growth of the update with depth, beside the bound's."""
+    depths = read_depths(given.depths)
+    stack: Stack = given.stack
+    shape = measured_shape(recipes[0].model)
+    updates = measure_growth(
+        shape,
+        placements=[recipe.model.row for recipe in recipes],
+        depths=depths,
+        seeds=range(given.seeds or 5),
+        stack=stack,
+        progress=lambda done, total: report("measuring updates, layers", done, total),
+    )
+    grown = growth(updates)
+    bounds = {
+        recipe.model.row.name: bounds_over(recipe.model.row, depths, stack) for recipe in recipes
+    }
+    answer = {
+        "stack": stack,
+        "width": shape.width,
+        "depths": depths,
+        "growth": [vars(part) for part in grown],
+        "bounds": bounds,
+        "updates": [vars(update) for update in updates],
+    }
+    return answer, lambda: print_growth(grown, updates, bounds, depths)
+
+
+def read_depths(words: str) -> list[int]:
+    """Read two or more numbers of layers, with commas.
+
+    Raises:
+        ConfigError: If they are something else.
+    """
+    try:
+        depths = sorted({int(word) for word in words.split(",") if word.strip()})
+    except ValueError:
+        raise ConfigError([f"--depths takes numbers with commas, not {words!r}"]) from None
+    if len(depths) < 2 or depths[0] < 1 or depths[-1] > MOST_LAYERS:
+        raise ConfigError([f"--depths takes two or more numbers from 1 to {MOST_LAYERS}: {words}"])
+    return depths
+
+
+def bounds_over(row: Placement, depths: Sequence[int], stack: Stack) -> dict[str, list[float]]:
+    """Return each form of the bound at each depth; nothing where none is derived."""
+    try:
+        family = find_family(row)
+    except ValueError:
+        return {}
+    scales = [derived_scales(row, Depth(stack, layers)) for layers in depths]
+    return {form: [bound(row, part, form=form) for part in scales] for form in family.backward}
