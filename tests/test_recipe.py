@@ -7,6 +7,7 @@ import torch
 
 from magneto.config import ConfigError
 from magneto.models.language import LanguageModel, count_parameters
+from magneto.models.translation import TranslationModel
 from magneto.recipe import build_recipe, load_recipe, open_run, recipe_names
 from magneto.theory.placement import PLACEMENTS
 from magneto.training.loop import train
@@ -22,6 +23,11 @@ PAPER_SIZES = {
     "causal-lm/72l-gpt3-medium": (958.4, 0.74),
 }
 SHRINK = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
+# Millions: encoder, decoder, embedding (the appendix: 18 + 18 layers, hidden 512, inner 2048).
+TRANSLATION_SIZES = {
+    "translation/opus100": (56.8, 75.8, 32.8),
+    "translation/100l-100l": (315.8, 420.9, 32.8),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +47,16 @@ def test_the_papers_sizes(name: str) -> None:
     pre = parameters(name, "pre")
     assert pre == pytest.approx(expected, abs=0.06)
     assert parameters(name, "sub") - pre == pytest.approx(more, abs=0.006)
+
+
+@pytest.mark.parametrize("name", TRANSLATION_SIZES)
+def test_sizes_of_translation_models(name: str) -> None:
+    with torch.device("meta"):
+        model = TranslationModel(load_recipe(name).model)
+    stacks = (model.transformer.encoder, model.transformer.decoder, model.embedding)
+    found = [count_parameters(part) / 1e6 for part in stacks]
+    assert found == pytest.approx(TRANSLATION_SIZES[name], abs=0.06)
+    assert count_parameters(model) / 1e6 == pytest.approx(sum(found))  # the output is the table
 
 
 def test_the_papers_learning_rates() -> None:
@@ -71,6 +87,15 @@ def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> Non
         changes |= {
             "data.source": str(corpus), "data.tokenizer": "bytes", "data.length": 16,
             "model.vocab_size": 300,
+        }  # fmt: skip
+    if name.startswith("translation"):
+        for language in ("en", "de"):
+            lines = (f"{language} {'word ' * (i % 7)}{i}\n" for i in range(200))
+            (tmp_path / f"text.{language}").write_text("".join(lines))
+        changes |= {
+            "data.source": str(tmp_path / "text"), "data.languages": None, "data.max_length": 60,
+            "data.tokenizer": "bytes", "data.group_tokens": 128, "model.vocab_size": 300,
+            "model.encoder_layers": 2, "model.decoder_layers": 1,
         }  # fmt: skip
     recipe = load_recipe(name, changes)
     report = Reporter(quiet=True)

@@ -38,10 +38,17 @@ class LanguageModelConfig(TransformerConfig):
 
 @dataclass(frozen=True)
 class LanguageModelLoss:
-    """Summed cross-entropy in nats, and how many tokens it is over."""
+    """Summed cross-entropy in nats, and how many tokens it is over.
+
+    Attributes:
+        total: What to minimise, a scalar with a gradient.
+        count: Tokens predicted.
+        nll: The sum without label smoothing, a scalar without a gradient.
+    """
 
     total: Tensor
     count: Tensor
+    nll: Tensor
 
 
 class TextEmbedding(nn.Module):
@@ -98,7 +105,11 @@ class LanguageModel(nn.Module):
 
 
 def cross_entropy(
-    features: Tensor, targets: Tensor, head: Callable[[Tensor], Tensor], chunk: int
+    features: Tensor,
+    targets: Tensor,
+    head: Callable[[Tensor], Tensor],
+    chunk: int,
+    smoothing: float = 0.0,
 ) -> LanguageModelLoss:
     """Sum the cross-entropy of `head(features)`, `chunk` rows of logits at a time.
 
@@ -109,20 +120,39 @@ def cross_entropy(
         targets: (batch, length); `IGNORED` counts for nothing.
         head: Maps (rows, width) to (rows, vocabulary).
         chunk: Rows at a time; 0 for all at once, without making them again.
+        smoothing: Share of the target that is spread over the whole vocabulary
+            (arXiv 1512.00567, section 7).
     """
     rows, answers = features.flatten(0, -2), targets.flatten()
     count = (answers != IGNORED).sum()
     if chunk == 0 or chunk >= len(answers):
-        return LanguageModelLoss(_chunk_loss(rows, answers, head), count)
+        sums = _chunk_loss(rows, answers, head, smoothing)
+        return LanguageModelLoss(sums[0], count, sums[1].detach())
     parts = [
-        checkpoint(_chunk_loss, part, answer, head, use_reentrant=False, preserve_rng_state=False)
+        checkpoint(
+            _chunk_loss, part, answer, head, smoothing,
+            use_reentrant=False, preserve_rng_state=False,
+        )
         for part, answer in zip(rows.split(chunk), answers.split(chunk), strict=True)
-    ]
-    return LanguageModelLoss(torch.stack(parts).sum(), count)
+    ]  # fmt: skip
+    sums = torch.stack(parts).sum(0)
+    return LanguageModelLoss(sums[0], count, sums[1].detach())
 
 
-def _chunk_loss(rows: Tensor, answers: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
-    return F.cross_entropy(head(rows).float(), answers, ignore_index=IGNORED, reduction="sum")
+def _chunk_loss(
+    rows: Tensor, answers: Tensor, head: Callable[[Tensor], Tensor], smoothing: float
+) -> Tensor:
+    """Return (2,): the sum to minimise, and without smoothing."""
+    logits = head(rows).float()
+    if smoothing == 0:
+        nll = F.cross_entropy(logits, answers, ignore_index=IGNORED, reduction="sum")
+        return torch.stack((nll, nll.detach()))
+    counted = answers != IGNORED
+    log_total = logits.logsumexp(-1)
+    picked = logits.gather(-1, answers.clamp(min=0)[:, None])[:, 0]
+    nll = ((log_total - picked) * counted).sum()
+    spread = ((log_total - logits.mean(-1)) * counted).sum()
+    return torch.stack(((1 - smoothing) * nll + smoothing * spread, nll.detach()))
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -18,14 +18,21 @@ class TranslationConfig(TransformerConfig):
     """An encoder-decoder over text; needs `encoder_layers` and `decoder_layers`.
 
     Attributes:
-        vocab_size: Tokens of the shared vocabulary.
+        vocab_size: Tokens of the shared vocabulary; None for as many as the data's has.
         embedding_scale: "sqrt_width" multiplies embeddings, N(0, 1/width), to unit variance.
+        label_smoothing: Share of the target spread over the vocabulary, in training only.
         loss_chunk: Rows of logits that exist at once in the loss; 0 for all.
     """
 
-    vocab_size: int = 32768
+    vocab_size: int | None = None
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
+    label_smoothing: float = 0.0
     loss_chunk: int = 2048
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be in [0, 1), not {self.label_smoothing}")
 
 
 class TranslationModel(nn.Module):
@@ -35,6 +42,8 @@ class TranslationModel(nn.Module):
 
     def __init__(self, config: TranslationConfig) -> None:
         super().__init__()
+        if config.vocab_size is None:
+            raise ValueError("vocab_size is not set")
         self.config = config
         self.embedding = TextEmbedding(config.vocab_size, config.width, config.embedding_scale)
         self.transformer = EncoderDecoder(config)
@@ -88,4 +97,5 @@ class TranslationModel(nn.Module):
         features = self.transformer.decoder(
             self.embedding(target), target_mask, memory, source_mask
         )
-        return cross_entropy(features, targets, self.project, self.config.loss_chunk)
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        return cross_entropy(features, targets, self.project, self.config.loss_chunk, smoothing)

@@ -4,4 +4,5 @@ TASKS = {
     "causal-lm": "magneto.tasks.causal_lm:CausalLanguageModeling",
     "masked-lm": "magneto.tasks.masked_lm:MaskedLanguageModeling",
     "image-classification": "magneto.tasks.image_classification:ImageClassification",
+    "translation": "magneto.tasks.translation:Translation",
 }

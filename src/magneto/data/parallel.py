@@ -1,0 +1,148 @@
+"""Parallel text for translation: the `data` section of a recipe, and what all its parts share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+Texts = tuple[str, str]
+"""A sentence and its translation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelDataConfig:
+    """Parallel text: the `data` section of a recipe.
+
+    Attributes:
+        source: PATH (a folder, the stem of line pairs such as a.en and a.de, or a .tsv, .jsonl or
+            .tmx file, each with .gz too), hf:NAME or builtin:phrases.
+        validation_source: Another source to validate on. By default a source's own validation
+            split; if it has none, a share of its sentences is held out.
+        validation_fraction: That share, chosen by the hash of the sentence in `centre`.
+        validation_limit: Pairs of sentences per pair of languages that are validated on, at most.
+        languages: Codes of the languages to use; null for all there are.
+        centre: The language in the middle: every other one is translated from it and into it.
+        directions: Directions to train, such as en-de (from en to de), instead of all with
+            `centre`.
+        tokenizer: "bpe" or "sentencepiece" (joint, trained on first use), "bytes", or the path of
+            a tokenizer.json, of a SentencePiece .model, or of a run's tokenizer directory.
+        vocab_size: Of a tokenizer trained here; each language adds a tag.
+        max_length: Longest sentence that is trained on, in tokens of either side with tag and end.
+        max_ratio: Largest ratio of the two sides' tokens, beyond 8 tokens of difference.
+        temperature: T of the sampling over directions, each by (its size) ** (1 / T): 1 takes text
+            as it comes, more gives small languages more (arXiv 1907.05019 takes 5).
+        group_tokens: Largest padded size of a group of sentences of like length: its sentences
+            times its longest side. `training.batch_size` counts groups, so that 128 of 4096 are
+            the paper's batch.
+        block: Sentences that are sorted by length at a time.
+
+    Raises:
+        ValueError: For impossible values, all in one message.
+    """
+
+    source: str = "builtin:phrases"
+    validation_source: str | None = None
+    validation_fraction: float = 0.02
+    validation_limit: int | None = None
+    languages: tuple[str, ...] | None = None
+    centre: str = "en"
+    directions: tuple[str, ...] | None = None
+    tokenizer: str = "bpe"
+    vocab_size: int = 8192
+    max_length: int = 256
+    max_ratio: float = 4.0
+    temperature: float = 5.0
+    group_tokens: int = 4096
+    block: int = 262144
+
+    def __post_init__(self) -> None:
+        wrong = [
+            f"{name} must be {least} or more, not {getattr(self, name)}"
+            for name, least in (("vocab_size", 257), ("max_length", 3), ("block", 1))
+            if getattr(self, name) < least
+        ]
+        if not 0 < self.validation_fraction < 1:
+            wrong.append(f"validation_fraction must be in (0, 1), not {self.validation_fraction}")
+        if self.max_ratio < 1 or self.temperature < 1:
+            wrong.append("max_ratio and temperature must be 1 or more")
+        if self.group_tokens < self.max_length:
+            wrong.append(
+                f"group_tokens ({self.group_tokens}) must be max_length ({self.max_length}) or more"
+            )
+        for direction in self.directions or ():
+            if len(set(split_direction(direction))) != 2:
+                wrong.append(f"directions are two languages such as en-de, not {direction!r}")
+        if self.languages is not None and len(set(self.languages)) < 2:
+            wrong.append("languages must be two or more")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+
+
+def split_direction(direction: str) -> tuple[str, ...]:
+    """Return the languages of a direction: en-de, or en>zh-CN where a code has a dash itself."""
+    mark = ">" if ">" in direction else "-"
+    return tuple(part.strip() for part in direction.split(mark, 1))
+
+
+@dataclass
+class PairCounts:
+    """What was met in the text of one pair of languages.
+
+    Attributes:
+        read: Pairs of sentences read.
+        kept: Those that are used.
+        empty: Left out because a side has no visible character.
+        duplicate: Left out because the same pair came before.
+        held_out: Left out of training because they are validated on.
+        too_long: Left out because a side is longer than `max_length`.
+        ratio: Left out because one side is too long for the other.
+        invalid_utf8: Lines with bytes that are not UTF-8, which became U+FFFD.
+        bad_records: Records that are malformed or have fewer than two languages; left out.
+    """
+
+    read: int = 0
+    kept: int = 0
+    empty: int = 0
+    duplicate: int = 0
+    held_out: int = 0
+    too_long: int = 0
+    ratio: int = 0
+    invalid_utf8: int = 0
+    bad_records: int = 0
+
+    def __add__(self, other: PairCounts) -> PairCounts:
+        names = [field.name for field in fields(self)]
+        return PairCounts(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    def describe(self) -> str:
+        """Say in words what was left out."""
+        odd = {
+            "empty": self.empty,
+            "duplicate": self.duplicate,
+            "held out": self.held_out,
+            "too long": self.too_long,
+            "of unlike length": self.ratio,
+            "with invalid UTF-8 replaced": self.invalid_utf8,
+            "bad records": self.bad_records,
+        }
+        words = [f"{count:,} {what}" for what, count in odd.items() if count]
+        return f"{self.kept:,} of {self.read:,} pairs" + (f" ({', '.join(words)})" if words else "")
+
+
+class ParallelText(Protocol):
+    """Where pairs of sentences come from.
+
+    Attributes:
+        languages: Codes of the languages it has, sorted.
+    """
+
+    languages: list[str]
+
+    def pairs(self, split: str) -> set[tuple[str, str]]:
+        """Return the pairs of languages, each sorted, that "train" or "validation" has."""
+        ...
+
+    def read(self, first: str, second: str, split: str, counts: PairCounts) -> Iterator[Texts]:
+        """Yield the sentences of two languages, in that order."""
+        ...

@@ -1,0 +1,299 @@
+"""Parallel text prepared: filtered and tokenised once, kept as memory-mapped numbers.
+
+A cache holds the vocabulary, index.json and, per split, tokens.bin (first side, second side, next
+pair, ...) and offsets.bin (where each side begins). Its name is a fingerprint of all it is made of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from magneto.data.cache import cache_directory, fingerprint, made_whole
+from magneto.data.parallel import (
+    PairCounts,
+    ParallelDataConfig,
+    ParallelText,
+    Texts,
+    split_direction,
+)
+from magneto.data.parallel_sources import open_parallel, parallel_fingerprint
+from magneto.data.text import held_out
+from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
+from magneto.data.vocabulary import (
+    TAGS_FILE,
+    TranslationVocabulary,
+    load_vocabulary,
+    read_tags,
+)
+
+Progress = Callable[[str, int, int | None], None]
+Pair = tuple[str, str]
+VERSION = 1
+# Pairs of sentences tokenised at a time.
+BATCH = 1024
+# Characters a tokenizer is trained on, shared evenly among the pairs of languages.
+TOKENIZER_CHARACTERS = 50_000_000
+# Sides that differ by fewer tokens are never of unlike length.
+SLACK = 8
+
+
+@dataclass(frozen=True)
+class ParallelSplit:
+    """One split: pairs of languages one after another, each a range of examples.
+
+    Attributes:
+        tokens: All sides end to end, without tags and ends.
+        offsets: (2 x examples + 1,) where each side begins.
+        ranges: First and last-but-one example of each pair of languages.
+    """
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+    ranges: dict[Pair, tuple[int, int]]
+
+    def lengths(self, pair: Pair) -> np.ndarray:
+        """Return (examples, 2) tokens of both sides."""
+        start, stop = self.ranges[pair]
+        return np.diff(self.offsets[2 * start : 2 * stop + 1]).reshape(-1, 2)
+
+    def side(self, example: int, side: int) -> np.ndarray:
+        """Return the tokens of one side of an example."""
+        place = 2 * example + side
+        return self.tokens[self.offsets[place] : self.offsets[place + 1]]
+
+
+@dataclass(frozen=True)
+class PreparedParallel:
+    """A prepared corpus.
+
+    Attributes:
+        vocabulary: Tokenizer and tags.
+        directions: From which language to which.
+        train: Training split.
+        validation: Validation split.
+        counts: What was met in the training text of each pair of languages.
+    """
+
+    vocabulary: TranslationVocabulary
+    directions: list[Pair]
+    train: ParallelSplit
+    validation: ParallelSplit
+    counts: dict[Pair, PairCounts]
+
+
+def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> PreparedParallel:
+    """Filter and tokenise a source, or find it done.
+
+    Raises:
+        FileNotFoundError: If there is no such source or tokenizer.
+        ValueError: If it has no text for a direction, or none to validate on.
+    """
+    sources = [config.source, config.validation_source or config.source]
+    name = fingerprint(
+        VERSION,
+        [parallel_fingerprint(source, config.languages) for source in sources],
+        (config.languages, config.centre, config.directions),
+        _tokenizer_name(config),
+        config.validation_source is None and config.validation_fraction,
+        (config.validation_limit, config.max_length, config.max_ratio),
+    )
+    held = cache_directory() / f"parallel-{name}"
+    if not held.exists():
+        with made_whole(held) as aside:
+            Preparation(config, progress).fill(aside)
+    return _open(held)
+
+
+def _tokenizer_name(config: ParallelDataConfig) -> Any:
+    if config.tokenizer == "bpe":
+        return ("bpe", config.vocab_size)
+    path = load_tokenizer(config.tokenizer).path  # a wrong one is an error before any work
+    content = "bytes" if path is None else hashlib.blake2b(path.read_bytes()).hexdigest()
+    return (content, known_tags(config))
+
+
+def known_tags(config: ParallelDataConfig) -> list[str] | None:
+    """Return the languages whose tags are fixed by a tokenizer that was used before, if any."""
+    path = Path(config.tokenizer).expanduser()
+    folder = path if path.is_dir() else path.parent
+    there = config.tokenizer != "bpe" and (folder / TAGS_FILE).is_file()
+    return read_tags(folder) if there else None
+
+
+def wanted_directions(config: ParallelDataConfig, there: set[Pair]) -> list[Pair]:
+    """Return the directions to train: those given, or all with the centre.
+
+    Raises:
+        ValueError: If the text has none of them.
+    """
+    names = ", ".join(sorted({name for pair in there for name in pair})) or "no languages"
+    if config.directions:
+        chosen = [(d[0], d[1]) for d in map(split_direction, config.directions)]
+        missing = [f"{a}-{b}" for a, b in chosen if (min(a, b), max(a, b)) not in there]
+        if missing:
+            raise ValueError(f"{config.source} has no text for {', '.join(missing)}: "
+                             f"it has {names}")  # fmt: skip
+        return chosen
+    pairs = [pair for pair in sorted(there) if config.centre in pair]
+    if not pairs:
+        raise ValueError(f"{config.source} has no text with {config.centre} (data.centre): "
+                         f"it has {names}")  # fmt: skip
+    others = [pair[pair[0] == config.centre] for pair in pairs]
+    out = [(config.centre, other) for other in others]
+    return out + [(other, config.centre) for other in others]
+
+
+class Preparation:
+    """Fills a cache.
+
+    Args:
+        config: What to prepare.
+        progress: Shows it.
+    """
+
+    def __init__(self, config: ParallelDataConfig, progress: Progress) -> None:
+        self.config, self.progress = config, progress
+        self.text = open_parallel(config.source, config.languages)
+        self.directions = wanted_directions(config, self.text.pairs("train"))
+        self.pairs = sorted({(min(d), max(d)) for d in self.directions})
+        self.other: ParallelText | None = None
+        if config.validation_source is not None:
+            self.other = open_parallel(config.validation_source, config.languages)
+
+    def fill(self, directory: Path) -> None:
+        """Write vocabulary, both splits, index."""
+        tokenizer = self._tokenizer(directory)
+        languages = known_tags(self.config) or sorted({name for p in self.pairs for name in p})
+        vocabulary = TranslationVocabulary(tokenizer, languages)
+        for _, target in self.directions:
+            vocabulary.tag(target)  # a language that an older vocabulary lacks is an error
+        vocabulary.save(directory)
+        kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+        index: dict[str, Any] = {"dtype": np.dtype(kind).name, "directions": self.directions}
+        seen: dict[Pair, set[int]] = {}
+        for split in ("validation", "train"):
+            index[split] = self._write(split, directory, tokenizer, kind, seen)
+        (directory / "index.json").write_text(json.dumps(index), encoding="utf-8")
+
+    def _write(
+        self, split: str, directory: Path, tokenizer: Tokenizer, kind: Any, seen: dict
+    ) -> list[dict[str, Any]]:
+        """Write a split's tokens and offsets; return a record per pair of languages."""
+        found: list[dict[str, Any]] = []
+        with (
+            (directory / f"{split}.tokens.bin").open("wb") as tokens,
+            (directory / f"{split}.offsets.bin").open("wb") as offsets,
+        ):
+            np.zeros(1, np.int64).tofile(offsets)
+            place = example = 0
+            for pair in self.pairs:
+                counts, start = PairCounts(), example
+                held = seen.setdefault(pair, set())
+                texts = self._texts(pair, split, counts, held)
+                limit = self.config.validation_limit if split == "validation" else None
+                for sides in islice(self._tokenised(texts, tokenizer, counts), limit):
+                    for side in sides:
+                        np.asarray(side, kind).tofile(tokens)
+                    ends = place + np.cumsum([len(side) for side in sides])
+                    ends.astype(np.int64).tofile(offsets)
+                    place, example = int(ends[-1]), example + 1
+                    if example % BATCH == 0:
+                        self.progress(f"tokenising {split} pairs", example, None)
+                found.append({"pair": pair, "range": (start, example), "counts": asdict(counts)})
+        if example == 0:
+            raise ValueError(f"{self.config.source} has no {split} text that passes the filters")
+        return found
+
+    def _tokenised(
+        self, texts: Iterator[Texts], tokenizer: Tokenizer, counts: PairCounts
+    ) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield both sides' tokens of what is neither too long nor of unlike length."""
+        while batch := list(islice(texts, BATCH)):
+            encoded = tokenizer.encode([side for pair in batch for side in pair])
+            for one, other in zip(encoded[::2], encoded[1::2], strict=True):
+                short, long = sorted((len(one), len(other)))
+                if short == 0:
+                    counts.empty += 1
+                elif long + 2 > self.config.max_length:  # with tag and end
+                    counts.too_long += 1
+                elif long > self.config.max_ratio * short and long - short > SLACK:
+                    counts.ratio += 1
+                else:
+                    counts.kept += 1
+                    yield one, other
+
+    def _texts(self, pair: Pair, split: str, counts: PairCounts, seen: set[int]) -> Iterator[Texts]:
+        """Yield the pairs of a split that are neither empty nor seen before."""
+        earlier = frozenset(seen)
+        for texts in self._split(pair, split, counts):
+            counts.read += 1
+            if not (texts[0].strip() and texts[1].strip()):
+                counts.empty += 1
+                continue
+            key = _digest(texts)
+            if key in seen:
+                counts.held_out += key in earlier
+                counts.duplicate += key not in earlier
+                continue
+            seen.add(key)
+            yield texts
+
+    def _split(self, pair: Pair, split: str, counts: PairCounts) -> Iterator[Texts]:
+        """Yield the pairs of "train" or "validation", as the sources divide them, or a hash."""
+        if self.other is not None and split == "validation":
+            for own in ("validation", "train"):  # all of it is for validation
+                if pair in self.other.pairs(own):
+                    yield from self.other.read(*pair, own, counts)
+        elif self.other is not None or pair in self.text.pairs("validation"):
+            yield from self.text.read(*pair, split, counts)
+        else:
+            side = pair[1] == self.config.centre
+            fraction, wanted = self.config.validation_fraction, split == "validation"
+            for texts in self.text.read(*pair, "train", counts):
+                if held_out(texts[side], fraction) == wanted:
+                    yield texts
+
+    def _tokenizer(self, directory: Path) -> Tokenizer:
+        if self.config.tokenizer != "bpe":
+            return load_tokenizer(self.config.tokenizer)
+        path = directory / "tokenizer.json"
+        train_bpe(self._tokenizer_texts(), self.config.vocab_size, path)
+        return load_tokenizer(path)
+
+    def _tokenizer_texts(self) -> Iterator[str]:
+        number = 0
+        for pair in self.pairs:
+            left = TOKENIZER_CHARACTERS // len(self.pairs)
+            for texts in self._split(pair, "train", PairCounts()):
+                left -= sum(map(len, texts))
+                if left < 0:
+                    break
+                number += 1
+                self.progress("training a tokenizer on pairs", number, None)
+                yield from texts
+
+
+def _digest(texts: Texts) -> int:
+    whole = "\0".join(texts).encode("utf-8", errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(whole, digest_size=8).digest(), "big")
+
+
+def _open(directory: Path) -> PreparedParallel:
+    index = json.loads((directory / "index.json").read_text(encoding="utf-8"))
+    splits = {}
+    for split in ("train", "validation"):
+        tokens = np.memmap(directory / f"{split}.tokens.bin", dtype=index["dtype"], mode="r")
+        offsets = np.fromfile(directory / f"{split}.offsets.bin", np.int64)
+        ranges = {tuple(found["pair"]): tuple(found["range"]) for found in index[split]}
+        splits[split] = ParallelSplit(tokens, offsets, ranges)
+    counts = {tuple(found["pair"]): PairCounts(**found["counts"]) for found in index["train"]}
+    directions = [tuple(direction) for direction in index["directions"]]
+    return PreparedParallel(load_vocabulary(directory), directions, **splits, counts=counts)

@@ -1,0 +1,134 @@
+"""Open parallel text wherever it lies: PATH, hf:NAME or builtin:phrases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from magneto.data.cache import fingerprint
+from magneto.data.parallel import PairCounts, ParallelText, Texts
+from magneto.data.parallel_files import LANGUAGE, open_files, sentences
+from magneto.data.phrases import PHRASES, import_babel, phrase_languages, phrases
+
+BUILTIN = "builtin:phrases"
+# Names that data sets of the hub give their validation split, best first.
+VALIDATION = ("validation", "valid", "val", "dev")
+
+
+class Phrases:
+    """Babel's phrases; nothing is held out beforehand."""
+
+    def __init__(self, wanted: tuple[str, ...] | None) -> None:
+        there = phrase_languages()
+        unknown = [name for name in wanted or () if name not in there]
+        if unknown:
+            raise ValueError(f"{BUILTIN} has no {', '.join(unknown)}; it has {', '.join(there)}")
+        self.languages = there if wanted is None else sorted(wanted)
+
+    def pairs(self, split: str) -> set[tuple[str, str]]:
+        """Return all pairs, for training."""
+        return set(combinations(self.languages, 2)) if split == "train" else set()
+
+    def read(self, first: str, second: str, split: str, counts: PairCounts) -> Iterator[Texts]:
+        """Yield phrases in two languages."""
+        return phrases(first, second)
+
+
+class HubPairs:
+    """A data set of the Hugging Face hub, or a folder like one.
+
+    Its configurations are pairs of languages (as of OPUS-100: af-en, am-en, ...), or it has one
+    whose records hold several languages.
+    """
+
+    def __init__(self, name: str, wanted: tuple[str, ...] | None) -> None:
+        self.library = import_datasets()
+        self.name = name
+        self.wanted = wanted
+        self.configs: dict[tuple[str, str], str] = {}
+        for config in self.library.get_dataset_config_names(name):
+            codes = config.split("-")
+            if len(codes) == 2 and all(LANGUAGE.fullmatch(code) for code in codes):
+                self._add(codes[0], codes[1], config)
+            elif len(found := self._columns(config)) > 1:
+                for one, other in combinations(found, 2):
+                    self._add(one, other, config)
+        self.languages = sorted({code for pair in self.configs for code in pair})
+        self._splits: dict[str, list[str]] = {}
+
+    def _add(self, one: str, other: str, config: str) -> None:
+        if self.wanted is None or (one in self.wanted and other in self.wanted):
+            self.configs.setdefault((min(one, other), max(one, other)), config)
+
+    def _columns(self, config: str) -> list[str]:
+        rows: Any = self.library.load_dataset(self.name, config, split="train", streaming=True)
+        return sorted(sentences(next(iter(rows), None)))
+
+    def _split(self, config: str, split: str) -> str | None:
+        if config not in self._splits:
+            self._splits[config] = self.library.get_dataset_split_names(self.name, config)
+        names = VALIDATION if split == "validation" else (split,)
+        return next((name for name in names if name in self._splits[config]), None)
+
+    def pairs(self, split: str) -> set[tuple[str, str]]:
+        """Return the pairs of languages that a split has."""
+        return {pair for pair, config in self.configs.items() if self._split(config, split)}
+
+    def read(self, first: str, second: str, split: str, counts: PairCounts) -> Iterator[Texts]:
+        """Yield the sentences of a pair."""
+        config = self.configs[min(first, second), max(first, second)]
+        name = self._split(config, split)
+        rows: Any = self.library.load_dataset(self.name, config, split=name, streaming=True)
+        for row in rows:
+            found = sentences(row)
+            if first in found and second in found:
+                yield found[first], found[second]
+            else:
+                counts.bad_records += 1
+
+
+def open_parallel(source: str, wanted: tuple[str, ...] | None) -> ParallelText:
+    """Open a source of parallel text.
+
+    Args:
+        source: PATH, hf:NAME or builtin:phrases.
+        wanted: Codes of the languages to use, or None for all.
+
+    Raises:
+        FileNotFoundError: If there is no such path; names the nearest.
+        ValueError: If a name is unknown, or there is no parallel text at the path.
+    """
+    if source.startswith("builtin:"):
+        if source != BUILTIN:
+            raise ValueError(f"no built-in parallel text {source!r}: there is {BUILTIN}")
+        return Phrases(wanted)
+    if source.startswith("hf:"):
+        return HubPairs(source.removeprefix("hf:"), wanted)
+    return open_files(source, wanted)
+
+
+def parallel_fingerprint(source: str, wanted: tuple[str, ...] | None) -> str:
+    """Name the content of a source: files by path, size and time of change, others by name."""
+    if source.startswith("builtin:"):
+        return fingerprint(source, PHRASES, import_babel().__version__)
+    name, files = source, []
+    if source.startswith("hf:"):
+        folder = Path(source.removeprefix("hf:"))
+        files = sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
+    else:
+        name, files = "", sorted(open_files(source, wanted).files)
+    return fingerprint(
+        name, [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+    )
+
+
+def import_datasets() -> Any:
+    """Import the datasets library, or say which extra has it."""
+    try:
+        import datasets
+    except ImportError as error:
+        message = "hf: sources need datasets: pip install 'foundation-transformers[hf]'"
+        raise ModuleNotFoundError(message, name="datasets") from error
+    return datasets

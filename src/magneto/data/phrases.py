@@ -1,0 +1,173 @@
+"""Phrases in about 130 languages from Unicode's locale data, as Babel formats them.
+
+A phrase is a date, an amount of money, a length of time, a measured quantity, a share or a list of
+names. What each language does with it is real: order, case, number, conjunctions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import date, timedelta
+from typing import Any
+
+import numpy as np
+
+PHRASES = 12_000
+"""Phrases in all; a language leaves out those for which it has no data."""
+SEED = 1
+# A language is offered if Babel has about as much for it as for English.
+LEAST_TERRITORIES = 200
+LEAST_LANGUAGES = 100
+LEAST_UNITS = 80
+LEAST_CURRENCIES = 100
+
+UNITS = (
+    "length-kilometer", "length-meter", "length-centimeter", "mass-kilogram", "mass-gram",
+    "volume-liter", "temperature-celsius", "area-square-kilometer", "speed-kilometer-per-hour",
+    "duration-hour", "duration-minute", "duration-second", "digital-megabyte",
+)  # fmt: skip
+CURRENCIES = ("EUR", "USD", "GBP", "JPY", "CHF", "CNY", "INR", "BRL", "SEK", "PLN")
+TERRITORIES = (
+    "AR", "AT", "AU", "BE", "BG", "BR", "CA", "CH", "CL", "CN", "CU", "CZ", "DE", "DK", "EE", "EG",
+    "ES", "ET", "FI", "FR", "GB", "GH", "GR", "HR", "HU", "ID", "IE", "IL", "IN", "IS", "IT", "JP",
+    "KE", "KR", "LT", "LV", "MA", "MX", "NG", "NL", "NO", "NZ", "PE", "PH", "PK", "PL", "PT", "RO",
+    "RU", "SE", "SK", "TH", "TR", "UA", "US", "VN", "ZA",
+)  # fmt: skip
+LANGUAGES = (
+    "ar", "cs", "da", "de", "el", "en", "es", "et", "fi", "fr", "he", "hi", "hu", "id", "it", "ja",
+    "ko", "nl", "no", "pl", "pt", "ru", "sv", "th", "tr", "uk", "vi", "zh",
+)  # fmt: skip
+STEPS = {"day": 86400, "week": 7 * 86400, "month": 30 * 86400, "year": 365 * 86400, "hour": 3600}
+
+Format = Callable[[Any], str | None]
+"""From a Babel locale to a phrase in its language, or None if it has no words for it."""
+
+
+def phrase_languages() -> list[str]:
+    """List the languages with enough locale data, by code."""
+    babel = import_babel()
+    found = []
+    for name in sorted(babel.localedata.locale_identifiers()):
+        if "_" in name:
+            continue
+        locale = babel.Locale.parse(name)
+        if (
+            len(locale.territories) >= LEAST_TERRITORIES
+            and len(locale.languages) >= LEAST_LANGUAGES
+            and len(locale.unit_display_names) >= LEAST_UNITS
+            and len(locale.currencies) >= LEAST_CURRENCIES
+        ):
+            found.append(name)
+    return found
+
+
+def phrases(first: str, second: str, count: int = PHRASES) -> Iterator[tuple[str, str]]:
+    """Yield phrases in two languages, always the same ones in the same order.
+
+    Args:
+        first: Code of a language, one of `phrase_languages`.
+        second: The other.
+        count: How many are tried.
+    """
+    babel = import_babel()
+    locales = babel.Locale.parse(first), babel.Locale.parse(second)
+    random = np.random.default_rng(SEED)
+    for _ in range(count):
+        form = KINDS[random.integers(len(KINDS))](random)
+        one, other = (form(locale) for locale in locales)
+        if one and other:
+            yield one, other
+
+
+def _date(random: np.random.Generator) -> Format:
+    day = date(1950, 1, 1) + timedelta(days=int(random.integers(36500)))
+    form = ("full", "long", "medium")[random.integers(3)]
+    return lambda locale: import_babel().dates.format_date(day, form, locale=locale)
+
+
+def _month(random: np.random.Generator) -> Format:
+    day = date(int(random.integers(1900, 2100)), int(random.integers(1, 13)), 1)
+    return lambda locale: import_babel().dates.format_skeleton("yMMMM", day, locale=locale)
+
+
+def _money(random: np.random.Generator) -> Format:
+    amount, currency = _amount(random), CURRENCIES[random.integers(len(CURRENCIES))]
+    return lambda locale: import_babel().numbers.format_currency(
+        amount, currency, locale=locale, format_type="name", currency_digits=False
+    )
+
+
+def _quantity(random: np.random.Generator) -> Format:
+    amount, unit = _amount(random), UNITS[random.integers(len(UNITS))]
+    return lambda locale: _measure(locale, amount, unit)
+
+
+def _quantities(random: np.random.Generator) -> Format:
+    parts = [_quantity(random) for _ in range(random.integers(2, 4))]
+    return lambda locale: _join(locale, [part(locale) for part in parts], "standard")
+
+
+def _duration(random: np.random.Generator) -> Format:
+    step = tuple(STEPS)[random.integers(len(STEPS))]
+    sign = 1 if random.random() < 0.5 else -1
+    span = timedelta(seconds=sign * STEPS[step] * int(random.integers(1, 60)))
+    return lambda locale: import_babel().dates.format_timedelta(
+        span, granularity=step, threshold=1000, add_direction=True, locale=locale
+    )
+
+
+def _share(random: np.random.Generator) -> Format:
+    share = int(random.integers(1000)) / 1000
+    return lambda locale: import_babel().numbers.format_percent(
+        share, locale=locale, decimal_quantization=False
+    )
+
+
+def _countries(random: np.random.Generator) -> Format:
+    return _names(random, TERRITORIES, "territories")
+
+
+def _tongues(random: np.random.Generator) -> Format:
+    return _names(random, LANGUAGES, "languages")
+
+
+def _names(random: np.random.Generator, codes: tuple[str, ...], table: str) -> Format:
+    chosen = [codes[i] for i in random.choice(len(codes), random.integers(2, 5), replace=False)]
+    style = ("standard", "or")[random.integers(2)]
+    return lambda locale: _join(locale, [getattr(locale, table).get(c) for c in chosen], style)
+
+
+KINDS = (
+    _date, _month, _money, _quantity, _quantities, _duration, _share, _countries, _tongues,
+)  # fmt: skip
+
+
+def _amount(random: np.random.Generator) -> float | int:
+    whole = int(random.integers(1, 10 ** int(random.integers(1, 5))))
+    return whole if random.random() < 0.7 else whole + int(random.integers(1, 10)) / 10
+
+
+def _measure(locale: Any, amount: float, unit: str) -> str | None:
+    text = import_babel().units.format_unit(amount, unit, "long", locale=locale)
+    return None if unit in text else text  # without a pattern Babel writes the unit's code
+
+
+def _join(locale: Any, parts: list[str | None], style: str) -> str | None:
+    if style not in locale.list_patterns or None in parts:
+        return None
+    return import_babel().lists.format_list(parts, style, locale=locale)
+
+
+def import_babel() -> Any:
+    """Import Babel, or say which extra has it."""
+    try:
+        import babel
+        import babel.dates
+        import babel.lists
+        import babel.localedata
+        import babel.numbers
+        import babel.units
+    except ImportError as error:
+        message = "builtin:phrases needs Babel: pip install 'foundation-transformers[text]'"
+        raise ModuleNotFoundError(message, name="babel") from error
+    return babel

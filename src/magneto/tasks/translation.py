@@ -1,0 +1,153 @@
+"""Translation between many languages with one encoder-decoder (paper, section 4.3)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from magneto.data.parallel import PairCounts, ParallelDataConfig
+from magneto.data.parallel_cache import PreparedParallel, known_tags, prepare_parallel
+from magneto.data.token_groups import Group, GroupMaker, TokenGroups, cut_groups
+from magneto.data.vocabulary import TranslationVocabulary, load_vocabulary
+from magneto.models.translation import TranslationConfig, TranslationModel
+from magneto.tasks.base import BatchStream, Loss, Progress, Task, silent
+
+# Of the order of evaluation batches: one for all runs, so that a limit takes the same ones.
+EVALUATION_SEED = 0
+
+
+class Translation(Task):
+    """Parallel text, a `TranslationModel`, label-smoothed cross-entropy per target token.
+
+    A batch is a list of groups, each padded to its own longest sentence; a training example, as
+    `training.batch_size` counts them, is a group.
+    """
+
+    unit = "tokens"
+    model_config = TranslationConfig
+    data_config = ParallelDataConfig
+    model: TranslationConfig
+    data: ParallelDataConfig
+
+    def __init__(self, model: TranslationConfig, data: ParallelDataConfig, seed: int) -> None:
+        if model.encoder_layers is None:
+            raise ValueError("translation needs model.encoder_layers and model.decoder_layers")
+        super().__init__(model, data, seed)
+        self._progress: Progress = silent
+
+    @cached_property
+    def text(self) -> PreparedParallel:
+        """The filtered, tokenised corpus."""
+        return prepare_parallel(self.data, self._progress)
+
+    @cached_property
+    def vocabulary(self) -> TranslationVocabulary:
+        """Tokens and tags; where `data.tokenizer` is a run's, without touching the text."""
+        folder = Path(self.data.tokenizer).expanduser()
+        if folder.is_dir() and known_tags(self.data) is not None:
+            return load_vocabulary(folder)
+        return self.text.vocabulary
+
+    def prepare(self, progress: Progress = silent) -> None:
+        """Filter and tokenise the source, unless it was done before; say what was left out."""
+        if "text" in self.__dict__:
+            return
+        self._progress = progress
+        text = self.text
+        say = getattr(progress, "say", None)
+        if say is None:
+            return
+        for pair, counts in text.counts.items():
+            say(f"{'-'.join(pair)}: {counts.describe()}")
+        total = sum(text.counts.values(), PairCounts())
+        say(f"{self.data.source}: {len(text.directions)} directions, {total.kept:,} pairs, "
+            f"{len(text.train.tokens):,} tokens")  # fmt: skip
+
+    def build_model(self) -> TranslationModel:
+        """Build the model, with the data's vocabulary if none is set.
+
+        Raises:
+            ValueError: If the one set is too small.
+        """
+        least = self.vocabulary.size
+        size = self.model.vocab_size or least
+        if size < least:
+            raise ValueError(
+                f"model.vocab_size ({size}) is below {least}: the tokenizer's "
+                f"{self.vocabulary.tokenizer.vocab_size} and a tag per language"
+            )
+        return TranslationModel(replace(self.model, vocab_size=size))
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return groups of sentences of like length, `batch_size` groups at a time."""
+        data = self.data
+        maker = GroupMaker(self.text.train, self.vocabulary, self.text.directions)
+        return TokenGroups(maker, batch_size, data.group_tokens, data.temperature, data.block, seed)
+
+    def loss(self, model: nn.Module, batch: list[Group]) -> Loss:
+        """Sum the cross-entropy over the target tokens of a list of groups.
+
+        Logged beside it: `nll`, the same without label smoothing, and `padding`, the share of
+        places that hold no token, each group weighing as much as its target tokens.
+        """
+        parts = [
+            model(g["source"], g["target"], g["source_mask"], targets=g["targets"]) for g in batch
+        ]
+        empty = sum((1 - g["real"] / g["cells"]) * g["predicted"] for g in batch)
+        total: Tensor = torch.stack([part.total for part in parts]).sum()
+        logs = {
+            "nll": torch.stack([part.nll for part in parts]).sum(),
+            "padding": total.new_tensor(empty),
+        }
+        return Loss(total, torch.stack([part.count for part in parts]).sum(), logs)
+
+    def size(self, batch: list[Group]) -> int:
+        """Return the target tokens of a batch, ends included and padding not."""
+        return sum(group["predicted"] for group in batch)
+
+    @cached_property
+    def validation_groups(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Directions and numbers of the sentences of each evaluation batch, in mixed order."""
+        maker = self._validation_maker
+        sizes = maker.sizes
+        directions = np.repeat(np.arange(len(sizes)), sizes)
+        numbers = np.concatenate([np.arange(size) for size in sizes])
+        lengths = np.concatenate([maker.lengths(i, np.arange(n)) for i, n in enumerate(sizes)])
+        random = np.random.default_rng(EVALUATION_SEED)
+        groups = cut_groups(lengths, self.data.group_tokens, random)
+        order = random.permutation(len(groups))
+        return [(directions[groups[i]], numbers[groups[i]]) for i in order]
+
+    @cached_property
+    def _validation_maker(self) -> GroupMaker:
+        return GroupMaker(self.text.validation, self.vocabulary, self.text.directions)
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        limit: int | None = None,
+        progress: Progress = silent,
+    ) -> dict[str, float]:
+        """Return loss (nats per target token, without label smoothing) and perplexity."""
+        chosen = self.validation_groups[:limit]
+        total = count = torch.zeros((), device=device, dtype=torch.float64)
+        for done, group in enumerate(chosen, 1):
+            made = self._validation_maker.make(*group)
+            g = {k: v.to(device) for k, v in made.items() if isinstance(v, Tensor)}
+            part = model(g["source"], g["target"], g["source_mask"], targets=g["targets"])
+            total, count = total + part.nll.double(), count + part.count.double()
+            progress("evaluating batches", done, len(chosen))
+        loss = (total / count).item()
+        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+
+    def artifacts(self, directory: Path) -> None:
+        """Write the vocabulary: tokenizer and languages."""
+        (directory / "tokenizer").mkdir(exist_ok=True)
+        self.vocabulary.save(directory / "tokenizer")
