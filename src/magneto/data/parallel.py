@@ -17,8 +17,9 @@ class ParallelDataConfig:
     Attributes:
         source: PATH (a folder, the stem of line pairs such as a.en and a.de, or a .tsv, .jsonl or
             .tmx file, each with .gz too), hf:NAME or builtin:phrases.
-        validation_source: Another source to validate on. By default a source's own validation
-            split; if it has none, a share of its sentences is held out.
+        validation_source: Another source to validate on: its validation split if it has one, else
+            all of it. By default the source's own validation split; for a pair of languages that
+            has none, a share of its sentences is held out.
         validation_fraction: That share, chosen by the hash of the sentence in `centre`.
         validation_limit: Pairs of sentences per pair of languages that are validated on, at most.
         languages: Codes of the languages to use; null for all there are.

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ VERSION = 1
 BATCH = 1024
 # Characters a tokenizer is trained on, shared evenly among the pairs of languages.
 TOKENIZER_CHARACTERS = 50_000_000
+# In the order in which a source to validate on is looked through.
+SPLITS = ("validation", "test", "train")
 # Sides that differ by fewer tokens are never of unlike length.
 SLACK = 8
 
@@ -162,7 +165,10 @@ class Preparation:
     def __init__(self, config: ParallelDataConfig, progress: Progress) -> None:
         self.config, self.progress = config, progress
         self.text = open_parallel(config.source, config.languages)
-        self.directions = wanted_directions(config, self.text.pairs("train"))
+        # To evaluate a model on other text, both sources are that text: nothing is trained on.
+        self.trains = config.source != config.validation_source
+        there = set() if self.trains else self.text.pairs("validation") | self.text.pairs("test")
+        self.directions = wanted_directions(config, there | self.text.pairs("train"))
         self.pairs = sorted({(min(d), max(d)) for d in self.directions})
         self.other: ParallelText | None = None
         if config.validation_source is not None:
@@ -208,7 +214,7 @@ class Preparation:
                     if example % BATCH == 0:
                         self.progress(f"tokenising {split} pairs", example, None)
                 found.append({"pair": pair, "range": (start, example), "counts": asdict(counts)})
-        if example == 0:
+        if example == 0 and (split == "validation" or self.trains):
             raise ValueError(f"{self.config.source} has no {split} text that passes the filters")
         return found
 
@@ -248,10 +254,13 @@ class Preparation:
 
     def _split(self, pair: Pair, split: str, counts: PairCounts) -> Iterator[Texts]:
         """Yield the pairs of "train" or "validation", as the sources divide them, or a hash."""
+        if split == "train" and not self.trains:
+            return
         if self.other is not None and split == "validation":
-            for own in ("validation", "train"):  # all of it is for validation
-                if pair in self.other.pairs(own):
-                    yield from self.other.read(*pair, own, counts)
+            # Its validation split if it has one, else whatever it has.
+            own = next((s for s in SPLITS if pair in self.other.pairs(s)), None)
+            if own is not None:
+                yield from self.other.read(*pair, own, counts)
         elif self.other is not None or pair in self.text.pairs("validation"):
             yield from self.text.read(*pair, split, counts)
         else:
@@ -290,7 +299,11 @@ def _open(directory: Path) -> PreparedParallel:
     index = json.loads((directory / "index.json").read_text(encoding="utf-8"))
     splits = {}
     for split in ("train", "validation"):
-        tokens = np.memmap(directory / f"{split}.tokens.bin", dtype=index["dtype"], mode="r")
+        path = directory / f"{split}.tokens.bin"
+        read = (
+            partial(np.memmap, mode="r") if path.stat().st_size else np.fromfile
+        )  # what is empty can't be mapped
+        tokens = read(path, dtype=index["dtype"])
         offsets = np.fromfile(directory / f"{split}.offsets.bin", np.int64)
         ranges = {tuple(found["pair"]): tuple(found["range"]) for found in index[split]}
         splits[split] = ParallelSplit(tokens, offsets, ranges)

@@ -80,7 +80,7 @@ class HubPairs:
         """Yield the sentences of a pair."""
         config = self.configs[min(first, second), max(first, second)]
         name = self._split(config, split)
-        rows: Any = self.library.load_dataset(self.name, config, split=name, streaming=True)
+        rows: Any = self.library.load_dataset(self.name, config, split=name)
         for row in rows:
             found = sentences(row)
             if first in found and second in found:
