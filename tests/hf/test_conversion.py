@@ -82,6 +82,78 @@ def test_bert(tmp_path: Path) -> None:
     assert rates == (config.hidden_dropout_prob, config.attention_probs_dropout_prob)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_bert_for_masked_language_modelling(tmp_path: Path, tied: bool) -> None:
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=40, tie_word_embeddings=tied, **SIZES,
+    )  # fmt: skip
+    theirs = shake(transformers.BertForMaskedLM(config))
+    theirs.save_pretrained(tmp_path)
+    ours = hf.load(tmp_path)
+    ids, types = tokens(), tokens() % 2
+    mask = right_padding(ids)
+    expected = theirs(ids, attention_mask=mask, token_type_ids=types).logits
+    real = mask.bool()
+    check("BERT's masked LM", expected[real], ours(ids, real, token_types=types)[real])
+
+
+def vit(**changes) -> nn.Module:
+    config = transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
+        image_size=24, patch_size=8, num_labels=5, **changes,
+    )  # fmt: skip
+    return shake(transformers.ViTForImageClassification(config))
+
+
+def test_vit(tmp_path: Path) -> None:
+    theirs = vit()
+    theirs.save_pretrained(tmp_path)
+    images = torch.randn(3, 3, 24, 24)
+    check("ViT", theirs(images).logits, hf.load(tmp_path)(images))
+
+
+def kosmos2(**changes) -> nn.Module:
+    from transformers.models.kosmos2.modeling_kosmos2 import Kosmos2TextForCausalLM
+
+    values = {
+        "embed_dim": 32, "layers": 3, "ffn_dim": 48, "attention_heads": 4,
+        "max_position_embeddings": 40,
+    }  # fmt: skip
+    config = transformers.Kosmos2TextConfig(**{**SIZES, **values, **changes})
+    return shake(Kosmos2TextForCausalLM(config))
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": False}, {"embed_dim": 36}])
+def test_kosmos2_text_model(tmp_path: Path, changes: dict) -> None:
+    """Sub-LN as transformers has it: where the norms sit, and how wide they are."""
+    theirs = kosmos2(**changes)
+    theirs.save_pretrained(tmp_path)
+    ours = hf.load(tmp_path)
+    assert ours.config.placement == "sub"
+    ids = tokens()
+    check("Kosmos-2's text model", theirs(ids).logits, ours(ids))
+    left = ids.clone()
+    left[0, :3] = 1  # their positions are counted from padding tokens, ours from the mask
+    real = left != 1
+    padded = theirs(left, attention_mask=real.long()).logits
+    check("Kosmos-2, padded on the left", padded[real], ours(left, real)[real])
+
+
+def test_kosmos2_whole() -> None:
+    text = {
+        "vocab_size": 97, "embed_dim": 32, "layers": 2, "ffn_dim": 48, "attention_heads": 4,
+        "max_position_embeddings": 40,
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "image_size": 8,
+        "num_attention_heads": 2, "patch_size": 4,
+    }  # fmt: skip
+    config = transformers.Kosmos2Config(text_config=text, vision_config=vision)
+    theirs = shake(transformers.Kosmos2ForConditionalGeneration(config))
+    check("Kosmos-2, its text half", theirs.text_model(tokens()).logits, hf.load(theirs)(tokens()))
+
+
 @pytest.mark.parametrize("scale", [False, True])
 def test_bart(tmp_path: Path, scale: bool) -> None:
     config = transformers.BartConfig(scale_embedding=scale, **SIZES, **SEQ2SEQ)
@@ -101,7 +173,8 @@ def test_models_with_and_without_a_head(kind: str) -> None:
     config = getattr(transformers, f"{kind}Config")(**SIZES, **sizes)
     heads = {"Bart": "ForConditionalGeneration", "Marian": "MTModel", "GPT2": "LMHeadModel"}
     whole = shake(getattr(transformers, kind + heads.get(kind, "ForMaskedLM"))(config))
-    a, b = hf.load(whole).state_dict(), hf.load(whole.base_model).state_dict()
+    a, b = hf.load(whole), hf.load(whole.base_model).state_dict()
+    a = getattr(a, "text_encoder", a).state_dict()
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
 
@@ -153,7 +226,7 @@ def test_what_has_no_counterpart_is_named() -> None:
         hidden_size=32, ffn_dim=32, num_hidden_layers=1, num_attention_heads=4,
         word_embed_proj_dim=32, **SIZES,
     )  # fmt: skip
-    with pytest.raises(ValueError, match=r"'opt' model.*gpt2, bert, bart, marian"):
+    with pytest.raises(ValueError, match=r"'opt' model.*gpt2, bert, bart, marian, vit, kosmos"):
         hf.load(transformers.OPTForCausalLM(config))
     config = transformers.BartConfig(**SIZES, **{**SEQ2SEQ, "decoder_ffn_dim": 40})
     with pytest.raises(ValueError, match="bart with encoder_ffn_dim=48"):
@@ -175,6 +248,86 @@ def test_what_has_no_counterpart_in_torch_is_named() -> None:
         hf.from_torch(encoder(None, activation=torch.tanh))
     with pytest.raises(ValueError, match="from_torch"):
         hf.load(encoder(None))
+
+
+def several() -> list:
+    bert = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, **SIZES}
+    bert |= {"intermediate_size": 48, "max_position_embeddings": 40}
+    bart = transformers.BartConfig(**SIZES, **SEQ2SEQ)
+    marian = transformers.MarianMTModel(transformers.MarianConfig(**SIZES, **SEQ2SEQ))
+    return [
+        gpt2(),
+        gpt2(tie_word_embeddings=False, n_inner=48),
+        shake(transformers.BertModel(transformers.BertConfig(**bert), add_pooling_layer=False)),
+        shake(transformers.BertForMaskedLM(transformers.BertConfig(**bert))),
+        shake(transformers.BartForConditionalGeneration(bart)),
+        marian.eval(),
+        vit(),
+        kosmos2(),
+        kosmos2(tie_word_embeddings=False),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_there_and_back_is_bit_equal(number: int) -> None:
+    theirs = several()[number]
+    ours = hf.load(theirs)
+    back = hf.to_transformers(ours, theirs.config.model_type)
+    assert type(back) is type(theirs)
+    expected, found = theirs.state_dict(), back.state_dict()
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        # BART's positions begin at row 2; what lies before is never read, nor kept.
+        skip = 2 * (number == 4 and name.endswith("embed_positions.weight"))
+        rows = slice(skip, None) if skip else ...
+        assert torch.equal(tensor[rows], found[name][rows]), name
+    again = hf.load(back).state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in ours.state_dict().items())
+
+
+def test_what_the_other_format_cannot_hold_is_named() -> None:
+    from magneto.models.language import LanguageModel, LanguageModelConfig
+
+    values = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "vocab_size": 97}
+    values |= {"positions": "learned", "embedding_scale": "none"}
+
+    def model(**changes) -> LanguageModel:
+        return LanguageModel(LanguageModelConfig(**(values | changes)))
+
+    assert hf.to_transformers(model(placement="pre"), "gpt2").config.n_embd == 32
+    for changes, words in [
+        ({"placement": "sub"}, "gpt2 cannot hold this model: placement is 'sub' here, 'pre' there"),
+        ({"placement": "pre", "norm": "rmsnorm"}, "norm is 'rmsnorm' here"),
+        ({"placement": "pre", "positions": "rotary"}, "positions is 'rotary' here"),
+        ({"placement": "pre", "key_value_heads": 2}, "key_value_heads is 2 here, 4 there"),
+        ({"placement": "pre", "bias": False}, "bias is False here"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            hf.to_transformers(model(**changes), "gpt2")
+    with pytest.raises(ValueError, match="computes what was trained here"):
+        hf.to_transformers(model(embedding_scale="sqrt_width"), "kosmos_2_text_model")
+    with pytest.raises(
+        ValueError, match="'bert' has no counterpart of a LanguageModel; there is gpt2, kosmos"
+    ):
+        hf.to_transformers(model(), "bert")
+
+
+def test_weights_that_do_not_fit_are_named() -> None:
+    from magneto.hf.layout import fill, module, read_state, write_state
+
+    pairs = [*module("qkv", "q", "k"), *module("out", "o")]
+    whole = {name: torch.ones(2, 2) for name in ("q.weight", "k.weight", "o.weight")}
+    assert read_state(pairs, whole)["qkv.weight"].shape == (4, 2)
+    with pytest.raises(ValueError, match=r"have q\.weight but not k\.weight"):
+        read_state(pairs, {"q.weight": whole["q.weight"]})
+    with pytest.raises(ValueError, match="no place here for the tensor 'x' and 1 more"):
+        read_state(pairs, whole | {"x": torch.ones(1), "y": torch.ones(1)})
+    with pytest.raises(ValueError, match="no place there for our tensor 'x'"):
+        write_state(pairs, {"x": torch.ones(1)})
+    with pytest.raises(ValueError, match="tensor 'bias' is missing"):
+        fill(nn.Linear(2, 2), {"weight": torch.ones(2, 2)})
+    with pytest.raises(ValueError, match=r"weight is \(3, 2\), not \(2, 2\)"):
+        fill(nn.Linear(2, 2), {"weight": torch.ones(3, 2)})
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         MagnetoImageConfig,
         MagnetoSeq2SeqConfig,
     )
-    from magneto.hf.conversion import load
+    from magneto.hf.conversion import load, to_transformers
     from magneto.hf.encoders import MagnetoEncoderModel, MagnetoForMaskedLM
     from magneto.hf.generation import Sampling, generate
     from magneto.hf.images import MagnetoForImageClassification
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from magneto.hf.saving import export
     from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
     from magneto.hf.torch_encoder import from_torch
+    from magneto.hf.translation import BeamSearch, Translator
 
 __all__ = [
+    "BeamSearch",
     "MagnetoConfig",
     "MagnetoEncoderConfig",
     "MagnetoEncoderModel",
@@ -36,14 +38,17 @@ __all__ = [
     "MagnetoImageConfig",
     "MagnetoSeq2SeqConfig",
     "Sampling",
+    "Translator",
     "export",
     "from_torch",
     "generate",
     "load",
     "register",
+    "to_transformers",
 ]
 
 _HOME = {
+    "BeamSearch": "translation",
     "MagnetoConfig": "configuration",
     "MagnetoEncoderConfig": "configuration",
     "MagnetoEncoderModel": "encoders",
@@ -54,11 +59,13 @@ _HOME = {
     "MagnetoImageConfig": "configuration",
     "MagnetoSeq2SeqConfig": "configuration",
     "Sampling": "generation",
+    "Translator": "translation",
     "export": "saving",
     "from_torch": "torch_encoder",
     "generate": "generation",
     "load": "conversion",
     "register": "registration",
+    "to_transformers": "conversion",
 }
 
 

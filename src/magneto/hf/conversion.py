@@ -1,52 +1,163 @@
-"""Other people's weights into our modules: GPT-2, BERT, BART, Marian.
+"""Other people's weights into our modules, and ours into theirs.
 
-Only names and layouts change; outputs are equal to rounding. What has no counterpart here is an
-error that names it.
+Only names and layouts change; outputs are equal to rounding. What has no counterpart is an error
+that names it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from magneto.hf.formats.bart import convert_bart, convert_marian
-from magneto.hf.layout import State, activation, fused, renamed, require, without_prefix
-from magneto.models.language import LanguageModel, LanguageModelConfig
-from magneto.models.text_encoder import TextEncoder, TextEncoderConfig
+from magneto.hf import bart, bert, gpt2, kosmos2, vit
+from magneto.hf.layout import (
+    Pair,
+    State,
+    check_same,
+    fill,
+    read_state,
+    without_prefix,
+    write_state,
+)
+from magneto.models.image import ImageClassifier
+from magneto.models.language import LanguageModel
+from magneto.models.masked_language import MaskedLanguageModel
+from magneto.models.text_encoder import TextEncoder
+from magneto.models.translation import TranslationModel
+
+
+def nothing(their_config: Any, our_config: Any) -> State:
+    """Return no tensors: theirs stores all that ours has."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Format:
+    """One model class of transformers, and ours that computes the same.
+
+    Attributes:
+        name: Their `model_type`.
+        config: Name of their configuration's class.
+        classes: Names of their classes whose weights it reads; the first is what is written.
+        model: Our class.
+        ours: Our configuration from theirs.
+        theirs: The values of theirs from ours.
+        pairs: Which tensor is which.
+        prefix: Of their tensors' names, in a model with a head.
+        ignored: Of their tensors, what may be left behind, as a regular expression.
+        absent: Of their tensors, what is computed and need not be written.
+        computed: Tensors of ours that theirs computes.
+        options: Of the constructor of their class.
+    """
+
+    name: str
+    config: str
+    classes: tuple[str, ...]
+    model: Callable[[Any], nn.Module]
+    ours: Callable[[Any], Any]
+    theirs: Callable[[Any], dict[str, Any]]
+    pairs: Callable[[Any], list[Pair]]
+    prefix: str = "model."
+    ignored: str = ""
+    absent: str = ""
+    computed: Callable[[Any, Any], State] = nothing
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def _kosmos2_positions(their_config: Any, our_config: Any) -> State:
+    first = their_config.pad_token_id + 1
+    table = kosmos2.fairseq_sinusoids(our_config.max_length, our_config.width, first)
+    return {"decoder.position_embedding.table.weight": table}
+
+
+# Of one name, the first reads the classes that no other names.
+FORMATS = (
+    Format(
+        "gpt2", "GPT2Config", ("GPT2LMHeadModel", "GPT2Model"), LanguageModel, gpt2.ours,
+        gpt2.theirs, gpt2.pairs, "transformer.", r"^lm_head|attn\.(masked_)?bias$",
+    ),
+    Format(
+        "bert", "BertConfig", ("BertModel",), TextEncoder, bert.ours, bert.theirs, bert.pairs,
+        "bert.", r"^pooler|^cls\.|^classifier|^qa_outputs|position_ids$",
+        options={"add_pooling_layer": False},
+    ),
+    Format(
+        "bert", "BertConfig", ("BertForMaskedLM", "BertForPreTraining"), MaskedLanguageModel,
+        bert.ours_masked, bert.theirs, bert.masked_pairs, "bert.",
+        r"^pooler|^cls\.predictions\.(bias|decoder)|^cls\.seq_relationship|position_ids$",
+        absent=r"^cls\.predictions\.bias$",
+    ),
+    Format(
+        "bart", "BartConfig", ("BartForConditionalGeneration", "BartModel"), TranslationModel,
+        bart.ours, bart.theirs, bart.pairs, ignored=r"^lm_head|embed_tokens",
+    ),
+    Format(
+        "marian", "MarianConfig", ("MarianMTModel", "MarianModel"), TranslationModel,
+        bart.ours_marian, bart.theirs, bart.marian_pairs,
+        ignored=r"^lm_head|embed_tokens|embed_positions", absent="embed_positions",
+    ),
+    Format(
+        "vit", "ViTConfig", ("ViTForImageClassification",), ImageClassifier, vit.ours, vit.theirs,
+        vit.pairs, "vit.", r"^pooler|mask_token$",
+    ),
+    Format(
+        "kosmos_2_text_model", "Kosmos2TextConfig", ("Kosmos2TextForCausalLM", "Kosmos2TextModel"),
+        LanguageModel, kosmos2.ours, kosmos2.theirs, kosmos2.pairs, ignored="^lm_head",
+        computed=_kosmos2_positions,
+    ),
+)  # fmt: skip
+NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
 
 
 def load(source: str | Path | nn.Module) -> nn.Module:
     """Load a transformers model as one of ours, in evaluation mode.
 
     Args:
-        source: A directory, a name on the hub, or a transformers model: GPT-2, BERT, BART, Marian.
+        source: A directory, a name on the hub, or a transformers model: GPT-2, BERT, BART, Marian,
+            ViT, Kosmos-2 (its text model).
 
     Returns:
-        A `LanguageModel`, a `TextEncoder` or a `TranslationModel`. Heads of other kinds, BERT's
-        pooler among them, are left behind. Dropout rates come along.
+        A `LanguageModel`, a `TextEncoder`, a `MaskedLanguageModel`, a `TranslationModel` or an
+        `ImageClassifier`. Heads of other kinds are left behind. Dropout rates come along.
 
     Raises:
         ValueError: If there is no counterpart for the architecture or one of its options.
+        FileNotFoundError: If there is no such directory and no such name on the hub.
     """
-    config = _config(source)
-    kind = config.model_type
-    if kind not in CONVERTERS:
-        known = ", ".join(CONVERTERS)
-        raise ValueError(f"cannot convert a {kind!r} model, only {known}")
-    model_class, convert = CONVERTERS[kind]
+    return load_with_config(source)[0]
+
+
+def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
+    """Load a transformers model as one of ours, and its configuration; see `load`."""
+    config = read_config(source)
+    if config.model_type == "kosmos-2":
+        if not isinstance(source, nn.Module):
+            source = _theirs("Kosmos2ForConditionalGeneration").from_pretrained(source)
+        source, config = source.text_model, config.text_config  # type: ignore[union-attr]
     if isinstance(source, nn.Module):
+        form = find_format(config.model_type, type(source).__name__)
         state = source.state_dict()
     else:
-        import transformers
+        form = find_format(config.model_type, (config.architectures or [""])[0])
+        state = _theirs(form.classes[0]).from_pretrained(source).state_dict()
+    our_config = form.ours(config)
+    state = without_prefix(state, form.prefix)
+    made = read_state(form.pairs(our_config), state, form.ignored)
+    made |= form.computed(config, our_config)
+    model = form.model(our_config)
+    # BART's and Marian's bare models have no bias of the logits; it is then zero.
+    fill(model, {name: tensor.detach().clone() for name, tensor in made.items()}, "logits_bias$")
+    return model.eval(), config
 
-        state = getattr(transformers, model_class).from_pretrained(source).state_dict()
-    return convert(config, {name: tensor.detach().clone() for name, tensor in state.items()}).eval()
 
-
-def _config(source: str | Path | nn.Module) -> Any:
+def read_config(source: str | Path | nn.Module) -> Any:
+    """Return the transformers configuration of a model, a directory or a name on the hub."""
     if isinstance(source, nn.TransformerEncoder):
         raise ValueError("this is torch's own encoder: use magneto.hf.from_torch")
     if isinstance(source, nn.Module):
@@ -55,90 +166,72 @@ def _config(source: str | Path | nn.Module) -> Any:
         return source.config
     from transformers import AutoConfig
 
+    from magneto.hf.registration import register
+
+    register()
     try:
         return AutoConfig.from_pretrained(source)
     except OSError as error:
         raise FileNotFoundError(f"no Hugging Face model in {source}") from error
+    except ValueError as error:
+        raise ValueError(f"{source}: {str(error).splitlines()[0]}") from error
 
 
-def convert_gpt2(config: Any, state: State) -> LanguageModel:
-    """GPT-2: Pre-LN, learned positions, a fused qkv stored transposed."""
-    require(config, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,
-            add_cross_attention=False, reorder_and_upcast_attn=False)  # fmt: skip
-    model = LanguageModel(
-        LanguageModelConfig(
-            width=config.n_embd, layers=config.n_layer, heads=config.n_head,
-            ffn_width=config.n_inner or 4 * config.n_embd, placement="pre",
-            activation=activation(config.activation_function),
-            norm_eps=config.layer_norm_epsilon, positions="learned", max_length=config.n_positions,
-            vocab_size=config.vocab_size, tie_embeddings=config.tie_word_embeddings,
-            embedding_scale="none", dropout=config.resid_pdrop, attention_dropout=config.attn_pdrop,
-        )
-    )  # fmt: skip
-    state = without_prefix(state, "transformer.")
-    ours = {
-        "embedding.table.weight": state["wte.weight"],
-        "decoder.position_embedding.table.weight": state["wpe.weight"],
-        "head.weight": state.get("lm_head.weight", state["wte.weight"]),
-        **renamed(state, {"ln_f": "decoder.final_norm"}),
-    }
-    for layer in range(config.n_layer):
-        theirs, mine = f"h.{layer}", f"decoder.layers.{layer}"
-        names = {
-            f"{theirs}.ln_1": f"{mine}.self_attention.before",
-            f"{theirs}.attn.c_attn": f"{mine}.self_attention.attention.qkv_proj",
-            f"{theirs}.attn.c_proj": f"{mine}.self_attention.attention.out_proj",
-            f"{theirs}.ln_2": f"{mine}.feed_forward.before",
-            f"{theirs}.mlp.c_fc": f"{mine}.feed_forward.mlp.fc1",
-            f"{theirs}.mlp.c_proj": f"{mine}.feed_forward.mlp.fc2",
-        }
-        for name, tensor in renamed(state, names).items():
-            ours[name] = tensor.t() if tensor.ndim == 2 else tensor  # Conv1D keeps (in, out)
-    model.load_state_dict(ours)
-    return model
+def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
+    """Return one of our models as transformers' own, in evaluation mode.
+
+    Args:
+        model: Of ours.
+        name: Their `model_type`, "gpt2" for example.
+        **values: What else their configuration has, `eos_token_id` for example.
+
+    Raises:
+        ValueError: If theirs can't compute what ours does; the first difference is named.
+    """
+    form = next((f for f in FORMATS if f.name == name and type(model) is f.model), None)
+    if form is None:
+        fitting = [f.name for f in FORMATS if type(model) is f.model]
+        raise ValueError(f"{name!r} has no counterpart of a {type(model).__name__}; "
+                         f"there is {', '.join(fitting) or 'none'}")  # fmt: skip
+    our_config: Any = model.config
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    values = {**ends, **form.theirs(our_config), **values}
+    their_config = _theirs(form.config)(**values)
+    check_same(our_config, form.ours(their_config), name)
+    state = model.state_dict()
+    for key, expected in form.computed(their_config, our_config).items():
+        if not torch.equal(state.pop(key).float().cpu(), expected):
+            raise ValueError(f"{name} computes what was trained here: {key}")
+    written = write_state(form.pairs(our_config), state)
+    theirs = _theirs(form.classes[0])(their_config, **form.options)
+    own = {key: key.removeprefix(form.prefix) for key in theirs.state_dict()}
+    given = {key: written[short] for key, short in own.items() if short in written}
+    return fill(theirs, given, form.absent).eval()
 
 
-def convert_bert(config: Any, state: State) -> TextEncoder:
-    """BERT: Post-LN, learned positions, two token types, a norm on the embeddings. No pooler."""
-    require(config, position_embedding_type="absolute", is_decoder=False)
-    model = TextEncoder(
-        TextEncoderConfig(
-            width=config.hidden_size, layers=config.num_hidden_layers,
-            heads=config.num_attention_heads, ffn_width=config.intermediate_size, placement="post",
-            activation=activation(config.hidden_act), norm_eps=config.layer_norm_eps,
-            positions="learned", max_length=config.max_position_embeddings, input_norm="layernorm",
-            vocab_size=config.vocab_size, token_types=config.type_vocab_size,
-            embedding_scale="none", dropout=config.hidden_dropout_prob,
-            attention_dropout=config.attention_probs_dropout_prob,
-        )
-    )  # fmt: skip
-    state = without_prefix(state, "bert.")
-    first = {
-        "embeddings.word_embeddings": "embedding.table",
-        "embeddings.position_embeddings": "encoder.position_embedding.table",
-        "embeddings.token_type_embeddings": "token_type",
-        "embeddings.LayerNorm": "encoder.input_norm",
-    }
-    ours = renamed(state, first)
-    for layer in range(config.num_hidden_layers):
-        theirs, mine = f"encoder.layer.{layer}", f"encoder.layers.{layer}"
-        parts = [f"{theirs}.attention.self.{part}" for part in ("query", "key", "value")]
-        ours |= fused(state, parts, f"{mine}.self_attention.attention.qkv_proj")
-        names = {
-            f"{theirs}.attention.output.dense": f"{mine}.self_attention.attention.out_proj",
-            f"{theirs}.attention.output.LayerNorm": f"{mine}.self_attention.after",
-            f"{theirs}.intermediate.dense": f"{mine}.feed_forward.mlp.fc1",
-            f"{theirs}.output.dense": f"{mine}.feed_forward.mlp.fc2",
-            f"{theirs}.output.LayerNorm": f"{mine}.feed_forward.after",
-        }
-        ours |= renamed(state, names)
-    model.load_state_dict(ours)
-    return model
+def find_format(name: str, class_name: str = "") -> Format:
+    """Return the format of a `model_type`, and of a class of it if one fits.
+
+    Raises:
+        ValueError: If there is none; all that there are come with the message.
+    """
+    named = [form for form in FORMATS if form.name == name]
+    if not named:
+        near = get_close_matches(name, NAMES, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"cannot convert a {name!r} model{hint}, only {', '.join(NAMES)}")
+    return next((form for form in named if class_name in form.classes), named[0])
 
 
-CONVERTERS: dict[str, tuple[str, Callable[[Any, State], nn.Module]]] = {
-    "gpt2": ("GPT2LMHeadModel", convert_gpt2),
-    "bert": ("BertModel", convert_bert),
-    "bart": ("BartForConditionalGeneration", convert_bart),
-    "marian": ("MarianMTModel", convert_marian),
-}
+def _theirs(name: str) -> Any:
+    import transformers
+
+    if hasattr(transformers, name):
+        return getattr(transformers, name)
+    from transformers.models import kosmos2 as package
+
+    if hasattr(package, name):
+        return getattr(package, name)
+    from transformers.models.kosmos2 import modeling_kosmos2
+
+    return getattr(modeling_kosmos2, name)

@@ -1,12 +1,16 @@
-"""What every conversion of other people's weights uses: names, fused matrices, refusals."""
+"""What every conversion uses: which tensor of ours is which of theirs, read both ways."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from magneto.nn.config import TransformerConfig
 
 State = dict[str, Tensor]
 ACTIVATIONS = {
@@ -17,6 +21,147 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+# Say how a model is trained, or where its numbers lie, not what it computes.
+FREE = {
+    "init", "loss_chunk", "residual_dtype", "checkpoint_activations", "drop_path", "rotary_base",
+    "label_smoothing", "layers",
+}  # fmt: skip
+
+
+def same(tensor: Tensor) -> Tensor:
+    """Return a tensor as it is."""
+    return tensor
+
+
+def transposed(tensor: Tensor) -> Tensor:
+    """Return a matrix transposed (GPT-2's Conv1D keeps (in, out)); a vector as it is."""
+    return tensor.t() if tensor.ndim == 2 else tensor
+
+
+def skip_two(table: Tensor) -> Tensor:
+    """Return a table of positions without its first two rows, which fairseq never uses."""
+    return table[2:]
+
+
+def add_two(table: Tensor) -> Tensor:
+    """Return a table of positions with two rows of zeros before it."""
+    return nn.functional.pad(table, (0, 0, 2, 0))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One tensor of ours.
+
+    Attributes:
+        ours: Its name.
+        theirs: Theirs; several are stacked along the first axis in ours.
+        read: From theirs to ours, before stacking.
+        write: Back.
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+    read: Callable[[Tensor], Tensor] = same
+    write: Callable[[Tensor], Tensor] = same
+
+
+def module(
+    ours: str,
+    *theirs: str,
+    read: Callable[[Tensor], Tensor] = same,
+    write: Callable[[Tensor], Tensor] = same,
+) -> list[Pair]:
+    """Return the pairs of a module's weight and bias."""
+    return [
+        Pair(f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in theirs), read, write)
+        for kind in ("weight", "bias")
+    ]
+
+
+def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str = "") -> State:
+    """Return our tensors from theirs; what neither has (a bias) is left out.
+
+    Args:
+        pairs: Of all tensors of ours.
+        state: Theirs.
+        ignored: A regular expression; what it finds in a name of theirs may be left behind.
+
+    Raises:
+        ValueError: If a tensor of theirs has no place here, or is there only in part.
+    """
+    ours: State = {}
+    used: set[str] = set()
+    for pair in pairs:
+        found = [name for name in pair.theirs if name in state]
+        if not found:
+            continue
+        if len(found) < len(pair.theirs):
+            lacking = ", ".join(set(pair.theirs) - set(found))
+            raise ValueError(f"the weights have {found[0]} but not {lacking}")
+        parts = [pair.read(state[name]) for name in pair.theirs]
+        ours[pair.ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
+        used.update(found)
+    left = [name for name in state if name not in used]
+    left = [name for name in left if not (ignored and re.search(ignored, name))]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise ValueError(f"no place here for the tensor {left[0]!r}{more}")
+    return ours
+
+
+def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
+    """Return their tensors from ours; tied ones may come under each of their names.
+
+    Raises:
+        ValueError: If a tensor of ours has no place there.
+    """
+    theirs: State = {}
+    used: set[str] = set()
+    for pair in pairs:
+        if pair.ours not in state:
+            continue
+        parts = state[pair.ours].chunk(len(pair.theirs))
+        theirs |= {
+            name: pair.write(part).contiguous()
+            for name, part in zip(pair.theirs, parts, strict=True)
+        }
+        used.add(pair.ours)
+    taken = {state[name].data_ptr() for name in used}
+    left = [name for name in state if name not in used and state[name].data_ptr() not in taken]
+    if left:
+        raise ValueError(f"no place there for our tensor {left[0]!r}")
+    return theirs
+
+
+def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> nn.Module:
+    """Load a state; a tied tensor may come under one of its names.
+
+    Args:
+        model: To fill.
+        state: Of tensors with the model's shapes.
+        computed: A regular expression of names that need not come: they hold no weights.
+
+    Raises:
+        ValueError: If a tensor is missing, has no place, or another shape.
+    """
+    own = model.state_dict()
+    for name, tensor in state.items():
+        if name not in own:
+            raise ValueError(f"no place for the tensor {name!r}")
+        if own[name].shape != tensor.shape:
+            raise ValueError(f"{name} is {tuple(tensor.shape)}, not {tuple(own[name].shape)}")
+    filled = {own[name].data_ptr() for name in state}
+    for name, tensor in own.items():
+        known = tensor.data_ptr() in filled or (computed and re.search(computed, name))
+        if not known:
+            raise ValueError(f"the tensor {name!r} is missing")
+    model.load_state_dict(dict(state), strict=False)
+    return model
+
+
+def without_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
+    """Return the state of a model with or without a head on it, under the same names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items()}
 
 
 def activation(name: str) -> Any:
@@ -30,34 +175,38 @@ def activation(name: str) -> Any:
     return ACTIVATIONS[name]
 
 
+def their_activation(name: str) -> str:
+    """Return transformers' name of one of our activations; ours if they have none."""
+    return next((theirs for theirs, ours in ACTIVATIONS.items() if ours == name), name)
+
+
 def require(config: Any, **wanted: Any) -> None:
-    """Raise ValueError if an option of a transformers configuration is not as we have it."""
+    """Raise ValueError if an option of their configuration is not as we have it."""
     for name, value in wanted.items():
         found = getattr(config, name, value)
         if found != value:
-            raise ValueError(f"{config.model_type} with {name}={found!r} has no counterpart here "
+            kind = getattr(config, "model_type", "the model")
+            raise ValueError(f"{kind} with {name}={found!r} has no counterpart here "
                              f"(only {value!r})")  # fmt: skip
 
 
-def without_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
-    """Return the state of a model with or without a head on it, under the same names."""
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+def check_same(ours: TransformerConfig, returned: TransformerConfig, format_name: str) -> None:
+    """Check that a configuration of ours survives a format: it comes back as it went.
 
-
-def renamed(state: Mapping[str, Tensor], names: Mapping[str, str]) -> State:
-    """Return weight and bias of each named module, under its new name."""
-    return {
-        f"{new}.{kind}": state[f"{old}.{kind}"]
-        for old, new in names.items()
-        for kind in ("weight", "bias")
-        if f"{old}.{kind}" in state
-    }
-
-
-def fused(state: Mapping[str, Tensor], parts: list[str], name: str) -> State:
-    """Return query, key and value as one projection."""
-    return {
-        f"{name}.{kind}": torch.cat([state[f"{part}.{kind}"] for part in parts])
-        for kind in ("weight", "bias")
-        if f"{parts[0]}.{kind}" in state
-    }
+    Raises:
+        ValueError: If a field that says what the model computes does not.
+    """
+    for field in fields(ours):
+        name = field.name
+        if name in FREE and not (name == "layers" and ours.encoder_layers is None):
+            continue
+        mine, theirs = getattr(ours, name), getattr(returned, name, None)
+        if name == "placement":
+            mine, theirs = ours.row.name, returned.row.name
+        if name == "key_value_heads":
+            mine, theirs = mine or ours.heads, theirs or returned.heads
+        if name == "max_length" and ours.positions != "learned":
+            continue
+        if mine != theirs:
+            raise ValueError(f"{format_name} cannot hold this model: {name} is {mine!r} here, "
+                             f"{theirs!r} there")  # fmt: skip

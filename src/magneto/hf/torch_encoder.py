@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn import functional as F
 
-from magneto.hf.layout import State, renamed
+from magneto.hf.layout import Pair, fill, module, read_state
 from magneto.nn.config import Activation, TransformerConfig
 from magneto.nn.transformer import Encoder
 
@@ -41,8 +41,8 @@ def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
         bias=first.linear1.bias is not None,
     )
     model = Encoder(config)
-    model.load_state_dict(_state(encoder, "before" if before else "after"))
-    return model.eval()
+    names = _pairs(len(encoder.layers), "before" if before else "after")
+    return fill(model, read_state(names, encoder.state_dict())).eval()  # type: ignore[return-value]
 
 
 def _activation(function: Any) -> Activation:
@@ -55,21 +55,18 @@ def _activation(function: Any) -> Activation:
     raise ValueError(f"no counterpart for the activation {function}")
 
 
-def _state(encoder: nn.TransformerEncoder, slot: str) -> State:
-    state = encoder.state_dict()
-    ours = renamed(state, {"norm": "final_norm"})
-    for layer in range(len(encoder.layers)):
+def _pairs(layers: int, slot: str) -> list[Pair]:
+    made = module("final_norm", "norm")
+    for layer in range(layers):
         name = f"layers.{layer}"
         attention = f"{name}.self_attention.attention"
-        for kind in ("weight", "bias"):
-            if f"{name}.self_attn.in_proj_{kind}" in state:
-                ours[f"{attention}.qkv_proj.{kind}"] = state[f"{name}.self_attn.in_proj_{kind}"]
-        names = {
-            f"{name}.self_attn.out_proj": f"{attention}.out_proj",
-            f"{name}.norm1": f"{name}.self_attention.{slot}",
-            f"{name}.linear1": f"{name}.feed_forward.mlp.fc1",
-            f"{name}.linear2": f"{name}.feed_forward.mlp.fc2",
-            f"{name}.norm2": f"{name}.feed_forward.{slot}",
-        }
-        ours |= renamed(state, names)
-    return ours
+        made += [
+            Pair(f"{attention}.qkv_proj.{kind}", (f"{name}.self_attn.in_proj_{kind}",))
+            for kind in ("weight", "bias")
+        ]
+        made += module(f"{attention}.out_proj", f"{name}.self_attn.out_proj")
+        made += module(f"{name}.self_attention.{slot}", f"{name}.norm1")
+        made += module(f"{name}.feed_forward.mlp.fc1", f"{name}.linear1")
+        made += module(f"{name}.feed_forward.mlp.fc2", f"{name}.linear2")
+        made += module(f"{name}.feed_forward.{slot}", f"{name}.norm2")
+    return made

@@ -1,1 +1,0 @@
-"""Other people's formats, one file each: their configuration, their names, their layouts."""
