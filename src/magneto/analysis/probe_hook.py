@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from magneto.training.loop import Trainer
 
 PROBE_FILE = "probe.jsonl"
-# A watched step costs at most about 1.6 steps more than another (see the documentation of the
-# probe), so that at this period the cost is below 2 % of a step in the mean.
+# A watched step takes about a quarter of a step more on a CPU, a few thousandths in the mean (see
+# benchmarks/results/probe-cost-cpu.md). Even one that took three times as long would cost 2 %.
 PERIOD = 100
 
 

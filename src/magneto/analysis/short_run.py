@@ -160,7 +160,8 @@ def short_run(
         probe.mark()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        loss = (sums[0] / sums[1].clamp(min=1)).item()
+        total, count, *_ = sums.tolist()
+        loss = total / max(count, 1)
         seen.append(StepReading(step + 1, loss, rate, norm.item(), probe.read()))
         progress("steps", step + 1, steps)
         if not math.isfinite(loss):

@@ -226,6 +226,7 @@ def _between(points: Sequence[tuple[float, float]], x: float) -> float | None:
 def percent(share: float) -> str:
     """Write a share with two digits that matter: 99.88 %, 0.13 %, 31 %."""
     points = 100 * share
-    if 99 < points < 100:
-        return f"{min(points, 99.9999):.{2 + max(0, int(-math.log10(100 - points)))}f} %"
-    return f"{points:.2g} %" if points < 100 else f"{points:.0f} %"
+    if not 99 < points < 100:
+        return f"{points:.2g} %" if points < 100 else f"{points:.0f} %"
+    digits = 1 - math.floor(math.log10(100 - points))
+    return f"{points:.{min(digits, 4)}f} %"

@@ -16,8 +16,8 @@ from magneto.analysis.update import Growth, Update
 from magneto.analysis.verdict import Level, kept_share, move_at, percent, rate_of_move
 from magneto.theory.placement import find_placement
 
-# Layers that a table shows at most.
-ROWS = 9
+# Layers, and depths, that a table shows at most.
+ROWS, COLUMNS = 9, 5
 STYLES: dict[Level, str] = {"sound": "green", "at risk": "yellow", "likely to fail": "red"}
 READINGS = {"label": "a label's logit", "output": "the whole output"}
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
@@ -201,28 +201,35 @@ def growth_table(
     parts: Sequence[Growth], updates: Sequence[Update], depths: Sequence[int]
 ) -> Table:
     """Build the table of one reading and optimizer: geometric means over seeds."""
-    table = depth_table((*map(str, depths), "growth \\[95 %]", "exponent"))
+    shown = [depths[place] for place in thin(len(depths), COLUMNS)]
+    table = depth_table((*map(str, shown), "growth", "exponent"))
     for part in parts:
         kind = (part.placement, part.reading, part.optimizer)
         own = [u for u in updates if (u.placement, u.reading, u.optimizer) == kind]
-        means = [geometric([u.value for u in own if u.layers == d]) for d in depths]
-        width = f" ± {part.interval:.2f}" if math.isfinite(part.interval) else ""
-        cells = [*(f"{mean:.3g}" for mean in means), growth_text(part)]
-        table.add_row(find_placement(part.placement).title, *cells, f"{part.exponent:.2f}{width}")
+        means = [geometric([u.value for u in own if u.layers == d]) for d in shown]
+        width = f"±{part.interval:.2f}" if math.isfinite(part.interval) else ""
+        cells = [*map(brief, means), f"x{part.ratio:.2g}", f"{part.exponent:.2f}{width}"]
+        table.add_row(find_placement(part.placement).title, *cells)
     return table
 
 
 def bounds_table(bounds: dict[str, dict[str, list[float]]], depths: Sequence[int]) -> Table:
     """Build the table of what the theory bounds."""
-    table = depth_table((*map(str, depths), "growth"))
+    places = thin(len(depths), COLUMNS)
+    table = depth_table((*(str(depths[place]) for place in places), "growth"))
     for name, forms in bounds.items():
         title = find_placement(name).title
         if not forms:
-            table.add_row(title, *("-" for _ in depths), "none derived")
+            table.add_row(title, *("-" for _ in places), "none")
         for form, values in forms.items():
             growth = f"x{values[-1] / values[0]:.2g}"
-            table.add_row(f"{title}, {form}", *(f"{value:.3g}" for value in values), growth)
+            table.add_row(f"{title}, {form}", *(brief(values[p]) for p in places), growth)
     return table
+
+
+def brief(value: float) -> str:
+    """Write a positive number in about five characters."""
+    return f"{value:.0f}" if 100 <= value < 1e6 else f"{value:.{3 if value >= 0.1 else 2}g}"
 
 
 def geometric(values: Sequence[float]) -> float:

@@ -1,0 +1,124 @@
+"""`magneto probe` as a user meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from magneto.analysis.probe import LayerReading
+from magneto.cli import main
+from magneto.commands.probe_tables import brief, layer_table, short_names, thin
+
+SMALL = """--model.width 16 --model.layers 8 --model.heads 2 --model.ffn_width 32
+--data.tokenizer bytes --data.length 24 --training.batch_size 4 --training.device cpu
+--steps 2""".split()  # noqa: SIM905
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("probe")
+    text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(200))
+    (folder / "book.txt").write_text(text)
+    return folder / "book.txt"
+
+
+@pytest.fixture(autouse=True)
+def cache(book: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(book.parent / "cache"))
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def outcome(capsys: pytest.CaptureFixture, *words: str) -> tuple[int, str, str]:
+    code = main(["probe", "causal-lm/tiny", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_two_placements_side_by_side(book: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["--data", str(book), "--placements", "post,sub", "--model.layers", "16"]
+    code, out, _ = outcome(capsys, *SMALL, *words, "--seeds", "1")
+    assert code == 0
+    for line in ("Post-LN: likely to fail", "Sub-LN: sound", "Side by side"):
+        assert line in out
+    assert "wash out what tells positions apart" in out
+    assert "Nothing speaks against Sub-LN." in out
+    assert "theory, SGD: the update is at most about 64 (paper)" in out
+    assert "16 layers beside 4, one step moves a label's logit x" in out
+    assert "…" not in out, "nothing is cut off at 80 columns"
+
+
+def test_json_is_one_object_and_the_file_is_the_same(
+    book: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["--data", str(book), "--seeds", "0", "--json", "--out", str(tmp_path / "out")]
+    code, out, _ = outcome(capsys, *SMALL, *words)
+    found = json.loads(out)
+    assert code == 0 and json.loads((tmp_path / "out" / "probe.json").read_text()) == found
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["probe.json"]
+    (probe,) = found["probes"]
+    assert probe["placement"] == "sub" and probe["layers"] == [8] and probe["growth"] == []
+    assert [step["step"] for step in probe["steps"]] == [1, 2]
+    layer = probe["steps"][1]["layers"][7]
+    assert layer["name"] == "decoder.layers.7"
+    assert all(isinstance(value, float) for name, value in layer.items() if name != "name")
+    assert set(probe["bound"]["derived"]) == {"paper", "first_order", "telescoped"}
+    assert probe["trouble"] == {"fp16": None, "bf16": None}
+    assert {finding["name"] for finding in probe["verdict"]["findings"]} == {
+        "kept", "moved", "imbalance", "attention", "range", "loss",
+    }  # fmt: skip
+
+
+def test_growth_over_depths_needs_no_data(capsys: pytest.CaptureFixture) -> None:
+    words = ["--model.width", "16", "--model.heads", "2", "--model.ffn_width", "32"]
+    words += ["--depths", "2,4", "--placements", "post,peri", "--seeds", "2", "--data", "nowhere"]
+    code, out, _ = outcome(capsys, *words)
+    assert code == 0
+    assert out.count("One step of") == 4 and "Peri-LN" in out and "none" in out
+    assert "…" not in out
+    code, out, _ = outcome(capsys, *words, "--json")
+    found = json.loads(out)
+    assert len(found["growth"]) == 2 * 4 and len(found["updates"]) == 2 * 2 * 2 * 4
+    assert found["bounds"]["post"] == {"paper": [8.0, 16.0]} and found["bounds"]["peri"] == {}
+    assert all(part["interval"] is not None for part in found["growth"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--placements", "post,sup"], "did you mean 'sub'"),
+        (["--placements", ","], "names with commas"),
+        (["--steps", "0"], "--steps must be 1 or more"),
+        (["--depths", "6"], "two or more numbers"),
+        (["--depths", "6,x"], "numbers with commas"),
+        (["--depths", "2,4", "--seeds", "0"], "--seeds must be 1 or more"),
+        (["--model.layer", "3"], "model.layers"),
+        (["--data", "nowhere.txt"], "nowhere.txt"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list, said: str, capsys: pytest.CaptureFixture) -> None:
+    code, out, err = outcome(capsys, *words)
+    assert code == 2 and out == ""
+    assert said in err and len(err.splitlines()) == 1
+
+
+def test_train_writes_what_layers_do(
+    book: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["train", "causal-lm/tiny", *SMALL[:-2], "--data", str(book), "--training.steps", "5"]
+    words += ["--training.tensorboard", "false", "--model.layers", "2"]
+    assert main([*words, "--out", str(tmp_path / "run"), "--probe-every", "2"]) == 0
+    lines = (tmp_path / "run" / "probe.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 4]
+    assert main([*words, "--out", str(tmp_path / "other"), "--probe-every", "1"]) == 2
+    assert not (tmp_path / "other").exists()
+    assert "2 steps or more" in capsys.readouterr().err
+
+
+def test_tables_of_deep_models_are_thin() -> None:
+    assert thin(5, 9) == [0, 1, 2, 3, 4]
+    assert len(thin(72, 9)) == 9 and thin(72, 9)[0] == 0 and thin(72, 9)[-1] == 71
+    readings = [LayerReading(f"decoder.layers.{n}", activation_rms=1.0) for n in range(72)]
+    assert layer_table(readings, readings, 3).row_count == 9
+    assert short_names(["decoder.layers.0", "decoder.layers.1"]) == ["0", "1"]
+    assert short_names(["a.encoder.layers.0", "a.decoder.layers.1"]) == ["encoder 0", "decoder 1"]
+    assert [brief(v) for v in (40316, 145.2, 0.0667, 11.71)] == ["40316", "145", "0.067", "11.7"]
