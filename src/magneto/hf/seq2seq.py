@@ -79,6 +79,12 @@ class MagnetoForSeq2SeqLM(MagnetoPreTrainedModel, GenerationMixin):
         """Keep the mask two-dimensional: the core makes what its attention needs."""
         return attention_mask
 
+    @staticmethod
+    def _reorder_cache(past_key_values: Any, beam_idx: Tensor) -> Any:
+        """Reorder what was written; all beams of a sentence read the same source."""
+        past_key_values.self_attention_cache.reorder_cache(beam_idx)
+        return past_key_values
+
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Return what the decoder reads to predict labels (batch, length): one place later.
 

@@ -93,13 +93,6 @@ class FairseqEnds(LogitsProcessor):
         return scores
 
 
-def wrap(model: TranslationModel, end: int) -> MagnetoForSeq2SeqLM:
-    """Wrap a model of ours whose sentences end, and whose decoder starts, with one token."""
-    config = MagnetoSeq2SeqConfig.of(model.config, end)
-    assert isinstance(config, MagnetoSeq2SeqConfig)
-    return MagnetoForSeq2SeqLM(config, model).eval()
-
-
 class Translator:
     """Searches for translations of token sequences, and scores them.
 
@@ -116,6 +109,12 @@ class Translator:
         self.start: int = config.decoder_start_token_id
         self.end: int = config.eos_token_id
         self.padding: int = self.end if config.pad_token_id is None else config.pad_token_id
+
+    @classmethod
+    def of(cls, model: TranslationModel, end: int, how: BeamSearch) -> Translator:
+        """Wrap a model of ours, whose sentences end, and whose decoder starts, with one token."""
+        config: Any = MagnetoSeq2SeqConfig.of(model.config, end)
+        return cls(MagnetoForSeq2SeqLM(config, model).eval(), how)
 
     @torch.inference_mode()
     def search(
