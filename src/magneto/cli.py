@@ -18,6 +18,7 @@ COMMANDS = {
     "compare": ("magneto.commands.compare", "which placement, at which learning rate, and why"),
     "probe": ("magneto.commands.probe", "will this recipe train: theory, layers, a verdict"),
     "generate": ("magneto.commands.generate", "let a language model continue a prompt"),
+    "translate": ("magneto.commands.translate", "translate lines with a translation model"),
     "bound": ("magneto.commands.bound", "what the theory bounds, for a placement and a depth"),
     "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),
     "export": ("magneto.commands.export", "write a run's model in Hugging Face's format"),

@@ -1,0 +1,214 @@
+"""`magneto translate`: translate lines as they come."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from magneto.commands.arguments import Parser, finite
+from magneto.commands.loading import OpenRun
+from magneto.config import ConfigError
+from magneto.recipe import open_run
+from magneto.tasks.translate import TextTranslator, Translated
+from magneto.tasks.translation import Translation
+from magneto.training.checkpoint import load_weights
+from magneto.training.distributed import pick_device
+from magneto.training.progress import Reporter
+
+# Bytes read at once, if so many are there; and how much of one line is kept.
+PIECE = 1 << 18
+LONGEST_LINE = 1 << 20
+# Batches that are sorted by length together, before any of them is printed.
+SORTED_BATCHES = 16
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    made = Parser(
+        "translate",
+        "Translate lines from standard input: as many lines come out, in their order.",
+        "magneto translate runs/first --to de < in.txt > out.txt",
+        recipe=True,
+    )
+    add = made.add_argument
+    add("run", type=Path, help="directory of a translation run")
+    add("--to", metavar="LANGUAGE", help="code of the language to translate into")
+    add("--from", dest="source", metavar="LANGUAGE", help="and from; only checked")
+    add("--weights", default="auto", help="best (default), final, averaged, last or a step")
+    add("--n-best", type=int, metavar="K", help="K lines each: line number, score, translation")
+    search_options(made)
+    add("--json", action="store_true", help="print one JSON object per line, with scores")
+    return made
+
+
+def search_options(made: Parser) -> None:
+    """Add what a beam search can be told."""
+    add = made.add_argument
+    add("--beams", type=int, default=5, help="hypotheses at each step (5)")
+    add("--length-penalty", type=float, default=1.0, help="power of the length (1.0)")
+    add("--longest", type=int, default=200, help="tokens of a translation at most (200)")
+    add("--batch-size", type=int, default=64, help="sentences at a time (64)")
+
+
+def search_of(given: Any, count: int = 1) -> Any:
+    """Return the `magneto.hf.BeamSearch` that was asked for."""
+    from magneto.hf import BeamSearch
+
+    return BeamSearch(
+        beams=given.beams,
+        length_penalty=given.length_penalty,
+        count=count,
+        longest=given.longest,
+        batch_size=given.batch_size,
+    )
+
+
+def open_translation(run: Path, which: str, overrides: dict[str, Any]) -> OpenRun:
+    """Open a translation run without its data: vocabulary and weights are enough.
+
+    Raises:
+        ConfigError: If it is another kind of run.
+        FileNotFoundError: If there is no run, or nothing in it yet.
+    """
+    recipe = open_run(run, {**overrides, "data.tokenizer": str(run / "tokenizer")})
+    task = recipe.build_task()
+    if not isinstance(task, Translation):
+        raise ConfigError([f"the run's task is {recipe.task}, not translation"])
+    if not (run / "tokenizer").is_dir():
+        raise FileNotFoundError(f"no vocabulary in {run}: nothing was trained there yet")
+    model = task.build_model()
+    weights = load_weights(model, run, which)
+    device = pick_device(recipe.training.device)
+    return OpenRun(recipe, task, model.to(device).eval(), weights)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    made = parser()
+    given, overrides = made.parse_with_overrides(words)
+    if given.n_best is not None and not 1 <= given.n_best <= given.beams:
+        made.error(f"--n-best {given.n_best}: 1 to --beams ({given.beams})")
+    opened: Any = open_translation(given.run, given.weights, dict(overrides))
+    vocabulary = opened.task.vocabulary
+    if given.to is None:
+        made.error(f"say which language to translate into: --to {'|'.join(vocabulary.languages)}")
+    for language in (given.to, given.source):
+        if language is not None:
+            vocabulary.tag(language)
+    how = search_of(given, given.n_best or 1)
+    translator = TextTranslator(opened.model, vocabulary, opened.recipe.data.max_length, how)
+    Lines(translator, given, Reporter()).run(sys.stdin.buffer, sys.stdout.buffer)
+    return 0
+
+
+@dataclass
+class LineCounts:
+    """What was met in the lines."""
+
+    lines: int = 0
+    empty: int = 0
+    invalid: int = 0
+    cut: int = 0
+    first_cut: int = 0
+
+    def describe(self, limit: int) -> str:
+        """Say in words what was odd."""
+        odd = {
+            "empty, left so": self.empty,
+            "with invalid UTF-8 replaced": self.invalid,
+            f"longer than {limit} tokens, translated up to there (first: line {self.first_cut})": (
+                self.cut
+            ),
+        }
+        words = [f"{count:,} {what}" for what, count in odd.items() if count]
+        return f"{self.lines:,} lines" + "".join(f"; {each}" for each in words)
+
+
+class Lines:
+    """Translates lines of bytes, some at a time.
+
+    Args:
+        translator: Of the model.
+        given: The command's options.
+        report: Shows how far it is.
+    """
+
+    def __init__(self, translator: TextTranslator, given: Any, report: Reporter) -> None:
+        self.translator, self.given, self.report = translator, given, report
+        self.counts = LineCounts()
+
+    def run(self, source: Any, target: IO[bytes]) -> None:
+        """Translate all that comes; what is ready is written at once."""
+        most = self.given.batch_size * SORTED_BATCHES
+        try:
+            for lines in arriving(source):
+                for start in range(0, len(lines), most):
+                    texts = self._translated(lines[start : start + most])
+                    target.write("".join(f"{text}\n" for text in texts).encode("utf-8"))
+                    target.flush()
+        finally:
+            self.report.finish()
+        self.report.say(self.counts.describe(self.translator.max_length))
+
+    def _translated(self, lines: list[bytes]) -> Iterator[str]:
+        texts = [self._decoded(line) for line in lines]
+        before, scored = self.counts.lines, self.given.json or self.given.n_best is not None
+
+        def show(done: int) -> None:
+            self.report("translating lines", before + done, None)
+
+        found = self.translator.translate(texts, self.given.to, scored, show)
+        for text, each in zip(texts, found, strict=True):
+            self.counts.lines += 1
+            self.counts.empty += not text.strip()
+            self.counts.cut += each.cut
+            if each.cut and not self.counts.first_cut:
+                self.counts.first_cut = self.counts.lines
+            yield from self._shown(text, each)
+
+    def _decoded(self, line: bytes) -> str:
+        line = line.removesuffix(b"\r")
+        try:
+            return line.decode("utf-8")
+        except UnicodeDecodeError:
+            self.counts.invalid += 1
+            return line.decode("utf-8", errors="replace")
+
+    def _shown(self, text: str, each: Translated) -> Iterator[str]:
+        """Yield the lines that stand for one."""
+        written = [" ".join(part.splitlines()) for part in each.texts]
+        if self.given.json:
+            pairs = zip(written, each.scores, strict=True)
+            best = [{"text": part, "score": score} for part, score in pairs]
+            record = {"line": self.counts.lines, "source": text, "translations": best}
+            yield json.dumps(finite(record), ensure_ascii=False)
+        elif self.given.n_best is not None:
+            for part, score in zip(written, each.scores, strict=True):
+                yield f"{self.counts.lines}\t{score:.4f}\t{part}"
+        else:
+            yield written[0]
+
+
+def arriving(source: Any) -> Iterator[list[bytes]]:
+    """Yield the lines that are there, without their ends, waiting only if there is none.
+
+    Args:
+        source: A stream of bytes with `read1`. Only line feeds end lines, and what follows the
+            first mebibyte of a line is left out.
+    """
+    held: list[bytes] = []
+    size = 0
+    while piece := source.read1(PIECE):
+        first, *rest = piece.split(b"\n")
+        if size < LONGEST_LINE:
+            held.append(first)
+            size += len(first)
+        if rest:
+            yield [b"".join(held), *rest[:-1]]
+            held, size = ([rest[-1]], len(rest[-1])) if rest[-1] else ([], 0)
+    if held:
+        yield [b"".join(held)]
