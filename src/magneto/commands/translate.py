@@ -45,7 +45,7 @@ def parser() -> Parser:
     return made
 
 
-def search_options(made: Parser) -> None:
+def search_options(made: Any) -> None:
     """Add what a beam search can be told."""
     add = made.add_argument
     add("--beams", type=int, default=5, help="hypotheses at each step (5)")

@@ -203,7 +203,7 @@ class Preparation:
             for pair in self.pairs:
                 counts, start = PairCounts(), example
                 held = seen.setdefault(pair, set())
-                texts = self._texts(pair, split, counts, held)
+                texts = self.texts(pair, split, counts, held)
                 limit = self.config.validation_limit if split == "validation" else None
                 for sides in islice(self._tokenised(texts, tokenizer, counts), limit):
                     for side in sides:
@@ -236,7 +236,7 @@ class Preparation:
                     counts.kept += 1
                     yield one, other
 
-    def _texts(self, pair: Pair, split: str, counts: PairCounts, seen: set[int]) -> Iterator[Texts]:
+    def texts(self, pair: Pair, split: str, counts: PairCounts, seen: set[int]) -> Iterator[Texts]:
         """Yield the pairs of a split that are neither empty nor seen before."""
         earlier = frozenset(seen)
         for texts in self._split(pair, split, counts):

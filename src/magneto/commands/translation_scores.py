@@ -1,0 +1,143 @@
+"""What `magneto evaluate` does for a translation run: translate, and score by BLEU and chrF."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from magneto.commands.arguments import Parser, print_json
+from magneto.commands.loading import load_run
+from magneto.commands.translate import open_translation, search_of, search_options
+from magneto.config import ConfigError
+from magneto.data.parallel_reading import ReferenceTexts, read_test_texts, read_validation_texts
+from magneto.metrics.translation import (
+    Direction,
+    TranslationScores,
+    average_directions,
+    signatures,
+)
+from magneto.tasks.translate import TextTranslator, score_directions
+from magneto.training.progress import Reporter
+
+COLUMNS = "  {:<22}{:>10}{:>8}{:>8}"
+
+
+def add_translation_options(made: Parser) -> None:
+    """Add what belongs to a translation run."""
+    group = made.add_argument_group("translation runs")
+    group.add_argument("--directions", metavar="A-B,C-D", help="instead of all that are trained")
+    group.add_argument("--write", type=Path, metavar="DIR", help="keep the translations there")
+    search_options(group)
+
+
+def evaluate_translation(given: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Run `magneto evaluate RUN` for a translation run.
+
+    On the run's validation sentences also the loss is measured; on other data only translations
+    are scored.
+    """
+    report = Reporter()
+    result: dict[str, Any] = {"run": str(given.run)}
+    how = search_of(given)
+    directions = given.directions.split(",") if given.directions else None
+    if given.data:
+        opened: Any = open_translation(given.run, given.weights, dict(overrides))
+        data, known = opened.recipe.data, opened.task.vocabulary.languages
+        texts = read_test_texts(given.data, data, known, directions, given.limit)
+    else:
+        opened = load_run(given.run, given.weights, overrides, report)
+        texts = chosen(read_validation_texts(opened.recipe.data, given.limit), directions)
+        device = next(opened.model.parameters()).device
+        with torch.no_grad():
+            result |= opened.task.evaluate(opened.model, device, None, report)
+    result |= {"weights": str(opened.weights), "data": given.data or opened.recipe.data.source}
+    note_what_was_met(texts, result["data"], report)
+    vocabulary, limit = opened.task.vocabulary, opened.recipe.data.max_length
+    translator = TextTranslator(opened.model, vocabulary, limit, how)
+    scores, written = score_directions(translator, texts.texts, report)
+    report.finish()
+    if given.write:
+        write(given.write, written)
+    result |= as_json(texts.split, scores, opened.recipe.data.centre)
+    result["search"] = {name: getattr(how, name) for name in ("beams", "length_penalty", "longest")}
+    if given.json:
+        print_json(result)
+    else:
+        print(as_text(result, scores))
+    return 0
+
+
+def chosen(texts: ReferenceTexts, directions: list[str] | None) -> ReferenceTexts:
+    """Keep the directions that were asked for.
+
+    Raises:
+        ConfigError: If one of them is not there.
+    """
+    if directions is None:
+        return texts
+    there = {f"{a}-{b}": (a, b) for a, b in texts.texts}
+    missing = [name for name in directions if name not in there]
+    if missing:
+        lines = f"--directions {', '.join(missing)}: there is {', '.join(there)}"
+        raise ConfigError([lines])
+    kept = {there[name]: texts.texts[there[name]] for name in directions}
+    return ReferenceTexts(texts.split, kept, texts.unknown, texts.counts)
+
+
+def note_what_was_met(texts: ReferenceTexts, source: str, report: Reporter) -> None:
+    """Say what is scored, and what of it is odd."""
+    total = sum(len(pairs) for pairs in texts.texts.values())
+    odd = [f"{n:,} lines with invalid UTF-8 replaced" for n in [texts.counts.invalid_utf8] if n]
+    odd += [f"{n:,} bad records left out" for n in [texts.counts.bad_records] if n]
+    if texts.unknown:
+        odd.append(f"unknown to the model, left out: {', '.join(texts.unknown)}")
+    words = "".join(f"; {each}" for each in odd)
+    report.say(f"{source} ({texts.split}): {total:,} sentences{words}")
+
+
+def write(directory: Path, written: dict[Direction, list[str]]) -> None:
+    """Write translations, a line each, as SOURCE-TARGET.txt."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for direction, lines in written.items():
+        text = "".join(" ".join(line.splitlines()) + "\n" for line in lines)
+        path = directory / f"{'-'.join(direction)}.txt"
+        aside = path.with_suffix(".part")
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+
+
+def as_json(split: str, scores: dict[Direction, TranslationScores], centre: str) -> dict[str, Any]:
+    """Return the scores for a program: by direction, averages, signatures."""
+    found: dict[str, Any] = {"split": split, "centre": centre}
+    for name in ("bleu", "chrf"):
+        values = {direction: getattr(each, name) for direction, each in scores.items()}
+        mean = average_directions(values, centre)
+        found[name] = {"-".join(direction): value for direction, value in values.items()}
+        found[f"{name}_average"] = {"out": mean.out, "into": mean.into, "both": mean.both}
+    found["sentences"] = {"-".join(d): each.sentences for d, each in scores.items()}
+    found["signatures"] = signatures()
+    return found
+
+
+def as_text(result: dict[str, Any], scores: dict[Direction, TranslationScores]) -> str:
+    """Return the scores as a table."""
+    lines = [f"{result['weights']} on {result['data']} ({result['split']}):"]
+    lines += [
+        f"  {name:<16}{result[name]:.4f}" for name in ("loss", "perplexity") if name in result
+    ]
+    lines.append(COLUMNS.format("direction", "sentences", "BLEU", "chrF"))
+    lines += [
+        COLUMNS.format("-".join(direction), each.sentences, f"{each.bleu:.2f}", f"{each.chrf:.2f}")
+        for direction, each in scores.items()
+    ]
+    if len(scores) > 1:
+        centre = result["centre"]
+        for key, name in (("out", f"{centre}->X"), ("into", f"X->{centre}"), ("both", "average")):
+            bleu, chrf = (result[f"{metric}_average"][key] for metric in ("bleu", "chrf"))
+            if bleu == bleu:  # there is such a direction
+                lines.append(COLUMNS.format(f"mean {name}", "", f"{bleu:.2f}", f"{chrf:.2f}"))
+    lines += [f"  {name}: {text}" for name, text in result["signatures"].items()]
+    return "\n".join(lines)
