@@ -20,8 +20,10 @@ COMMANDS = {
     "generate": ("magneto.commands.generate", "let a language model continue a prompt"),
     "translate": ("magneto.commands.translate", "translate lines with a translation model"),
     "bound": ("magneto.commands.bound", "what the theory bounds, for a placement and a depth"),
+    "tokenizer": ("magneto.commands.tokenizer", "train a tokenizer on text of your own"),
     "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),
     "export": ("magneto.commands.export", "write a run's model in Hugging Face's format"),
+    "convert": ("magneto.commands.convert", "other people's weights as ours, and ours as theirs"),
 }
 
 USAGE = """usage: magneto COMMAND ...

@@ -6,6 +6,7 @@ that names it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -174,6 +175,10 @@ def read_config(source: str | Path | nn.Module) -> Any:
     except OSError as error:
         raise FileNotFoundError(f"no Hugging Face model in {source}") from error
     except ValueError as error:
+        # What transformers does not know is none of ours either: say what is.
+        text = Path(source, "config.json")
+        if text.is_file():
+            find_format(str(json.loads(text.read_text(encoding="utf-8")).get("model_type")))
         raise ValueError(f"{source}: {str(error).splitlines()[0]}") from error
 
 

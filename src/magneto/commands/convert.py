@@ -1,0 +1,165 @@
+"""`magneto convert`: other people's weights as ours, and ours as theirs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from magneto import hf
+from magneto.commands.arguments import Parser, print_json
+from magneto.config import ConfigError
+
+# Beside the weights; they come along as they are.
+COPIED = ("preprocessor_config.json",)
+TOKENIZERS = (
+    "tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "merges.txt",
+    "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm",
+)  # fmt: skip
+ENDS = (
+    "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "id2label", "label2id",
+)  # fmt: skip
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    made = Parser(
+        "convert",
+        "Convert GPT-2, BERT, BART, Marian, ViT and Kosmos-2's text model of transformers, "
+        "torchscale's models and BEiT-3's image classifiers to ours; with --to, the other way. "
+        "What has no counterpart is refused, and named.",
+        "magneto convert openai-community/gpt2 gpt2-magneto",
+    )
+    made.add_argument(
+        "source",
+        help="a Hugging Face directory or a name on the hub; or torchscale's or BEiT-3's weights: "
+        "a .safetensors, .pt, .pth or .bin file",
+    )
+    made.add_argument("directory", type=Path, help="where to write; must not exist, or be empty")
+    made.add_argument(
+        "--to", metavar="FORMAT",
+        help="write this instead of ours: gpt2, bert, bart, marian, vit, kosmos_2_text_model, "
+        "torchscale or beit3",
+    )  # fmt: skip
+    made.add_argument(
+        "--config", type=Path, metavar="FILE",
+        help="JSON with the arguments of torchscale's configuration, if the weights lack them: "
+        '{"decoder_attention_heads": 12, "deepnorm": true}',
+    )  # fmt: skip
+    return made.with_json()
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    given = parser().parse(words)
+    hf.register()
+    import transformers
+
+    from magneto.hf.saving import whole_directory
+
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()
+    source = local(given.source)
+    args = _read_json(given.config) if given.config else {}
+    with whole_directory(given.directory) as aside:
+        model, values = read(given.source, source, args)
+        wrote = write(model, given.to, aside, values)
+        if source.is_dir() and given.to not in ("torchscale", "beit3"):
+            copy_tokenizer(source, aside)
+    if given.json:
+        print_json({"directory": str(given.directory), "model": wrote})
+    else:
+        print(f"{given.directory}: {wrote}")
+    return 0
+
+
+def local(source: str) -> Path:
+    """Return the path of a source; of a name on the hub, that of its small files.
+
+    Raises:
+        FileNotFoundError: If it is neither.
+    """
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    from magneto.hf.weight_files import SUFFIXES
+
+    if path.suffix in SUFFIXES or source.count("/") > 1 or source.startswith((".", "/", "~")):
+        raise FileNotFoundError(f"nothing in {source}")
+    from huggingface_hub import snapshot_download
+
+    patterns = [*TOKENIZERS, *COPIED, "config.json", "generation_config.json", "*.spm"]
+    try:
+        return Path(snapshot_download(source, allow_patterns=patterns))
+    except Exception as error:  # httpx's and the hub's own errors have no common base
+        raise FileNotFoundError(f"no directory {source}, and no such model on the hub "
+                                f"({type(error).__name__})") from error  # fmt: skip
+
+
+def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+    """Return a model of ours, and what else its configuration says of tokens and labels."""
+    from magneto.hf.conversion import load_with_config, read_config
+    from magneto.hf.saving import AUTO, unwrap
+    from magneto.hf.weight_files import ARGUMENTS, load_weight_file
+
+    if source.is_file() or (source / ARGUMENTS).is_file():
+        return load_weight_file(source, args), {}
+    if (source / "recipe.yaml").is_file():
+        raise ConfigError([f"{source} is a run: magneto export writes it for transformers"])
+    place = source if Path(name).expanduser().exists() else name
+    config = read_config(place)
+    if config.model_type.startswith("magneto"):
+        import transformers
+
+        auto = getattr(transformers, AUTO[config.architectures[0]])
+        model = unwrap(auto.from_pretrained(place).float().eval())
+    else:
+        model, config = load_with_config(place)
+    values = {key: getattr(config, key, None) for key in ENDS}
+    return model, {key: value for key, value in values.items() if value is not None}
+
+
+def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, Any]) -> str:
+    """Write a model in a format, ours if None; return how it is loaded."""
+    from magneto.hf.conversion import to_transformers
+    from magneto.hf.saving import AUTO, wrap
+    from magneto.hf.weight_files import WEIGHTS, WRITTEN, save_weight_file
+
+    if to in WRITTEN:
+        save_weight_file(model, to, directory)
+        return f"{WEIGHTS} by {to}'s names"
+    if to is not None:
+        theirs = to_transformers(model, to, **values)
+        theirs.save_pretrained(directory)
+        return f"{type(theirs).__name__}.from_pretrained"
+    wrapped = wrap(model, **values)
+    wrapped.save_pretrained(directory)
+    return f"magneto.hf.register(), then {AUTO[type(wrapped).__name__]}.from_pretrained"
+
+
+def copy_tokenizer(source: Path, directory: Path) -> None:
+    """Bring a tokenizer along, as files that need not know the model's type."""
+    for name in (*COPIED, "generation_config.json"):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, directory / name)
+    if not any((source / name).is_file() for name in TOKENIZERS):
+        return
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(source).save_pretrained(directory)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ConfigError([f"{path} is no JSON: {error}"]) from error
+    if not isinstance(values, dict):
+        raise ConfigError([f"{path} must hold one JSON object"])
+    return values

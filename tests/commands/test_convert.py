@@ -1,0 +1,180 @@
+"""`magneto convert`, through the command line."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from magneto.cli import main  # noqa: E402
+from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
+from magneto.hf.saving import transformers_tokenizer, wrap  # noqa: E402
+from magneto.models.image import ImageClassifier, ImageClassifierConfig  # noqa: E402
+from magneto.models.language import LanguageModel, LanguageModelConfig  # noqa: E402
+
+SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
+
+
+def run(*words: object) -> int:
+    return main(["convert", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 with its tokenizer, as the hub would give it."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    train_bpe(["the cat sat on the mat " * 20], 280, folder / "trained.json")
+    tokenizer = load_tokenizer(folder / "trained.json")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_positions=40, n_embd=32, n_layer=2, n_head=4, vocab_size=tokenizer.vocab_size,
+        bos_token_id=tokenizer.end, eos_token_id=tokenizer.end,
+    )  # fmt: skip
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder / "model")
+    transformers_tokenizer(tokenizer, 40).save_pretrained(folder / "model")
+    return folder / "model"
+
+
+def test_gpt2_there_and_back(gpt2: Path, tmp_path: Path, capsys) -> None:
+    assert run(gpt2, tmp_path / "ours") == 0
+    assert "AutoModelForCausalLM" in capsys.readouterr().out
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    ids = words("the cat sat", return_tensors="pt")["input_ids"]
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(gpt2).eval()
+    ours = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
+    assert type(ours).__name__ == "MagnetoForCausalLM"
+    assert (ours(ids).logits - theirs(ids).logits).abs().max() <= 1e-5
+    settings = {"max_new_tokens": 6, "do_sample": False}
+    assert torch.equal(ours.generate(ids, **settings), theirs.generate(ids, **settings))
+    assert ours.config.eos_token_id == theirs.config.eos_token_id
+
+    assert run(tmp_path / "ours", tmp_path / "back", "--to", "gpt2", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "GPT2LMHeadModel.from_pretrained"
+    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back")
+    expected = theirs.state_dict()
+    assert all(torch.equal(expected[name], t) for name, t in back.state_dict().items())
+    assert back.config.eos_token_id == theirs.config.eos_token_id
+
+
+def test_masked_language_model_there_and_back(tmp_path: Path) -> None:
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=40, vocab_size=97,
+    )  # fmt: skip
+    theirs = transformers.BertForMaskedLM(config).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert run(tmp_path / "theirs", tmp_path / "ours") == 0
+    assert run(tmp_path / "ours", tmp_path / "back", "--to", "bert") == 0
+    back = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back")
+    assert all(torch.equal(back.state_dict()[n], t) for n, t in theirs.state_dict().items())
+
+
+def model(**changes) -> LanguageModel:
+    torch.manual_seed(0)
+    values = {**SIZES, "vocab_size": 97, "positions": "learned", "max_length": 20, **changes}
+    return LanguageModel(LanguageModelConfig(**values)).eval()
+
+
+@pytest.mark.parametrize("placement", ["sub", "deepnorm"])
+def test_torchscale_there_and_back(tmp_path: Path, placement: str) -> None:
+    ours = model(placement=placement)
+    wrap(ours).save_pretrained(tmp_path / "ours")
+    assert run(tmp_path / "ours", tmp_path / "theirs", "--to", "torchscale") == 0
+    args = json.loads((tmp_path / "theirs" / "torchscale.json").read_text())
+    assert args["subln"] == (placement == "sub") and args["decoder_attention_heads"] == 4
+    assert run(tmp_path / "theirs", tmp_path / "again") == 0
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "again").core
+    expected = ours.state_dict()
+    assert all(torch.equal(loaded.state_dict()[n], t) for n, t in expected.items())
+
+
+def test_a_fairseq_checkpoint_brings_its_arguments(tmp_path: Path) -> None:
+    from magneto.hf.torchscale import to_torchscale
+
+    ours = model()
+    state, args = to_torchscale(ours)
+    held = {"model": {f"decoder.{n}": t for n, t in state.items()}, "args": Namespace(**args)}
+    torch.save(held, tmp_path / "checkpoint.pt")
+    assert run(tmp_path / "checkpoint.pt", tmp_path / "ours") == 0
+    torch.save(state, tmp_path / "bare.pt")
+    (tmp_path / "args.json").write_text('{"decoder_attention_heads": 4, "no_scale_embedding": 0}')
+    words = (tmp_path / "bare.pt", tmp_path / "bare", "--config", tmp_path / "args.json")
+    assert run(*words) == 0
+    ids = torch.arange(6)[None]
+    for name in ("ours", "bare"):
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / name).eval()
+        assert torch.equal(loaded(ids).logits, ours(ids))
+
+
+def test_beit3_there_and_back(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = ImageClassifierConfig(
+        width=128, layers=2, heads=2, ffn_width=48, image_size=16, patch_size=4, classes=5,
+        positions="learned", max_length=17, class_token="learned", pooling="mean_then_norm",
+    )  # fmt: skip
+    ours = ImageClassifier(config).eval()
+    wrap(ours).save_pretrained(tmp_path / "ours")
+    assert run(tmp_path / "ours", tmp_path / "theirs", "--to", "beit3") == 0
+    assert run(tmp_path / "theirs" / "model.safetensors", tmp_path / "again") == 0
+    auto = transformers.AutoModelForImageClassification
+    loaded = auto.from_pretrained(tmp_path / "again").core.state_dict()
+    assert all(torch.equal(loaded[n], t) for n, t in ours.state_dict().items())
+
+
+def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypatch) -> None:
+    def fails(words: str, *given: object) -> None:
+        assert run(*given) == 2
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert len(lines) == 1 and words in lines[0], lines
+        assert not (tmp_path / "out").exists()
+
+    out = tmp_path / "out"
+    fails("nothing in ./nowhere", "./nowhere", out)
+    fails("nothing in weights.pt", "weights.pt", out)
+    fails("'bert' has no counterpart of a LanguageModel; there is gpt2", gpt2, out, "--to", "bert")
+    fails("'gpt3' has no counterpart", gpt2, out, "--to", "gpt3")
+    fails("beit3 has no counterpart of a LanguageModel", gpt2, out, "--to", "beit3")
+    assert run(gpt2, gpt2) == 2
+    assert "is there already and not empty" in capsys.readouterr().err
+
+    strange = tmp_path / "strange"
+    strange.mkdir()
+    (strange / "config.json").write_text('{"model_type": "gpt-2"}')
+    fails("cannot convert a 'gpt-2' model (did you mean 'gpt2'?), only gpt2, bert", strange, out)
+    (strange / "config.json").write_text('{"model_type": "llama"}')
+    fails("cannot convert a 'llama' model, only gpt2, bert, bart, marian, vit", strange, out)
+
+    wrap(model()).save_pretrained(tmp_path / "sub")
+    fails("gpt2 cannot hold this model: placement is 'sub'", tmp_path / "sub", out, "--to", "gpt2")
+
+    (tmp_path / "broken.pt").write_bytes(b"no weights")
+    fails("is damaged, or holds more than weights", tmp_path / "broken.pt", out)
+    torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
+    fails("neither torchscale's nor BEiT-3's weights", tmp_path / "other.pt", out)
+    torch.save([1, 2], tmp_path / "list.pt")
+    fails("is no state dict", tmp_path / "list.pt", out)
+    (tmp_path / "args.json").write_text("[1]")
+    words = ("--config", tmp_path / "args.json")
+    fails("must hold one JSON object", tmp_path / "other.pt", out, *words)
+
+    import huggingface_hub
+
+    def offline(*_: object, **__: object) -> str:
+        raise ConnectionError("no network in tests")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    fails("no directory some/model, and no such model on the hub", "some/model", out)
+
+
+def test_a_pickle_is_not_executed(tmp_path: Path, capsys) -> None:
+    class Bomb:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "exploded",))
+
+    torch.save({"model": Bomb()}, tmp_path / "bomb.pt")
+    assert run(tmp_path / "bomb.pt", tmp_path / "out") == 2
+    assert "holds more than weights" in capsys.readouterr().err
+    assert not (tmp_path / "exploded").exists()
