@@ -9,6 +9,7 @@ import pytest
 from magneto.data.parallel import PairCounts, ParallelDataConfig, split_direction
 from magneto.data.parallel_cache import PreparedParallel, prepare_parallel
 from magneto.data.parallel_files import LineFiles, open_files, split_of
+from magneto.data.parallel_filter import unlike
 from magneto.data.parallel_sources import open_parallel
 
 
@@ -150,7 +151,7 @@ def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     good = [(f"sentence {i}", f"Satz {i}") for i in range(300)]
-    odd = [("sentence 5", "Satz 5"), (" ", "leer"), ("x" * 99, "Satz"), ("x" * 50, "kurz"),
+    odd = [("sentence 5", "Satz 5"), (" ", "leer"), ("x" * 99, "y" * 40), ("x" * 50, "kurz"),
            ("Hi", "Guten Tag")]  # fmt: skip
     lines = [*good, *odd]
     folder = write(tmp_path / "text", {
@@ -172,6 +173,14 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     ]
     train = sentences(prepared, "train", ("de", "en"))
     assert ("Guten Tag", "Hi") in train and ("Satz 7", "sentence 7") not in train
+
+
+def test_scripts_are_not_of_unlike_length() -> None:
+    english = "The situation in the country has become more difficult"
+    assert not unlike((english, "该国局势变得更加困难"), 4)  # 5 characters to one, 2 bytes
+    assert not unlike((english[:21], "நாட்டின் நிலைமை மிகவும்"), 3)  # as many characters
+    assert unlike((english, "Die"), 4) and unlike(("Die", english), 4)
+    assert not unlike(("Hi", "Guten Tag"), 4)
 
 
 def test_a_held_out_sentence_is_held_out_in_every_language(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ class ParallelDataConfig:
             a tokenizer.json, of a SentencePiece .model, or of a run's tokenizer directory.
         vocab_size: Of a tokenizer trained here; each language adds a tag.
         max_length: Longest sentence that is trained on, in tokens of either side with tag and end.
-        max_ratio: Largest ratio of the two sides' tokens, beyond 8 tokens of difference.
+        max_ratio: Largest ratio of the two sides' lengths, in characters or in bytes, whichever
+            are more alike; sides that differ by 20 or fewer always pass.
         temperature: T of the sampling over directions, each by (its size) ** (1 / T): 1 takes text
             as it comes, more gives small languages more (arXiv 1907.05019 takes 5).
         group_tokens: Largest padded size of a group of sentences of like length: its sentences

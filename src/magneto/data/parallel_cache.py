@@ -23,8 +23,8 @@ from magneto.data.parallel import (
     ParallelDataConfig,
     ParallelText,
     Texts,
-    split_direction,
 )
+from magneto.data.parallel_filter import Pair, digest, unlike, wanted_directions
 from magneto.data.parallel_sources import open_parallel, parallel_fingerprint
 from magneto.data.text import held_out
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
@@ -36,16 +36,13 @@ from magneto.data.vocabulary import (
 )
 
 Progress = Callable[[str, int, int | None], None]
-Pair = tuple[str, str]
-VERSION = 1
+VERSION = 2
 # Pairs of sentences tokenised at a time.
 BATCH = 1024
 # Characters a tokenizer is trained on, shared evenly among the pairs of languages.
 TOKENIZER_CHARACTERS = 50_000_000
 # In the order in which a source to validate on is looked through.
 SPLITS = ("validation", "test", "train")
-# Sides that differ by fewer tokens are never of unlike length.
-SLACK = 8
 
 
 @dataclass(frozen=True)
@@ -131,29 +128,6 @@ def known_tags(config: ParallelDataConfig) -> list[str] | None:
     return read_tags(folder) if there else None
 
 
-def wanted_directions(config: ParallelDataConfig, there: set[Pair]) -> list[Pair]:
-    """Return the directions to train: those given, or all with the centre.
-
-    Raises:
-        ValueError: If the text has none of them.
-    """
-    names = ", ".join(sorted({name for pair in there for name in pair})) or "no languages"
-    if config.directions:
-        chosen = [(d[0], d[1]) for d in map(split_direction, config.directions)]
-        missing = [f"{a}-{b}" for a, b in chosen if (min(a, b), max(a, b)) not in there]
-        if missing:
-            raise ValueError(f"{config.source} has no text for {', '.join(missing)}: "
-                             f"it has {names}")  # fmt: skip
-        return chosen
-    pairs = [pair for pair in sorted(there) if config.centre in pair]
-    if not pairs:
-        raise ValueError(f"{config.source} has no text with {config.centre} (data.centre): "
-                         f"it has {names}")  # fmt: skip
-    others = [pair[pair[0] == config.centre] for pair in pairs]
-    out = [(config.centre, other) for other in others]
-    return out + [(other, config.centre) for other in others]
-
-
 class Preparation:
     """Fills a cache.
 
@@ -221,7 +195,7 @@ class Preparation:
     def _tokenised(
         self, texts: Iterator[Texts], tokenizer: Tokenizer, counts: PairCounts
     ) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield both sides' tokens of what is neither too long nor of unlike length."""
+        """Yield both sides' tokens of what is not too long."""
         while batch := list(islice(texts, BATCH)):
             encoded = tokenizer.encode([side for pair in batch for side in pair])
             for one, other in zip(encoded[::2], encoded[1::2], strict=True):
@@ -230,21 +204,22 @@ class Preparation:
                     counts.empty += 1
                 elif long + 2 > self.config.max_length:  # with tag and end
                     counts.too_long += 1
-                elif long > self.config.max_ratio * short and long - short > SLACK:
-                    counts.ratio += 1
                 else:
                     counts.kept += 1
                     yield one, other
 
     def texts(self, pair: Pair, split: str, counts: PairCounts, seen: set[int]) -> Iterator[Texts]:
-        """Yield the pairs of a split that are neither empty nor seen before."""
+        """Yield the pairs of a split that are not empty, of unlike length or seen before."""
         earlier = frozenset(seen)
         for texts in self._split(pair, split, counts):
             counts.read += 1
             if not (texts[0].strip() and texts[1].strip()):
                 counts.empty += 1
                 continue
-            key = _digest(texts)
+            if unlike(texts, self.config.max_ratio):
+                counts.ratio += 1
+                continue
+            key = digest(texts)
             if key in seen:
                 counts.held_out += key in earlier
                 counts.duplicate += key not in earlier
@@ -288,11 +263,6 @@ class Preparation:
                 number += 1
                 self.progress("training a tokenizer on pairs", number, None)
                 yield from texts
-
-
-def _digest(texts: Texts) -> int:
-    whole = "\0".join(texts).encode("utf-8", errors="surrogatepass")
-    return int.from_bytes(hashlib.blake2b(whole, digest_size=8).digest(), "big")
 
 
 def _open(directory: Path) -> PreparedParallel:

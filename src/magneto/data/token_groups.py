@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from magneto.data.parallel_cache import Pair, ParallelSplit
+from magneto.data.parallel_cache import ParallelSplit
+from magneto.data.parallel_filter import Pair
 from magneto.data.vocabulary import TranslationVocabulary
 
 IGNORED = -100

@@ -1,0 +1,54 @@
+"""Which directions are trained, and which pairs of sentences are fit for it."""
+
+from __future__ import annotations
+
+import hashlib
+
+from magneto.data.parallel import ParallelDataConfig, Texts, split_direction
+
+Pair = tuple[str, str]
+"""Codes of two languages."""
+# Sides that differ by fewer characters or bytes are never of unlike length.
+SLACK = 20
+
+
+def wanted_directions(config: ParallelDataConfig, there: set[Pair]) -> list[Pair]:
+    """Return the directions to train: those given, or all with the centre.
+
+    Raises:
+        ValueError: If the text has none of them.
+    """
+    names = ", ".join(sorted({name for pair in there for name in pair})) or "no languages"
+    if config.directions:
+        chosen = [(d[0], d[1]) for d in map(split_direction, config.directions)]
+        missing = [f"{a}-{b}" for a, b in chosen if (min(a, b), max(a, b)) not in there]
+        if missing:
+            raise ValueError(f"{config.source} has no text for {', '.join(missing)}: "
+                             f"it has {names}")  # fmt: skip
+        return chosen
+    pairs = [pair for pair in sorted(there) if config.centre in pair]
+    if not pairs:
+        raise ValueError(f"{config.source} has no text with {config.centre} (data.centre): "
+                         f"it has {names}")  # fmt: skip
+    others = [pair[pair[0] == config.centre] for pair in pairs]
+    out = [(config.centre, other) for other in others]
+    return out + [(other, config.centre) for other in others]
+
+
+def unlike(texts: Texts, ratio: float) -> bool:
+    """Return whether one side is too long for the other, both in characters and in bytes.
+
+    Scripts differ in both: Chinese has few characters, Tamil many bytes.
+    """
+    encoded = [text.encode("utf-8", errors="surrogatepass") for text in texts]
+    for one, other in (map(len, texts), map(len, encoded)):
+        short, long = sorted((one, other))
+        if long <= ratio * short or long - short <= SLACK:
+            return False
+    return True
+
+
+def digest(texts: Texts) -> int:
+    """Return 64 bits that stand for a pair of sentences."""
+    whole = "\0".join(texts).encode("utf-8", errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(whole, digest_size=8).digest(), "big")
