@@ -88,6 +88,15 @@ def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> Non
             "data.source": str(corpus), "data.tokenizer": "bytes", "data.length": 16,
             "model.vocab_size": 300,
         }  # fmt: skip
+    if name.startswith("text-classification"):
+        rows = (f"{'abc' * (i % 7)} {i}\t{i} cb\t{i % 2}\n" for i in range(200))
+        (tmp_path / "rows.tsv").write_text("one\ttwo\tlabel\n" + "".join(rows))
+        changes |= {
+            "data.source": str(tmp_path / "rows.tsv"), "data.glue": "none",
+            "data.text_column": "one", "data.pair_column": "two", "data.tokenizer": "bytes",
+            "data.length": 16, "model.vocab_size": 300, "training.epochs": None,
+            "training.warmup_share": None,
+        }  # fmt: skip
     if name.startswith("translation"):
         for language in ("en", "de"):
             lines = (f"{language} {'word ' * (i % 7)}{i}\n" for i in range(200))

@@ -35,12 +35,16 @@ class ShuffledExamples:
         self.position = 0
         self._epoch, self._order = -1, np.zeros(0, np.int64)
 
+    def order(self, epoch: int) -> np.ndarray:
+        """Return the order of an epoch."""
+        return epoch_order(self.count, self.seed, epoch)
+
     def _numbers(self, start: int, stop: int) -> np.ndarray:
         parts = []
         while start < stop:
             epoch, offset = divmod(start, self.count)
             if epoch != self._epoch:
-                self._epoch, self._order = epoch, epoch_order(self.count, self.seed, epoch)
+                self._epoch, self._order = epoch, self.order(epoch)
             part = self._order[offset : offset + stop - start]
             parts.append(part)
             start += len(part)

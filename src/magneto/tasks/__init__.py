@@ -4,5 +4,6 @@ TASKS = {
     "causal-lm": "magneto.tasks.causal_lm:CausalLanguageModeling",
     "masked-lm": "magneto.tasks.masked_lm:MaskedLanguageModeling",
     "image-classification": "magneto.tasks.image_classification:ImageClassification",
+    "text-classification": "magneto.tasks.text_classification:TextClassification",
     "translation": "magneto.tasks.translation:Translation",
 }

@@ -102,6 +102,10 @@ class Task(ABC):
     ) -> dict[str, float]:
         """Return metrics on the validation split, of at most `limit` batches."""
 
+    def examples(self) -> int | None:
+        """Return how many examples an epoch has, or None where there are no epochs."""
+        return None
+
     def artifacts(self, directory: Path) -> None:
         """Write into a run's directory what its model needs later besides weights (a tokenizer)."""
         return None

@@ -19,6 +19,8 @@ class TrainingConfig:
         learning_rate: Peak; None until a recipe's table of rates fills it in.
         schedule: Shape of the learning rate after warm-up.
         warmup_steps: Steps of linear warm-up.
+        epochs: Times through the training examples, instead of `steps`; None for `steps`.
+        warmup_share: Warm-up as a share of all steps, instead of `warmup_steps`; None for those.
         warmup_start: Learning rate at which warm-up starts.
         final_learning_rate: Rate at the last step (the floor of cosine, linear and polynomial).
         power: Of the polynomial schedule.
@@ -55,6 +57,8 @@ class TrainingConfig:
     learning_rate: float | None = None
     schedule: Schedule = "polynomial"
     warmup_steps: int = 0
+    epochs: float | None = None
+    warmup_share: float | None = None
     warmup_start: float = 0.0
     final_learning_rate: float = 0.0
     power: float = 1.0
@@ -97,6 +101,10 @@ class TrainingConfig:
             wrong.append(f"clip_norm must be above 0 (or null for none), not {self.clip_norm}")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             wrong.append(f"ema_decay must be between 0 and 1, not {self.ema_decay}")
+        if self.epochs is not None and not self.epochs > 0:
+            wrong.append(f"epochs must be above 0 (or null for steps), not {self.epochs}")
+        if self.warmup_share is not None and not 0 <= self.warmup_share < 1:
+            wrong.append(f"warmup_share must be in [0, 1) (or null), not {self.warmup_share}")
         if self.threads is not None and self.threads < 1:
             wrong.append(f"threads must be 1 or more (or null), not {self.threads}")
         if self.average_checkpoints > self.keep_checkpoints and self.average_by == "last":

@@ -26,6 +26,7 @@ from magneto.training.ema import WeightAverage
 from magneto.training.ending import TrainingResult, end
 from magneto.training.hooks import Hook, Stop
 from magneto.training.interrupt import Interrupt
+from magneto.training.length import in_steps
 from magneto.training.optimizer import build_optimizer, set_learning_rate
 from magneto.training.prefetch import Prefetch
 from magneto.training.progress import Reporter
@@ -73,6 +74,7 @@ def train(
         with first_goes_ahead(among):
             run.mkdir(parents=True, exist_ok=True)
             task.prepare(report)
+        config = in_steps(config, task)
         trainer = Trainer(task, config, run, seed, among, report)
         with closing(trainer), trainer.interrupt:
             begin(trainer, resume)

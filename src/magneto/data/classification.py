@@ -1,0 +1,271 @@
+"""Labelled texts, single or in pairs, ready for an encoder: the `data` section and what it means.
+
+An input is `<s> text </s>`, or `<s> text </s></s> pair </s>` (arXiv 1907.11692).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from magneto.config import nearest
+from magneto.data.cache import cache_directory, made_whole
+from magneto.data.classification_files import Row, RowCounts
+from magneto.data.classification_sources import (
+    LabelledText,
+    Reader,
+    check_builtin,
+    find_splits,
+    find_validation,
+    hold_out,
+)
+from magneto.data.glue import GLUE, Columns
+from magneto.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_bpe
+
+Progress = Callable[[str, int, int | None], None]
+METRICS = ("accuracy", "f1", "matthews", "pearson", "spearman")
+# Texts tokenised at a time.
+BATCH = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationDataConfig:
+    """Labelled texts: the `data` section of a recipe.
+
+    Attributes:
+        source: PATH (a .tsv, .csv or .jsonl file, maybe with .gz, or a folder with train and dev
+            files), hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order.
+        glue: One of GLUE's tasks, which sets columns, metric and kind of label; "none" for your
+            own data.
+        text_column: Name of the text's column.
+        pair_column: Of the text to compare it with; None for single texts.
+        label_column: Of the label.
+        target: "class", or "number" for regression.
+        labels: The classes in order; None for the training set's (a file's are sorted).
+        metric: What checkpoints and comparisons go by; "auto" is accuracy, Pearson correlation for
+            numbers, or GLUE's choice.
+        tokenizer: "auto" (that of `model.pretrained`, or else "bpe"), "bpe" (byte-level, trained on
+            the training texts), "bytes", or the path of a tokenizer.
+        vocab_size: Of a "bpe" tokenizer.
+        length: Tokens of an input at most; of a pair, the longer text is cut first.
+        separator: Whether one or two `</s>` stand between the texts of a pair.
+        validation_fraction: Share of rows, chosen by the hash of their text, that is held out where
+            the source has no validation set.
+        validation_source: Another source to validate on.
+    """
+
+    source: str = "builtin:word-order"
+    glue: str = "none"
+    text_column: str = "text"
+    pair_column: str | None = None
+    label_column: str = "label"
+    target: Literal["class", "number"] = "class"
+    labels: tuple[str, ...] | None = None
+    metric: str = "auto"
+    tokenizer: str = "auto"
+    vocab_size: int = 8192
+    length: int = 512
+    separator: Literal["single", "double"] = "double"
+    validation_fraction: float = 0.1
+    validation_source: str | None = None
+
+    def __post_init__(self) -> None:
+        wrong = []
+        for name, value, known in (
+            ("glue", self.glue, ("none", *GLUE)),
+            ("metric", self.metric, ("auto", *METRICS)),
+        ):
+            if value not in known:
+                hint = nearest(value, known).replace(";", ",")
+                wrong.append(f"{name} must be one of {', '.join(known)}, not {value!r}{hint}")
+        if not 0 < self.validation_fraction < 1:
+            wrong.append(f"validation_fraction must be in (0, 1), not {self.validation_fraction}")
+        if self.length < 8:
+            wrong.append(f"length must be 8 or more, not {self.length}")
+        if self.vocab_size < 256 + len(SPECIAL):
+            wrong.append(f"vocab_size must be {256 + len(SPECIAL)} or more, not {self.vocab_size}")
+        if self.labels is not None and len(set(self.labels)) < max(2, len(self.labels)):
+            wrong.append(f"labels must be two or more different ones, not {list(self.labels)}")
+        of_numbers = self.metric in ("pearson", "spearman")
+        if not wrong and self.metric != "auto" and self.number != of_numbers:
+            wrong.append(f"metric {self.metric!r} is not for a {self.kind} as the target")
+        if self.source.startswith("builtin:"):
+            check_builtin(self.source)
+        if wrong:
+            raise ValueError("; ".join(wrong))
+
+    @property
+    def number(self) -> bool:
+        """Whether the label is a number."""
+        return GLUE[self.glue].number if self.glue in GLUE else self.target == "number"
+
+    @property
+    def kind(self) -> str:
+        """What a label is, in a word."""
+        return "number" if self.number else "class"
+
+    @property
+    def primary_metric(self) -> str:
+        """The metric that checkpoints and comparisons go by."""
+        if self.metric != "auto":
+            return self.metric
+        if self.glue in GLUE:
+            return GLUE[self.glue].metric
+        return "pearson" if self.number else "accuracy"
+
+    @property
+    def columns(self) -> Columns:
+        """Where rows have what."""
+        if self.glue in GLUE:
+            return GLUE[self.glue].columns
+        pair = () if self.pair_column is None else (self.pair_column,)
+        return Columns((self.text_column,), pair, (self.label_column,))
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What a configuration names, read.
+
+    Attributes:
+        train: Training rows.
+        validation: Validation rows by name: "", and "mismatched" for MNLI.
+        labels: Classes in the order of their numbers; empty for numbers.
+        counts: What was met while reading.
+    """
+
+    train: list[Row]
+    validation: dict[str, list[Row]]
+    labels: tuple[str, ...]
+    counts: RowCounts
+
+
+def read_texts(config: ClassificationDataConfig) -> Texts:
+    """Read the training and the validation rows.
+
+    Raises:
+        FileNotFoundError: If there is no such path.
+        ValueError: If columns are missing, a split is empty, or a validation label is not one of
+            the training set's.
+    """
+    reader = Reader(config.columns, config.number, RowCounts())
+    name, held = find_splits(config.source)
+    whole = reader.read(name)
+    train = whole.rows
+    if config.validation_source is not None:
+        held = find_validation(config.validation_source)
+    validation = {key: reader.read(source).rows for key, source in held.items()}
+    if not held:
+        train, validation[""] = hold_out(train, config.validation_fraction)
+    for key, rows in {"training": train, **validation}.items():
+        if not rows:
+            raise ValueError(f"{config.source} has no {key or 'validation'} rows: "
+                             f"{reader.counts.describe()}")  # fmt: skip
+    labels = () if config.number else _labels(config, whole)
+    _check_labels(labels, {"training": train, **validation})
+    return Texts(train, validation, labels, reader.counts)
+
+
+def _labels(config: ClassificationDataConfig, train: LabelledText) -> tuple[str, ...]:
+    found = config.labels or train.names or tuple(sorted({row.label for row in train.rows}))
+    if len(found) < 2:
+        raise ValueError(f"{config.source} has one label only: {', '.join(found)}")
+    return found
+
+
+def _check_labels(labels: tuple[str, ...], splits: dict[str, list[Row]]) -> None:
+    for name, rows in splits.items() if labels else ():
+        other = {row.label for row in rows} - set(labels)
+        if other:
+            shown = ", ".join(map(repr, sorted(other)[:3]))
+            raise ValueError(f"the {name or 'validation'} rows have labels ({shown}) that are not "
+                             f"among {', '.join(labels[:10])}")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A split as numbers.
+
+    Attributes:
+        tokens: Of each input.
+        second: Where the second text begins in each; the length if there is none.
+        labels: Class numbers (int64), or numbers (float32).
+        truncated: How many inputs were cut.
+    """
+
+    tokens: list[np.ndarray]
+    second: np.ndarray
+    labels: np.ndarray
+    truncated: int
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each input."""
+        return np.array([len(row) for row in self.tokens])
+
+
+def encode(
+    rows: Sequence[Row],
+    labels: tuple[str, ...],
+    tokenizer: Tokenizer,
+    config: ClassificationDataConfig,
+    progress: Progress,
+) -> Examples:
+    """Turn rows into numbers."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    inputs, second, truncated = [], [], 0
+    for start in range(0, len(rows), BATCH):
+        piece = rows[start : start + BATCH]
+        first = tokenizer.encode([row.text for row in piece])
+        pairs = tokenizer.encode([row.pair for row in piece if row.pair is not None])
+        other = iter(pairs)
+        for row, text in zip(piece, first, strict=True):
+            pair = None if row.pair is None else next(other)
+            made, begin, cut = assemble(text, pair, tokenizer, config)
+            inputs.append(np.array(made, np.int32))
+            second.append(begin)
+            truncated += cut
+        progress("tokenising rows", start + len(piece), len(rows))
+    values = [float(row.label) if config.number else numbers[row.label] for row in rows]
+    kind = np.float32 if config.number else np.int64
+    return Examples(inputs, np.array(second), np.array(values, kind), truncated)
+
+
+def assemble(
+    text: list[int], pair: list[int] | None, tokenizer: Tokenizer, config: ClassificationDataConfig
+) -> tuple[list[int], int, bool]:
+    """Return an input's tokens, where its second text begins, and whether it was cut."""
+    end = [tokenizer.end]
+    if pair is None:
+        room = config.length - 2
+        made = [tokenizer.begin, *text[:room], *end]
+        return made, len(made), len(text) > room
+    between = end * (2 if config.separator == "double" else 1)
+    room = config.length - 2 - len(between)
+    cut = len(text) + len(pair) > room
+    if cut:
+        half = room // 2
+        keep = max(half, room - len(pair))
+        text = text[:keep]
+        pair = pair[: room - len(text)]
+    made = [tokenizer.begin, *text, *between]
+    return [*made, *pair, *end], len(made), cut
+
+
+def make_tokenizer(config: ClassificationDataConfig, rows: Sequence[Row]) -> Tokenizer:
+    """Load the tokenizer, or train one on the rows' texts; a trained one is cached."""
+    if config.tokenizer not in ("auto", "bpe"):
+        return load_tokenizer(Path(config.tokenizer) if config.tokenizer != "bytes" else "bytes")
+    texts = [text for row in rows for text in (row.text, row.pair) if text is not None]
+    digest = hashlib.blake2b(digest_size=12)
+    for text in (str(config.vocab_size), *texts):
+        digest.update(text.encode("utf-8", errors="surrogatepass") + b"\n")
+    held = cache_directory() / f"classification-{digest.hexdigest()}-1"
+    if not held.exists():
+        with made_whole(held) as aside:
+            train_bpe(texts, config.vocab_size, aside / "tokenizer.json", SPECIAL)
+    return load_tokenizer(held)
