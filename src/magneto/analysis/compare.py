@@ -175,8 +175,7 @@ def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) ->
         sentences.append("One seed each: no difference here can be told from noise.")
     rates = [s.largest_stable_rate for s in summaries if s.largest_stable_rate is not None]
     if rates:
-        bold = [s.title for s in summaries if s.largest_stable_rate == max(rates)]
-        sentences.append(f"Largest stable learning rate, {max(rates):g}: {', '.join(bold)}.")
+        sentences.append(stability(summaries, max(rates)))
     lost = [
         f"{s.title} in {s.diverged} of {s.diverged + s.finished}" for s in summaries if s.diverged
     ]
@@ -185,6 +184,13 @@ def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) ->
     if never:
         sentences.append(f"At no rate did every seed finish: {', '.join(never)}.")
     return sentences
+
+
+def stability(summaries: Sequence[Summary], rate: float) -> str:
+    """Say which placements are stable up to the largest stable rate of all."""
+    bold = [s.title for s in summaries if s.largest_stable_rate == rate]
+    who = "the same for all placements" if len(bold) == len(summaries) else ", ".join(bold)
+    return f"Largest stable learning rate, {rate:g}: {who}."
 
 
 def plus_minus(summary: Summary) -> str:

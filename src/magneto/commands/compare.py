@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from magneto.analysis.compare import collect
+from magneto.analysis.measurements import measure
+from magneto.analysis.report import write_report
 from magneto.analysis.sweep import PLACEMENT, RATE, SEED, Sweep, open_sweep
 from magneto.analysis.workers import default_jobs, run_cluster, run_local
 from magneto.commands.arguments import Parser, print_json
@@ -35,6 +37,7 @@ def parser() -> Parser:
     add("--jobs", type=int, help="cells at a time (one per GPU, or per core)")
     add("--cluster", choices=("slurm", "local"), help="run the jobs through submitit")
     add("--cluster-option", action="append", default=[], metavar="KEY=VALUE", help="for submitit")
+    add("--no-measurements", action="store_true", help="leave updates and activations unmeasured")
     add("--keep-weights", action="store_true", help="keep every cell's weights")
     add("--out", type=Path, metavar="DIR", help="folder of the comparison (runs/compare-RECIPE)")
     return made.with_data().with_json()
@@ -62,12 +65,18 @@ def main(words: Sequence[str]) -> int:
     sweep.load(sweep.cells()[0]).build_task().prepare(report)
     whole = run(folder, sweep, given, report)
     comparison = plain(collect(folder, sweep, "magneto compare " + shlex.join(words)))
+    if not given.no_measurements:
+        comparison["measured"] = measure(folder, sweep, report)
+        report.finish()
     write_json(folder / "comparison.json", comparison)
+    page = write_report(comparison, folder)
     if given.json:
         kept = ("answer", "summary", "metric", "placements", "learning_rates", "seeds")
-        print_json({"folder": str(folder), "complete": whole, **{k: comparison[k] for k in kept}})
+        places = {"folder": str(folder), "report": str(page), "complete": whole}
+        print_json({**places, **{key: comparison[key] for key in kept}})
     else:
         print(table(comparison))
+        print(f"\nreport: {page}")
     return 0
 
 

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from magneto.analysis.diagnosis import Diagnosis, diagnose
+from magneto.analysis.measurements import bounds_over
 from magneto.analysis.update import growth, measure_growth, measured_shape
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.probe_tables import print_diagnoses, print_growth
 from magneto.config import ConfigError
 from magneto.recipe import Recipe, load_recipe
-from magneto.theory.bounds import bound, find_family
-from magneto.theory.depth import Depth, Stack
-from magneto.theory.placement import Placement, find_placement
-from magneto.theory.scales import derived_scales
+from magneto.theory.depth import Stack
+from magneto.theory.placement import find_placement
 from magneto.training.files import plain, write_json
 from magneto.training.progress import Reporter
 
@@ -150,13 +149,3 @@ def read_depths(words: str) -> list[int]:
     if len(depths) < 2 or depths[0] < 1 or depths[-1] > MOST_LAYERS:
         raise ConfigError([f"--depths takes two or more numbers from 1 to {MOST_LAYERS}: {words}"])
     return depths
-
-
-def bounds_over(row: Placement, depths: Sequence[int], stack: Stack) -> dict[str, list[float]]:
-    """Return each form of the bound at each depth; nothing where none is derived."""
-    try:
-        family = find_family(row)
-    except ValueError:
-        return {}
-    scales = [derived_scales(row, Depth(stack, layers)) for layers in depths]
-    return {form: [bound(row, part, form=form) for part in scales] for form in family.backward}

@@ -96,7 +96,7 @@ def environment() -> dict[str, Any]:
         "command": sys.argv,
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
