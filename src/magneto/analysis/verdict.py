@@ -19,7 +19,7 @@ Level = Literal["sound", "at risk", "likely to fail"]
 LEVELS: tuple[Level, ...] = ("sound", "at risk", "likely to fail")
 
 # Of what tells positions apart in the first layer's output, the share left in the last one's.
-# Post-LN of 4, 8, 12, 16 and 24 layers has 0.44, 0.14, 0.034, 0.011, 0.0017: 4 learns, 8 with luck.
+# Post-LN of 4, 8, 12, 16 and 24 layers has 0.44, 0.14, 0.034, 0.011 and 0.0017: 4 learns, 8 slowly.
 KEPT_AT_RISK, KEPT_TOO_LITTLE = 0.25, 0.05
 # Of the output's norm, what the first step with a rate above 0 changes.
 MOVED_AT_RISK = 0.75
