@@ -8,7 +8,12 @@ from pathlib import Path
 import torch
 
 from magneto.commands.arguments import Parser, print_json
+from magneto.commands.in_context import add_options, evaluate_in_context
 from magneto.commands.loading import load_run
+from magneto.commands.translation_scores import add_translation_options, evaluate_translation
+from magneto.config import ConfigError
+from magneto.recipe import open_run, task_class
+from magneto.tasks.translation import Translation
 from magneto.training.distributed import pick_device
 from magneto.training.progress import Reporter
 
@@ -17,21 +22,31 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "evaluate",
-        "Measure a run's model on its validation data, or on other data with its own tokenizer.",
-        "magneto evaluate runs/first --weights best",
+        "Measure a run's model on its validation data, on other data with its own tokenizer, or, a "
+        "language model, by questions with options (--tasks; --data is then their folder or file).",
+        "magneto evaluate runs/first --weights best\n"
+        "  magneto evaluate runs/first --tasks hellaswag,winogrande --shots 0,1,4 --data items/",
         recipe=True,
     )
     made.add_argument("run", type=Path, help="directory of a run")
     made.add_argument(
         "--weights", default="auto", help="best (default), final, averaged, last or a step"
     )
-    made.add_argument("--limit", type=int, help="batches at most")
+    made.add_argument("--limit", type=int, help="batches, questions, or sentences per direction")
+    add_options(made)
+    add_translation_options(made)
     return made.with_data().with_json()
 
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given, overrides = parser().parse_with_overrides(words)
+    if given.limit is not None and given.limit < 1:
+        raise ConfigError([f"--limit {given.limit}: at least 1"])
+    if given.tasks is not None:
+        return evaluate_in_context(given, overrides)
+    if issubclass(task_class(open_run(given.run, overrides).task), Translation):
+        return evaluate_translation(given, overrides)
     if given.data:
         overrides |= other_data(given.run, given.data)
     report = Reporter()
@@ -53,13 +68,5 @@ def other_data(run: Path, source: str) -> dict[str, str]:
     """Return overrides that evaluate on all of another source, with the run's own tokenizer."""
     changes = {"data.source": source}
     if (run / "tokenizer").is_dir():
-        changes |= {"data.tokenizer": tokenizer_of(run), "data.validation_source": source}
+        changes |= {"data.tokenizer": str(run / "tokenizer"), "data.validation_source": source}
     return changes
-
-
-def tokenizer_of(run: Path) -> str:
-    """Return the name or path by which a run's tokenizer is loaded."""
-    folder = run / "tokenizer"
-    if (folder / "tokenizer.bytes").exists():
-        return "bytes"
-    return str(next(p for p in sorted(folder.iterdir()) if p.suffix in (".json", ".model")))

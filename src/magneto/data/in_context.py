@@ -1,0 +1,213 @@
+"""Suites of questions with options, for language models that were not trained on them.
+
+A suite's records, in the shapes in which they are handed around, become `Item`s: for each option a
+context and what follows it. Which part is scored is decided here. Where the options fill a blank
+(Winogrande, Winograd), an option ends the context, and what follows the blank is scored, the same
+for all ("partial evaluation", arXiv 1806.02847); elsewhere the options themselves are scored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+POSSESSIVE = ("my", "his", "her", "our", "their")
+# Words that begin an option with a capital only because they begin it.
+ARTICLES = ("A", "An", "The", "She", "He", "It", "They", "My", "His", "Her", "Their")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A question.
+
+    Attributes:
+        contexts: What stands before the scored text, one per option; none ends in a space.
+        endings: The scored text, one per option, with the space before it.
+        answer: Number of the right option.
+    """
+
+    contexts: tuple[str, ...]
+    endings: tuple[str, ...]
+    answer: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.answer < len(self.contexts):
+            raise ValueError(f"the answer is not one of the {len(self.contexts)} options")
+        if not all(ending.strip() for ending in self.endings):
+            raise ValueError("an option leaves nothing to score")
+
+    @property
+    def solved(self) -> str:
+        """The whole text with the right option, as a demonstration shows it."""
+        return self.contexts[self.answer] + self.endings[self.answer]
+
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Where a suite's records are found, and what they mean.
+
+    Attributes:
+        name: As `--tasks` has it.
+        aliases: Words by which its files or folders are known.
+        parse: From a record to an item; raises KeyError or ValueError.
+        partial: Whether what follows a blank is scored. The paper's accuracy compares summed
+            log-likelihoods there, and means per token elsewhere.
+        hub: NAME or NAME:CONFIG on the Hugging Face hub; "" if it is not there.
+        questions: Splits to take the questions from, the best first; "" is a file that names none.
+        demonstrations: Splits for demonstrations, likewise; one that is not the questions'.
+        fields: What a record looks like, for messages.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    parse: Callable[[Record], Item]
+    partial: bool
+    hub: str
+    fields: str
+    questions: tuple[str, ...] = ("validation", "test", "")
+    demonstrations: tuple[str, ...] = ("train",)
+
+
+def options_item(context: str, options: list[str], answer: int) -> Item:
+    """Return an item whose options follow one context, after a space."""
+    endings = tuple(f" {option.strip()}" for option in options)
+    return Item((context.strip(),) * len(options), endings, answer)
+
+
+def blank_item(before: str, options: list[str], after: str, answer: int) -> Item:
+    """Return an item whose options fill a blank."""
+    return Item(
+        tuple(before + option.strip() for option in options), (after,) * len(options), answer
+    )
+
+
+def parse_hellaswag(record: Record) -> Item:
+    """Read the original fields, or `query`, `choices`, `label` with the text already cleaned."""
+    if "query" in record:
+        return options_item(record["query"], list(record["choices"]), int(record["label"]))
+    context = f"{record['activity_label']}: {record['ctx_a']} {record['ctx_b'].capitalize()}"
+    endings = [without_brackets(ending) for ending in record["endings"]]
+    return options_item(without_brackets(context), endings, int(record["label"]))
+
+
+def without_brackets(text: str) -> str:
+    """Remove the marks that WikiHow's pages left in HellaSwag: [header], [title], [step]."""
+    text = text.strip().replace(" [title]", ". ")
+    return re.sub(r"\[.*?\]", "", text).replace("  ", " ").strip()
+
+
+def parse_winogrande(record: Record) -> Item:
+    """Read `sentence` with one `_`, `option1`, `option2`, and `answer`, "1" or "2"."""
+    before, blank, after = record["sentence"].partition("_")
+    if not blank:
+        raise ValueError("the sentence has no blank (_)")
+    options = [record["option1"], record["option2"]]
+    after = re.sub(r"^\s+", " ", after).rstrip()
+    return blank_item(before, options, after, int(record["answer"]) - 1)
+
+
+def parse_winograd(record: Record) -> Item:
+    """Read the hub's fields (the pronoun's place is known), or a sentence with [MASK]."""
+    if "pronoun_loc" not in record:
+        return _parse_masked_winograd(record)
+    text, place, pronoun = record["text"], int(record["pronoun_loc"]), record["pronoun"]
+    if text[place : place + len(pronoun)] != pronoun:
+        raise ValueError(f"{pronoun!r} does not stand at pronoun_loc {place}")
+    before, after = text[:place], text[place + len(pronoun) :]
+    mark = "'s" if pronoun.lower() in POSSESSIVE else ""
+    options = [_inside_sentence(before, option) + mark for option in record["options"]]
+    return blank_item(_spaced(before), options, _spaced(after).rstrip(), int(record["label"]))
+
+
+def _parse_masked_winograd(record: Record) -> Item:
+    # The pronoun is not kept in this shape, so a possessive one cannot be told from the others.
+    before, blank, after = record["sentence"].partition("[MASK]")
+    if not blank:
+        raise ValueError("the sentence has no [MASK]")
+    before = _spaced(before)
+    before = before if not before or before.endswith(" ") else before + " "
+    after = re.sub(r"^\s+([.,;:!?])", r"\1", _spaced(after)).rstrip()
+    options = [_inside_sentence(before, option) for option in record["choices"]]
+    return blank_item(before, options, after, record["choices"].index(record["answer"]))
+
+
+def _spaced(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def _inside_sentence(before: str, option: str) -> str:
+    """Give an option's article a small letter, unless a sentence begins there."""
+    option = option.strip()
+    first = option.split()[0]
+    begins = not before.strip() or before.rstrip()[-1] in ".!?"
+    return option if begins or first not in ARTICLES else option[0].lower() + option[1:]
+
+
+def parse_storycloze(record: Record) -> Item:
+    """Read four sentences and two endings, with the hub's field names or the original .csv's."""
+    if "InputSentence1" in record:
+        story = [record[f"InputSentence{number}"] for number in range(1, 5)]
+        options = [record[f"RandomFifthSentenceQuiz{number}"] for number in (1, 2)]
+        answer = record["AnswerRightEnding"]
+    else:
+        story = [record[f"input_sentence_{number}"] for number in range(1, 5)]
+        options = [record[f"sentence_quiz{number}"] for number in (1, 2)]
+        answer = record["answer_right_ending"]
+    return options_item(" ".join(part.strip() for part in story), options, int(answer) - 1)
+
+
+def parse_copa(record: Record) -> Item:
+    """Read `premise`, `question` (cause or effect), `choice1`, `choice2`, `label`."""
+    link = {"cause": "because", "effect": "therefore"}[record["question"]]
+    options = [record["choice1"].strip(), record["choice2"].strip()]
+    context = f"{record['premise'].strip().rstrip('.')} {link}"
+    return options_item(context, [o[:1].lower() + o[1:] for o in options], int(record["label"]))
+
+
+def parse_piqa(record: Record) -> Item:
+    """Read `goal`, `sol1`, `sol2`, `label`."""
+    context = f"Question: {record['goal'].strip()}\nAnswer:"
+    return options_item(context, [record["sol1"], record["sol2"]], int(record["label"]))
+
+
+_WINOGRAD = "text, pronoun, pronoun_loc, options, label; or sentence with [MASK], choices, answer"
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite(
+            "hellaswag", ("hellaswag",), parse_hellaswag, False, "Rowan/hellaswag",
+            "activity_label, ctx_a, ctx_b, endings, label; or query, choices, label",
+        ),
+        Suite(
+            "winogrande", ("winogrande",), parse_winogrande, True,
+            "allenai/winogrande:winogrande_xl", "sentence with _, option1, option2, answer",
+        ),
+        Suite(
+            "winograd", ("winograd", "wsc285"), parse_winograd, True,
+            "lighteval/winograd_wsc:wsc285", _WINOGRAD, ("test", ""),
+        ),
+        Suite(
+            "wsc273", ("wsc273",), parse_winograd, True,
+            "lighteval/winograd_wsc:wsc273", _WINOGRAD, ("test", ""),
+        ),
+        Suite(
+            "storycloze", ("storycloze",), parse_storycloze, False, "",
+            "input_sentence_1 to 4, sentence_quiz1, sentence_quiz2, answer_right_ending",
+            ("test", "validation", ""), ("train", "validation"),
+        ),
+        Suite(
+            "copa", ("copa",), parse_copa, False, "aps/super_glue:copa",
+            "premise, question, choice1, choice2, label",
+        ),
+        Suite(
+            "piqa", ("piqa",), parse_piqa, False, "baber/piqa", "goal, sol1, sol2, label",
+        ),
+    )
+}  # fmt: skip
+"""By name, in the order in which messages list them."""

@@ -1,0 +1,203 @@
+"""In-context evaluation of a language model: questions after solved ones (section 4.1).
+
+Each question is preceded by demonstrations, all joined by the tokenizer's end of document, `</s>`,
+which also begins the text. The option with the highest log-likelihood is the answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from magneto.data.in_context import Item
+from magneto.data.in_context_files import Questions
+from magneto.data.tokenizer import Tokenizer
+from magneto.metrics.in_context import Accuracy, accuracy, credit
+from magneto.models.language import LanguageModel
+from magneto.models.likelihood import Texts, log_likelihoods
+from magneto.tasks.base import Progress, silent
+
+
+@dataclass(frozen=True)
+class EncodedItem:
+    """An item's tokens, without demonstrations.
+
+    Attributes:
+        sequences: One per option.
+        scored: Tokens at the end of each that are scored.
+    """
+
+    sequences: tuple[list[int], ...]
+    scored: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SuiteScore:
+    """What a model reaches on a suite with a number of demonstrations.
+
+    Attributes:
+        suite: Its name.
+        shots: Demonstrations asked for.
+        seeds: Of their draws; the first alone for none.
+        items: Questions.
+        by_sum: Accuracy when log-likelihoods are summed over tokens.
+        by_mean: Accuracy when they are averaged over tokens.
+        partial: Whether what follows a blank is scored; then `by_sum` is the paper's accuracy,
+            otherwise `by_mean`.
+        chance: Expected accuracy of guessing.
+        demonstrations: Those that fitted before a question, on average.
+        cut: Share of questions that were too long by themselves and lost their beginning.
+    """
+
+    suite: str
+    shots: int
+    seeds: tuple[int, ...]
+    items: int
+    by_sum: Accuracy
+    by_mean: Accuracy
+    partial: bool
+    chance: float
+    demonstrations: float
+    cut: float
+
+    @property
+    def main(self) -> Accuracy:
+        """The accuracy that the paper's tables have."""
+        return self.by_sum if self.partial else self.by_mean
+
+
+def evaluate_suite(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    questions: Questions,
+    shots: int,
+    seeds: Sequence[int],
+    length: int,
+    limit: int | None = None,
+    progress: Progress = silent,
+) -> SuiteScore:
+    """Let a model answer a suite's questions.
+
+    Args:
+        model: In evaluation mode.
+        tokenizer: The model's.
+        questions: Of `load_questions`.
+        shots: Demonstrations before each question, drawn for each question anew.
+        seeds: One pass over the questions for each; without demonstrations there is but one pass.
+        length: Tokens that the model is fed at most. Demonstrations that do not fit are left out,
+            the first ones first; a question that does not fit loses its beginning.
+        limit: Questions at most, from the front.
+        progress: Told of the work.
+
+    Raises:
+        ValueError: If there are fewer demonstrations than asked for.
+    """
+    items, name = questions.items[:limit], questions.suite.name
+    seeds = tuple(seeds) if shots else tuple(seeds)[:1]
+    encoded = encode_items(items, tokenizer)
+    pool = questions.items if questions.pool is None else questions.pool
+    solved = _encode_solved(pool, tokenizer) if shots else []
+    by_sum, by_mean = np.zeros((2, len(seeds), len(items)))
+    used = cut = 0
+    for row, seed in enumerate(seeds):
+        texts = []
+        for number, each in enumerate(encoded):
+            excluded = number if questions.pool is None else None
+            drawn = draw(len(pool), shots, seed, number, excluded)
+            joined, fitted, whole = join(each, [solved[d] for d in drawn], tokenizer.end, length)
+            texts.append(joined)
+            used, cut = used + fitted, cut + (not whole)
+        what = f"{name}, {shots} shots, seed {seed}"
+        values = log_likelihoods(
+            model, texts, progress=lambda done, total, what=what: progress(what, done, total)
+        )
+        if not all(np.isfinite(value).all() for value in values):
+            raise ValueError(f"{what}: a log-likelihood is not finite")
+        for column, (item, value, text) in enumerate(zip(items, values, texts, strict=True)):
+            mean = [v / scored for v, scored in zip(value, text.scored, strict=True)]
+            by_sum[row, column] = credit(value, item.answer)
+            by_mean[row, column] = credit(mean, item.answer)
+    return SuiteScore(
+        suite=name,
+        shots=shots,
+        seeds=seeds,
+        items=len(items),
+        by_sum=accuracy(by_sum),
+        by_mean=accuracy(by_mean),
+        partial=questions.suite.partial,
+        chance=float(np.mean([1 / len(item.contexts) for item in items])),
+        demonstrations=used / by_sum.size,
+        cut=cut / by_sum.size,
+    )
+
+
+def draw(size: int, shots: int, seed: int, question: int, excluded: int | None) -> list[int]:
+    """Draw the demonstrations of one question: different numbers below `size`, in random order.
+
+    They depend on the seed and the question's number alone, so a limit changes no other question's.
+
+    Raises:
+        ValueError: If there are not enough.
+    """
+    available = size - (excluded is not None)
+    if shots > available:
+        raise ValueError(f"{shots} demonstrations asked for, but there are only {available}")
+    numbers = random.Random(f"{seed}:{question}").sample(range(available), shots)
+    return [n + (excluded is not None and n >= excluded) for n in numbers]
+
+
+def encode_items(items: Sequence[Item], tokenizer: Tokenizer) -> list[EncodedItem]:
+    """Tokenise each option's context and ending together.
+
+    What is scored begins where those tokens part from the context's own, so a token that spans the
+    two is scored.
+    """
+    pairs = [pair for item in items for pair in zip(item.contexts, item.endings, strict=True)]
+    whole = iter(tokenizer.encode([context + ending for context, ending in pairs]))
+    contexts = iter(tokenizer.encode([context for context, _ in pairs]))
+    encoded = []
+    for item in items:
+        sequences = [next(whole) for _ in item.contexts]
+        begins = [_parting(each, next(contexts)) for each in sequences]
+        scored = tuple(len(s) - b for s, b in zip(sequences, begins, strict=True))
+        encoded.append(EncodedItem(tuple(sequences), scored))
+    return encoded
+
+
+def _parting(whole: list[int], context: list[int]) -> int:
+    pairs = enumerate(zip(whole, context, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(whole), len(context)))
+
+
+def _encode_solved(pool: Sequence[Item], tokenizer: Tokenizer) -> list[list[int]]:
+    return tokenizer.encode([item.solved for item in pool])
+
+
+def join(
+    item: EncodedItem, demonstrations: list[list[int]], end: int, length: int
+) -> tuple[Texts, int, bool]:
+    """Put demonstrations before an item's options, the same before each.
+
+    Returns:
+        What to score; how many demonstrations fitted; whether the question is whole.
+    """
+    if max(item.scored) > length:
+        cut = tuple(sequence[-length - 1 :] for sequence in item.sequences)
+        scored = tuple(min(n, length) for n in item.scored)
+        return Texts(cut, scored), 0, False
+    # The last token is scored, but not fed.
+    room = length + 1 - max(map(len, item.sequences))
+    beginning: list[int] = [end]
+    fitted = 0
+    for demonstration in reversed(demonstrations):
+        if len(beginning) + len(demonstration) + 1 > room:
+            break
+        beginning = [end, *demonstration, *beginning]
+        fitted += 1
+    # All options lose as much, so that each is judged after the same context.
+    lost = max(0, len(beginning) - room)
+    sequences = tuple((beginning + sequence)[lost:] for sequence in item.sequences)
+    return Texts(sequences, item.scored), fitted, lost == 0

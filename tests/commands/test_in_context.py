@@ -1,0 +1,118 @@
+"""`magneto evaluate --tasks` as a user meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from magneto.cli import main
+
+SMALL = """--model.width 32 --model.layers 2 --model.heads 4 --model.ffn_width 48
+--data.tokenizer bytes --data.length 64 --training.batch_size 4 --training.steps 2
+--training.save_every 2 --training.tensorboard false --training.device cpu""".split()  # noqa: SIM905
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run and questions."""
+    folder = tmp_path_factory.mktemp("in_context")
+    text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(100))
+    (folder / "book.txt").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MAGNETO_CACHE", str(folder / "cache"))
+        run = ["train", "causal-lm/tiny", "--data", str(folder / "book.txt")]
+        assert main([*run, "--out", str(folder / "run"), *SMALL]) == 0
+    data = folder / "data"
+    data.mkdir()
+    records = [
+        {"sentence": f"Ann saw Eve {n} times since _ was late.", "option1": "Ann",
+         "option2": "Eve", "answer": str(1 + n % 2)}
+        for n in range(6)
+    ]  # fmt: skip
+    (data / "winogrande_dev.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    record = {"query": "A man", "choices": ["sits.", "runs.", "flies far away."], "label": 2}
+    (data / "hellaswag_val.jsonl").write_text(f"{json.dumps(record)}\n" * 3)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(place / "cache"))
+
+
+def evaluate(place: Path, *words: str) -> int:
+    return main(["evaluate", str(place / "run"), "--data", str(place / "data"), *words])
+
+
+def test_json(place: Path, capsys: pytest.CaptureFixture) -> None:
+    words = "--tasks winogrande,hellaswag --shots 0,1 --seeds 1,2 --json".split()  # noqa: SIM905
+    assert evaluate(place, *words) == 0
+    found = json.loads(capsys.readouterr().out)
+    order = [(score["suite"], score["shots"]) for score in found["scores"]]
+    assert order == [("winogrande", 0), ("winogrande", 1), ("hellaswag", 0), ("hellaswag", 1)]
+    first, second, third, _ = found["scores"]
+    assert (first["items"], first["chance"], first["seeds"]) == (6, 0.5, [1])
+    assert len(second["by_sum"]["by_seed"]) == 2
+    assert third["chance"] == pytest.approx(1 / 3)
+    assert 0 <= third["by_mean"]["mean"] <= 1
+    assert found["sources"]["winogrande"]["demonstrations"] == "the other questions"
+    assert found["length"] == 64
+
+
+def test_table(place: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["--tasks", "winogrande", "--shots", "0,4", "--limit", "5", "--length", "100"]
+    assert evaluate(place, *words) == 0
+    out = capsys.readouterr().out
+    header, zero, four, *rest = out.splitlines()
+    assert header.split()[:3] == ["suite", "shots", "accuracy"]
+    assert zero.split()[0::8] == ["winogrande", "5"]
+    assert four.split()[1] == "4"
+    assert "in 100 tokens" in out  # four sentences do not fit in a hundred bytes
+    assert "the other questions" in rest[-1]
+
+
+@pytest.fixture
+def no_harness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make lm-evaluation-harness look absent; its own list of tasks takes seconds to read."""
+    monkeypatch.setattr("magneto.commands.in_context.find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("no_harness")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--tasks winogrand", "no task 'winogrand'"),
+        ("--tasks winogrand", "did you mean winogrande"),
+        ("--tasks storycloze", "no questions of storycloze"),
+        ("--tasks ,", "name at least one"),
+        ("--tasks winogrande --shots 0,x", "--shots 0,x"),
+        ("--tasks winogrande --shots 1,1", "--shots 1,1"),
+        ("--tasks winogrande --seeds -1", "--seeds"),
+        ("--tasks winogrande --limit 0", "--limit 0: at least 1"),
+        ("--tasks winogrande --length 1", "--length 1: at least 2"),
+        ("--tasks winogrande --include nowhere", "--include: no folder nowhere"),
+        ("--tasks winogrande --shots 6", "there are only 5"),
+    ],
+)
+def test_mistakes_are_one_line(
+    place: Path, words: str, message: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert evaluate(place, *words.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert len([line for line in error.splitlines() if line.startswith("magneto:")]) == 1
+
+
+def test_one_file_is_one_suite(place: Path, capsys: pytest.CaptureFixture) -> None:
+    file = str(place / "data" / "hellaswag_val.jsonl")
+    run = ["evaluate", str(place / "run"), "--data", file, "--tasks"]
+    assert main([*run, "hellaswag"]) == 0
+    assert main([*run, "hellaswag,winogrande"]) == 2
+    assert "one file for several tasks" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_harness")
+def test_other_tasks_without_the_harness(place: Path, capsys: pytest.CaptureFixture) -> None:
+    assert evaluate(place, "--tasks", "lambada") == 2
+    assert "foundation-transformers[eval]" in capsys.readouterr().err
