@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from magneto.analysis.figure_style import series_of, swatch
 from magneto.analysis.figures import Drawing, draw_scores
@@ -211,7 +210,7 @@ def draw(comparison: Mapping[str, Any]) -> dict[str, Any]:
         activations = [draw_activations(measured, series)]
     drawings = [scores, *curves, *updates, *activations]
     legend = [
-        {"index": row.index, "title": row.title, "swatch": Markup(swatch(row)),
+        {"index": row.index, "title": row.title, "swatch": swatch(row),
          "light": row.light, "dark": row.dark}
         for row in series.values()
     ]  # fmt: skip
@@ -221,12 +220,12 @@ def draw(comparison: Mapping[str, Any]) -> dict[str, Any]:
         "curves": [_figure(drawing) for drawing in curves],
         "updates": [_figure(drawing) for drawing in updates],
         "activations": [_figure(drawing) for drawing in activations],
-        "hits": Markup(_script_json({d.name: d.hits for d in drawings})),
+        "hits": _script_json({d.name: d.hits for d in drawings}),
     }
 
 
 def _figure(drawing: Drawing) -> dict[str, Any]:
-    return {"name": drawing.name, "svg": Markup(drawing.svg)}
+    return {"name": drawing.name, "svg": drawing.svg}
 
 
 def _script_json(value: Any) -> str:
