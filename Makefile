@@ -3,29 +3,35 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
-DEMO ?= runs/demo
-# Of the demo's training; for example DEMO_ARGS="--training.steps 50".
-DEMO_ARGS ?=
+# What `make demo` compares: the tiny recipe of a task. `make demo TASK=image-classification`, say.
+TASK ?= causal-lm
+TASKS ?= $(sort $(patsubst src/magneto/recipes/%/tiny.yaml,%,$(wildcard src/magneto/recipes/*/tiny.yaml)))
+DEMO ?= runs/demo/$(TASK)
+DEMO_GRID ?= --placements post,pre,normformer,deepnorm,sub --lrs 1e-3,3e-3,1e-2 --jobs 2
+# Deep enough that placements differ, and short enough for a few minutes.
+DEMO_ARGS_causal-lm := --model.layers 24 --model.width 64 --model.ffn_width 256 \
+	--training.steps 100 --training.batch_size 8
+DEMO_ARGS ?= $(DEMO_ARGS_$(TASK))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Threads of numpy and torch in each test process: two workers share the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types unit distributed slow gpu demo docs clean
+.PHONY: help setup test lint types unit distributed slow gpu demo demo-all first-run docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.stamp-dev ## make .venv with all that tests need (does nothing the second time)
 
 $(VENV)/.stamp-core: pyproject.toml constraints.txt
-	@echo "setup: a virtual environment in $(VENV), then torch, then magneto with its extras text and hf"
+	@echo "setup: a virtual environment in $(VENV), then torch, then magneto with its extras text, vision and hf"
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) \
 		else f"setup: Python 3.11 to 3.13 is needed, $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=python3.12 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -r constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,hf]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,vision,hf]'
 	@touch $@
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp-core
@@ -59,11 +65,17 @@ slow: $(VENV)/.stamp-dev ## tests that take minutes
 gpu: $(VENV)/.stamp-dev ## tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS)
 
-demo: $(VENV)/.stamp-core ## train a small language model, measure it, let it write (10 minutes in all)
-	@rm -rf $(DEMO)
-	$(BIN)/magneto train causal-lm/tiny --model.placement sub --out $(DEMO) $(DEMO_ARGS)
-	$(BIN)/python examples/bits_per_byte.py $(DEMO)
-	$(BIN)/magneto generate $(DEMO) "This function returns"
+demo: $(VENV)/.stamp-core ## which placement, at which learning rate? a comparison and its report (10 minutes in all)
+	$(BIN)/magneto compare $(TASK)/tiny $(DEMO_GRID) $(DEMO_ARGS) --out $(DEMO)
+
+demo-all: ## the demo of every task, one after the other
+	@for task in $(TASKS); do $(MAKE) --no-print-directory demo TASK=$$task || exit 1; done
+
+first-run: $(VENV)/.stamp-core ## train a small language model, set it beside simple ones, let it write (4 minutes)
+	@rm -rf runs/first
+	$(BIN)/magneto train causal-lm/tiny --model.placement sub --out runs/first
+	$(BIN)/python examples/bits_per_byte.py runs/first
+	$(BIN)/magneto generate runs/first "This function returns"
 
 docs: $(VENV)/.stamp-docs ## build the documentation into site/, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
