@@ -45,10 +45,10 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError([f"--limit {given.limit}: at least 1"])
     if given.tasks is not None:
         return evaluate_in_context(given, overrides)
-    if issubclass(task_class(open_run(given.run, overrides).task), Translation):
-        return evaluate_translation(given, overrides)
     if given.data:
         overrides |= other_data(given.run, given.data)
+    if issubclass(task_class(open_run(given.run, overrides).task), Translation):
+        return evaluate_translation(given, overrides)
     report = Reporter()
     opened = load_run(given.run, given.weights, overrides, report)
     device = pick_device(opened.recipe.training.device)

@@ -10,15 +10,17 @@ import torch
 
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.loading import load_run
-from magneto.commands.translate import open_translation, search_of, search_options
+from magneto.commands.translate import search_of, search_options
 from magneto.config import ConfigError
 from magneto.data.parallel_reading import ReferenceTexts, read_test_texts, read_validation_texts
+from magneto.data.vocabulary import read_tags
 from magneto.metrics.translation import (
     Direction,
     TranslationScores,
     average_directions,
     signatures,
 )
+from magneto.recipe import open_run
 from magneto.tasks.translate import TextTranslator, score_directions
 from magneto.training.progress import Reporter
 
@@ -36,32 +38,32 @@ def add_translation_options(made: Parser) -> None:
 def evaluate_translation(given: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Run `magneto evaluate RUN` for a translation run.
 
-    On the run's validation sentences also the loss is measured; on other data only translations
-    are scored.
+    The loss is over sentences that pass the recipe's filters; translations are scored of all.
     """
-    report = Reporter()
-    result: dict[str, Any] = {"run": str(given.run)}
-    how = search_of(given)
+    report, how = Reporter(), search_of(given)
     directions = given.directions.split(",") if given.directions else None
+    data = open_run(given.run, overrides).data
     if given.data:
-        opened: Any = open_translation(given.run, given.weights, dict(overrides))
-        data, known = opened.recipe.data, opened.task.vocabulary.languages
+        known = read_tags(given.run / "tokenizer")
         texts = read_test_texts(given.data, data, known, directions, given.limit)
+        names = (f"{a}>{b}" for a, b in texts.texts)
+        overrides |= {"data.languages": ",".join(known), "data.directions": ",".join(names)}
     else:
-        opened = load_run(given.run, given.weights, overrides, report)
-        texts = chosen(read_validation_texts(opened.recipe.data, given.limit), directions)
-        device = next(opened.model.parameters()).device
-        with torch.no_grad():
-            result |= opened.task.evaluate(opened.model, device, None, report)
-    result |= {"weights": str(opened.weights), "data": given.data or opened.recipe.data.source}
+        texts = chosen(read_validation_texts(data, given.limit), directions)
+    opened: Any = load_run(given.run, given.weights, overrides, report)
+    vocabulary = opened.task.vocabulary
+    device = next(opened.model.parameters()).device
+    result: dict[str, Any] = {"run": str(given.run), "weights": str(opened.weights)}
+    result |= {"data": given.data or data.source}
+    with torch.no_grad():
+        result |= opened.task.evaluate(opened.model, device, given.limit, report)
     note_what_was_met(texts, result["data"], report)
-    vocabulary, limit = opened.task.vocabulary, opened.recipe.data.max_length
-    translator = TextTranslator(opened.model, vocabulary, limit, how)
+    translator = TextTranslator(opened.model, vocabulary, data.max_length, how)
     scores, written = score_directions(translator, texts.texts, report)
     report.finish()
     if given.write:
         write(given.write, written)
-    result |= as_json(texts.split, scores, opened.recipe.data.centre)
+    result |= as_json(texts.split, scores, data.centre)
     result["search"] = {name: getattr(how, name) for name in ("beams", "length_penalty", "longest")}
     if given.json:
         print_json(result)
