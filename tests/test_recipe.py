@@ -7,6 +7,7 @@ import torch
 
 from magneto.config import ConfigError
 from magneto.models.language import LanguageModel, count_parameters
+from magneto.models.masked_language import MaskedLanguageModel
 from magneto.models.translation import TranslationModel
 from magneto.recipe import build_recipe, load_recipe, open_run, recipe_names
 from magneto.theory.placement import PLACEMENTS
@@ -65,6 +66,22 @@ def test_the_papers_learning_rates() -> None:
             recipe = load_recipe(f"causal-lm/{layers}l", {"model.placement": placement})
             assert recipe.training.learning_rate == expected
             assert recipe.training.betas == (0.9, 0.98) and recipe.training.clip_norm is None
+
+
+@pytest.mark.parametrize(
+    ("placement", "rate", "size"),
+    [("post", 5e-4, 135.258), ("pre", 1e-3, 135.260), ("sub", 3e-3, 135.352)],
+)
+def test_the_papers_bert(placement: str, rate: float, size: float) -> None:
+    """85.1M in the layers, 49.2M in the table, 0.4M positions, 0.66M in the head."""
+    recipe = load_recipe("masked-lm/base", {"model.placement": placement})
+    with torch.device("meta"):
+        count = count_parameters(MaskedLanguageModel(recipe.model)) / 1e6
+    assert count == pytest.approx(size, abs=0.001)
+    training = recipe.training
+    assert (training.learning_rate, training.betas, training.eps) == (rate, (0.9, 0.98), 1e-6)
+    assert (training.steps, training.batch_size, training.warmup_steps) == (125000, 2048, 10000)
+    assert (training.clip_norm, training.weight_decay) == (2.0, 0.0)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

@@ -16,6 +16,7 @@ COMMANDS = {
     "train": ("magneto.commands.train", "train a recipe, or go on with a run"),
     "evaluate": ("magneto.commands.evaluate", "measure a run's model on its validation data"),
     "compare": ("magneto.commands.compare", "which placement, at which learning rate, and why"),
+    "glue": ("magneto.commands.glue", "the paper's GLUE table, from comparisons of its tasks"),
     "probe": ("magneto.commands.probe", "will this recipe train: theory, layers, a verdict"),
     "generate": ("magneto.commands.generate", "let a language model continue a prompt"),
     "translate": ("magneto.commands.translate", "translate lines with a translation model"),

@@ -45,3 +45,15 @@ def text_baselines(train: Sequence[str], test: Sequence[str]) -> dict[str, float
         "xz -9": alone,
         "xz -9 after the training text": added,
     }
+
+
+def unigram_nats(train: np.ndarray, test: np.ndarray, allowed: np.ndarray) -> float:
+    """Nats per token of the frequencies in `train`, one added to each count.
+
+    Args:
+        train: Token numbers.
+        test: Token numbers to be predicted.
+        allowed: (vocabulary,), True for tokens that can be asked for; the others have no share.
+    """
+    counts = (np.bincount(train, minlength=len(allowed)) + 1.0) * allowed
+    return float(-np.log(counts[test] / counts.sum()).mean())

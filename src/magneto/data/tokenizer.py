@@ -138,13 +138,10 @@ class SentencePieceTokenizer:
     """A SentencePiece model."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            import sentencepiece
-        except ImportError as error:
-            raise _missing("sentencepiece") from error
+        library = import_sentencepiece()
         self.path: Path | None = path
         try:
-            self.inner: Any = sentencepiece.SentencePieceProcessor(model_file=str(path))
+            self.inner: Any = library.SentencePieceProcessor(model_file=str(path))
         except (RuntimeError, OSError) as error:
             raise ValueError(f"{path} is not a tokenizer: {error}") from error
         self.vocab_size = self.inner.vocab_size()
@@ -255,6 +252,15 @@ def import_tokenizers() -> Any:
     except ImportError as error:
         raise _missing("tokenizers") from error
     return tokenizers
+
+
+def import_sentencepiece() -> Any:
+    """Import sentencepiece, or say which extra has it."""
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise _missing("sentencepiece") from error
+    return sentencepiece
 
 
 def _missing(library: str) -> ModuleNotFoundError:

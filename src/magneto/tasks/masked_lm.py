@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from magneto.data.batching import NumberedRows, cut_windows, window_batch
 from magneto.data.masking import IGNORED, MaskedTextDataConfig, Masking
+from magneto.data.tokenizer import load_tokenizer
 from magneto.models.masked_language import MaskedLanguageModel, MaskedLanguageModelConfig
 from magneto.tasks.base import BatchStream, Loss, Progress, silent
 from magneto.tasks.text import TextTask
@@ -32,8 +33,9 @@ class MaskedLanguageModeling(TextTask):
 
     def prepare(self, progress: Progress = silent) -> None:
         """Tokenise the source; raises ValueError if the tokenizer has no mask token."""
+        if self.data.tokenizer != "bpe":  # known before the work, not after it
+            Masking(self.data, load_tokenizer(self.data.tokenizer))
         super().prepare(progress)
-        _ = self.masking
 
     @cached_property
     def masking(self) -> Masking:

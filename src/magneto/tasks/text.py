@@ -26,7 +26,6 @@ class TextTask(Task):
     """A task over documents, tokenised and packed into windows of equal length."""
 
     unit = "tokens"
-    data: TextDataConfig
 
     def __init__(self, model: Any, data: TextDataConfig, seed: int) -> None:
         super().__init__(model, data, seed)
