@@ -227,6 +227,22 @@ def test_a_joint_tokenizer_and_an_older_vocabulary(tmp_path: Path) -> None:
         prepare(folder, tokenizer=str(saved))
 
 
+def test_a_joint_sentencepiece_model(tmp_path: Path) -> None:
+    pytest.importorskip("sentencepiece")
+    words = {"en": "the little house is old", "de": "das kleine Haus ist alt"}
+    files = {
+        f"a.{name}": "".join(f"{' '.join(text.split()[i % 3 :])} {i}\n" for i in range(500))
+        for name, text in words.items()
+    }
+    prepared = prepare(write(tmp_path / "text", files), tokenizer="sentencepiece", vocab_size=310)
+    assert prepared.vocabulary.size == 312
+    train = sentences(prepared, "train", ("de", "en"))
+    assert {de for de, _ in train} <= set(files["a.de"].splitlines())
+    [tokens] = prepared.vocabulary.encode_source(["the house 7"], "de")
+    assert tokens[0] == prepared.vocabulary.tag("de") and tokens[-1] == prepared.vocabulary.end
+    assert prepared.vocabulary.decode(tokens[1:]) == "the house 7"
+
+
 def test_evaluating_on_other_text_trains_on_nothing(tmp_path: Path) -> None:
     folder = write(tmp_path / "text", {"test.en": "one\ntwo\n", "test.de": "eins\nzwei\n"})
     prepared = prepare(folder, validation_source=str(folder))

@@ -1,6 +1,8 @@
 """Translation learns, uses its source, and loses nothing by padding, cutting or resuming."""
 
+import itertools
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +99,48 @@ def test_it_learns_and_uses_its_source_and_its_tag(text: Path) -> None:
         assert task.loss(model, [{**group, "source": swapped}]).total > 1.5 * right
 
 
+@pytest.mark.slow
+def test_tiny_beats_word_pairs_by_a_nat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("babel")
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+    recipe = load_recipe("translation/tiny", {"training.device": "cpu"})
+    task = recipe.build_task()
+    report = Reporter(quiet=True)
+    result = train(task, recipe.training, tmp_path / "run", seed=recipe.seed, report=report)
+    assert result.metrics["loss"] < bigram(task) - 1.0
+
+
+def bigram(task: Translation) -> float:
+    """Nats per target token by pairs of tokens, smoothed by their frequencies, per language."""
+    total = count = 0.0
+    for _, target in task.text.directions:
+        train, validation = (sequences(task, name, target) for name in ("train", "validation"))
+        single, pairs = np.full(task.vocabulary.size, 0.01), Counter()
+        for tokens in train:
+            np.add.at(single, tokens[1:], 1)
+            pairs.update(itertools.pairwise(tokens))
+        single /= single.sum()
+        before = Counter[int]()
+        for (first, _), times in pairs.items():
+            before[first] += times
+        for tokens in validation:
+            for first, second in itertools.pairwise(tokens):
+                chance = (pairs[first, second] + 5 * single[second]) / (before[first] + 5)
+                total, count = total - np.log(chance), count + 1
+    return total / count
+
+
+def sequences(task: Translation, split: str, language: str) -> list[list[int]]:
+    """Sentences of a language between two ends."""
+    text, end = getattr(task.text, split), task.vocabulary.end
+    return [
+        [end, *text.side(number, pair.index(language)).tolist(), end]
+        for pair, (start, stop) in text.ranges.items()
+        if language in pair
+        for number in range(start, stop)
+    ]
+
+
 def test_label_smoothing_is_torchs_and_off_in_evaluation(text: Path) -> None:
     task = translation(text, model={"label_smoothing": 0.1, "loss_chunk": 7})
     model = task.build_model()
@@ -160,8 +204,8 @@ def run(text: Path, out: Path, **changes) -> list[dict]:
         "data.max_length": 40, "data.group_tokens": 256, "training.steps": 12,
         "training.batch_size": 4, "training.warmup_steps": 4, "training.log_every": 1,
         "training.evaluate_every": 6, "training.save_every": 6, "training.tensorboard": False,
-        "training.device": "cpu", **{f"model.{key}": value for key, value in SIZES.items()},
-        **changes,
+        "training.schedule": "constant", "training.device": "cpu",
+        **{f"model.{key}": value for key, value in SIZES.items()}, **changes,
     }  # fmt: skip
     recipe = load_recipe("translation/tiny", values)
     out.mkdir(exist_ok=True)

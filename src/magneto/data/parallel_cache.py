@@ -28,6 +28,7 @@ from magneto.data.parallel_filter import Pair, digest, unlike, wanted_directions
 from magneto.data.parallel_sources import open_parallel, parallel_fingerprint
 from magneto.data.text import held_out
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
+from magneto.data.tokenizer_training import SAMPLE, train_sentencepiece
 from magneto.data.vocabulary import (
     TAGS_FILE,
     TranslationVocabulary,
@@ -39,6 +40,8 @@ Progress = Callable[[str, int, int | None], None]
 VERSION = 2
 # Pairs of sentences tokenised at a time.
 BATCH = 1024
+# Tokenizers that are trained on the text itself.
+TRAINED = ("bpe", "sentencepiece")
 # Characters a tokenizer is trained on, shared evenly among the pairs of languages.
 TOKENIZER_CHARACTERS = 50_000_000
 # In the order in which a source to validate on is looked through.
@@ -113,8 +116,8 @@ def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> Prepared
 
 
 def _tokenizer_name(config: ParallelDataConfig) -> Any:
-    if config.tokenizer == "bpe":
-        return ("bpe", config.vocab_size)
+    if config.tokenizer in TRAINED:
+        return (config.tokenizer, config.vocab_size)
     path = load_tokenizer(config.tokenizer).path  # a wrong one is an error before any work
     content = "bytes" if path is None else hashlib.blake2b(path.read_bytes()).hexdigest()
     return (content, known_tags(config))
@@ -124,7 +127,7 @@ def known_tags(config: ParallelDataConfig) -> list[str] | None:
     """Return the languages whose tags are fixed by a tokenizer that was used before, if any."""
     path = Path(config.tokenizer).expanduser()
     folder = path if path.is_dir() else path.parent
-    there = config.tokenizer != "bpe" and (folder / TAGS_FILE).is_file()
+    there = config.tokenizer not in TRAINED and (folder / TAGS_FILE).is_file()
     return read_tags(folder) if there else None
 
 
@@ -246,11 +249,16 @@ class Preparation:
                     yield texts
 
     def _tokenizer(self, directory: Path) -> Tokenizer:
-        if self.config.tokenizer != "bpe":
-            return load_tokenizer(self.config.tokenizer)
-        path = directory / "tokenizer.json"
-        train_bpe(self._tokenizer_texts(), self.config.vocab_size, path)
-        return load_tokenizer(path)
+        name, size = self.config.tokenizer, self.config.vocab_size
+        if name not in TRAINED:
+            return load_tokenizer(name)
+        texts = self._tokenizer_texts()
+        if name == "sentencepiece":
+            model = train_sentencepiece(texts, "unigram", size, SAMPLE)
+            (directory / "tokenizer.model").write_bytes(model)
+        else:
+            train_bpe(texts, size, directory / "tokenizer.json")
+        return load_tokenizer(directory)
 
     def _tokenizer_texts(self) -> Iterator[str]:
         number = 0

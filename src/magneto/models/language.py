@@ -127,7 +127,7 @@ def cross_entropy(
     count = (answers != IGNORED).sum()
     if chunk == 0 or chunk >= len(answers):
         sums = _chunk_loss(rows, answers, head, smoothing)
-        return LanguageModelLoss(sums[0], count, sums[1].detach())
+        return _loss(sums, count)
     parts = [
         checkpoint(
             _chunk_loss, part, answer, head, smoothing,
@@ -136,7 +136,12 @@ def cross_entropy(
         for part, answer in zip(rows.split(chunk), answers.split(chunk), strict=True)
     ]  # fmt: skip
     sums = torch.stack(parts).sum(0)
-    return LanguageModelLoss(sums[0], count, sums[1].detach())
+    return _loss(sums, count)
+
+
+def _loss(sums: Tensor, count: Tensor) -> LanguageModelLoss:
+    # Copies: FSDP warns of a module that returns views.
+    return LanguageModelLoss(sums[0].clone(), count, sums[1].detach().clone())
 
 
 def _chunk_loss(
