@@ -52,7 +52,7 @@ def test_answer_names_noise_and_failure() -> None:
     summaries = [summarise(everything, name, False) for name in ("pre", "sub", "post")]
     text = " ".join(answer(summaries, False, "loss"))
     assert text.startswith("Sub-LN is best here: loss 3.1 ± 1.3 at learning rate 0.01.")
-    assert "Within noise of it: Pre-LN." in text
+    assert "Within noise of it: Pre-LN (1 higher)." in text
     assert "At no rate did every seed finish: Post-LN." in text
     assert "Largest stable learning rate, 0.1: Sub-LN." in text
     assert "Pre-LN in 3 of 6" in text

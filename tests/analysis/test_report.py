@@ -67,13 +67,13 @@ def comparison(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "higher_is_better": False, "unit": "tokens", "overrides": {"model.layers": 24},
         "command": "magneto compare causal-lm/tiny --placements 'post,sub,<mine>'",
         "created": "2026-01-02T03:04:05+00:00",
-        "environment": {"python": "3.12.1", "commit": "abc123", "processor": "Some CPU"},
+        "environment": {"python": ["3.12.1"], "torch": ["2.13.0", "2.14.0"], "commit": ["abc123"]},
         "config": {"task": "causal-lm", "model": {"layers": 24}},
         "placements": list(SCORES), "learning_rates": list(RATES), "seeds": [1, 2],
         "cells": [asdict(c) for c in cells], "summary": [asdict(s) for s in summaries],
         "answer": answer(summaries, False, "loss"),
         "measured": {
-            "depths": [6, 12, 24], "updates": updates, "growth": growth,
+            "width": 48, "depths": [6, 12, 24], "updates": updates, "growth": growth,
             "bounds": {"post": {"paper": [24.0, 48.0, 96.0]}, "sub": {"paper": [3.2, 3.0, 2.8]}},
             "activations": {
                 name: {f"decoder.layers.{i}": 1.0 + i for i in range(24)} for name in SCORES
@@ -146,8 +146,9 @@ def test_page_says_the_answer_first_and_all_numbers(made: Path) -> None:
     assert "2 of 12" not in words and "2 of 18 runs have no result yet" in words
     for said in ("5.020 ± 0.127", "6.420 (1 of 2 diverged)", "3 of 6",
                  "at step 67: the loss is nan",
-                 "x 4.00 (3.5 to 4.5)", "Some CPU", "abc123", "--model.layers 24",
-                 "A <new> & odd row"):  # fmt: skip
+                 "× 4.00 (3.5 to 4.5)", "2.13.0, 2.14.0", "abc123", "--model.layers 24",
+                 "16 of 18; 2.7 minutes", "A <new> & odd row", "width 48",
+                 "decoder.layers.23"):  # fmt: skip
         assert said in words, said
 
 

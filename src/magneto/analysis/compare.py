@@ -10,10 +10,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from magneto.analysis.sweep import PLACEMENT, RATE, SEED, Cell, Sweep, read_result
+from magneto.analysis.provenance import environments, without_places
+from magneto.analysis.sweep import (
+    PLACEMENT,
+    RATE,
+    SEED,
+    Cell,
+    Sweep,
+    cell_directory,
+    read_result,
+)
 from magneto.analysis.update import half_width
 from magneto.theory.placement import find_placement
-from magneto.training.record import environment
 
 
 @dataclass(frozen=True)
@@ -168,9 +176,11 @@ def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) ->
         f"{first.title} is best here: {metric} {plus_minus(first)} "
         f"at learning rate {first.best_learning_rate:g}."
     ]
-    tied = [s.title for s in ranked[1:] if within_noise(first, s)]
+    tied = [f"{s.title} ({behind(first, s)})" for s in ranked[1:] if within_noise(first, s)]
     if tied:
         sentences.append(f"Within noise of it: {', '.join(tied)}.")
+    elif len(ranked) > 1:
+        sentences.append(f"The next, {ranked[1].title}, is {behind(first, ranked[1])}.")
     if first.interval is None and len(ranked) > 1:
         sentences.append("One seed each: no difference here can be told from noise.")
     rates = [s.largest_stable_rate for s in summaries if s.largest_stable_rate is not None]
@@ -199,6 +209,12 @@ def plus_minus(summary: Summary) -> str:
     return f"{summary.score:.4g}{interval}"
 
 
+def behind(first: Summary, second: Summary) -> str:
+    """Say how far a placement's score is from the best one, and which side is worse."""
+    gap = (second.score or 0) - (first.score or 0)
+    return f"{abs(gap):.2g} {'higher' if gap > 0 else 'lower'}"
+
+
 def within_noise(first: Summary, second: Summary) -> bool:
     """Return whether two means differ by less than their intervals together."""
     if None in (first.interval, second.interval, first.score, second.score):
@@ -208,23 +224,27 @@ def within_noise(first: Summary, second: Summary) -> bool:
 
 
 def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
-    """Return a comparison as plain values: cells, summaries, the answer, how to repeat it."""
+    """Return a comparison as plain values: cells, summaries, the answer, how to repeat it.
+
+    Absolute paths are cut to their last name, so that the result can be shown to others.
+    """
     recipe = sweep.load(sweep.cells()[0])
     task = recipe.build_task()
     cells = [score_cell(folder, cell, task.primary_metric) for cell in sweep.cells()]
     placements = [str(name) for name in sweep.grid[PLACEMENT]]
     summaries = [summarise(cells, name, task.higher_is_better) for name in placements]
+    runs = [cell_directory(folder, cell) for cell in sweep.cells()]
     return {
-        "recipe": sweep.recipe,
+        "recipe": without_places(sweep.recipe),
         "task": recipe.task,
         "metric": task.primary_metric,
         "higher_is_better": task.higher_is_better,
         "unit": task.unit,
-        "overrides": sweep.overrides,
-        "command": command,
+        "overrides": without_places(sweep.overrides),
+        "command": without_places(command),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": environment(),
-        "config": recipe.to_mapping(),
+        "environment": environments(runs),
+        "config": without_places(recipe.to_mapping()),
         "placements": placements,
         "learning_rates": [float(rate) for rate in sweep.grid[RATE]],
         "seeds": [int(seed) for seed in sweep.grid[SEED]],

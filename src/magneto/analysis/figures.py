@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 from magneto.analysis.figure_style import FAINT, STYLE, Plot, Series, themed, with_variables
 from magneto.analysis.grid import Group, finite, plus_minus, rate_text
 
-WIDE, SMALL = (4.7, 3.4), (3.1, 2.25)
+WIDE, SMALL = (4.0, 3.2), (3.1, 2.25)
 CURVE_POINTS, HOVER_POINTS = 200, 24
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -118,7 +118,9 @@ def _columns(points: Sequence[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
 
 
 def _lost(group: Group) -> str:
-    return f" ({group.diverged} of {group.seeds} seeds diverged)" if group.diverged else ""
+    lost = f" ({group.diverged} of {group.seeds} seeds diverged)" if group.diverged else ""
+    part = f" ({group.seeds} of {group.seeds + group.missing} seeds)" if group.missing else ""
+    return lost + part
 
 
 def _draw_strip(
@@ -129,8 +131,7 @@ def _draw_strip(
     series: Mapping[str, Series],
 ) -> None:
     """Mark what diverged: a row per placement, × where all seeds did, + where some did."""
-    axes.set_title("diverged:  × every seed   + some seeds", loc="left", fontsize=7, color=FAINT)
-    axes.title.set_fontsize(7)
+    axes.set_title("diverged:  × every seed   + some seeds", loc="left", fontsize=8, color=FAINT)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_yticks([])
     axes.tick_params(axis="x", which="both", length=0, labelbottom=False)
@@ -184,7 +185,7 @@ def _score_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping
             textcoords="offset points",
             ha="right",
             va="top",
-            fontsize=7,
+            fontsize=8,
             color=FAINT,
         )
     if low > 0 and high / low > 20:

@@ -22,7 +22,8 @@ from magneto.training.files import plain, write_json
 
 FILE = "measurements.json"
 DEPTHS = (6, 12, 24, 48)
-SEEDS = (0, 1, 2)
+# Updates differ more between seeds than between inputs.
+SEEDS, SAMPLES = range(6), 2
 
 
 def measure(folder: Path, sweep: Sweep, progress: Progress = silent) -> dict[str, Any]:
@@ -34,9 +35,10 @@ def measure(folder: Path, sweep: Sweep, progress: Progress = silent) -> dict[str
         progress: Shows it.
 
     Returns:
-        "depths", "updates" (see `update.Update`), "growth" (`update.Growth`), "bounds" (form of
-        the bound to its value at each depth, by placement) and "activations" (RMS of each layer's
-        output at initialisation, by placement and layer name).
+        "width" of the stacks whose updates are measured, "depths", "updates" (see
+        `update.Update`), "growth" (`update.Growth`), "bounds" (form of the bound to its value at
+        each depth, by placement) and "activations" (RMS of each layer's output at initialisation,
+        by placement and layer name).
     """
     path, rows = folder / FILE, [str(name) for name in sweep.grid[PLACEMENT]]
     if path.is_file():
@@ -61,17 +63,20 @@ def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = silent) 
         run = short_run(task, model, recipe.training, seed=recipe.seed, steps=1, rates=())
         activations[name] = {layer.name: layer.activation_rms for layer in run.first.layers}
     stack: Stack = "decoder" if stacks[-1].causal else "encoder"
+    shape = measured_shape(stacks[-1].config)
     updates = measure_growth(
-        measured_shape(stacks[-1].config),
+        shape,
         placements=list(recipes),
         depths=DEPTHS,
         seeds=SEEDS,
+        samples=SAMPLES,
         stack=stack,
         progress=lambda done, total: progress("measuring updates, layers", done, total),
     )
     bounds = {name: bounds_over(find_placement(name), DEPTHS, stack) for name in recipes}
     return plain(
         {
+            "width": shape.width,
             "depths": list(DEPTHS),
             "updates": [asdict(update) for update in updates],
             "growth": [asdict(part) for part in growth(updates)],

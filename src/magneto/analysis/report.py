@@ -24,6 +24,7 @@ from magneto.analysis.grid import (
     rate_text,
     write_csv,
 )
+from magneto.analysis.provenance import facts
 from magneto.analysis.stability_figures import draw_activations, draw_curves, draw_updates
 
 PAGE, TEXT, TABLE = "report.html", "report.md", "report.csv"
@@ -78,22 +79,28 @@ def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
         "direction": "higher is better" if higher else "lower is better",
         "seeds": comparison["seeds"],
         "rates": [rate_text(rate) for rate in rates],
-        "summary": [_summary(row, decimals) for row in comparison["summary"]],
+        "summary": [_summary(row, groups, decimals) for row in comparison["summary"]],
         "grid": _grid(comparison, groups, rates, decimals, higher),
         "growth": _growth(comparison),
-        "facts": _facts(comparison),
+        "width": (comparison.get("measured") or {}).get("width"),
+        "layers": _layers(comparison),
+        "legend_titles": [row["title"] for row in comparison["summary"]],
+        "facts": facts(comparison),
         "command": comparison["command"],
         "config": yaml.safe_dump(comparison["config"], sort_keys=False).rstrip(),
         "runs": _runs(cells, decimals),
     }
 
 
-def _summary(row: Mapping[str, Any], decimals: int) -> dict[str, str]:
-    lost = row["diverged"]
+def _summary(
+    row: Mapping[str, Any], groups: Mapping[tuple[str, float], Group], decimals: int
+) -> dict[str, str]:
+    lost, best = row["diverged"], row["best_learning_rate"]
+    part = "" if best is None else _part(groups[row["placement"], float(best)])
     return {
         "title": row["title"],
         "best_rate": rate_text(row["best_learning_rate"]),
-        "score": plus_minus(row["score"], row["interval"], decimals),
+        "score": plus_minus(row["score"], row["interval"], decimals) + part,
         "stable": rate_text(row["largest_stable_rate"]),
         "sensitivity": "–" if row["sensitivity"] is None else f"{row['sensitivity']:.3f}",
         "diverged": f"{lost} of {lost + row['finished']}",
@@ -127,9 +134,15 @@ def _grid(
 
 def _group_text(group: Group, decimals: int) -> str:
     if group.diverged and group.diverged == group.seeds:
-        return "diverged"
+        return f"diverged{_part(group)}"
     text = plus_minus(group.mean, group.interval, decimals)
-    return f"{text} ({group.diverged} of {group.seeds} diverged)" if group.diverged else text
+    lost = f" ({group.diverged} of {group.seeds} diverged)" if group.diverged else ""
+    return f"{text}{lost}{_part(group)}"
+
+
+def _part(group: Group) -> str:
+    """Say how many seeds a number is of, where some have no result yet."""
+    return f" [{group.seeds}/{group.seeds + group.missing}]" if group.missing else ""
 
 
 def _growth(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -145,34 +158,30 @@ def _growth(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
             part["placement"],
             {
                 "title": titles[part["placement"]],
-                "bound": f"x {bounds[-1] / bounds[0]:.2f}" if bounds else "–",
+                "bound": f"× {bounds[-1] / bounds[0]:.2f}" if bounds else "–",
                 "depths": "{} to {}".format(*part["depths"]),
             },
         )
         low, high = part["ratio_range"]
-        interval = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
-        row[part["reading"]] = f"x {part['ratio']:.2f}{interval}"
+        interval = "" if low is None or high is None else f" ({_short(low)} to {_short(high)})"
+        row[part["reading"]] = f"× {part['ratio']:.2f}{interval}"
     return list(rows.values())
 
 
-def _facts(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what is needed to repeat the comparison, and where it was made."""
-    environment, cells = comparison["environment"], comparison["cells"]
-    seconds = sum(cell["seconds"] or 0 for cell in cells)
-    overrides = " ".join(f"--{key} {value}" for key, value in comparison["overrides"].items())
-    known = [(key.replace("_", " "), value) for key, value in environment.items() if _plain(value)]
-    return [
-        ("recipe", str(comparison["recipe"])),
-        ("changed", overrides or "nothing"),
-        ("seeds", ", ".join(str(seed) for seed in comparison["seeds"])),
-        ("runs", f"{len(cells)}, {seconds / 3600:.1f} hours of them in all"),
-        ("made", str(comparison["created"])),
-        *((key, str(value)) for key, value in known),
-    ]
+def _short(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2g}"
 
 
-def _plain(value: Any) -> bool:
-    return isinstance(value, str | int | float) and value not in ("", None)
+def _layers(comparison: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Return each layer's name with the RMS of its output in every placement."""
+    activations = (comparison.get("measured") or {}).get("activations", {})
+    columns = [activations.get(name, {}) for name in comparison["placements"]]
+    names = dict.fromkeys(layer for column in columns for layer in column)
+    return [(layer, [_rms(column.get(layer)) for column in columns]) for layer in names]
+
+
+def _rms(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
 
 
 def _runs(cells: Sequence[Mapping[str, Any]], decimals: int) -> list[dict[str, str]]:

@@ -48,7 +48,7 @@ def draw_curves(comparison: Mapping[str, Any], series: Mapping[str, Series]) -> 
             for name, row in series.items():
                 mine = [c for c in cells if _is(c, name, rate)]
                 for cell in mine:
-                    _draw_curve(plot, axes, row, cell, top)
+                    _draw_curve(plot, axes, row, cell, (low, top))
                 _hover_curve(plot, axes, row, mine, top)
         drawings.append(finish(plot, series))
     return drawings
@@ -58,8 +58,11 @@ def _is(cell: Mapping[str, Any], name: str, rate: float) -> bool:
     return cell["placement"] == name and float(cell["learning_rate"]) == rate
 
 
-def _draw_curve(plot: Plot, axes: Axes, row: Series, cell: Mapping[str, Any], top: float) -> None:
+def _draw_curve(
+    plot: Plot, axes: Axes, row: Series, cell: Mapping[str, Any], shown_losses: tuple[float, float]
+) -> None:
     """Draw one run, and × where it diverged."""
+    low, top = shown_losses
     points = [(step, finite(loss)) for step, loss in cell["curve"]]
     shown = [(step, loss) for step, loss in points if loss is not None]
     thin = shown[:: max(len(shown) // CURVE_POINTS, 1)]
@@ -67,7 +70,11 @@ def _draw_curve(plot: Plot, axes: Axes, row: Series, cell: Mapping[str, Any], to
         [step for step, _ in thin], [loss for _, loss in thin], color=row.light, linewidth=0.9
     )
     if cell.get("diverged_at") is not None and shown:
-        step, height = cell["diverged_at"], min(shown[-1][1], top * 0.97)
+        # Runs often end at the same step: one above the other, each placement can be seen.
+        step, height = (
+            cell["diverged_at"],
+            min(shown[-1][1], top - (1 + row.index) * (top - low) / 16),
+        )
         artists += axes.plot(
             step, height, "x", color=row.light, markersize=5, markeredgewidth=1.5, clip_on=False
         )

@@ -31,8 +31,11 @@ def default_jobs() -> int:
 def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, int], None]) -> bool:
     """Run a sweep with worker processes; return whether every cell is done.
 
-    Ctrl-C lets each worker save its cell before it stops.
+    None is started where every cell is done. Ctrl-C lets each worker save its cell before it stops.
     """
+    cells = sweep.cells()
+    if all(is_done(folder, cell) for cell in cells):
+        return True
     gpus = devices()
     threads = str(max(1, (os.cpu_count() or 1) // max(jobs, 1)))
     commands = [
@@ -42,7 +45,6 @@ def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, in
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
     processes = [subprocess.Popen(command, env=environment) for command in commands]
-    cells = sweep.cells()
     try:
         while any(process.poll() is None for process in processes):
             progress(sum(is_done(folder, cell) for cell in cells), len(cells))

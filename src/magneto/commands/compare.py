@@ -10,7 +10,7 @@ from typing import Any
 from magneto.analysis.compare import collect
 from magneto.analysis.measurements import measure
 from magneto.analysis.report import write_report
-from magneto.analysis.sweep import PLACEMENT, RATE, SEED, Sweep, open_sweep
+from magneto.analysis.sweep import PLACEMENT, RATE, SEED, Sweep, is_done, open_sweep
 from magneto.analysis.workers import default_jobs, run_cluster, run_local
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
@@ -62,7 +62,8 @@ def main(words: Sequence[str]) -> int:
     folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
     open_sweep(folder, sweep)
     report = Reporter()
-    sweep.load(sweep.cells()[0]).build_task().prepare(report)
+    if not all(is_done(folder, cell) for cell in sweep.cells()):
+        sweep.load(sweep.cells()[0]).build_task().prepare(report)
     whole = run(folder, sweep, given, report)
     comparison = plain(collect(folder, sweep, "magneto compare " + shlex.join(words)))
     if not given.no_measurements:
@@ -125,7 +126,9 @@ def table(comparison: dict[str, Any]) -> str:
         for rate in rates:
             row += f"{cell_text(comparison['cells'], summary['placement'], rate):>12}"
         lines.append(row)
-    return "\n".join([*lines, "", *comparison["answer"]])
+    missing = sum(cell["status"] == "missing" for cell in comparison["cells"])
+    note = [f"{missing} of {len(comparison['cells'])} runs have no result yet."] if missing else []
+    return "\n".join([*lines, "", *comparison["answer"], *note])
 
 
 def cell_text(cells: list[dict[str, Any]], placement: str, rate: float) -> str:

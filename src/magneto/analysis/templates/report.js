@@ -15,6 +15,17 @@ for (const button of document.querySelectorAll(".legend button")) {
   });
 }
 
+// On paper everything is open.
+const folds = [...document.querySelectorAll("details")];
+let closed = [];
+addEventListener("beforeprint", () => {
+  closed = folds.filter((fold) => !fold.open);
+  for (const fold of closed) fold.open = true;
+});
+addEventListener("afterprint", () => {
+  for (const fold of closed) fold.open = false;
+});
+
 function clear() {
   tip.hidden = true;
   document.querySelectorAll(".dot").forEach((dot) => dot.remove());
