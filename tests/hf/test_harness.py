@@ -14,6 +14,7 @@ import torch
 pytest.importorskip("lm_eval", reason="needs foundation-transformers[eval]")
 pytest.importorskip("transformers")
 
+from magneto.cli import main
 from magneto.data.in_context import SUITES, Item
 from magneto.data.in_context_files import load_questions, parse_records
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe
@@ -126,7 +127,10 @@ def ours(model: LanguageModel, tokenizer: Any, items: list[Item], shots: int) ->
     return log_likelihoods(model, [texts for texts, _, _ in joined])
 
 
-@pytest.mark.parametrize("real", [False, True], ids=["made-up", "real"])
+@pytest.mark.parametrize(
+    "real",
+    [pytest.param(False, id="made-up"), pytest.param(True, id="real", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", list(YAML))
 def test_scores_are_the_harness_s_own(
     name: str, real: bool, tmp_path: Path, model: LanguageModel, tokenizer: Any,
@@ -199,3 +203,30 @@ def test_questions_are_what_the_harness_s_winogrande_has() -> None:
         assert list(item.contexts) == theirs.doc_to_choice(row)
         assert item.endings[0] == " " + theirs.doc_to_target(row)
         assert item.answer == theirs.doc_to_text(row)
+
+
+def test_the_command_gives_their_tasks_beside_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    rows = made_up("winogrande", 14)
+    text = "\n\n".join(f"{row['sentence']} {n}. " * 40 for n, row in enumerate(rows * 15))
+    (tmp_path / "book.txt").write_text(text)
+    train = f"train causal-lm/tiny --data {tmp_path}/book.txt --out {tmp_path}/run"
+    small = """--model.width 32 --model.layers 2 --model.heads 4 --model.ffn_width 48
+    --data.vocab_size 300 --data.length 256 --training.batch_size 4 --training.steps 1
+    --training.tensorboard false --training.device cpu"""
+    assert main([*train.split(), *small.split()]) == 0
+    folder = write(tmp_path, "winogrande", rows)
+    ask = f"evaluate {tmp_path}/run --include {folder} --shots 0,2 --json --data {folder}/questions"
+    capsys.readouterr()
+    assert main([*f"{ask}.jsonl --tasks winogrande,local_winogrande".split()]) == 0
+    found = json.loads(capsys.readouterr().out)
+    zero, two = found["scores"]
+    assert (zero["items"], two["demonstrations"]) == (10, 2.0)
+    theirs = {shots: found["harness"][shots]["local_winogrande"]["acc,none"] for shots in "02"}
+    # Without demonstrations the two are one question; with them, other ones are drawn.
+    assert theirs["0"] == pytest.approx(zero["by_sum"]["mean"])
+    assert 0 <= theirs["2"] <= 1
+    assert main([*f"{ask}.jsonl --tasks local_winogrande".split()]) == 0
