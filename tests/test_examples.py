@@ -49,6 +49,16 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
     assert sample.startswith("Return the ")
 
 
+def test_peft_lora(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    found = load("peft_lora").main(tmp_path, steps=15)
+    assert found["after"] < found["before"] - 0.3
+    assert found["merged"] == pytest.approx(found["after"], abs=1e-4)
+    assert 0 < found["share"] < 0.25
+    held = {path.name for path in (tmp_path / "adapter").iterdir()}
+    assert "adapter_model.safetensors" in held and "model.safetensors" not in held
+
+
 def test_new_placement() -> None:
     ratios = load("new_placement").main(layers=6)
     assert all(math.isfinite(ratio) and ratio > 0 for ratio in ratios.values())

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from magneto import hf
 from magneto.commands.arguments import Parser, print_json
-from magneto.commands.loading import load_run
-from magneto.commands.text import language_model_run
+from magneto.commands.loading import OpenRun, load_run
+from magneto.config import ConfigError
+from magneto.models.language import LanguageModel
+from magneto.models.masked_language import MaskedLanguageModel
+from magneto.models.text_classification import TextClassifier
+from magneto.models.translation import TranslationModel
 from magneto.training.progress import Reporter
 
 
@@ -16,8 +21,8 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "export",
-        "Write a language model's run for transformers: after `magneto.hf.register()`, "
-        "AutoModelForCausalLM.from_pretrained(DIR) and pipeline load it.",
+        "Write a run's model of text for transformers: after `magneto.hf.register()`, "
+        "from_pretrained(DIR) of the Auto class that is named, and pipeline, load it.",
         "magneto export runs/first first-hf",
     )
     made.add_argument("run", type=Path, help="directory of a run")
@@ -36,10 +41,40 @@ def main(words: Sequence[str]) -> int:
         made.error("say where to write: magneto export RUN DIR")
     overrides = {"training.device": "cpu"}
     opened = load_run(given.run, given.weights, overrides, Reporter(quiet=True))
-    run = language_model_run(opened)
-    hf.export(run.model, run.tokenizer, directory, run.length)
+    name = write(opened, directory)
     if given.json:
-        print_json({"directory": str(directory), "weights": str(opened.weights)})
+        print_json({"directory": str(directory), "weights": str(opened.weights), "auto": name})
     else:
-        print(f"{directory}: load it with magneto.hf.register() and AutoModelForCausalLM")
+        print(f"{directory}: load it with magneto.hf.register() and {name}")
     return 0
+
+
+def write(opened: OpenRun, directory: Path) -> str:
+    """Export a run; return the name of the Auto class that loads it.
+
+    Raises:
+        ConfigError: If transformers has no place for what the run trains.
+    """
+    task: Any = opened.task
+    model, length = opened.model, getattr(opened.recipe.data, "length", 0)
+    if isinstance(model, LanguageModel):
+        return hf.export(model, task.text.tokenizer, directory, length)
+    if isinstance(model, MaskedLanguageModel):
+        return hf.export(model, task.text.tokenizer, directory, length, hf.MASKED)
+    if isinstance(model, TextClassifier):
+        return hf.export(model, task.tokenizer, directory, length, classifier_input(task))
+    if isinstance(model, TranslationModel):
+        return hf.export(model, task.vocabulary, directory, task.data.max_length)
+    raise ConfigError([f"the run's task is {opened.recipe.task}: only models of text are exported"])
+
+
+def classifier_input(task: Any) -> hf.EncoderInput:
+    """Return how a text classification puts its inputs together, and its classes."""
+    between = "{end} {end}" if task.data.separator == "double" else "{end}"
+    return hf.EncoderInput(
+        single="{begin} $A {end}",
+        pair=f"{{begin}} $A {between} $B:1 {{end}}:1",
+        types=task.model.token_types,
+        labels=task.texts.labels,
+        number="number" if task.data.number else "none",
+    )

@@ -16,18 +16,25 @@ if TYPE_CHECKING:
         MagnetoSeq2SeqConfig,
     )
     from magneto.hf.conversion import load, to_transformers
-    from magneto.hf.encoders import MagnetoEncoderModel, MagnetoForMaskedLM
+    from magneto.hf.encoders import (
+        MagnetoEncoderModel,
+        MagnetoForMaskedLM,
+        MagnetoForSequenceClassification,
+    )
     from magneto.hf.generation import Sampling, generate
     from magneto.hf.images import MagnetoForImageClassification
     from magneto.hf.modeling import MagnetoForCausalLM
     from magneto.hf.registration import register
     from magneto.hf.saving import export
     from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
+    from magneto.hf.tokenizer import MASKED, EncoderInput
     from magneto.hf.torch_encoder import from_torch
     from magneto.hf.translation import BeamSearch, Translator
 
 __all__ = [
+    "MASKED",
     "BeamSearch",
+    "EncoderInput",
     "MagnetoConfig",
     "MagnetoEncoderConfig",
     "MagnetoEncoderModel",
@@ -35,6 +42,7 @@ __all__ = [
     "MagnetoForImageClassification",
     "MagnetoForMaskedLM",
     "MagnetoForSeq2SeqLM",
+    "MagnetoForSequenceClassification",
     "MagnetoImageConfig",
     "MagnetoSeq2SeqConfig",
     "Sampling",
@@ -48,7 +56,9 @@ __all__ = [
 ]
 
 _HOME = {
+    "MASKED": "tokenizer",
     "BeamSearch": "translation",
+    "EncoderInput": "tokenizer",
     "MagnetoConfig": "configuration",
     "MagnetoEncoderConfig": "configuration",
     "MagnetoEncoderModel": "encoders",
@@ -56,6 +66,7 @@ _HOME = {
     "MagnetoForImageClassification": "images",
     "MagnetoForMaskedLM": "encoders",
     "MagnetoForSeq2SeqLM": "seq2seq",
+    "MagnetoForSequenceClassification": "encoders",
     "MagnetoImageConfig": "configuration",
     "MagnetoSeq2SeqConfig": "configuration",
     "Sampling": "generation",

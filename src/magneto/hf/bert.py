@@ -6,6 +6,7 @@ from typing import Any
 
 from magneto.hf.layout import Pair, activation, module, require, their_activation
 from magneto.models.masked_language import MaskedLanguageModelConfig
+from magneto.models.text_classification import TextClassifierConfig
 from magneto.models.text_encoder import TextEncoderConfig
 
 
@@ -22,6 +23,13 @@ def ours_masked(config: Any) -> MaskedLanguageModelConfig:
     """Return our configuration with the head that guesses tokens, whose activation is GELU."""
     require(config, hidden_act="gelu")
     return MaskedLanguageModelConfig(**_values(config), tie_embeddings=config.tie_word_embeddings)
+
+
+def ours_classifier(config: Any) -> TextClassifierConfig:
+    """Return our configuration with the head that reads the first feature."""
+    rate = getattr(config, "classifier_dropout", None)
+    rate = config.hidden_dropout_prob if rate is None else rate
+    return TextClassifierConfig(**_values(config), classes=config.num_labels, head_dropout=rate)
 
 
 def _values(config: Any) -> dict[str, Any]:
@@ -50,6 +58,8 @@ def theirs(config: TextEncoderConfig) -> dict[str, Any]:
     }  # fmt: skip
     if isinstance(config, MaskedLanguageModelConfig):
         values["tie_word_embeddings"] = config.tie_embeddings
+    if isinstance(config, TextClassifierConfig):
+        values |= {"num_labels": config.classes, "classifier_dropout": config.head_dropout}
     return values
 
 
@@ -86,6 +96,12 @@ def masked_pairs(config: MaskedLanguageModelConfig) -> list[Pair]:
     if not config.tie_embeddings:
         made.append(Pair("head.vocabulary.weight", ("cls.predictions.decoder.weight",)))
     return made
+
+
+def classifier_pairs(config: TextClassifierConfig) -> list[Pair]:
+    """Return which tensor of a `TextClassifier` is which of a BertForSequenceClassification."""
+    made = prefixed("text_encoder.", pairs(config))
+    return [*made, *module("head.dense", "pooler.dense"), *module("head.answer", "classifier")]
 
 
 def prefixed(prefix: str, made: list[Pair]) -> list[Pair]:

@@ -10,6 +10,7 @@ from transformers import PretrainedConfig
 from magneto.models.image import ImageClassifierConfig
 from magneto.models.language import LanguageModelConfig
 from magneto.models.masked_language import MaskedLanguageModelConfig
+from magneto.models.text_classification import TextClassifierConfig
 from magneto.models.text_encoder import TextEncoderConfig
 from magneto.models.translation import TranslationConfig
 from magneto.nn.config import TransformerConfig
@@ -70,17 +71,28 @@ class MagnetoEncoderConfig(MagnetoConfig):
     model_type = "magneto-encoder"
     shape = MaskedLanguageModelConfig
 
-    # Written out, since transformers gives a subclass without one another `__init__`.
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
+        self.classifier_dropout = values.pop("classifier_dropout", 0.1)
         super().__init__(core, **values)
 
     @classmethod
     def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
         """Return the configuration of a model with a `TextEncoder`; see `MagnetoConfig.of`."""
         assert isinstance(config, TextEncoderConfig)
+        if isinstance(config, TextClassifierConfig):
+            values.setdefault("classifier_dropout", config.head_dropout)
+            if "id2label" not in values:
+                values.setdefault("num_labels", config.classes)
         names = MaskedLanguageModelConfig.__dataclass_fields__
         given = {name: value for name, value in vars(config).items() if name in names}
         return super().of(MaskedLanguageModelConfig(**given), end, **values)
+
+    def classifier_config(self) -> TextClassifierConfig:
+        """Return the configuration of a `TextClassifier`."""
+        names = TextClassifierConfig.__dataclass_fields__
+        given = {k: v for k, v in vars(self.core_config()).items() if k in names}
+        head = {"classes": self.num_labels, "head_dropout": self.classifier_dropout}
+        return TextClassifierConfig(**given, **head)
 
 
 class MagnetoSeq2SeqConfig(MagnetoConfig):

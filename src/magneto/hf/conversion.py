@@ -29,6 +29,7 @@ from magneto.hf.layout import (
 from magneto.models.image import ImageClassifier
 from magneto.models.language import LanguageModel
 from magneto.models.masked_language import MaskedLanguageModel
+from magneto.models.text_classification import TextClassifier
 from magneto.models.text_encoder import TextEncoder
 from magneto.models.translation import TranslationModel
 
@@ -95,6 +96,10 @@ FORMATS = (
         absent=r"^cls\.predictions\.bias$",
     ),
     Format(
+        "bert", "BertConfig", ("BertForSequenceClassification",), TextClassifier,
+        bert.ours_classifier, bert.theirs, bert.classifier_pairs, "bert.", "position_ids$",
+    ),
+    Format(
         "bart", "BartConfig", ("BartForConditionalGeneration", "BartModel"), TranslationModel,
         bart.ours, bart.theirs, bart.pairs, ignored=r"^lm_head|embed_tokens",
     ),
@@ -124,8 +129,9 @@ def load(source: str | Path | nn.Module) -> nn.Module:
             ViT, Kosmos-2 (its text model).
 
     Returns:
-        A `LanguageModel`, a `TextEncoder`, a `MaskedLanguageModel`, a `TranslationModel` or an
-        `ImageClassifier`. Heads of other kinds are left behind. Dropout rates come along.
+        A `LanguageModel`, `TextEncoder`, `MaskedLanguageModel`, `TextClassifier`,
+        `TranslationModel` or `ImageClassifier`. Heads of other kinds are left behind. Dropout rates
+        come along.
 
     Raises:
         ValueError: If there is no counterpart for the architecture or one of its options.

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    SequenceClassifierOutput,
+)
 from transformers.utils.generic import can_return_tuple
 
 from magneto.hf.configuration import MagnetoEncoderConfig
 from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, divided, hidden_states, refuse
 from magneto.models.language import cross_entropy
 from magneto.models.masked_language import MaskedLanguageHead, MaskedLanguageModel
+from magneto.models.text_classification import ClassificationHead, TextClassifier
 from magneto.models.text_encoder import TextEncoder
 
 
@@ -80,6 +85,15 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
         self.head: MaskedLanguageHead = model.head
         self.ready()
 
+    def head_module(self) -> nn.Module:
+        """Return the head."""
+        return self.head
+
+    def draw_head(self) -> nn.Module:
+        """Return a new head."""
+        config = self.config.core_config()
+        return MaskedLanguageHead(config, config.vocab_size)
+
     def get_output_embeddings(self) -> nn.Module:
         """Return the output projection."""
         return self.head.vocabulary
@@ -118,3 +132,58 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
             summed = cross_entropy(logits, labels, nn.Identity(), chunk=0)
             loss = divided(summed.total, summed.count, num_items_in_batch)
         return MaskedLMOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
+
+
+class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
+    """A `TextClassifier`: its text encoder in `self.core`, its head in `self.classifier`.
+
+    It also loads a directory without such a head, a masked language model's: the head is then new.
+    """
+
+    def __init__(self, config: MagnetoEncoderConfig, model: TextClassifier | None = None) -> None:
+        super().__init__(config)
+        if model is None:
+            self.core = TextEncoder(config.core_config())
+            self.classifier: ClassificationHead = self.draw_head()
+        else:
+            self.core, self.classifier = model.text_encoder, model.head
+        self.ready()
+
+    def head_module(self) -> nn.Module:
+        """Return the head."""
+        return self.classifier
+
+    def draw_head(self) -> ClassificationHead:
+        """Return a new head."""
+        config: Any = self.config
+        return ClassificationHead(config.hidden_size, config.num_labels, config.classifier_dropout)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **others: Any,
+    ) -> SequenceClassifierOutput:
+        """Return one row of logits per text, and with labels the mean loss.
+
+        Args:
+            input_ids: (batch, length).
+            attention_mask: (batch, length), 1 or True for real tokens.
+            token_type_ids: (batch, length), all 0 if not given.
+            labels: (batch,) classes, or numbers: as `config.problem_type` says.
+            **others: `output_hidden_states`, and arguments that change no number.
+
+        Raises:
+            ValueError: For embeddings or positions of the caller's own: there is no place for them.
+        """
+        encoded = self.encode(input_ids, attention_mask, token_type_ids, others)
+        logits = self.classifier(encoded.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=encoded.hidden_states
+        )

@@ -24,7 +24,7 @@ ACTIVATIONS = {
 # Say how a model is trained, or where its numbers lie, not what it computes.
 FREE = {
     "init", "loss_chunk", "residual_dtype", "checkpoint_activations", "drop_path", "rotary_base",
-    "label_smoothing", "layers",
+    "label_smoothing", "layers", "pretrained",
 }  # fmt: skip
 
 

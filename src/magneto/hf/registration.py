@@ -9,6 +9,7 @@ from transformers import (
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
 )
 
 from magneto.hf.configuration import (
@@ -17,7 +18,11 @@ from magneto.hf.configuration import (
     MagnetoImageConfig,
     MagnetoSeq2SeqConfig,
 )
-from magneto.hf.encoders import MagnetoEncoderModel, MagnetoForMaskedLM
+from magneto.hf.encoders import (
+    MagnetoEncoderModel,
+    MagnetoForMaskedLM,
+    MagnetoForSequenceClassification,
+)
 from magneto.hf.images import MagnetoForImageClassification
 from magneto.hf.modeling import MagnetoForCausalLM
 from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
@@ -27,6 +32,11 @@ MODELS = (
     (AutoModelForCausalLM, MagnetoConfig, MagnetoForCausalLM),
     (AutoModel, MagnetoEncoderConfig, MagnetoEncoderModel),
     (AutoModelForMaskedLM, MagnetoEncoderConfig, MagnetoForMaskedLM),
+    (
+        AutoModelForSequenceClassification,
+        MagnetoEncoderConfig,
+        MagnetoForSequenceClassification,
+    ),
     (AutoModelForSeq2SeqLM, MagnetoSeq2SeqConfig, MagnetoForSeq2SeqLM),
     (AutoModelForImageClassification, MagnetoImageConfig, MagnetoForImageClassification),
 )

@@ -18,14 +18,25 @@ from magneto.hf.configuration import (
     MagnetoImageConfig,
     MagnetoSeq2SeqConfig,
 )
-from magneto.hf.encoders import MagnetoEncoderModel, MagnetoForMaskedLM
+from magneto.hf.encoders import (
+    MagnetoEncoderModel,
+    MagnetoForMaskedLM,
+    MagnetoForSequenceClassification,
+)
 from magneto.hf.images import MagnetoForImageClassification
 from magneto.hf.modeling import MagnetoForCausalLM
 from magneto.hf.registration import register
 from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
+from magneto.hf.tokenizer import (
+    EncoderInput,
+    encoder_tokenizer,
+    transformers_tokenizer,
+    translation_tokenizer,
+)
 from magneto.models.image import ImageClassifier
 from magneto.models.language import LanguageModel
 from magneto.models.masked_language import MaskedLanguageModel
+from magneto.models.text_classification import TextClassifier
 from magneto.models.text_encoder import TextEncoder
 from magneto.models.translation import TranslationModel
 
@@ -33,6 +44,7 @@ WRAPPERS: dict[type[nn.Module], tuple[type[MagnetoConfig], type[PreTrainedModel]
     LanguageModel: (MagnetoConfig, MagnetoForCausalLM),
     TextEncoder: (MagnetoEncoderConfig, MagnetoEncoderModel),
     MaskedLanguageModel: (MagnetoEncoderConfig, MagnetoForMaskedLM),
+    TextClassifier: (MagnetoEncoderConfig, MagnetoForSequenceClassification),
     TranslationModel: (MagnetoSeq2SeqConfig, MagnetoForSeq2SeqLM),
     ImageClassifier: (MagnetoImageConfig, MagnetoForImageClassification),
 }
@@ -40,6 +52,7 @@ AUTO = {
     "MagnetoForCausalLM": "AutoModelForCausalLM",
     "MagnetoEncoderModel": "AutoModel",
     "MagnetoForMaskedLM": "AutoModelForMaskedLM",
+    "MagnetoForSequenceClassification": "AutoModelForSequenceClassification",
     "MagnetoForSeq2SeqLM": "AutoModelForSeq2SeqLM",
     "MagnetoForImageClassification": "AutoModelForImageClassification",
 }
@@ -72,6 +85,10 @@ def unwrap(wrapped: Any) -> nn.Module:
         model = MaskedLanguageModel(wrapped.config.core_config())
         model.text_encoder, model.head = wrapped.core, wrapped.head
         return model.eval()
+    if isinstance(wrapped, MagnetoForSequenceClassification):
+        classifier = TextClassifier(wrapped.config.classifier_config())
+        classifier.text_encoder, classifier.head = wrapped.core, wrapped.classifier
+        return classifier.eval()
     return wrapped.core
 
 
@@ -96,15 +113,18 @@ def whole_directory(directory: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def export(model: nn.Module, tokenizer: Any, directory: Path, length: int) -> str:
+def export(
+    model: nn.Module, tokenizer: Any, directory: Path, length: int, how: EncoderInput | None = None
+) -> str:
     """Write config.json, model.safetensors and the tokenizer, all or nothing.
 
     Args:
         model: In fp32, on the CPU.
-        tokenizer: Of `magneto.data.tokenizer`; one with a tokenizer.json is written for
-            transformers too.
+        tokenizer: Of `magneto.data.tokenizer`, a translation model's of `magneto.data.vocabulary`;
+            one with a tokenizer.json is written for transformers too.
         directory: Where; must not exist, or be empty.
         length: Tokens the model was trained on, told to the tokenizer.
+        how: How an encoder's input is put together, and its classes; None for a decoder.
 
     Returns:
         The name of the Auto class that loads it.
@@ -113,64 +133,19 @@ def export(model: nn.Module, tokenizer: Any, directory: Path, length: int) -> st
         FileExistsError: If the directory is not empty.
     """
     register()
-    encodes = isinstance(model, MaskedLanguageModel | TextEncoder)
     special: dict[str, Any] = {}
-    if encodes:
-        special = {"bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad}
+    if how is not None:
+        special = {"bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad, **how.values()}
     with whole_directory(directory) as aside:
         wrapped = wrap(model, tokenizer.end, **special)
         wrapped.save_pretrained(aside)
         tokenizer.save(aside)
-        made = encoder_tokenizer if encodes else transformers_tokenizer
-        fast = made(tokenizer, length)
+        if isinstance(model, TranslationModel):
+            fast = translation_tokenizer(tokenizer, length)
+        elif how is None:
+            fast = transformers_tokenizer(tokenizer, length)
+        else:
+            fast = encoder_tokenizer(tokenizer, length, how)
         if fast is not None:
             fast.save_pretrained(aside)
     return AUTO[type(wrapped).__name__]
-
-
-def transformers_tokenizer(tokenizer: Any, length: int) -> Any:
-    """Return a PreTrainedTokenizerFast that pads on the left; None without a tokenizer.json."""
-    end = _name(tokenizer, tokenizer.end)
-    if end is None:
-        return None
-    return _fast(tokenizer.inner, length, "left", bos_token=end, eos_token=end, pad_token=end)
-
-
-def encoder_tokenizer(tokenizer: Any, length: int) -> Any:
-    """Return a PreTrainedTokenizerFast that begins each text as in training, or None."""
-    end, begin = (_name(tokenizer, number) for number in (tokenizer.end, tokenizer.begin))
-    if end is None or begin is None:
-        return None
-    from tokenizers import Tokenizer
-    from tokenizers.processors import TemplateProcessing
-
-    inner = Tokenizer.from_str(tokenizer.inner.to_str())
-    inner.post_processor = TemplateProcessing(
-        single=f"{begin} $A",
-        pair=f"{begin} $A {end} $B",
-        special_tokens=[(begin, tokenizer.begin), (end, tokenizer.end)],
-    )
-    names = {"pad_token": _name(tokenizer, tokenizer.pad), "eos_token": end, "bos_token": begin}
-    if tokenizer.mask is not None:
-        names["mask_token"] = _name(tokenizer, tokenizer.mask)
-    return _fast(inner, length, "right", **names)
-
-
-def _name(tokenizer: Any, number: int) -> str | None:
-    inner = getattr(tokenizer, "inner", None)
-    return (
-        inner.id_to_token(number) if inner is not None and hasattr(inner, "id_to_token") else None
-    )
-
-
-def _fast(inner: Any, length: int, side: str, **names: str | None) -> Any:
-    from transformers import PreTrainedTokenizerFast
-
-    return PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        model_max_length=length,
-        padding_side=side,
-        # Without this it adds token_type_ids, which these models have no use for.
-        model_input_names=["input_ids", "attention_mask"],
-        **names,
-    )

@@ -1,7 +1,7 @@
-"""What all our transformers models share: no initialisation of theirs, and their switches.
+"""What all our transformers models share: our initialisation, and their switches.
 
-All arithmetic is the core's. `_init_weights` does nothing, since a core is initialised already, and
-transformers' own initialisation would erase the placement's gains.
+All arithmetic is the core's. A core is initialised when it is built, and transformers' own
+initialisation would erase the placement's gains: `_init_weights` draws only what is new.
 """
 
 from __future__ import annotations
@@ -29,13 +29,57 @@ class MagnetoPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     supports_gradient_checkpointing = True
 
+    built = False
+
     def ready(self) -> None:
         """Finish construction: tied weights, the attention asked for."""
         self.post_init()
+        self.built = True
         self._use_attention()
 
+    def head_module(self) -> nn.Module | None:
+        """Return the head that a directory of another class may lack, if there is one."""
+        return None
+
+    def draw_head(self) -> nn.Module:
+        """Return a new head."""
+        raise NotImplementedError
+
     def _init_weights(self, module: nn.Module) -> None:
-        """Leave the core's initialisation alone."""
+        """Draw a head that a directory did not bring, and the rows of a table that grew.
+
+        Raises:
+            ValueError: If the directory lacks anything else.
+        """
+        if not self.built:
+            return
+        if all(module is not own for own in self.modules()):
+            self._draw_table(module)
+        tied = {id(parameter) for parameter in self._tied_parameters()}
+        lacking = {
+            name: parameter
+            for name, parameter in module.named_parameters(recurse=False)
+            if not getattr(parameter, "_is_hf_initialized", False) and id(parameter) not in tied
+        }
+        if not lacking:
+            return
+        head = self.head_module()
+        inside = {} if head is None else {part: name for name, part in head.named_modules()}
+        if module not in inside:
+            raise ValueError(f"the weights lack {next(iter(lacking))} of a {type(module).__name__}")
+        drawn = dict(self.draw_head().get_submodule(inside[module]).named_parameters())
+        for name, parameter in lacking.items():
+            parameter.data.copy_(drawn[name])
+
+    def _draw_table(self, table: nn.Module) -> None:
+        for name, parameter in table.named_parameters():
+            nn.init.zeros_(parameter) if name == "bias" else nn.init.normal_(
+                parameter, std=parameter.shape[-1] ** -0.5
+            )
+            parameter._is_hf_initialized = True  # type: ignore[attr-defined]
+
+    def _tied_parameters(self) -> Iterator[nn.Parameter]:
+        return (self.get_parameter(name) for name in self.all_tied_weights_keys)
 
     def set_attn_implementation(
         self, attn_implementation: str | dict[str, str], allow_all_kernels: bool = False

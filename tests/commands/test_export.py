@@ -1,0 +1,142 @@
+"""`magneto export`: the Auto class and pipeline give what our own model gives."""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import hf  # noqa: E402
+from magneto.cli import main  # noqa: E402
+from magneto.commands.export import write  # noqa: E402
+from magneto.commands.loading import OpenRun, load_run  # noqa: E402
+from magneto.config import ConfigError  # noqa: E402
+from magneto.training.progress import Reporter  # noqa: E402
+
+TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
+--training.tensorboard false --training.device cpu --model.width 32 --model.heads 4
+--model.ffn_width 48""".split()  # noqa: SIM905
+WORDS = """the cat sat on a mat while two old dogs ran after one red ball near our
+blue door""".split()  # noqa: SIM905
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export")
+    os.environ["MAGNETO_CACHE"] = str(folder / "cache")
+    return folder
+
+
+def sentence(number: int, words: int = 8) -> str:
+    return " ".join(WORDS[(number * 7 + place * (1 + number % 5)) % 18] for place in range(words))
+
+
+def exported(place: Path, name: str, recipe: str, data: Path, *words: str) -> tuple[OpenRun, Path]:
+    run, out = place / name, place / f"{name}-hf"
+    train = ["train", recipe, "--data", str(data), "--out", str(run), *TRAINING, *words]
+    with torch.enable_grad():
+        assert main(train) == 0
+    assert main(["export", str(run), str(out)]) == 0
+    return load_run(run, "auto", {"training.device": "cpu"}, Reporter(quiet=True)), out
+
+
+@torch.no_grad()
+def test_masked_language_model(place: Path, capsys) -> None:
+    text = place / "text.jsonl"
+    rows = (" ".join(sentence(number + k) for k in range(12)) for number in range(60))
+    text.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    small = ["--model.layers", "1", "--data.length", "24", "--data.vocab_size", "300"]
+    opened, out = exported(place, "masked", "masked-lm/tiny", text, *small)
+    assert "AutoModelForMaskedLM" in capsys.readouterr().out
+    hf.register()
+    words = transformers.AutoTokenizer.from_pretrained(out)
+    task: Any = opened.task
+    ours = task.text.tokenizer
+    ids = words("the cat sat", return_tensors="pt")["input_ids"]
+    assert ids.tolist() == [[ours.begin, *ours.encode(["the cat sat"])[0]]]
+    loaded = transformers.AutoModelForMaskedLM.from_pretrained(out).eval()
+    assert torch.equal(loaded(ids).logits, opened.model(ids))
+
+    pipe = transformers.pipeline("fill-mask", model=str(out), top_k=3)
+    guesses = pipe(f"the cat {words.mask_token} on a mat")
+    before, after = ours.encode(["the cat ", " on a mat"])
+    row = [ours.begin, *before, ours.mask, *after]
+    shares = opened.model(torch.tensor([row]))[0, 1 + len(before)].softmax(-1)
+    assert [guess["token"] for guess in guesses] == shares.topk(3).indices.tolist()
+    assert guesses[0]["score"] == pytest.approx(shares.max().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "types"), [("pair", 2), ("pair", 0), ("single", 0)])
+@torch.no_grad()
+def test_text_classifier(place: Path, kind: str, types: int, capsys) -> None:
+    name = f"{kind}-{types}"
+    rows = [
+        {"text": sentence(n), "other": sentence(n + n % 3), "label": ["no", "yes", "maybe"][n % 3]}
+        for n in range(120)
+    ]
+    data = place / f"{name}.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    small = ["--model.layers", "1", "--model.token_types", str(types), "--data.vocab_size", "300"]
+    if kind == "pair":
+        small += ["--data.pair_column", "other"]
+    opened, out = exported(place, name, "text-classification/tiny", data, *small)
+    assert "AutoModelForSequenceClassification" in capsys.readouterr().out
+    task: Any = opened.task
+    examples = next(iter(task.validation.values()))
+    batch = task._batch(examples, list(range(4)))
+    shown = next(iter(task.texts.validation.values()))[:4]
+
+    hf.register()
+    words = transformers.AutoTokenizer.from_pretrained(out)
+    pairs = [row.pair for row in shown] if kind == "pair" else None
+    given = words([row.text for row in shown], pairs, padding=True, return_tensors="pt")
+    assert torch.equal(given["input_ids"], batch["tokens"])
+    assert torch.equal(given["attention_mask"].bool(), batch["mask"])
+    assert ("token_type_ids" in given) == (types > 1)
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
+    expected = task._answers(opened.model, batch)
+    assert torch.equal(loaded(**given).logits, expected)
+
+    pipe = transformers.pipeline("text-classification", model=str(out), top_k=None)
+    text: Any = shown[0].text
+    text = {"text": text, "text_pair": shown[0].pair} if pairs else text
+    answers = {answer["label"]: answer["score"] for answer in pipe([text])[0]}
+    shares = expected[0].softmax(-1).tolist()
+    assert answers == pytest.approx(dict(zip(task.texts.labels, shares, strict=True)), rel=1e-4)
+
+
+@torch.no_grad()
+def test_translation(place: Path, capsys) -> None:
+    for language, shift in (("en", 0), ("de", 5)):
+        lines = (sentence(number + shift, 5) for number in range(200))
+        (place / f"text.{language}").write_text("\n".join(lines) + "\n")
+    small = """--model.encoder_layers 1 --model.decoder_layers 1 --data.vocab_size 300
+    --data.languages null --data.max_length 24 --data.group_tokens 256""".split()  # noqa: SIM905
+    opened, out = exported(place, "translation", "translation/tiny", place / "text", *small)
+    assert "AutoModelForSeq2SeqLM" in capsys.readouterr().out
+    task: Any = opened.task
+    hf.register()
+    words = transformers.AutoTokenizer.from_pretrained(out)
+    source = task.vocabulary.encode_source(["the cat sat"], "de")[0]
+    given = words("<2de> the cat sat", return_tensors="pt")
+    assert given["input_ids"].tolist() == [source]
+    loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(out).eval()
+    target = torch.tensor([[task.vocabulary.end, *source[1:4]]])
+    found = loaded(**given, decoder_input_ids=target).logits
+    assert torch.equal(found, opened.model(given["input_ids"], target))
+    written = loaded.generate(**given, max_new_tokens=6, do_sample=False, num_beams=2)
+    assert written[0, 0] == task.vocabulary.end and written.shape[1] <= 7
+
+
+def test_other_models_are_refused(tmp_path: Path) -> None:
+    opened: Any = SimpleNamespace(
+        model=torch.nn.Linear(1, 1), task=None, recipe=SimpleNamespace(task="sorting", data=None)
+    )
+    with pytest.raises(ConfigError, match="task is sorting: only models of text are exported"):
+        write(opened, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
