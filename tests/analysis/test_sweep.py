@@ -41,7 +41,7 @@ def outcomes(folder: Path, grid: Sweep) -> dict[str, dict]:
 
 def command(folder: Path, *more: str) -> list[str]:
     words = ["compare", "image-classification/tiny", "--placements", "pre,sub"]
-    words += ["--lrs", "1e-3,1e-2", "--jobs", "2", "--out", str(folder), *more]
+    words += ["--lrs", "1e-3,1e-2", "--jobs", "2", "--out", str(folder), "--no-measurements", *more]
     for key, value in SMALL.items():
         words += [f"--{key}", str(value)]
     return words
@@ -135,13 +135,20 @@ def test_two_machines_share_a_folder(tmp_path: Path) -> None:
         assert len(json.loads((run / "environment.json").read_text())) == 1, "it was run twice"
 
 
-def test_compare_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_compare_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main([*command(tmp_path / "grid"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["complete"] and found["learning_rates"] == [1e-3, 1e-2]
     assert {row["placement"] for row in found["summary"]} == {"pre", "sub"}
+    page = tmp_path / "grid" / "report.html"
+    assert found["report"] == str(page) and str(tmp_path) not in page.read_text()
+    page.unlink()
+    monkeypatch.setattr("subprocess.Popen", None)  # nothing is left to run
     assert main(command(tmp_path / "grid")) == 0
-    assert "Pre-LN" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Pre-LN" in said and str(page) in said and page.is_file()
     comparison = json.loads((tmp_path / "grid" / "comparison.json").read_text())
     assert len(comparison["cells"]) == 4 and comparison["cells"][0]["curve"]
 
