@@ -62,6 +62,10 @@ def test_masked_language_model(place: Path, capsys) -> None:
     loaded = transformers.AutoModelForMaskedLM.from_pretrained(out).eval()
     assert torch.equal(loaded(ids).logits, opened.model(ids))
 
+    features = transformers.pipeline("feature-extraction", model=str(out))("the cat sat")
+    expected = opened.model.text_encoder(ids)[0]
+    assert (torch.tensor(features[0]) - expected).abs().max() <= 1e-5
+
     pipe = transformers.pipeline("fill-mask", model=str(out), top_k=3)
     guesses = pipe(f"the cat {words.mask_token} on a mat")
     before, after = ours.encode(["the cat ", " on a mat"])

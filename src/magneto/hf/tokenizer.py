@@ -48,8 +48,7 @@ def transformers_tokenizer(tokenizer: Any, length: int) -> Any:
     end = _name(tokenizer, tokenizer.end)
     if end is None:
         return None
-    ends = {"bos_token": end, "eos_token": end, "pad_token": end}
-    return _fast(tokenizer.inner, length, "left", **ends)
+    return _fast(tokenizer.inner, length, "left", bos_token=end, eos_token=end, pad_token=end)
 
 
 def encoder_tokenizer(tokenizer: Any, length: int, how: EncoderInput) -> Any:
