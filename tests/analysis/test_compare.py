@@ -58,6 +58,23 @@ def test_answer_names_noise_and_failure() -> None:
     assert "Pre-LN in 3 of 6" in text
 
 
+def test_answer_says_how_far_behind_each_is() -> None:
+    near, far = cells("pre", {1e-3: [3.1, 3.3]}), cells("post", {1e-3: [9.0, 9.001]})
+    sub = cells("sub", {1e-3: [3.0, 3.001]})
+    known = [summarise(sub + near + far, name, False) for name in ("post", "pre", "sub")]
+    text = " ".join(answer(known, False, "loss"))
+    assert "Within noise of it: Pre-LN (0.2 higher). Beyond noise: Post-LN (6 higher)." in text
+    single = [*known[:1], summarise(cells("pre", {1e-3: [4.0]}), "pre", False), *known[2:]]
+    assert "Behind it: Pre-LN (1 higher)." in " ".join(answer(single, False, "loss"))
+
+
+def test_equal_numbers_of_diverged_runs_are_told_once() -> None:
+    table: dict[float, list[float | None]] = {1e-3: [3.0, 3.1], 1.0: [None, None]}
+    both = cells("pre", table) + cells("sub", table)
+    summaries = [summarise(both, name, False) for name in ("pre", "sub")]
+    assert "Runs diverged: 2 of 4 each." in answer(summaries, False, "loss")
+
+
 def test_one_seed_is_not_told_from_noise() -> None:
     single = cells("pre", {1e-3: [4.0]}) + cells("sub", {1e-3: [3.0]})
     summaries = [summarise(single, name, False) for name in ("pre", "sub")]

@@ -146,7 +146,7 @@ def test_page_says_the_answer_first_and_all_numbers(made: Path) -> None:
     assert "2 of 12" not in words and "2 of 18 runs have no result yet" in words
     for said in ("5.020 ± 0.127", "6.420 (1 of 2 diverged)", "3 of 6",
                  "at step 67: the loss is nan",
-                 "× 4.00 (3.5 to 4.5)", "2.13.0, 2.14.0", "abc123", "--model.layers 24",
+                 "× 4.00 (3.50 to 4.50)", "2.13.0, 2.14.0", "abc123", "--model.layers 24",
                  "16 of 18; 2.7 minutes", "A <new> & odd row", "width 48",
                  "decoder.layers.23"):  # fmt: skip
         assert said in words, said

@@ -176,11 +176,7 @@ def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) ->
         f"{first.title} is best here: {metric} {plus_minus(first)} "
         f"at learning rate {first.best_learning_rate:g}."
     ]
-    tied = [f"{s.title} ({behind(first, s)})" for s in ranked[1:] if within_noise(first, s)]
-    if tied:
-        sentences.append(f"Within noise of it: {', '.join(tied)}.")
-    elif len(ranked) > 1:
-        sentences.append(f"The next, {ranked[1].title}, is {behind(first, ranked[1])}.")
+    sentences += distances(first, ranked[1:])
     if first.interval is None and len(ranked) > 1:
         sentences.append("One seed each: no difference here can be told from noise.")
     rates = [s.largest_stable_rate for s in summaries if s.largest_stable_rate is not None]
@@ -189,6 +185,9 @@ def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) ->
     lost = [
         f"{s.title} in {s.diverged} of {s.diverged + s.finished}" for s in summaries if s.diverged
     ]
+    counts = {(s.diverged, s.finished) for s in summaries}
+    if lost and len(counts) == 1 and len(lost) > 1:
+        lost = [f"{summaries[0].diverged} of {summaries[0].diverged + summaries[0].finished} each"]
     sentences.append(f"Runs diverged: {', '.join(lost)}." if lost else "No run diverged.")
     never = [s.title for s in summaries if s.score is None]
     if never:
@@ -207,6 +206,17 @@ def plus_minus(summary: Summary) -> str:
     """Write a score with its interval."""
     interval = "" if summary.interval is None else f" ± {summary.interval:.2g}"
     return f"{summary.score:.4g}{interval}"
+
+
+def distances(first: Summary, others: Sequence[Summary]) -> list[str]:
+    """Say how far the others are from the best: within noise, beyond it, or nobody can tell."""
+    groups: dict[str, list[str]] = {"Within noise of it": [], "Beyond noise": [], "Behind it": []}
+    for other in others:
+        unsure = first.interval is None or other.interval is None
+        beyond = "Behind it" if unsure else "Beyond noise"
+        where = "Within noise of it" if within_noise(first, other) else beyond
+        groups[where].append(f"{other.title} ({behind(first, other)})")
+    return [f"{where}: {', '.join(names)}." for where, names in groups.items() if names]
 
 
 def behind(first: Summary, second: Summary) -> str:

@@ -169,7 +169,7 @@ def _growth(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _short(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2g}"
+    return f"{value:.0f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def _layers(comparison: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
