@@ -18,6 +18,18 @@ from magneto.models.language import IGNORED, cross_entropy
 from magneto.models.translation import TranslationModel
 
 
+def source_mask(attention_mask: Tensor | None) -> Tensor | None:
+    """Return transformers' mask as a boolean one; None while generating, if nothing is padding.
+
+    Attention without a mask is faster. To look costs a wait for the device, so that it is not done
+    in training.
+    """
+    mask = as_mask(attention_mask)
+    if mask is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return mask
+    return None if bool(mask.all()) else mask
+
+
 class SourceEncoder(nn.Module):
     """What reads the source, as `generate` calls it."""
 
@@ -34,7 +46,7 @@ class SourceEncoder(nn.Module):
         refuse(others, "inputs_embeds", "position_ids")
         encoder = self.core.transformer.encoder
         with hidden_states(encoder, bool(others.get("output_hidden_states"))) as states:
-            features = self.core.encode(input_ids, as_mask(attention_mask))
+            features = self.core.encode(input_ids, source_mask(attention_mask))
         return BaseModelOutput(
             last_hidden_state=features,  # type: ignore[arg-type]
             hidden_states=tuple(states) or None,  # type: ignore[arg-type]
@@ -149,7 +161,7 @@ class MagnetoForSeq2SeqLM(MagnetoPreTrainedModel, GenerationMixin):
                 decoder_input_ids,
                 memory,
                 as_mask(decoder_attention_mask),
-                as_mask(attention_mask),
+                source_mask(attention_mask),
                 growing(past_key_values),
             )
         return Seq2SeqLMOutput(

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from magneto.nn.cache import Cache
 from magneto.nn.config import TransformerConfig
 from magneto.nn.mask import Mask
-from magneto.nn.norm import optional_norm
+from magneto.nn.norm import Nothing, optional_norm
 from magneto.nn.position import build_logits
 from magneto.theory.placement import Sublayer
 
@@ -98,7 +98,7 @@ class Attention(nn.Module):
 
     def _head_scale(self, config: TransformerConfig, position: str) -> nn.Module:
         here = config.row.head_scale == position and self.sublayer == "self_attention"
-        return HeadScale(config.heads, config.head_width) if here else nn.Identity()
+        return HeadScale(config.heads, config.head_width) if here else Nothing()
 
     def split(self, x: Tensor) -> Tensor:
         """(B, T, heads * D) to (B, heads, T, D)."""

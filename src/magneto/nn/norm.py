@@ -26,6 +26,18 @@ class RMSNorm(nn.RMSNorm):
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps).type_as(x)
 
 
+class Nothing(nn.Identity):
+    """What fills an empty slot.
+
+    Called past `nn.Module`'s machinery, so that hooks on it do not run: most slots are empty, and
+    decoding token by token would spend some percent of its time there.
+    """
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return x
+
+
 def build_norm(kind: NormKind, width: int, config: TransformerConfig) -> nn.Module:
     """Build a norm of `kind` over `width` features, with the configuration's epsilon and bias."""
     if kind == "rmsnorm":
@@ -34,5 +46,5 @@ def build_norm(kind: NormKind, width: int, config: TransformerConfig) -> nn.Modu
 
 
 def optional_norm(present: bool, width: int, config: TransformerConfig) -> nn.Module:
-    """Build the configuration's norm where a slot holds one, the identity where it is empty."""
-    return build_norm(config.norm, width, config) if present else nn.Identity()
+    """Build the configuration's norm where a slot holds one, `Nothing` where it is empty."""
+    return build_norm(config.norm, width, config) if present else Nothing()

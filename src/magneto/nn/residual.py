@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.nn.config import TransformerConfig
-from magneto.nn.norm import optional_norm
+from magneto.nn.norm import Nothing, optional_norm
 from magneto.theory.depth import Depth
 from magneto.theory.placement import Sublayer
 
@@ -41,8 +41,8 @@ class Residual(nn.Module):
         self.before = optional_norm("before" in slots, config.width, config)
         self.branch = optional_norm("branch" in slots, config.width, config)
         self.after = optional_norm("after" in slots, config.width, config)
-        self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
-        self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout) if config.dropout else Nothing()
+        self.drop_path = DropPath(drop_path) if drop_path else Nothing()
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Join the branch's output y to the residual stream x, both (batch, length, width)."""

@@ -14,7 +14,7 @@ from magneto.nn.config import TransformerConfig
 from magneto.nn.feed_forward import FeedForward
 from magneto.nn.init import initialize
 from magneto.nn.mask import Mask, build_mask, build_memory_mask, position_index
-from magneto.nn.norm import build_norm, optional_norm
+from magneto.nn.norm import Nothing, build_norm, optional_norm
 from magneto.nn.position import build_positions
 from magneto.nn.residual import Residual
 from magneto.theory.depth import Depth, Stack
@@ -106,7 +106,7 @@ class LayerStack(nn.Module):
         self.causal = stack == "decoder"
         self.position_embedding = build_positions(config, bidirectional=not self.causal)
         self.input_norm = (
-            nn.Identity()
+            Nothing()
             if config.input_norm == "none"
             else build_norm(config.input_norm, config.width, config)
         )
