@@ -66,7 +66,7 @@ gpu: $(VENV)/.stamp-dev ## tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS)
 
 demo: $(VENV)/.stamp-core ## which placement, at which learning rate? a comparison and its report (10 minutes in all)
-	$(BIN)/magneto compare $(TASK)/tiny $(DEMO_GRID) $(DEMO_ARGS) --out $(DEMO)
+	$(ONE_THREAD) $(BIN)/magneto compare $(TASK)/tiny $(DEMO_GRID) $(DEMO_ARGS) --out $(DEMO)
 
 demo-all: ## the demo of every task, one after the other
 	@for task in $(TASKS); do $(MAKE) --no-print-directory demo TASK=$$task || exit 1; done

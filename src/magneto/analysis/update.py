@@ -9,7 +9,8 @@ moves when the step is taken on a batch's cross-entropy. The two grow differentl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from statistics import fmean, linear_regression, stdev
 from typing import Literal
@@ -219,12 +220,24 @@ def measure_growth(
     cells = [(p, depth, seed) for p in placements for depth in depths for seed in seeds]
     done, total = 0, sum(depth for _, depth, _ in cells)
     updates = []
-    for placement, depth, seed in cells:
-        cell = replace(config, placement=placement, layers=depth)
-        updates += measure_update(cell, stack=stack, samples=samples, seed=seed)
-        done += depth
-        progress(done, total)
+    with one_thread():
+        for placement, depth, seed in cells:
+            cell = replace(config, placement=placement, layers=depth)
+            updates += measure_update(cell, stack=stack, samples=samples, seed=seed)
+            done += depth
+            progress(done, total)
     return updates
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch to one thread: for matrices this small, more only wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def growth(updates: Sequence[Update]) -> list[Growth]:
