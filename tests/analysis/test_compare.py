@@ -1,11 +1,14 @@
 """What is concluded from a grid, on grids whose answer is known."""
 
+import json
 import math
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
-from magneto.analysis.compare import Scored, answer, learnt, summarise
+from magneto.analysis.compare import Scored, answer, learnt, score_cell, summarise
+from magneto.analysis.sweep import Cell, cell_directory
 
 
 def cells(
@@ -92,3 +95,20 @@ def test_ending_above_the_first_loss_is_not_finishing() -> None:
     assert learnt(3.0, 3.0, 8.0) and learnt(0.9, None, None)
     assert not learnt(9.0, 9.0, 8.0)
     assert not learnt(float("nan"), None, None) and not learnt(None, 1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("last", "validation", "status"),
+    [(0.1, 2.0, "finished"), (2.0, 0.5, "finished"), (2.0, 2.0, "diverged")],
+)
+def test_overfitting_is_no_divergence(
+    last: float, validation: float, status: str, tmp_path: Path
+) -> None:
+    cell = Cell({"model.placement": "sub", "training.learning_rate": 1e-3, "seed": 1})
+    cell_directory(tmp_path, cell).mkdir(parents=True)
+    content = {
+        "status": "finished", "reason": "", "diverged_at": None, "seconds": 1.0, "step": 20,
+        "metrics": {"accuracy": 0.8, "loss": validation}, "curve": [[10, 0.7], [20, last]],
+    }  # fmt: skip
+    (cell_directory(tmp_path, cell) / "outcome.json").write_text(json.dumps(content))
+    assert score_cell(tmp_path, cell, "accuracy").status == status

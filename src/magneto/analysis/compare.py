@@ -94,7 +94,10 @@ def score_cell(folder: Path, cell: Cell, metric: str) -> Scored:
     curve, metrics = found["curve"], found["metrics"]
     first = curve[0][1] if curve else None
     status, reason = found["status"], found["reason"]
-    if status == "finished" and not learnt(metrics.get(metric), metrics.get("loss"), first):
+    # One that fits its training data too well has not diverged: the lower of its two losses counts.
+    losses = [curve[-1][1] if curve else None, metrics.get("loss")]
+    end = min((loss for loss in losses if loss is not None), default=None)
+    if status == "finished" and not learnt(metrics.get(metric), end, first):
         status, reason = "diverged", "it ended above the loss it began with"
     finished = status == "finished"
     return Scored(

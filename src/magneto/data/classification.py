@@ -153,12 +153,15 @@ def read_texts(config: ClassificationDataConfig) -> Texts:
             the training set's.
     """
     reader = Reader(config.columns, config.number, RowCounts())
-    name, held = find_splits(config.source)
-    whole = reader.read(name)
-    train = whole.rows
+    if config.validation_source == config.source:  # only to be measured on: read once
+        name, held = "", {}
+    else:
+        name, held = find_splits(config.source)
     if config.validation_source is not None:
         held = find_validation(config.validation_source)
-    validation = {key: reader.read(source).rows for key, source in held.items()}
+    parts = {key: reader.read(source) for key, source in held.items()}
+    whole = reader.read(name) if name else parts[""]
+    train, validation = whole.rows, {key: part.rows for key, part in parts.items()}
     if not held:
         train, validation[""] = hold_out(train, config.validation_fraction)
     for key, rows in {"training": train, **validation}.items():
@@ -216,7 +219,6 @@ def encode(
     progress: Progress,
 ) -> Examples:
     """Turn rows into numbers."""
-    numbers = {label: number for number, label in enumerate(labels)}
     inputs, second, truncated = [], [], 0
     for start in range(0, len(rows), BATCH):
         piece = rows[start : start + BATCH]
@@ -230,9 +232,15 @@ def encode(
             second.append(begin)
             truncated += cut
         progress("tokenising rows", start + len(piece), len(rows))
-    values = [float(row.label) if config.number else numbers[row.label] for row in rows]
-    kind = np.float32 if config.number else np.int64
-    return Examples(inputs, np.array(second), np.array(values, kind), truncated)
+    return Examples(inputs, np.array(second), label_values(rows, labels), truncated)
+
+
+def label_values(rows: Sequence[Row], labels: tuple[str, ...]) -> np.ndarray:
+    """Return class numbers (int64), or the labels as numbers (float32) if there are no classes."""
+    if not labels:
+        return np.array([float(row.label) for row in rows], np.float32)
+    numbers = {label: number for number, label in enumerate(labels)}
+    return np.array([numbers[row.label] for row in rows], np.int64)
 
 
 def assemble(

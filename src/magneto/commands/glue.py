@@ -1,0 +1,60 @@
+"""`magneto glue`: the paper's GLUE table from comparisons of its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from magneto.analysis.glue import Score, baseline_scores, read_scores, table
+from magneto.commands.arguments import Parser, print_json
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    made = Parser(
+        "glue",
+        "Set comparisons of GLUE's tasks side by side: of each grid the point with the best mean\n"
+        "over seeds on the validation set, times 100, with 95 % intervals over seeds.",
+        "magneto glue runs/compare-cola runs/compare-mrpc --baselines",
+    )
+    made.add_argument("folders", nargs="+", type=Path, help="folders of `magneto compare`")
+    made.add_argument(
+        "--baselines", action="store_true", help="rows for the commonest class and a bag of words"
+    )
+    made.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    return made.with_json()
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    given = parser().parse(words)
+    scores: list[Score] = []
+    for folder in given.folders:
+        scores += read_scores(folder)
+    if given.baselines:
+        for folder in given.folders:
+            scores += baseline_scores(folder)
+    lines = table(scores)
+    if given.json:
+        print_json({
+            "scores": [
+                {"row": s.row, "task": s.column[0], "metric": s.column[1], "mean": s.mean,
+                 "interval": s.interval, "seeds": s.seeds, "point": s.point}
+                for s in scores
+            ],
+            "table": lines,
+        })  # fmt: skip
+    elif given.markdown:
+        rule = "|" + "|".join(["---"] + ["--:"] * (len(lines[0]) - 1)) + "|"
+        rows = ["| " + " | ".join(line) + " |" for line in lines]
+        print("\n".join([rows[0], rule, *rows[1:]]))
+    else:
+        wide = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
+        for line in lines:
+            print(
+                "  ".join(
+                    w.rjust(n) if i else w.ljust(n)
+                    for i, (w, n) in enumerate(zip(line, wide, strict=True))
+                )
+            )
+    return 0
