@@ -250,3 +250,18 @@ def test_a_run_is_evaluated_on_other_text_with_its_own_vocabulary(
     assert vocabulary.languages == ("en", "xx", "yy")
     alone = translation(tmp_path / "gone", tokenizer=str(tmp_path / "run" / "tokenizer"))
     assert alone.build_model().config.vocab_size == vocabulary.size  # no text is needed
+
+
+def test_bleu_may_choose_the_best_checkpoint(text: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("sacrebleu")
+    plain = run(text, tmp_path / "loss")
+    changes = {"data.select_by": "bleu", "data.bleu_sentences": 5}
+    rows = run(text, tmp_path / "bleu", **changes)
+    found = [row["validation_bleu"] for row in rows if "validation_bleu" in row]
+    assert len(found) == 2 and all(0 <= value <= 100 for value in found)
+    best = json.loads((tmp_path / "bleu" / "best" / "state.json").read_text())
+    assert best["metrics"]["bleu"] == max(found)
+    # To translate between steps changes no step.
+    losses = [[row["loss"] for row in each if "loss" in row] for each in (plain, rows)]
+    assert losses[0] == losses[1]

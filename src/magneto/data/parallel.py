@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import Literal, Protocol
 
 Texts = tuple[str, str]
 """A sentence and its translation."""
@@ -38,6 +38,8 @@ class ParallelDataConfig:
             times its longest side. `training.batch_size` counts groups, so that 128 of 4096 are
             the paper's batch.
         block: Sentences that are sorted by length at a time.
+        select_by: What chooses the best checkpoint: "loss", or "bleu" of greedy translations.
+        bleu_sentences: Of each direction, translated at each evaluation if BLEU chooses.
 
     Raises:
         ValueError: For impossible values, all in one message.
@@ -57,12 +59,15 @@ class ParallelDataConfig:
     temperature: float = 5.0
     group_tokens: int = 4096
     block: int = 262144
+    select_by: Literal["loss", "bleu"] = "loss"
+    bleu_sentences: int = 200
 
     def __post_init__(self) -> None:
+        least = {"vocab_size": 257, "max_length": 3, "block": 1, "bleu_sentences": 1}
         wrong = [
-            f"{name} must be {least} or more, not {getattr(self, name)}"
-            for name, least in (("vocab_size", 257), ("max_length", 3), ("block", 1))
-            if getattr(self, name) < least
+            f"{name} must be {number} or more, not {getattr(self, name)}"
+            for name, number in least.items()
+            if getattr(self, name) < number
         ]
         if not 0 < self.validation_fraction < 1:
             wrong.append(f"validation_fraction must be in (0, 1), not {self.validation_fraction}")

@@ -61,8 +61,8 @@ class Task(ABC):
         data_config: Dataclass of its `data` section.
     """
 
-    primary_metric: ClassVar[str] = "loss"
-    higher_is_better: ClassVar[bool] = False
+    primary_metric: str = "loss"
+    higher_is_better: bool = False
     unit: ClassVar[str] = "examples"
     model_config: ClassVar[type]
     data_config: ClassVar[type]

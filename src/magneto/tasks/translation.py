@@ -10,13 +10,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
-from magneto.data.parallel import PairCounts, ParallelDataConfig
-from magneto.data.parallel_cache import PreparedParallel, known_tags, prepare_parallel
+from magneto.data.parallel import PairCounts, ParallelDataConfig, Texts
+from magneto.data.parallel_cache import Pair, PreparedParallel, known_tags, prepare_parallel
+from magneto.data.parallel_reading import read_validation_texts
 from magneto.data.token_groups import Group, GroupMaker, TokenGroups, cut_groups
 from magneto.data.vocabulary import TranslationVocabulary, load_vocabulary
 from magneto.models.translation import TranslationConfig, TranslationModel
 from magneto.tasks.base import BatchStream, Loss, Progress, Task, silent
+from magneto.tasks.translate import TextTranslator, score_directions
 
 # Of the order of evaluation batches: one for all runs, so that a limit takes the same ones.
 EVALUATION_SEED = 0
@@ -40,6 +43,8 @@ class Translation(Task):
             raise ValueError("translation needs model.encoder_layers and model.decoder_layers")
         super().__init__(model, data, seed)
         self._progress: Progress = silent
+        if data.select_by == "bleu":
+            self.primary_metric, self.higher_is_better = "bleu", True
 
     @cached_property
     def text(self) -> PreparedParallel:
@@ -135,7 +140,10 @@ class Translation(Task):
         limit: int | None = None,
         progress: Progress = silent,
     ) -> dict[str, float]:
-        """Return loss (nats per target token, without label smoothing) and perplexity."""
+        """Return loss (nats per target token, without label smoothing) and perplexity.
+
+        If BLEU chooses the best checkpoint, also its unweighted mean over directions.
+        """
         chosen = self.validation_groups[:limit]
         total = count = torch.zeros((), device=device, dtype=torch.float64)
         for done, group in enumerate(chosen, 1):
@@ -145,7 +153,26 @@ class Translation(Task):
             total, count = total + part.nll.double(), count + part.count.double()
             progress("evaluating batches", done, len(chosen))
         loss = (total / count).item()
-        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        found = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        if self.data.select_by == "bleu":
+            found["bleu"] = self._bleu(model, progress)
+        return found
+
+    @cached_property
+    def _bleu_texts(self) -> dict[Pair, list[Texts]]:
+        return read_validation_texts(self.data, self.data.bleu_sentences).texts
+
+    def _bleu(self, model: nn.Module, progress: Progress) -> float:
+        """Return the mean over directions of the BLEU of greedy translations."""
+        from magneto.hf import BeamSearch
+
+        if isinstance(model, FSDPModule) or not isinstance(model, TranslationModel):
+            raise ValueError("data.select_by: bleu needs a whole model on each rank: "
+                             "use --distributed ddp, or select_by: loss")  # fmt: skip
+        how = BeamSearch(beams=1, longest=self.data.max_length)
+        translator = TextTranslator(model, self.vocabulary, self.data.max_length, how)
+        scores, _ = score_directions(translator, self._bleu_texts, progress)
+        return sum(each.bleu for each in scores.values()) / len(scores)
 
     def artifacts(self, directory: Path) -> None:
         """Write the vocabulary: tokenizer and languages."""
