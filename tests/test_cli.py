@@ -89,13 +89,15 @@ def test_train_evaluate_generate_export(run: Path, place: Path, capsys) -> None:
     assert code == 0 and (place / "exported" / "model.safetensors").exists()
 
 
-def test_train_json_is_one_object(place: Path, capsys) -> None:
+def test_json_is_one_object_and_only_language_models_generate(place: Path, capsys) -> None:
     words = ["train", "image-classification/tiny", "--out", str(place / "digits"), "--json"]
     changes = ["--training.steps", "3", "--training.warmup_steps", "1"]
     changes += ["--training.tensorboard", "false"]
     code, out, err = outcome(capsys, *words, *changes)
     assert code == 0 and json.loads(out)["status"] == "finished"
     assert "accuracy" in json.loads(out)["metrics"] and "step 3" in err
+    code, _, err = outcome(capsys, "generate", place / "digits", "x")
+    assert code == 2 and "not a language model" in err
 
 
 def test_going_on_with_more_steps(run: Path, capsys) -> None:
@@ -142,11 +144,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(words: str, answer: str, capsys, 
 def test_a_run_is_not_overwritten(run: Path, capsys) -> None:
     code, _, err = outcome(capsys, "train", "causal-lm/tiny", "--out", run)
     assert code == 2 and f"magneto train --resume {run}" in err
-
-
-def test_a_model_that_is_no_language_model(place: Path, capsys) -> None:
-    code, _, err = outcome(capsys, "generate", place / "digits", "x")
-    assert code == 2 and "not a language model" in err
 
 
 def test_control_c_saves_and_says_how_to_go_on(place: Path, capsys) -> None:
