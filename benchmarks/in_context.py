@@ -2,8 +2,8 @@
 
     python -m benchmarks.in_context --data questions/ --out benchmarks/results
 
-The same questions after the same demonstrations are scored in three ways, in interleaved rounds:
-with shared beginnings read once, with every option read from its beginning, and that one question
+The same questions after the same demonstrations are scored in interleaved rounds, in four ways:
+with shared beginnings read once or every option read from its beginning, in batches or one question
 at a time. Times are of the processor (one thread unless OMP_NUM_THREADS says otherwise), so that a
 machine that is busy with other things counts less.
 """
@@ -35,6 +35,7 @@ from magneto.training.record import environment
 WAYS: dict[str, dict[str, Any]] = {
     "shared beginnings once, batches": {"share": True},
     "every option whole, batches": {"share": False},
+    "shared beginnings once, one question at a time": {"share": True, "tokens": 1},
     "every option whole, one question at a time": {"share": False, "tokens": 1},
 }
 SHAPE = {"width": 256, "layers": 6, "heads": 8, "ffn_width": 1024, "positions": "rotary"}
@@ -91,7 +92,7 @@ def markdown(result: dict[str, Any]) -> str:
         f"{where['processor']}, {where['threads']} threads; torch {where['packages']['torch']}; "
         f"commit {where['commit']}; {result['date']}. A model of 6 layers of width 256, fp32.",
         "",
-        "Processor seconds, medians with quartiles; how much less than reading every option whole.",
+        "Processor seconds, medians with quartiles; speed beside every option whole, in batches.",
         "",
         "| suite | shots | questions | way | seconds | quartiles | speed | difference (nats) |",
         "|---|--:|--:|---|--:|---|--:|--:|",

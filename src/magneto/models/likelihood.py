@@ -14,6 +14,8 @@ from magneto.nn.cache import KeyValueCache
 
 # Keys and values of so many positions, and so many rows of logits, exist at once.
 TOKENS = 16384
+# A batch of so many real tokens ends before padding makes it so many times as long.
+ENOUGH, PADDED = 512, 1.15
 LOGITS = 1024
 
 
@@ -58,6 +60,11 @@ class Piece:
         """Tokens that the longest option feeds after the shared ones."""
         return max(map(len, self.texts.sequences)) - 1 - self.shared
 
+    @property
+    def fed(self) -> int:
+        """Tokens that are fed in all, without padding."""
+        return self.shared + sum(len(s) - 1 - self.shared for s in self.texts.sequences)
+
 
 def log_likelihoods(
     model: LanguageModel,
@@ -96,18 +103,23 @@ def _batches(pieces: list[Piece], tokens: int) -> Iterator[list[Piece]]:
     """Yield pieces of like length, the longest first, so that a lack of memory shows at once."""
     ordered = sorted(pieces, key=lambda piece: (piece.shared, piece.longest), reverse=True)
     batch: list[Piece] = []
-    rows = longest = 0
     for piece in ordered:
-        options = len(piece.texts.sequences)
-        longest_now = max(longest, piece.longest)
-        shared = batch[0].shared if batch else piece.shared
-        if batch and (rows + options) * (shared + longest_now) > tokens:
+        if batch and _full(batch, piece, tokens):
             yield batch
-            batch, rows, longest_now = [], 0, piece.longest
+            batch = []
         batch.append(piece)
-        rows, longest = rows + options, longest_now
     if batch:
         yield batch
+
+
+def _full(batch: list[Piece], piece: Piece, tokens: int) -> bool:
+    """Whether a batch would be too large with one more piece, or too much of it padding."""
+    after = [*batch, piece]
+    rows = sum(len(each.texts.sequences) for each in after)
+    shared, longest = batch[0].shared, max(each.longest for each in after)
+    fed = sum(each.fed for each in after)
+    wasteful = len(after) * shared + rows * longest > PADDED * fed
+    return rows * (shared + longest) > tokens or (fed > ENOUGH and wasteful)
 
 
 def _score(model: LanguageModel, batch: list[Piece]) -> list[list[float]]:
