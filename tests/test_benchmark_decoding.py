@@ -21,12 +21,14 @@ def test_a_run_writes_medians_and_that_hypotheses_are_the_same(tmp_path: Path) -
         for batch in (1, 3)
         for name in (f"transformers {kind}", "magneto")
     ]
-    assert result["compared"] == 2 * (2 + 3) * 5
+    assert result["compared"] == result["same"] == 2 * (2 + 3) * 5
     for row in result["rows"]:
         low, high = row["quartiles"]
         assert row["turns"] == 2 and 0 < low <= row["sentences_per_second"] <= high
     page = (tmp_path / "check.md").read_text()
-    assert "| Marian | magneto | 3 |" in page and "All 50 hypotheses compared" in page
+    assert (
+        "| Marian | magneto | 3 |" in page and "Of 50 hypotheses compared 50 are the same" in page
+    )
 
 
 def test_contenders_have_the_same_weights() -> None:
@@ -38,7 +40,17 @@ def test_contenders_have_the_same_weights() -> None:
     assert count[0] == count[1]
 
 
-def test_a_difference_is_an_error() -> None:
-    entries = [Entry("M", name, 1, None, [[0]], found=[[found]]) for name, found in ("ab", "cd")]
-    with pytest.raises(RuntimeError, match="c and a differ"):
-        check(entries)
+def test_other_scores_are_an_error() -> None:
+    class Scorer:
+        def score(self, sources: list, found: list) -> list:
+            return found
+
+    def entries(difference: float) -> list[Entry]:
+        names = {"transformers M": 0.0, "magneto": difference}
+        return [Entry("M", n, 1, Scorer(), [[0]], found=[[-1.0 - d]]) for n, d in names.items()]
+
+    assert check(entries(0.0))["same"] == 1
+    rounding = check(entries(1e-6))
+    assert rounding["same"] == 0 and 0 < rounding["largest_score_difference"] < 2e-6
+    with pytest.raises(RuntimeError, match="differ in score by"):
+        check(entries(1e-3))
