@@ -1,6 +1,7 @@
 """Text classification learns, begins with other runs, and is measured on other data."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,12 @@ import torch
 
 from magneto.cli import main
 from magneto.data.classification import ClassificationDataConfig, label_values
+from magneto.data.glue import GLUE
 from magneto.data.label_baselines import label_baselines
 from magneto.metrics.classification import class_scores
+from magneto.models.pretrained import FREE
 from magneto.models.text_classification import TextClassifierConfig
+from magneto.models.text_encoder import TextEncoderConfig
 from magneto.recipe import load_recipe
 from magneto.tasks.text_classification import TextClassification
 from magneto.training.loop import train
@@ -185,3 +189,24 @@ def test_tiny_beats_its_baselines_within_a_minute(tmp_path: Path) -> None:
     best = max(class_scores(given, known, 2)["accuracy"] for given in answers.values())
     result = train(task, recipe.training, tmp_path / "run", seed=1, report=Reporter(quiet=True))
     assert result.metrics["accuracy"] > best + 0.1
+
+
+@pytest.mark.parametrize("name", ["small", *GLUE])
+def test_recipes_have_the_shape_of_what_they_begin_with(name: str) -> None:
+    origin = load_recipe("masked-lm/small" if name == "small" else "masked-lm/base").model
+    mine = load_recipe(f"text-classification/{name}").model
+    names = {field.name for field in fields(TextEncoderConfig)} - FREE
+    assert {n: getattr(mine, n) for n in names} == {n: getattr(origin, n) for n in names}
+
+
+def test_the_papers_grid_is_open() -> None:
+    """Its fields are fields; the numbers that it leaves fixed are in every recipe."""
+    for name in GLUE:
+        recipe = load_recipe(f"text-classification/{name}", {
+            "training.learning_rate": 4e-4, "training.warmup_share": 0.16,
+            "training.batch_size": 16, "training.epochs": 10, "seed": 3,
+        })  # fmt: skip
+        training = recipe.training
+        assert recipe.data.glue == name and recipe.data.source == f"hf:nyu-mll/glue:{name}"
+        assert (training.betas, training.weight_decay) == ((0.9, 0.98), 0.01)
+        assert training.clip_norm is None and recipe.model.dropout == 0.1
