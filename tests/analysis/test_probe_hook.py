@@ -135,15 +135,14 @@ def test_two_ranks_write_what_one_writes(small: Small, tmp_path: Path, kind: str
 
 @pytest.mark.slow
 def test_a_compiled_model_is_watched_as_it_is(small: Small, tmp_path: Path) -> None:
+    """The first step that can be: later ones differ by rounding, which Adam makes larger."""
     rows = []
     for compiled in (False, True):
         made = small(training__compile=str(compiled).lower())
         run = tmp_path / str(compiled)
-        hooks, report = [ProbeHook(3).hook], Reporter(quiet=True)
+        hooks, report = [ProbeHook(2).hook], Reporter(quiet=True)
         train(made.build_task(), made.training, run, seed=1, hooks=hooks, report=report)
-        rows.append(read_rows(run / PROBE_FILE))
-    for plain, compiled in zip(rows[0], rows[1], strict=True):
-        for a, b in zip(plain["layers"], compiled["layers"], strict=True):
-            assert {k: v for k, v in a.items() if k != "name"} == pytest.approx(
-                {k: v for k, v in b.items() if k != "name"}, rel=1e-3
-            )
+        rows.append(read_rows(run / PROBE_FILE)[0])
+    for plain, compiled in zip(rows[0]["layers"], rows[1]["layers"], strict=True):
+        assert plain.pop("name") == compiled.pop("name")
+        assert plain == pytest.approx(compiled, rel=1e-4)
