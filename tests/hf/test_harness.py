@@ -85,7 +85,7 @@ def records(name: str, real: bool) -> list[dict[str, Any]]:
     # The harness would put two spaces before options that begin with one.
     return [
         row | ({"choices": [c.strip() for c in row["choices"]]} if "choices" in row else {})
-        for row in rows[: 14 if name == "hellaswag" else 28]
+        for row in rows[:28]
     ]
 
 
