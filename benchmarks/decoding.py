@@ -178,6 +178,15 @@ def check(entries: list[Entry]) -> dict[str, Any]:
     return {"compared": compared, "same": same, "largest_score_difference": largest}
 
 
+def agreement(result: dict[str, Any]) -> str:
+    """Say how many hypotheses are the same."""
+    compared, same = result["compared"], result["same"]
+    if same == compared:
+        return f"All {compared} hypotheses compared are the same."
+    apart = result["largest_score_difference"]
+    return f"Of {compared} hypotheses {same} are the same; scores differ by {apart:.1e} at most."
+
+
 def markdown(result: dict[str, Any]) -> str:
     """Return the result as a page with a table."""
     where, rows = result["machine"], result["rows"]
@@ -190,9 +199,7 @@ def markdown(result: dict[str, Any]) -> str:
         f"{where['threads']} threads; Python {where['python']}, {versions}; "
         f"commit {result['commit']}; {where['date']}.",
         "",
-        f"Medians of {rows[0]['turns']} interleaved turns, with quartiles. Of "
-        f"{result['compared']} hypotheses compared {result['same']} are the same; the others' "
-        f"scores differ by {result['largest_score_difference']:.1e} at most.",
+        f"Medians of {rows[0]['turns']} interleaved turns, with quartiles. {agreement(result)}",
         "",
         "| model | contender | batch | sentences/s | quartiles | ratio | processor ms a sentence | "
         "quartiles | ratio |",
@@ -243,12 +250,12 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     device = torch.device(args.device)
     entries = prepare(args, device)
     order = random.Random(1)
-    agreement = {}
+    found = {}
     for number in range(-1, args.rounds):  # the first round does not count
         for entry in order.sample(entries, len(entries)):
             entry.turn(device)
         if number < 0:
-            agreement = check(entries)
+            found = check(entries)
             for entry in entries:
                 entry.wall.clear()
                 entry.processor.clear()
@@ -259,7 +266,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         "shape": ", ".join(f"{k} {v}" for k, v in asdict(SHAPES[args.shape]).items()),
         "beams": args.beams,
         "tokens": args.tokens,
-        **agreement,
+        **found,
         "commit": args.commit or where["commit"] or "unknown",
         "machine": where,
         "rows": [entry.row() for entry in entries],
