@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from magneto.analysis.sweep import PLACEMENT, RATE, SEED, Cell, Sweep, is_done, open_sweep, work
+from magneto.analysis.sweep import (
+    PLACEMENT,
+    RATE,
+    SEED,
+    Cell,
+    Sweep,
+    is_done,
+    open_sweep,
+    read_sweep,
+    work,
+)
 from magneto.cli import main
 from magneto.config import ConfigError
 
@@ -64,12 +74,21 @@ def test_work_is_done_once(tmp_path: Path) -> None:
     assert not (cell / "checkpoints").exists() and not list(cell.glob("claim-*"))
 
 
+def test_a_grid_may_grow(tmp_path: Path) -> None:
+    open_sweep(tmp_path, sweep())
+    larger = Sweep("image-classification/tiny", SMALL, {**GRID, RATE: [1e-3, 3e-3, 1e-2]})
+    open_sweep(tmp_path, larger)
+    assert read_sweep(tmp_path) == larger
+
+
 def test_another_grid_is_refused(tmp_path: Path) -> None:
     open_sweep(tmp_path, sweep())
     with pytest.raises(ConfigError, match="another comparison"):
         open_sweep(tmp_path, sweep(**{"training.steps": 13}))
     with pytest.raises(ConfigError, match=r"did you mean model\.heads"):
         open_sweep(tmp_path / "new", sweep(**{"model.hedas": 3}))
+    with pytest.raises(ConfigError, match="not shrink"):
+        open_sweep(tmp_path, Sweep("image-classification/tiny", SMALL, {**GRID, SEED: [2]}))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     with pytest.raises(FileExistsError):

@@ -73,10 +73,10 @@ class Cell:
 
 
 def open_sweep(folder: Path, sweep: Sweep) -> None:
-    """Write what the grid is; or find it written, and the same.
+    """Write what the grid is; or find it written, and the same or a part of this one.
 
     Raises:
-        ConfigError: If a cell's recipe is wrong, or the folder holds another grid.
+        ConfigError: If a cell's recipe is wrong, or the folder holds another comparison.
     """
     problems = {line: None for cell in sweep.cells() for line in _problems(sweep, cell)}
     if problems:
@@ -85,11 +85,12 @@ def open_sweep(folder: Path, sweep: Sweep) -> None:
     if path.exists():
         held = read_sweep(folder)
         different = [k for k, v in asdict(sweep).items() if asdict(held)[k] != v]
-        if different:
+        grown = {cell.name for cell in held.cells()} <= {cell.name for cell in sweep.cells()}
+        if different and not (different == ["grid"] and grown):
             raise ConfigError([f"{folder} holds another comparison (its {', '.join(different)} "
-                               "differ): give another --out"])  # fmt: skip
-        return
-    if folder.exists() and any(folder.iterdir()):
+                               "differ; a grid may grow, not shrink): give another "
+                               "--out"])  # fmt: skip
+    elif folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is there already and not empty")
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, asdict(sweep))
