@@ -5,23 +5,21 @@ python examples/bits_per_byte.py runs/first
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from magneto.commands.loading import load_run
 from magneto.data.baselines import text_baselines
-from magneto.recipe import open_run
-from magneto.training.checkpoint import load_weights
 
 
 def main(run: Path) -> dict[str, float]:
     """Return bits per byte of the run's best model and of the baselines, by name."""
-    recipe = open_run(run)
-    task = recipe.build_task()
+    opened: Any = load_run(run, "best", {"training.device": "cpu"})
+    task = opened.task
     task.prepare()
-    model = task.build_model()
-    load_weights(model, run, "best")
     with torch.no_grad():
-        metrics = task.evaluate(model.eval(), torch.device("cpu"))
+        metrics = task.evaluate(opened.model, torch.device("cpu"))
     baselines = text_baselines(task.documents("train"), task.documents("validation"))
     return {"this model": metrics["bits_per_byte"], **baselines}
 

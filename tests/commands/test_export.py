@@ -16,7 +16,6 @@ from magneto.cli import main  # noqa: E402
 from magneto.commands.export import write  # noqa: E402
 from magneto.commands.loading import OpenRun, load_run  # noqa: E402
 from magneto.config import ConfigError  # noqa: E402
-from magneto.training.progress import Reporter  # noqa: E402
 
 TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
 --training.tensorboard false --training.device cpu --model.width 32 --model.heads 4
@@ -42,7 +41,7 @@ def exported(place: Path, name: str, recipe: str, data: Path, *words: str) -> tu
     with torch.enable_grad():
         assert main(train) == 0
     assert main(["export", str(run), str(out)]) == 0
-    return load_run(run, "auto", {"training.device": "cpu"}, Reporter(quiet=True)), out
+    return load_run(run, "auto", {"training.device": "cpu"}), out
 
 
 @torch.no_grad()

@@ -119,6 +119,17 @@ def test_tokenised_once_and_exactly(tmp_path: Path, cache: Path) -> None:
     assert first.train.tokens.dtype == np.uint16
 
 
+def test_the_tokenizer_that_came_out_finds_its_tokens(tmp_path: Path, cache: Path) -> None:
+    """A run keeps its tokenizer; to open it must not tokenise the text again."""
+    config = TextDataConfig(source=str(corpus(tmp_path)), vocab_size=300, length=16)
+    first = prepare_text(config, silent)
+    first.tokenizer.save(tmp_path)
+    kept = TextDataConfig(source=config.source, tokenizer=str(tmp_path), length=16)
+    again = prepare_text(kept, silent)
+    assert np.array_equal(again.train.tokens, first.train.tokens)
+    assert len([path for path in cache.iterdir() if not path.is_symlink()]) == 1
+
+
 def test_the_cache_knows_what_changed(tmp_path: Path) -> None:
     path = corpus(tmp_path)
     config = TextDataConfig(source=str(path), tokenizer="bytes", length=8)

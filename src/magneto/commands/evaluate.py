@@ -50,7 +50,8 @@ def main(words: Sequence[str]) -> int:
     if issubclass(task_class(open_run(given.run, overrides).task), Translation):
         return evaluate_translation(given, overrides)
     report = Reporter()
-    opened = load_run(given.run, given.weights, overrides, report)
+    opened = load_run(given.run, given.weights, overrides)
+    opened.task.prepare(report)
     device = pick_device(opened.recipe.training.device)
     with torch.no_grad():
         metrics = opened.task.evaluate(opened.model, device, given.limit, report)

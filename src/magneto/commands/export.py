@@ -14,7 +14,6 @@ from magneto.models.language import LanguageModel
 from magneto.models.masked_language import MaskedLanguageModel
 from magneto.models.text_classification import TextClassifier
 from magneto.models.translation import TranslationModel
-from magneto.training.progress import Reporter
 
 
 def parser() -> Parser:
@@ -40,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     if directory is None:
         made.error("say where to write: magneto export RUN DIR")
     overrides = {"training.device": "cpu"}
-    opened = load_run(given.run, given.weights, overrides, Reporter(quiet=True))
+    opened = load_run(given.run, given.weights, overrides)
     name = write(opened, directory)
     if given.json:
         print_json({"directory": str(directory), "weights": str(opened.weights), "auto": name})
@@ -58,9 +57,9 @@ def write(opened: OpenRun, directory: Path) -> str:
     task: Any = opened.task
     model, length = opened.model, getattr(opened.recipe.data, "length", 0)
     if isinstance(model, LanguageModel):
-        return hf.export(model, task.text.tokenizer, directory, length)
+        return hf.export(model, task.tokenizer, directory, length)
     if isinstance(model, MaskedLanguageModel):
-        return hf.export(model, task.text.tokenizer, directory, length, hf.MASKED)
+        return hf.export(model, task.tokenizer, directory, length, hf.MASKED)
     if isinstance(model, TextClassifier):
         return hf.export(model, task.tokenizer, directory, length, classifier_input(task))
     if isinstance(model, TranslationModel):
@@ -75,6 +74,6 @@ def classifier_input(task: Any) -> hf.EncoderInput:
         single="{begin} $A {end}",
         pair=f"{{begin}} $A {between} $B:1 {{end}}:1",
         types=task.model.token_types,
-        labels=task.texts.labels,
+        labels=task.labels,
         number="number" if task.data.number else "none",
     )

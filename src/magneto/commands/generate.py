@@ -9,7 +9,6 @@ from magneto import hf
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.loading import load_run
 from magneto.commands.text import language_model_run
-from magneto.training.progress import Reporter
 
 
 def parser() -> Parser:
@@ -35,7 +34,7 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given = parser().parse(words)
-    opened = language_model_run(load_run(given.run, given.weights, {}, Reporter(quiet=True)))
+    opened = language_model_run(load_run(given.run, given.weights, {}))
     how = hf.Sampling(
         new_tokens=given.new_tokens,
         temperature=given.temperature,

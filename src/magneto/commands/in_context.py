@@ -49,7 +49,7 @@ def evaluate_in_context(given: argparse.Namespace, overrides: dict[str, str]) ->
         raise ConfigError(["--data: one file for several tasks; give the folder that has them"])
     suites = [load_questions(SUITES[name], given.data) for name in names if name in SUITES]
     report = Reporter()
-    run = language_model_run(load_run(given.run, given.weights, overrides, report))
+    run = language_model_run(load_run(given.run, given.weights, overrides))
     length = context_length(run, given.length)
     scores = [
         evaluate_suite(

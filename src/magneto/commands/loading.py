@@ -14,7 +14,6 @@ from magneto.recipe import Recipe, open_run
 from magneto.tasks.base import Task
 from magneto.training.checkpoint import load_weights
 from magneto.training.distributed import pick_device
-from magneto.training.progress import Reporter
 
 
 @dataclass(frozen=True)
@@ -28,29 +27,31 @@ class OpenRun:
 
 
 def own_parts(run: Path) -> dict[str, Any]:
-    """Return overrides by which a classifier needs neither its training data nor another run.
+    """Return overrides by which a run's model gets what it was trained with.
 
-    It has a tokenizer, its classes in order, and weights of its own.
+    That is its tokenizer, whatever has become of the text; and a classifier's classes, in order,
+    and weights of its own. So the model is built without training data and without another run.
     """
+    found: dict[str, Any] = {}
+    if (run / "tokenizer").is_dir():
+        found["data.tokenizer"] = str(run / "tokenizer")
     path = run / "labels.json"
-    if not path.is_file():
-        return {}
-    return {
-        "data.labels": json.loads(path.read_text(encoding="utf-8")) or None,
-        "data.tokenizer": str(run / "tokenizer"),
-        "model.pretrained": None,
-    }
+    if path.is_file():
+        found["data.labels"] = json.loads(path.read_text(encoding="utf-8")) or None
+        found["model.pretrained"] = None
+    return found
 
 
-def load_run(run: Path, which: str, overrides: Mapping[str, Any], report: Reporter) -> OpenRun:
+def load_run(run: Path, which: str, overrides: Mapping[str, Any]) -> OpenRun:
     """Open a run with its best, final, averaged or last weights (see `load_weights`).
+
+    Its data is not prepared.
 
     Raises:
         FileNotFoundError: If there is no run, or no such weights in it.
     """
     recipe = open_run(run, {**own_parts(run), **overrides})
     task = recipe.build_task()
-    task.prepare(report)
     model = task.build_model()
     weights = load_weights(model, run, which)
     return OpenRun(recipe, task, model.to(pick_device(recipe.training.device)).eval(), weights)

@@ -27,5 +27,5 @@ def language_model_run(opened: OpenRun) -> LanguageModelRun:
     """
     if not isinstance(opened.model, LanguageModel):
         raise ConfigError([f"the run's task is {opened.recipe.task}, not a language model"])
-    text = getattr(opened.task, "text")  # noqa: B009  (only language tasks have it)
-    return LanguageModelRun(opened.model, text.tokenizer, opened.recipe.data.length)
+    tokenizer = getattr(opened.task, "tokenizer")  # noqa: B009  (only tasks of text have it)
+    return LanguageModelRun(opened.model, tokenizer, opened.recipe.data.length)

@@ -14,6 +14,7 @@ from magneto.config import ConfigError
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
 from magneto.training.loop import train
 from magneto.training.progress import Reporter
+from magneto.training.resume import keep_artifacts
 
 
 def parser() -> Parser:
@@ -64,6 +65,7 @@ def main(words: Sequence[str]) -> int:
         task.prepare(report)  # what is wrong with the data is known before anything is written
     run.mkdir(parents=True, exist_ok=True)
     if is_first_rank():
+        keep_artifacts(task, run)  # before a recipe is kept that does not fit the run
         recipe.save(run / RUN_FILE)
     resume = given.resume is not None
     result = train(

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from magneto.commands.arguments import Parser, finite
-from magneto.commands.loading import OpenRun
+from magneto.commands.loading import OpenRun, load_run
 from magneto.config import ConfigError
-from magneto.recipe import open_run
+from magneto.recipe import open_run, task_class
 from magneto.tasks.translate import TextTranslator, Translated
 from magneto.tasks.translation import Translation
-from magneto.training.checkpoint import load_weights
-from magneto.training.distributed import pick_device
 from magneto.training.progress import Reporter
 
 # Bytes read at once, if so many are there; and how much of one line is kept.
@@ -74,16 +72,12 @@ def open_translation(run: Path, which: str, overrides: dict[str, Any]) -> OpenRu
         ConfigError: If it is another kind of run.
         FileNotFoundError: If there is no run, or nothing in it yet.
     """
-    recipe = open_run(run, {**overrides, "data.tokenizer": str(run / "tokenizer")})
-    task = recipe.build_task()
-    if not isinstance(task, Translation):
-        raise ConfigError([f"the run's task is {recipe.task}, not translation"])
+    task = open_run(run, overrides).task
+    if not issubclass(task_class(task), Translation):
+        raise ConfigError([f"the run's task is {task}, not translation"])
     if not (run / "tokenizer").is_dir():
         raise FileNotFoundError(f"no vocabulary in {run}: nothing was trained there yet")
-    model = task.build_model()
-    weights = load_weights(model, run, which)
-    device = pick_device(recipe.training.device)
-    return OpenRun(recipe, task, model.to(device).eval(), weights)
+    return load_run(run, which, overrides)
 
 
 def main(words: Sequence[str]) -> int:

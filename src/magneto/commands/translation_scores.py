@@ -50,7 +50,8 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, str]) -
         overrides |= {"data.languages": ",".join(known), "data.directions": ",".join(names)}
     else:
         texts = chosen(read_validation_texts(data, given.limit), directions)
-    opened: Any = load_run(given.run, given.weights, overrides, report)
+    opened: Any = load_run(given.run, given.weights, overrides)
+    opened.task.prepare(report)
     vocabulary = opened.task.vocabulary
     device = next(opened.model.parameters()).device
     result: dict[str, Any] = {"run": str(given.run), "weights": str(opened.weights)}

@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from magneto.data.cache import cache_directory, fingerprint, made_whole
+from magneto.data.cache import also_known, cache_directory, fingerprint, made_whole
 from magneto.data.sources import Counts, read_documents, source_fingerprint
 from magneto.data.tokenizer import END, Tokenizer, load_tokenizer, train_bpe
 
@@ -131,6 +131,17 @@ def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
     """
     if config.streaming:
         return _prepare_stream(config, progress)
+    held = _place(config)
+    if not held.exists():
+        with made_whole(held) as aside:
+            _fill(config, aside, progress)
+    if config.tokenizer == "bpe":
+        # A run keeps the tokenizer that came out, and finds the same tokens by it.
+        also_known(held, _place(replace(config, tokenizer=str(held))))
+    return _open(held, config)
+
+
+def _place(config: TextDataConfig) -> Path:
     tokenizer_part = _tokenizer_name(config)
     sources = [config.source, config.validation_source or config.source]
     name = fingerprint(
@@ -139,11 +150,7 @@ def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
         tokenizer_part,
         None if config.validation_source else config.validation_fraction,
     )
-    held = cache_directory() / f"text-{name}"
-    if not held.exists():
-        with made_whole(held) as aside:
-            _fill(config, aside, progress)
-    return _open(held, config)
+    return cache_directory() / f"text-{name}"
 
 
 def _tokenizer_name(config: TextDataConfig) -> Any:

@@ -15,6 +15,10 @@ Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how much of it is done, and how much there is (None: unknown)."""
 
 
+DIGEST_FILE = "data.digest"
+"""In a run: what names the content of the data it is trained on."""
+
+
 def silent(what: str, done: int, total: int | None) -> None:
     """A `Progress` that shows nothing."""
 
@@ -107,5 +111,9 @@ class Task(ABC):
         return None
 
     def artifacts(self, directory: Path) -> None:
-        """Write into a run's directory what its model needs later besides weights (a tokenizer)."""
+        """Write what a run's model needs later besides weights, and a digest of the data.
+
+        A folder `tokenizer` comes back as `data.tokenizer` when the run is opened. Where something
+        else is in a run already, it is not resumed.
+        """
         return None

@@ -40,7 +40,7 @@ class MaskedLanguageModeling(TextTask):
     @cached_property
     def masking(self) -> Masking:
         """What hides tokens."""
-        return Masking(self.data, self.text.tokenizer)
+        return Masking(self.data, self.tokenizer)
 
     def build_model(self) -> MaskedLanguageModel:
         """Build the model, with the tokenizer's vocabulary if none is set."""
@@ -57,7 +57,7 @@ class MaskedLanguageModeling(TextTask):
 
     def _begun(self, rows: np.ndarray) -> np.ndarray:
         """Put the token that begins an input before each row."""
-        first = np.full((len(rows), 1), self.text.tokenizer.begin, rows.dtype)
+        first = np.full((len(rows), 1), self.tokenizer.begin, rows.dtype)
         return np.concatenate([first, rows], axis=1)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:

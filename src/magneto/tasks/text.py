@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from magneto.data.batching import ShuffledExamples, StreamedWindows, cut_windows, window_batch
+from magneto.data.cache import content_digest
 from magneto.data.sources import Counts
 from magneto.data.text import (
     PreparedText,
@@ -19,7 +20,8 @@ from magneto.data.text import (
     split_documents,
     tokenised,
 )
-from magneto.tasks.base import BatchStream, Progress, Task, silent
+from magneto.data.tokenizer import Tokenizer, load_tokenizer
+from magneto.tasks.base import DIGEST_FILE, BatchStream, Progress, Task, silent
 
 
 class TextTask(Task):
@@ -35,6 +37,13 @@ class TextTask(Task):
     def text(self) -> PreparedText:
         """The tokenised corpus."""
         return prepare_text(self.data, self._progress)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The text's tokenizer; without touching the text, unless it is trained on it."""
+        if self.data.tokenizer == "bpe":
+            return self.text.tokenizer
+        return load_tokenizer(self.data.tokenizer)
 
     def prepare(self, progress: Progress = silent) -> None:
         """Tokenise the source, unless it was done before."""
@@ -52,7 +61,7 @@ class TextTask(Task):
         Raises:
             ValueError: If the one set is too small.
         """
-        least = self.text.tokenizer.vocab_size
+        least = self.tokenizer.vocab_size
         size = self.model.vocab_size or least
         if size < least:
             raise ValueError(f"model.vocab_size ({size}) is below the tokenizer's ({least})")
@@ -75,7 +84,7 @@ class TextTask(Task):
         return split_documents(self.data, "train", Counts())
 
     def _encode(self, texts: list[str]) -> np.ndarray:
-        return np.concatenate([part for part, _ in tokenised(texts, self.text.tokenizer)])
+        return np.concatenate([part for part, _ in tokenised(texts, self.tokenizer)])
 
     def attention_mask(self, tokens: Tensor) -> Tensor | None:
         """Return who may attend to whom: nothing to say, unless documents are kept apart."""
@@ -83,7 +92,7 @@ class TextTask(Task):
 
     def _document_mask(self, tokens: Tensor) -> Tensor:
         """Return (batch, length, length): True where both tokens are of one document."""
-        ends = tokens == self.text.tokenizer.end
+        ends = tokens == self.tokenizer.end
         document = ends.cumsum(1) - ends.long()
         return document[:, :, None] == document[:, None]
 
@@ -94,7 +103,9 @@ class TextTask(Task):
     def artifacts(self, directory: Path) -> None:
         """Write the tokenizer."""
         (directory / "tokenizer").mkdir(exist_ok=True)
-        self.text.tokenizer.save(directory / "tokenizer")
+        self.tokenizer.save(directory / "tokenizer")
+        digest = content_digest(self.text.train.tokens, self.text.validation.tokens)
+        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
 
     def documents(self, split: str) -> list[str]:
         """Return the text of "train" or "validation"."""

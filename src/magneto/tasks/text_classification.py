@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from magneto.data.cache import content_digest
 from magneto.data.classification import (
     ClassificationDataConfig,
     Examples,
@@ -26,7 +27,7 @@ from magneto.data.tokenizer import Tokenizer, load_tokenizer
 from magneto.metrics.classification import class_scores, number_scores
 from magneto.models.pretrained import check_pretrained, load_pretrained, pretrained_run
 from magneto.models.text_classification import TextClassifier, TextClassifierConfig
-from magneto.tasks.base import BatchStream, Loss, Progress, Task, silent
+from magneto.tasks.base import DIGEST_FILE, BatchStream, Loss, Progress, Task, silent
 
 EVALUATION_BATCH = 64
 LABELS_FILE = "labels.json"
@@ -55,11 +56,17 @@ class TextClassification(Task):
         return read_texts(self.data)
 
     @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The classes; those that the recipe names are known without the texts."""
+        return () if self.data.number else self.data.labels or self.texts.labels
+
+    @cached_property
     def tokenizer(self) -> Tokenizer:
         """The pre-trained run's tokenizer, the one named, or one trained on the texts."""
         if self.data.tokenizer == "auto" and self.model.pretrained:
             return load_tokenizer(pretrained_run(self.model) / "tokenizer")
-        return make_tokenizer(self.data, self.texts.train)
+        trained = self.data.tokenizer in ("auto", "bpe")
+        return make_tokenizer(self.data, self.texts.train if trained else ())
 
     @cached_property
     def train(self) -> Examples:
@@ -75,7 +82,7 @@ class TextClassification(Task):
         }
 
     def _encode(self, name: str, rows: list) -> Examples:
-        made = encode(rows, self.texts.labels, self.tokenizer, self.data, self._progress)
+        made = encode(rows, self.labels, self.tokenizer, self.data, self._progress)
         say = getattr(self._progress, "say", None)
         if made.truncated and say is not None:
             say(f"{name}: {made.truncated} of {len(rows)} inputs cut to {self.data.length} tokens")
@@ -95,7 +102,7 @@ class TextClassification(Task):
         say = getattr(progress, "say", None)
         if say is not None:
             say(f"{self.data.source}: {self.texts.counts.describe()}, "
-                f"{len(self.texts.labels) or 'no'} classes")  # fmt: skip
+                f"{len(self.labels) or 'no'} classes")  # fmt: skip
         if self.model.positions == "learned" and self.model.max_length < self.data.length:
             raise ValueError(f"data.length ({self.data.length}) is above model.max_length "
                              f"({self.model.max_length})")  # fmt: skip
@@ -103,7 +110,7 @@ class TextClassification(Task):
 
     def _classes(self) -> int:
         """Return the model's classes: as many as the data has, if none are set; 1 for a number."""
-        found = 1 if self.data.number else len(self.texts.labels)
+        found = 1 if self.data.number else len(self.labels)
         if self.model.classes not in (None, found):
             raise ValueError(f"{self.data.source} has {found} classes, the model "
                              f"{self.model.classes}: leave model.classes out")  # fmt: skip
@@ -212,7 +219,7 @@ class TextClassification(Task):
         scores = (
             number_scores(given.squeeze(-1).numpy(), labels)
             if self.data.number
-            else class_scores(given.argmax(-1).numpy(), labels, len(self.texts.labels))
+            else class_scores(given.argmax(-1).numpy(), labels, len(self.labels))
         )
         return {"loss": float(torch.stack(losses).sum()) / len(labels), **scores}
 
@@ -220,7 +227,9 @@ class TextClassification(Task):
         """Write the tokenizer and the classes."""
         (directory / "tokenizer").mkdir(exist_ok=True)
         self.tokenizer.save(directory / "tokenizer")
-        (directory / LABELS_FILE).write_text(json.dumps(self.texts.labels), encoding="utf-8")
+        (directory / LABELS_FILE).write_text(json.dumps(self.labels), encoding="utf-8")
+        digest = content_digest(repr(self.texts.train).encode("utf-8", errors="surrogatepass"))
+        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
 
 
 def _by_length(examples: Examples, limit: int | None) -> Iterator[np.ndarray]:

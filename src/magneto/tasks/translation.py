@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from magneto.data.cache import content_digest
 from magneto.data.parallel import PairCounts, ParallelDataConfig, Texts
 from magneto.data.parallel_cache import Pair, PreparedParallel, known_tags, prepare_parallel
 from magneto.data.parallel_reading import read_validation_texts
 from magneto.data.token_groups import Group, GroupMaker, TokenGroups, cut_groups
 from magneto.data.vocabulary import TranslationVocabulary, load_vocabulary
 from magneto.models.translation import TranslationConfig, TranslationModel
-from magneto.tasks.base import BatchStream, Loss, Progress, Task, silent
+from magneto.tasks.base import DIGEST_FILE, BatchStream, Loss, Progress, Task, silent
 from magneto.tasks.translate import TextTranslator, score_directions
 
 # Of the order of evaluation batches: one for all runs, so that a limit takes the same ones.
@@ -178,3 +179,5 @@ class Translation(Task):
         """Write the vocabulary: tokenizer and languages."""
         (directory / "tokenizer").mkdir(exist_ok=True)
         self.vocabulary.save(directory / "tokenizer")
+        digest = content_digest(self.text.train.tokens, self.text.validation.tokens)
+        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file
 
+from magneto.tasks.base import Task
 from magneto.training.checkpoint import (
     list_checkpoints,
     load_checkpoint,
@@ -52,7 +55,39 @@ def begin(trainer: Trainer, resume: bool) -> None:
     if among.first:
         trainer.record = Record(run, trainer.step, trainer.config.tensorboard, say)
         write_environment(run)
-        trainer.task.artifacts(run)
+        keep_artifacts(trainer.task, run)
+
+
+def keep_artifacts(task: Task, run: Path) -> None:
+    """Write what a run's model needs later besides weights; what is there already stays.
+
+    Raises:
+        ValueError: If the task would put something else in its place: the run's weights were
+            trained with another tokenizer, on other data.
+    """
+    aside = run / f".artifacts.{os.getpid()}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        task.artifacts(aside)
+        made = {path: run / path.name for path in sorted(aside.iterdir(), reverse=True)}
+        for path, place in made.items():
+            if contents(place) not in ({}, contents(path)):
+                raise ValueError(
+                    f"{place} differs from what this recipe and its data give now: they changed "
+                    "after the run began; give it what it began with, or begin another run"
+                )
+        for path, place in made.items():
+            if not contents(place):
+                path.replace(place)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Return the content of a file, or of those in a folder, by path; nothing if there is none."""
+    files = [path, *path.rglob("*")]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
 
 
 def load(trainer: Trainer, directory: Path) -> None:
