@@ -10,6 +10,10 @@ pytest.importorskip("transformers")
 sacrebleu = pytest.importorskip("sacrebleu")
 
 from magneto.cli import main  # noqa: E402
+from magneto.commands.translation_scores import chosen  # noqa: E402
+from magneto.config import ConfigError  # noqa: E402
+from magneto.data.parallel import PairCounts  # noqa: E402
+from magneto.data.parallel_reading import ReferenceTexts  # noqa: E402
 
 SMALL = """--model.width 32 --model.encoder_layers 1 --model.decoder_layers 1 --model.heads 4
 --model.ffn_width 48 --data.tokenizer bytes --data.max_length 24 --data.group_tokens 256
@@ -60,6 +64,32 @@ def test_validation_sentences_have_loss_and_scores(run: Path, capsys) -> None:
     assert less["sentences"] == {"fr-en": 3} and less["bleu_average"]["out"] is None
 
 
+def test_the_loss_is_of_the_directions_asked_for(run: Path, capsys) -> None:
+    names = ["en-de", "en-fr", "de-en", "fr-en"]
+    parts = {name: evaluated(run, capsys, "--directions", name)[0] for name in names}
+    one, other = parts["en-de"], parts["fr-en"]
+    assert one["loss"] != pytest.approx(other["loss"], rel=1e-4)
+    assert list(one["bleu"]) == ["en-de"]
+    whole, _ = evaluated(run, capsys)
+    losses = [
+        part["loss"] for part in parts.values()
+    ]  # of equally many tokens: all lines are alike
+    counts = [sum(part["sentences"].values()) for part in parts.values()]
+    mean = sum(n * loss for n, loss in zip(counts, losses, strict=True)) / sum(counts)
+    assert whole["loss"] == pytest.approx(mean, rel=1e-5)
+    same, _ = evaluated(run, capsys, "--directions", "fr>en")
+    assert (same["loss"], same["bleu"]) == (other["loss"], other["bleu"])
+
+
+def test_codes_with_dashes() -> None:
+    texts = ReferenceTexts("test", {("en", "zh-CN"): [], ("zh-CN", "en"): []}, [], PairCounts())
+    for name in ("en>zh-CN", "en-zh-CN", "en > zh-CN"):
+        assert list(chosen(texts, [name]).texts) == [("en", "zh-CN")]
+    assert list(chosen(texts, ["zh-CN>en"]).texts) == [("zh-CN", "en")]
+    with pytest.raises(ConfigError, match="zh-CM>en: not among the 2 directions; nearest: zh-CN-en"):
+        chosen(texts, ["zh-CM>en"])
+
+
 def test_a_test_set_is_scored_as_it_is(run: Path, capsys, tmp_path: Path) -> None:
     source = str(run.parent / "test")
     found, err = evaluated(run, capsys, "--data", source, "--write", str(tmp_path / "out"))
@@ -89,7 +119,7 @@ def test_the_table_has_directions_averages_and_signatures(run: Path, capsys) -> 
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ("--directions en-it", "--directions en-it: there is en-de"),
+        ("--directions en-it", "--directions en-it: not among the 4 directions; nearest: "),
         ("--data test --directions en-it", "no test text for en-it: it has de-en, de-it, en-it"),
         ("--data nothing", "no parallel text nothing"),
         ("--beams 0", "beams must be at least 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from magneto.commands.arguments import Parser, print_json
 from magneto.commands.loading import load_run
 from magneto.commands.translate import search_of, search_options
 from magneto.config import ConfigError
+from magneto.data.parallel import split_direction
 from magneto.data.parallel_reading import ReferenceTexts, read_test_texts, read_validation_texts
 from magneto.data.vocabulary import read_tags
 from magneto.metrics.translation import (
@@ -30,7 +32,11 @@ COLUMNS = "  {:<22}{:>10}{:>8}{:>8}"
 def add_translation_options(made: Parser) -> None:
     """Add what belongs to a translation run."""
     group = made.add_argument_group("translation runs")
-    group.add_argument("--directions", metavar="A-B,C-D", help="instead of all that are trained")
+    group.add_argument(
+        "--directions",
+        metavar="A-B,C-D",
+        help="instead of all that are trained; A>B where a code has a dash itself",
+    )
     group.add_argument("--write", type=Path, metavar="DIR", help="keep the translations there")
     search_options(group)
 
@@ -38,7 +44,8 @@ def add_translation_options(made: Parser) -> None:
 def evaluate_translation(given: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Run `magneto evaluate RUN` for a translation run.
 
-    The loss is over sentences that pass the recipe's filters; translations are scored of all.
+    The loss is over sentences that pass the recipe's filters, of the same directions; translations
+    are scored of all.
     """
     report, how = Reporter(), search_of(given)
     directions = given.directions.split(",") if given.directions else None
@@ -52,6 +59,7 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, str]) -
         texts = chosen(read_validation_texts(data, given.limit), directions)
     opened: Any = load_run(given.run, given.weights, overrides)
     opened.task.prepare(report)
+    opened.task.validated = list(texts.texts)
     vocabulary = opened.task.vocabulary
     device = next(opened.model.parameters()).device
     result: dict[str, Any] = {"run": str(given.run), "weights": str(opened.weights)}
@@ -77,16 +85,20 @@ def chosen(texts: ReferenceTexts, directions: list[str] | None) -> ReferenceText
     """Keep the directions that were asked for.
 
     Raises:
-        ConfigError: If one of them is not there.
+        ConfigError: If one of them is not there; names the nearest.
     """
     if directions is None:
         return texts
-    there = {f"{a}-{b}": (a, b) for a, b in texts.texts}
-    missing = [name for name in directions if name not in there]
+    wanted = [(found[0], found[-1]) for found in map(split_direction, directions)]
+    missing = [
+        name for name, pair in zip(directions, wanted, strict=True) if pair not in texts.texts
+    ]
     if missing:
-        lines = f"--directions {', '.join(missing)}: there is {', '.join(there)}"
-        raise ConfigError([lines])
-    kept = {there[name]: texts.texts[there[name]] for name in directions}
+        there = ["-".join(pair) for pair in texts.texts]
+        near = ", ".join(get_close_matches(missing[0], there, n=3, cutoff=0.0))
+        line = f"--directions {', '.join(missing)}: not among the {len(there)} directions; nearest: {near}"
+        raise ConfigError([line])
+    kept = {pair: texts.texts[pair] for pair in wanted}
     return ReferenceTexts(texts.split, kept, texts.unknown, texts.counts)
 
 

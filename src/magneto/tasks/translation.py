@@ -44,6 +44,8 @@ class Translation(Task):
             raise ValueError("translation needs model.encoder_layers and model.decoder_layers")
         super().__init__(model, data, seed)
         self._progress: Progress = silent
+        # Directions to validate on; None for all that are trained.
+        self.validated: list[Pair] | None = None
         if data.select_by == "bleu":
             self.primary_metric, self.higher_is_better = "bleu", True
 
@@ -132,7 +134,8 @@ class Translation(Task):
 
     @cached_property
     def _validation_maker(self) -> GroupMaker:
-        return GroupMaker(self.text.validation, self.vocabulary, self.text.directions)
+        directions = self.validated or self.text.directions
+        return GroupMaker(self.text.validation, self.vocabulary, directions)
 
     def evaluate(
         self,
