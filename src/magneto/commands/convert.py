@@ -20,6 +20,7 @@ COPIED = ("preprocessor_config.json",)
 TOKENIZERS = (
     "tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "merges.txt",
     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm",
+    "sentencepiece.model",
 )  # fmt: skip
 ENDS = (
     "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",

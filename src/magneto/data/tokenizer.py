@@ -205,7 +205,8 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
 def _load_directory(path: Path) -> Tokenizer:
     if (path / "tokenizer.bytes").exists():
         return ByteTokenizer()
-    for name in ("tokenizer.json", "tokenizer.model"):
+    # The last is how a SentencePiece model lies in an exported directory.
+    for name in ("tokenizer.json", "tokenizer.model", "sentencepiece.model"):
         if (path / name).exists():
             return load_tokenizer(path / name)
     raise FileNotFoundError(f"no tokenizer.json, tokenizer.model or tokenizer.bytes in {path}")

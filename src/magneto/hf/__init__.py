@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from magneto.hf.modeling import MagnetoForCausalLM
     from magneto.hf.registration import register
     from magneto.hf.saving import export
+    from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
     from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
     from magneto.hf.tokenizer import MASKED, EncoderInput
     from magneto.hf.torch_encoder import from_torch
@@ -44,6 +45,7 @@ __all__ = [
     "MagnetoForSeq2SeqLM",
     "MagnetoForSequenceClassification",
     "MagnetoImageConfig",
+    "MagnetoSentencePieceTokenizer",
     "MagnetoSeq2SeqConfig",
     "Sampling",
     "Translator",
@@ -68,6 +70,7 @@ _HOME = {
     "MagnetoForSeq2SeqLM": "seq2seq",
     "MagnetoForSequenceClassification": "encoders",
     "MagnetoImageConfig": "configuration",
+    "MagnetoSentencePieceTokenizer": "sentencepiece_tokenizer",
     "MagnetoSeq2SeqConfig": "configuration",
     "Sampling": "generation",
     "Translator": "translation",

@@ -66,7 +66,7 @@ def harness_model(model: LanguageModel, tokenizer: Any, length: int, batch_size:
     from tokenizers.processors import TemplateProcessing
 
     fast = transformers_tokenizer(tokenizer, length)
-    if fast is None:
+    if fast is None or not fast.is_fast:
         raise ValueError("lm-evaluation-harness needs a run with a tokenizer.json (data.tokenizer: "
                          "bpe); this run has another tokenizer")  # fmt: skip
     end = (fast.eos_token, fast.eos_token_id)

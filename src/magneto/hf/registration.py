@@ -10,6 +10,7 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoTokenizer,
 )
 
 from magneto.hf.configuration import (
@@ -25,6 +26,7 @@ from magneto.hf.encoders import (
 )
 from magneto.hf.images import MagnetoForImageClassification
 from magneto.hf.modeling import MagnetoForCausalLM
+from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
 from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
 
 CONFIGS = (MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig, MagnetoImageConfig)
@@ -46,5 +48,7 @@ def register() -> None:
     """Register our classes with transformers' Auto classes; may be called again."""
     for config in CONFIGS:
         AutoConfig.register(config.model_type, config, exist_ok=True)
+    for config in CONFIGS[:-1]:  # a directory's own tokenizer_config.json goes before
+        AutoTokenizer.register(config, MagnetoSentencePieceTokenizer, exist_ok=True)
     for auto, config, model in MODELS:
         auto.register(config, model, exist_ok=True)

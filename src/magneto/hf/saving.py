@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from magneto.hf.configuration import (
     MagnetoConfig,
@@ -93,6 +95,19 @@ def unwrap(wrapped: Any) -> nn.Module:
 
 
 @contextmanager
+def bars_on_a_terminal() -> Iterator[None]:
+    """Keep transformers' progress bars off a stderr that is no terminal."""
+    was = transformers_logging.is_progress_bar_enabled()
+    if was and not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was:
+            transformers_logging.enable_progress_bar()
+
+
+@contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
     """Yield a directory to write in; it takes its place when all is written, or never.
 
@@ -121,7 +136,7 @@ def export(
     Args:
         model: In fp32, on the CPU.
         tokenizer: Of `magneto.data.tokenizer`, a translation model's of `magneto.data.vocabulary`;
-            one with a tokenizer.json is written for transformers too.
+            all but bytes are written for transformers too.
         directory: Where; must not exist, or be empty.
         length: Tokens the model was trained on, told to the tokenizer.
         how: How an encoder's input is put together, and its classes; None for a decoder.
@@ -136,7 +151,7 @@ def export(
     special: dict[str, Any] = {}
     if how is not None:
         special = {"bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad, **how.values()}
-    with whole_directory(directory) as aside:
+    with whole_directory(directory) as aside, bars_on_a_terminal():
         wrapped = wrap(model, tokenizer.end, **special)
         wrapped.save_pretrained(aside)
         tokenizer.save(aside)
@@ -148,4 +163,6 @@ def export(
             fast = encoder_tokenizer(tokenizer, length, how)
         if fast is not None:
             fast.save_pretrained(aside)
+            # transformers alone would read it, and cut texts otherwise than in training.
+            (aside / "tokenizer.model").unlink(missing_ok=True)
     return AUTO[type(wrapped).__name__]

@@ -44,35 +44,41 @@ MASKED = EncoderInput(single="{begin} $A", pair="{begin} $A {end} $B")
 
 
 def transformers_tokenizer(tokenizer: Any, length: int) -> Any:
-    """Return a PreTrainedTokenizerFast that pads on the left; None without a tokenizer.json."""
+    """Return a tokenizer of transformers that pads on the left; None for bytes."""
     end = _name(tokenizer, tokenizer.end)
     if end is None:
         return None
-    return _fast(tokenizer.inner, length, "left", bos_token=end, eos_token=end, pad_token=end)
+    names: dict[str, Any] = {"bos_token": end, "eos_token": end, "pad_token": end}
+    if _is_sentencepiece(tokenizer):
+        return _slow(tokenizer, length, "left", **names)
+    return _fast(tokenizer.inner, length, "left", **names)
 
 
 def encoder_tokenizer(tokenizer: Any, length: int, how: EncoderInput) -> Any:
-    """Return a PreTrainedTokenizerFast that puts inputs together as in training, or None."""
+    """Return a tokenizer of transformers that puts inputs together as in training, or None."""
     end, begin = (_name(tokenizer, number) for number in (tokenizer.end, tokenizer.begin))
     if end is None or begin is None:
         return None
+    names = {"pad_token": _name(tokenizer, tokenizer.pad), "eos_token": end, "bos_token": begin}
+    if tokenizer.mask is not None:
+        names["mask_token"] = _name(tokenizer, tokenizer.mask)
+    single, pair = (each.format(begin=begin, end=end) for each in (how.single, how.pair))
+    if _is_sentencepiece(tokenizer):
+        return _slow(tokenizer, length, "right", single, pair, how.types, **names)
     from tokenizers import Tokenizer
     from tokenizers.processors import TemplateProcessing
 
     inner = Tokenizer.from_str(tokenizer.inner.to_str())
     inner.post_processor = TemplateProcessing(
-        single=how.single.format(begin=begin, end=end),
-        pair=how.pair.format(begin=begin, end=end),
+        single=single,
+        pair=pair,
         special_tokens=[(begin, tokenizer.begin), (end, tokenizer.end)],
     )
-    names = {"pad_token": _name(tokenizer, tokenizer.pad), "eos_token": end, "bos_token": begin}
-    if tokenizer.mask is not None:
-        names["mask_token"] = _name(tokenizer, tokenizer.mask)
     return _fast(inner, length, "right", how.types, **names)
 
 
 def translation_tokenizer(vocabulary: Any, length: int) -> Any:
-    """Return a PreTrainedTokenizerFast that reads "<2de> text", or None.
+    """Return a tokenizer of transformers that reads "<2de> text", or None.
 
     Args:
         vocabulary: Of `magneto.data.vocabulary`: a tokenizer, and a tag per language.
@@ -82,11 +88,15 @@ def translation_tokenizer(vocabulary: Any, length: int) -> Any:
     end = _name(tokenizer, tokenizer.end)
     if end is None:
         return None
+    tags = [f"<2{language}>" for language in vocabulary.languages]
+    if _is_sentencepiece(tokenizer):
+        made = _slow(tokenizer, length, "right", f"$A {end}", eos_token=end, pad_token=end)
+        made.add_tokens(tags, special_tokens=True)
+        return made
     from tokenizers import AddedToken, Tokenizer
     from tokenizers.processors import TemplateProcessing
 
     inner = Tokenizer.from_str(tokenizer.inner.to_str())
-    tags = [f"<2{language}>" for language in vocabulary.languages]
     inner.add_special_tokens([AddedToken(tag, rstrip=True, special=True) for tag in tags])
     numbers = [inner.token_to_id(tag) for tag in tags]
     if numbers != [vocabulary.tag(language) for language in vocabulary.languages]:
@@ -98,9 +108,37 @@ def translation_tokenizer(vocabulary: Any, length: int) -> Any:
 
 
 def _name(tokenizer: Any, number: int) -> str | None:
+    if _is_sentencepiece(tokenizer):
+        return tokenizer.inner.id_to_piece(number)
     inner = getattr(tokenizer, "inner", None)
     return (
         inner.id_to_token(number) if inner is not None and hasattr(inner, "id_to_token") else None
+    )
+
+
+def _is_sentencepiece(tokenizer: Any) -> bool:
+    return hasattr(getattr(tokenizer, "inner", None), "id_to_piece")
+
+
+def _slow(
+    tokenizer: Any,
+    length: int,
+    side: str,
+    single: str = "$A",
+    pair: str = "$A $B",
+    types: int = 0,
+    **names: str | None,
+) -> Any:
+    from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
+
+    return MagnetoSentencePieceTokenizer(
+        str(tokenizer.path),
+        single,
+        pair,
+        model_max_length=length,
+        padding_side=side,
+        model_input_names=_input_names(types),
+        **names,
     )
 
 
@@ -111,7 +149,11 @@ def _fast(inner: Any, length: int, side: str, types: int = 0, **names: str | Non
         tokenizer_object=inner,
         model_max_length=length,
         padding_side=side,
-        # By default it gives token_type_ids, which a model without token types has no use for.
-        model_input_names=["input_ids", "attention_mask"] + ["token_type_ids"] * (types > 1),
+        model_input_names=_input_names(types),
         **names,
     )
+
+
+def _input_names(types: int) -> list[str]:
+    # By default there are token_type_ids, which a model without token types has no use for.
+    return ["input_ids", "attention_mask"] + ["token_type_ids"] * (types > 1)

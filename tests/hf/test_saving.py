@@ -1,0 +1,20 @@
+"""What is written says nothing in between where nobody watches."""
+
+from pathlib import Path
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import hf  # noqa: E402
+from magneto.data.tokenizer import ByteTokenizer  # noqa: E402
+from magneto.models.language import LanguageModel, LanguageModelConfig  # noqa: E402
+
+
+def test_no_progress_bars_without_a_terminal(tmp_path: Path, capfd) -> None:
+    model = LanguageModel(
+        LanguageModelConfig(width=16, layers=1, heads=2, ffn_width=24, vocab_size=260)
+    )
+    hf.export(model, ByteTokenizer(), tmp_path / "out", 32)
+    assert capfd.readouterr().err == ""
+    assert transformers.utils.logging.is_progress_bar_enabled()

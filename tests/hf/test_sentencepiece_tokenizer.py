@@ -1,0 +1,142 @@
+"""SentencePiece models in transformers cut texts as in training, and pipelines take them."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("sentencepiece")
+
+from magneto import hf  # noqa: E402
+from magneto.data.tokenizer import SentencePieceTokenizer, load_tokenizer  # noqa: E402
+from magneto.data.tokenizer_training import train_sentencepiece  # noqa: E402
+from magneto.data.vocabulary import TranslationVocabulary  # noqa: E402
+from magneto.hf.tokenizer import encoder_tokenizer, transformers_tokenizer  # noqa: E402
+from magneto.hf.tokenizer import translation_tokenizer as for_translation  # noqa: E402
+from magneto.models.language import LanguageModel, LanguageModelConfig  # noqa: E402
+from magneto.models.masked_language import (  # noqa: E402
+    MaskedLanguageModel,
+    MaskedLanguageModelConfig,
+)
+from magneto.models.text_classification import TextClassifier, TextClassifierConfig  # noqa: E402
+
+ODD = [
+    "", " ", "  ", "the dog", " leads", "  two", "ends ", "a\nb\n\n c", "\n", "\r\n\t\x00", "naïve",
+    "東京 🙂 ﬁ Å ①", "▁ ▁▁", "<0x41> <0xFF>", "<unk>", "<2de>", "AAA AAAA hahaha", "no\u00a0break",
+]  # fmt: skip
+SIZE: dict[str, Any] = {
+    "width": 16,
+    "layers": 1,
+    "heads": 2,
+    "ffn_width": 24,
+    "vocab_size": 320,
+    "max_length": 32,
+}
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def ours(request, tmp_path_factory: pytest.TempPathFactory) -> SentencePieceTokenizer:
+    lines = [f"The quick brown fox {i} jumps over the lazy dog. AAA hahaha!" for i in range(200)]
+    path = tmp_path_factory.mktemp(request.param) / "sp.model"
+    path.write_bytes(train_sentencepiece(lines, request.param, 320, 200))
+    return SentencePieceTokenizer(path)
+
+
+def saved(made: Any, folder: Path) -> Any:
+    """Return what transformers reads of what it wrote."""
+    hf.register()
+    made.save_pretrained(folder)
+    return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def texts() -> list[str]:
+    draw = random.Random(0)
+    letters = "aab A\n hox.é🙂<>\t"
+    return ODD + ["".join(draw.choices(letters, k=draw.randint(1, 30))) for _ in range(500)]
+
+
+def test_every_text_has_the_same_tokens_and_comes_back(ours: Any, tmp_path: Path) -> None:
+    made = saved(transformers_tokenizer(ours, 32), tmp_path)
+    assert type(made) is hf.MagnetoSentencePieceTokenizer
+    assert (made.model_max_length, made.padding_side) == (32, "left")
+    known = ours.encode(texts())
+    assert made(texts())["input_ids"] == known
+    for tokens in known:
+        assert made.decode(tokens) == ours.decode(tokens)
+    assert len(made) == ours.vocab_size and made.eos_token_id == ours.end
+
+
+def test_a_directory_without_a_tokenizer(tmp_path: Path) -> None:
+    hf.register()
+    wrapped = hf.MagnetoForCausalLM(hf.MagnetoConfig.of(LanguageModelConfig(**SIZE), 2))
+    wrapped.save_pretrained(tmp_path)
+    with pytest.raises(OSError, match="Unable to load vocabulary"):
+        transformers.AutoTokenizer.from_pretrained(tmp_path)
+
+
+def test_special_tokens_in_a_text(ours: Any, tmp_path: Path) -> None:
+    made = saved(encoder_tokenizer(ours, 32, hf.MASKED), tmp_path)
+    begin, mask = ours.begin, ours.mask
+    whole = ours.encode(["The lazy dog."])[0]
+    cut = len(ours.encode(["The"])[0]), len(ours.encode(["The lazy"])[0])
+    ids = made("The <mask> dog.")["input_ids"]
+    assert ids == [begin, *whole[: cut[0]], mask, *whole[cut[1] :]]
+    assert made.decode(ids) == "<s> The<mask> dog."
+    assert made.decode(ids, skip_special_tokens=True) == "The dog."
+    assert made("The lazy <mask>.")["input_ids"] == [
+        begin, *whole[: cut[1]], mask, *ours.encode(["\n."])[0][len(ours.encode(["\n"])[0]) :]
+    ]  # fmt: skip
+    assert made("x", return_special_tokens_mask=True)["special_tokens_mask"][:2] == [1, 0]
+
+
+def test_pairs_have_token_types(ours: Any, tmp_path: Path) -> None:
+    how = hf.EncoderInput(
+        single="{begin} $A {end}", pair="{begin} $A {end} {end} $B:1 {end}:1", types=2
+    )
+    made = saved(encoder_tokenizer(ours, 32, how), tmp_path)
+    a, b = ours.encode(["the dog", " over"])
+    given = made(["the dog", "x"], [" over", "y"], padding=True)
+    row = [ours.begin, *a, ours.end, ours.end, *b, ours.end]
+    assert given["input_ids"][0] == row
+    assert given["token_type_ids"][0] == [0] * (len(a) + 3) + [1] * (len(b) + 1)
+    fill = len(row) - sum(given["attention_mask"][1])
+    assert fill > 0 and given["input_ids"][1][-fill:] == [ours.pad] * fill
+
+
+def test_a_translation_s_tags(ours: Any, tmp_path: Path) -> None:
+    vocabulary = TranslationVocabulary(ours, ("de", "fr"))
+    made = saved(for_translation(vocabulary, 32), tmp_path)
+    source = vocabulary.encode_source(["the fox  jumps"], "fr")[0]
+    assert made("<2fr> the fox  jumps")["input_ids"] == source
+    assert made.decode(source, skip_special_tokens=True).strip() == "the fox  jumps"
+
+
+@torch.no_grad()
+def test_exported_directories_run_in_pipelines(ours: Any, tmp_path: Path) -> None:
+    hf.register()
+    language = LanguageModel(LanguageModelConfig(**SIZE)).eval()
+    hf.export(language, ours, tmp_path / "causal", 32)
+    pipe = transformers.pipeline("text-generation", model=str(tmp_path / "causal"))
+    text = pipe("the quick", max_new_tokens=3, do_sample=False)[0]["generated_text"]
+    assert text.startswith("the quick")
+
+    masked = MaskedLanguageModel(MaskedLanguageModelConfig(**SIZE)).eval()
+    hf.export(masked, ours, tmp_path / "masked", 32, hf.MASKED)
+    pipe = transformers.pipeline("fill-mask", model=str(tmp_path / "masked"), top_k=3)
+    guesses = pipe("The lazy <mask>.")
+    row = pipe.tokenizer("The lazy <mask>.")["input_ids"]
+    shares = masked(torch.tensor([row]))[0, row.index(ours.mask)].softmax(-1)
+    assert [guess["token"] for guess in guesses] == shares.topk(3).indices.tolist()
+
+    how = hf.EncoderInput("{begin} $A {end}", "{begin} $A {end} $B {end}", labels=("no", "yes"))
+    classifier = TextClassifier(TextClassifierConfig(**SIZE, classes=2)).eval()
+    hf.export(classifier, ours, tmp_path / "classifier", 32, how)
+    pipe = transformers.pipeline("text-classification", model=str(tmp_path / "classifier"))
+    assert pipe("the dog")[0]["label"] in ("no", "yes")
+
+    for name in ("causal", "masked", "classifier"):
+        assert not (tmp_path / name / "tokenizer.model").exists()
+        assert load_tokenizer(tmp_path / name).encode(ODD) == ours.encode(ODD)
