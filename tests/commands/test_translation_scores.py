@@ -86,7 +86,7 @@ def test_codes_with_dashes() -> None:
     for name in ("en>zh-CN", "en-zh-CN", "en > zh-CN"):
         assert list(chosen(texts, [name]).texts) == [("en", "zh-CN")]
     assert list(chosen(texts, ["zh-CN>en"]).texts) == [("zh-CN", "en")]
-    with pytest.raises(ConfigError, match="zh-CM>en: not among the 2 directions; nearest: zh-CN-en"):
+    with pytest.raises(ConfigError, match="zh-CM>en: not among the 2; nearest: zh-CN-en"):
         chosen(texts, ["zh-CM>en"])
 
 
@@ -119,7 +119,7 @@ def test_the_table_has_directions_averages_and_signatures(run: Path, capsys) -> 
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ("--directions en-it", "--directions en-it: not among the 4 directions; nearest: "),
+        ("--directions en-it", "--directions en-it: not among the 4; nearest: "),
         ("--data test --directions en-it", "no test text for en-it: it has de-en, de-it, en-it"),
         ("--data nothing", "no parallel text nothing"),
         ("--beams 0", "beams must be at least 1"),

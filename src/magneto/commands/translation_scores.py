@@ -96,8 +96,8 @@ def chosen(texts: ReferenceTexts, directions: list[str] | None) -> ReferenceText
     if missing:
         there = ["-".join(pair) for pair in texts.texts]
         near = ", ".join(get_close_matches(missing[0], there, n=3, cutoff=0.0))
-        line = f"--directions {', '.join(missing)}: not among the {len(there)} directions; nearest: {near}"
-        raise ConfigError([line])
+        lines = f"--directions {', '.join(missing)}: not among the {len(there)}; nearest: {near}"
+        raise ConfigError([lines])
     kept = {pair: texts.texts[pair] for pair in wanted}
     return ReferenceTexts(texts.split, kept, texts.unknown, texts.counts)
 
