@@ -265,3 +265,12 @@ def test_bleu_may_choose_the_best_checkpoint(text: Path, tmp_path: Path) -> None
     # To translate between steps changes no step.
     losses = [[row["loss"] for row in each if "loss" in row] for each in (plain, rows)]
     assert losses[0] == losses[1]
+
+
+def test_bleu_and_shares_of_a_model_are_refused_before_any_work(text: Path, tmp_path, capsys):
+    words = ["train", "translation/tiny", "--data", str(text), "--out", str(tmp_path / "run")]
+    words += ["--data.select_by", "bleu", "--data.languages", "null", "--distributed", "fsdp"]
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "use --distributed ddp, or select_by: loss" in err
+    assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()

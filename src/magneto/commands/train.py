@@ -61,6 +61,7 @@ def main(words: Sequence[str]) -> int:
     hooks = [ProbeHook(given.probe_every).hook] if given.probe_every is not None else []
     report = Reporter(quiet=not is_first_rank())
     task = recipe.build_task()
+    task.check_ranks(recipe.training.distributed)
     if is_first_rank():
         task.prepare(report)  # what is wrong with the data is known before anything is written
     run.mkdir(parents=True, exist_ok=True)

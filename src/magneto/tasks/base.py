@@ -76,6 +76,10 @@ class Task(ABC):
         self.data = data
         self.seed = seed
 
+    def check_ranks(self, kind: str) -> None:
+        """Raise ValueError if it can't be trained on ranks of a kind ("ddp", "fsdp", ...)."""
+        return None
+
     def prepare(self, progress: Progress = silent) -> None:
         """Do the slow work that is done once (tokenise, cache); called on the first rank first."""
         return None

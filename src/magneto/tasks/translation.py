@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 
 from magneto.data.cache import content_digest
 from magneto.data.parallel import PairCounts, ParallelDataConfig, Texts
@@ -61,6 +61,12 @@ class Translation(Task):
         if folder.is_dir() and known_tags(self.data) is not None:
             return load_vocabulary(folder)
         return self.text.vocabulary
+
+    def check_ranks(self, kind: str) -> None:
+        """Refuse ranks that hold shares of a model where translations are made in training."""
+        if kind == "fsdp" and self.data.select_by == "bleu":
+            raise ValueError("data.select_by: bleu needs a whole model on each rank: "
+                             "use --distributed ddp, or select_by: loss")  # fmt: skip
 
     def prepare(self, progress: Progress = silent) -> None:
         """Filter and tokenise the source, unless it was done before; say what was left out."""
@@ -166,13 +172,10 @@ class Translation(Task):
     def _bleu_texts(self) -> dict[Pair, list[Texts]]:
         return read_validation_texts(self.data, self.data.bleu_sentences).texts
 
-    def _bleu(self, model: nn.Module, progress: Progress) -> float:
+    def _bleu(self, model: Any, progress: Progress) -> float:
         """Return the mean over directions of the BLEU of greedy translations."""
         from magneto.hf import BeamSearch
 
-        if isinstance(model, FSDPModule) or not isinstance(model, TranslationModel):
-            raise ValueError("data.select_by: bleu needs a whole model on each rank: "
-                             "use --distributed ddp, or select_by: loss")  # fmt: skip
         how = BeamSearch(beams=1, longest=self.data.max_length)
         translator = TextTranslator(model, self.vocabulary, self.data.max_length, how)
         scores, _ = score_directions(translator, self._bleu_texts, progress)

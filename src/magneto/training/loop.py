@@ -67,6 +67,7 @@ def train(
     """
     started = time.perf_counter()
     learning_rate(config, 0)
+    task.check_ranks(config.distributed)
     if config.threads:
         torch.set_num_threads(config.threads)
     with ranks(config) as among:
