@@ -135,6 +135,15 @@ def test_only_line_feeds_end_lines() -> None:
     assert 1 << 20 <= len(long) < 1_200_000 and after == b"next"
 
 
+@pytest.mark.parametrize("name", ["stdin", "stdout"])
+def test_closed_standard_streams(run: Path, name: str, capsys, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(f"sys.{name}", None)
+        assert main(["translate", str(run), "--to", "de"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "standard input and output must be open" in err
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [

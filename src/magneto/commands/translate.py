@@ -86,6 +86,8 @@ def main(words: Sequence[str]) -> int:
     given, overrides = made.parse_with_overrides(words)
     if given.n_best is not None and not 1 <= given.n_best <= given.beams:
         made.error(f"--n-best {given.n_best}: 1 to --beams ({given.beams})")
+    if sys.stdin is None or sys.stdout is None:
+        made.error("standard input and output must be open: ... < in.txt > out.txt")
     opened: Any = open_translation(given.run, given.weights, dict(overrides))
     vocabulary = opened.task.vocabulary
     if given.to is None:
