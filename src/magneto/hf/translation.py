@@ -14,6 +14,7 @@ places are left, fairseq takes the first of them, transformers the best of all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,8 @@ class BeamSearch:
             for name in ("beams", "count", "longest", "batch_size")
             if getattr(self, name) < 1
         ]
+        if not math.isfinite(self.length_penalty):
+            wrong.append(f"length_penalty must be a finite number, not {self.length_penalty}")
         if self.count > self.beams >= 1:
             wrong.append(f"a search with {self.beams} beams has no {self.count} best")
         if wrong:
