@@ -66,6 +66,14 @@ def test_what_is_odd_is_counted(run: Path, monkeypatch, capsysbinary) -> None:
     assert "2 longer than 24 tokens, translated up to there (first: line 2)" in err
 
 
+def test_what_nobody_sees_is_not_translated(run: Path, monkeypatch, capsysbinary) -> None:
+    plain = translated(run, b"a b\n\n\nc\n", monkeypatch, capsysbinary)
+    odd = "\ufeffa b\n\u200b\n\u2060\x00 \nc\n".encode()
+    assert translated(run, odd, monkeypatch, capsysbinary) == plain
+    alone, err = translated(run, b"\xef\xbb\xbf", monkeypatch, capsysbinary)
+    assert alone == b"\n" and "1 lines; 1 empty, left so" in err
+
+
 def test_n_best_and_json(run: Path, monkeypatch, capsysbinary) -> None:
     out, _ = translated(run, b"a b\n\nc\n", monkeypatch, capsysbinary, "--n-best", "2")
     rows = [line.split("\t") for line in out.decode().splitlines()]

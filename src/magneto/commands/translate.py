@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from magneto.commands.arguments import Parser, finite
 from magneto.commands.loading import OpenRun, load_run
 from magneto.config import ConfigError
 from magneto.recipe import open_run, task_class
-from magneto.tasks.translate import TextTranslator, Translated
+from magneto.tasks.translate import TextTranslator, Translated, is_visible
 from magneto.tasks.translation import Translation
 from magneto.training.progress import Reporter
 
@@ -142,6 +143,8 @@ class Lines:
         most = self.given.batch_size * SORTED_BATCHES
         try:
             for lines in arriving(source):
+                if not self.counts.lines:
+                    lines[0] = lines[0].removeprefix(BOM_UTF8)
                 for start in range(0, len(lines), most):
                     texts = self._translated(lines[start : start + most])
                     target.write("".join(f"{text}\n" for text in texts).encode("utf-8"))
@@ -160,7 +163,7 @@ class Lines:
         found = self.translator.translate(texts, self.given.to, scored, show)
         for text, each in zip(texts, found, strict=True):
             self.counts.lines += 1
-            self.counts.empty += not text.strip()
+            self.counts.empty += not is_visible(text)
             self.counts.cut += each.cut
             if each.cut and not self.counts.first_cut:
                 self.counts.first_cut = self.counts.lines

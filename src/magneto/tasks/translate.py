@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,7 +71,7 @@ class TextTranslator:
         Raises:
             ValueError: If the language is not known; names the nearest.
         """
-        full = [number for number, text in enumerate(texts) if text.strip()]
+        full = [number for number, text in enumerate(texts) if is_visible(text)]
         sources = self.vocabulary.encode_source([texts[number] for number in full], language)
         cut = [len(tokens) > self.max_length for tokens in sources]
         sources = [self._shortened(tokens) for tokens in sources]
@@ -86,6 +87,11 @@ class TextTranslator:
         if len(tokens) <= self.max_length:
             return tokens
         return [*tokens[: self.max_length - 1], self.vocabulary.end]
+
+
+def is_visible(text: str) -> bool:
+    """Return whether a text has a character to see: no space, control or format character."""
+    return any(not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf") for c in text)
 
 
 def score_directions(
