@@ -51,7 +51,8 @@ def test_masked_language_model(place: Path, capsys) -> None:
     text.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
     small = ["--model.layers", "1", "--data.length", "24", "--data.vocab_size", "300"]
     opened, out = exported(place, "masked", "masked-lm/tiny", text, *small)
-    assert "AutoModelForMaskedLM" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "AutoModelForMaskedLM" in said and "load_tokenizer" not in said
     hf.register()
     words = transformers.AutoTokenizer.from_pretrained(out)
     task: Any = opened.task
@@ -134,6 +135,15 @@ def test_translation(place: Path, capsys) -> None:
     assert torch.equal(found, opened.model(given["input_ids"], target))
     written = loaded.generate(**given, max_new_tokens=6, do_sample=False, num_beams=2)
     assert written[0, 0] == task.vocabulary.end and written.shape[1] <= 7
+
+
+def test_a_tokenizer_that_transformers_lacks_is_said_so(place: Path, capsys) -> None:
+    text = place / "bytes.jsonl"
+    text.write_text("".join(json.dumps({"text": sentence(n, 12)}) + "\n" for n in range(60)))
+    small = ["--model.layers", "1", "--data.length", "24", "--data.tokenizer", "bytes"]
+    _, out = exported(place, "bytes", "causal-lm/tiny", text, *small)
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert f'load_tokenizer("{out}")' in said and (out / "tokenizer.bytes").is_file()
 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:

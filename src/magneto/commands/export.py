@@ -45,6 +45,11 @@ def main(words: Sequence[str]) -> int:
         print_json({"directory": str(directory), "weights": str(opened.weights), "auto": name})
     else:
         print(f"{directory}: load it with magneto.hf.register() and {name}")
+        if not (directory / "tokenizer_config.json").is_file():
+            print(
+                "transformers has no tokenizer of this kind: "
+                f'use magneto.data.tokenizer.load_tokenizer("{directory}")'
+            )
     return 0
 
 
