@@ -2,12 +2,17 @@
 
 import itertools
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from magneto.cli import main
 from magneto.data.parallel import ParallelDataConfig
@@ -250,6 +255,26 @@ def test_a_run_is_evaluated_on_other_text_with_its_own_vocabulary(
     assert vocabulary.languages == ("en", "xx", "yy")
     alone = translation(tmp_path / "gone", tokenizer=str(tmp_path / "run" / "tokenizer"))
     assert alone.build_model().config.vocab_size == vocabulary.size  # no text is needed
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_ranks_equal_one_process(text: Path, tmp_path: Path, kind: str) -> None:
+    """Ranks tokenise once, cut one batch between them, and sum over all of its tokens."""
+    settings = {"data.tokenizer": "bpe", "data.vocab_size": 300}
+    one = run(text, tmp_path / "one", **settings, **{"training.micro_batches": 2})
+    values = yaml.safe_load((tmp_path / "one" / "recipe.yaml").read_text())
+    values["training"] |= {"micro_batches": 1, "distributed": kind}
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(values))
+    shutil.rmtree(tmp_path / "cache")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "magneto", "train", str(tmp_path / "two.yaml"), "--out", str(tmp_path / "two")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, env=environment, timeout=240)
+    two = [json.loads(x) for x in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
+    for mine, theirs in zip(one, two, strict=True):
+        for key in {"loss", "nll", "padding", "validation_loss"} & mine.keys():
+            assert theirs[key] == pytest.approx(mine[key], rel=1e-5)
 
 
 def test_bleu_may_choose_the_best_checkpoint(text: Path, tmp_path: Path) -> None:
