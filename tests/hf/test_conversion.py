@@ -349,3 +349,34 @@ def test_weights_that_do_not_fit_are_named() -> None:
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no Hugging Face model"):
         hf.load(tmp_path / "nothing")
+
+
+BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("ViTModel", {"num_hidden_layers": 1}, "has no classifier.bias, classifier.weight"),
+        ("BertForTokenClassification", BERT, "has classifier.bias, classifier.weight"),
+        ("BartForSequenceClassification", SEQ2SEQ | SIZES, "has classification_head.dense.bias"),
+    ],
+)
+def test_heads_that_lack_or_are_others_are_named(
+    tmp_path: Path, name: str, values: dict, words: str
+) -> None:
+    theirs = getattr(transformers, name)
+    theirs(theirs.config_class(**values)).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=words):
+        hf.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["BertModel", "BertForPreTraining", "BartModel", "GPT2Model"])
+def test_directories_whose_head_is_known_not_to_matter(tmp_path: Path, name: str) -> None:
+    theirs = getattr(transformers, name)
+    sizes = {"Bert": BERT, "Bart": SEQ2SEQ, "GPT2": {"n_embd": 32, "n_layer": 1, "n_head": 4}}
+    values = next(value for key, value in sizes.items() if name.startswith(key))
+    model = theirs(theirs.config_class(**values, **SIZES))
+    model.save_pretrained(tmp_path)
+    ours = hf.load(tmp_path).state_dict()
+    assert all(torch.equal(ours[key], value) for key, value in hf.load(model).state_dict().items())

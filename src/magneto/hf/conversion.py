@@ -7,7 +7,8 @@ that names it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -130,11 +131,12 @@ def load(source: str | Path | nn.Module) -> nn.Module:
 
     Returns:
         A `LanguageModel`, `TextEncoder`, `MaskedLanguageModel`, `TextClassifier`,
-        `TranslationModel` or `ImageClassifier`. Heads of other kinds are left behind. Dropout rates
-        come along.
+        `TranslationModel` or `ImageClassifier`. Of a model, heads of other kinds are left behind.
+        Dropout rates come along.
 
     Raises:
-        ValueError: If there is no counterpart for the architecture or one of its options.
+        ValueError: If there is no counterpart for the architecture or one of its options, or if a
+            directory lacks weights, or has a head of another kind.
         FileNotFoundError: If there is no such directory and no such name on the hub.
     """
     return load_with_config(source)[0]
@@ -151,8 +153,9 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
         form = find_format(config.model_type, type(source).__name__)
         state = source.state_dict()
     else:
-        form = find_format(config.model_type, (config.architectures or [""])[0])
-        state = _theirs(form.classes[0]).from_pretrained(source).state_dict()
+        name = (config.architectures or [""])[0]
+        form = find_format(config.model_type, name)
+        state = _read_whole(source, form, name)
     our_config = form.ours(config)
     state = without_prefix(state, form.prefix)
     made = read_state(form.pairs(our_config), state, form.ignored)
@@ -161,6 +164,38 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
     # BART's and Marian's bare models have no bias of the logits; it is then zero.
     fill(model, {name: tensor.detach().clone() for name, tensor in made.items()}, "logits_bias$")
     return model.eval(), config
+
+
+def _read_whole(source: str | Path, form: Format, name: str) -> State:
+    """Read the tensors of a directory of class `name`; none is drawn, and no head is left behind.
+
+    Raises:
+        ValueError: If tensors lack, or there are some for which there is no place.
+    """
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # its own table of the same
+    try:
+        model, found = _theirs(form.classes[0]).from_pretrained(source, output_loading_info=True)
+    finally:
+        logging.set_verbosity(before)
+    missing = _others(found["missing_keys"], form, f"{form.ignored or '^$'}|logits_bias$")
+    if missing:
+        raise ValueError(f"{source} has no {missing}, which a {form.classes[0]} needs")
+    # Of a class that is not read, what is left over is its head.
+    known = form.ignored if name in (*form.classes, "") else "position_ids$|^pooler|embed_tokens"
+    if left := _others(found["unexpected_keys"], form, known or "^$"):
+        raise ValueError(f"{source} is a {name} and has {left}: there is no place here for it; "
+                         f"read are {', '.join(form.classes)}")  # fmt: skip
+    return model.state_dict()
+
+
+def _others(keys: Iterable[str], form: Format, known: str) -> str:
+    names = sorted(key.removeprefix(form.prefix) for key in keys)
+    names = [name for name in names if not re.search(known, name)]
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
 
 
 def read_config(source: str | Path | nn.Module) -> Any:
