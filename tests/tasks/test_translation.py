@@ -215,9 +215,8 @@ def run(text: Path, out: Path, **changes) -> list[dict]:
     recipe = load_recipe("translation/tiny", values)
     out.mkdir(exist_ok=True)
     recipe.save(out / "recipe.yaml")
-    report = Reporter(quiet=True)
-    resume = (out / "checkpoints").exists()
-    train(recipe.build_task(), recipe.training, out, seed=1, resume=resume, report=report)
+    again, report = (out / "checkpoints").exists(), Reporter(quiet=True)
+    train(recipe.build_task(), recipe.training, out, seed=1, resume=again, report=report)
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -261,14 +260,14 @@ def test_a_run_is_evaluated_on_other_text_with_its_own_vocabulary(
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks_equal_one_process(text: Path, tmp_path: Path, kind: str) -> None:
     """Ranks tokenise once, cut one batch between them, and sum over all of its tokens."""
-    settings = {"data.tokenizer": "bpe", "data.vocab_size": 300}
-    one = run(text, tmp_path / "one", **settings, **{"training.micro_batches": 2})
+    changes = {"data.tokenizer": "bpe", "data.vocab_size": 300, "training.micro_batches": 2}
+    one = run(text, tmp_path / "one", **changes)
     values = yaml.safe_load((tmp_path / "one" / "recipe.yaml").read_text())
     values["training"] |= {"micro_batches": 1, "distributed": kind}
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(values))
     shutil.rmtree(tmp_path / "cache")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", "magneto", "train", str(tmp_path / "two.yaml"), "--out", str(tmp_path / "two")]
+    command += ["-m", "magneto", "train", f"{tmp_path}/two.yaml", "--out", f"{tmp_path}/two"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, check=True, env=environment, timeout=240)
     two = [json.loads(x) for x in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
