@@ -126,3 +126,13 @@ def test_real_sets(name: str, file: str, count: int, odd: int) -> None:
     assert (len(rows), counts.unlabelled) == (count, odd)
     assert counts.malformed == counts.empty == counts.invalid_utf8 == 0
     assert all((row.pair is not None) == bool(task.columns.pair) for row in rows)
+
+
+def test_half_a_character_is_replaced_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        r'{"text": "a \ud83d", "label": "x"}' + "\n" + r'{"text": "\ud83d\ude00", "label": "y"}'
+    )
+    rows, counts = read(path)
+    assert [row.text for row in rows] == ["a \ufffd", "😀"]
+    assert (counts.rows, counts.invalid_utf8) == (2, 1)

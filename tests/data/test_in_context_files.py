@@ -98,3 +98,9 @@ def test_a_bad_record_is_never_left_out(tmp_path: Path, line: str, message: str)
 def test_an_empty_file_is_no_suite(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no records"):
         load("winogrande", write(tmp_path / "a.jsonl"))
+
+
+def test_half_a_character_is_replaced(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", GRAD | {"choices": ["Ann", "Eve", "\ud83d"]})
+    assert "\\ud83d" in path.read_text()
+    assert "\ufffd" in load("wsc273", path).items[0].contexts[2]

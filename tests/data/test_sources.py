@@ -50,3 +50,11 @@ def test_a_local_hugging_face_folder_that_changed_is_another_source(tmp_path: Pa
     assert source_fingerprint(source, "text") == before
     path.write_text(json.dumps({"text": "one more"}))
     assert source_fingerprint(source, "text") != before
+
+
+def test_half_a_character_in_a_record_is_replaced_and_counted(tmp_path: Path) -> None:
+    lines = r'{"text": "bad \ud83d half"}', r'{"text": "\ud83d\ude00 whole"}'
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    found, counts = read(str(tmp_path / "a.jsonl"))
+    assert found == "bad \ufffd half😀 whole"
+    assert (counts.documents, counts.invalid_utf8) == (2, 1)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from magneto.data.glue import Columns
+from magneto.data.sources import SURROGATES
 
 ENDINGS = (".tsv", ".csv", ".jsonl", ".txt")
 # What files and the hub write where a label is not known.
@@ -43,7 +44,8 @@ class RowCounts:
         empty: Rows without a visible character in a text; left out.
         unlabelled: Rows without a label, or with one that is no number where one is asked for;
             left out.
-        invalid_utf8: Lines with bytes that are not UTF-8, which became U+FFFD.
+        invalid_utf8: Lines with bytes that are not UTF-8, and rows with halves of a character,
+            which became U+FFFD.
     """
 
     rows: int = 0
@@ -97,7 +99,10 @@ def checked(records: Iterable[Sequence[Any]], number: bool, counts: RowCounts) -
             counts.unlabelled += 1
         else:
             counts.rows += 1
-            yield Row(text, pair, str(label).strip())
+            parts = (text, pair, str(label).strip())
+            whole = tuple(part and SURROGATES.sub("\ufffd", part) for part in parts)
+            counts.invalid_utf8 += whole != parts
+            yield Row(*whole)
 
 
 def _is_unknown(label: Any, number: bool) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from magneto.config import ConfigError
 from magneto.data.in_context import SUITES, Item, Record, Suite
+from magneto.data.sources import SURROGATES
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
 # Words in the names of files, and the split they stand for.
@@ -136,7 +137,16 @@ def read_records(path: Path) -> Iterator[Record]:
                 raise ValueError(f"{path}, line {number}: not JSON ({error.msg})") from error
             if not isinstance(record, dict):
                 raise ValueError(f"{path}, line {number}: not a JSON object")
-            yield record
+            yield _whole(record)
+
+
+def _whole(value: Any) -> Any:
+    """Return nested values with U+FFFD for halves of a character, which no tokenizer takes."""
+    if isinstance(value, str):
+        return SURROGATES.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {key: _whole(part) for key, part in value.items()}
+    return [_whole(part) for part in value] if isinstance(value, list) else value
 
 
 def parse_records(suite: Suite, records: Iterable[Record], source: Any) -> list[Item]:

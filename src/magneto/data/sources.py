@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ ENDINGS = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz")
 DOCUMENT_CHARACTERS = 4096
 # A longer line is cut, so that one file without line ends does not fill the memory.
 LINE_BYTES = 1 << 20
+# Halves of a character that JSON can spell (\ud83d), and UTF-8 and tokenizers can't.
+SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass
@@ -32,8 +35,8 @@ class Counts:
     Attributes:
         documents: Documents given out.
         empty: Documents without a visible character, left out.
-        invalid_utf8: Lines (or pieces of cut ones) with bytes that are not UTF-8, which became
-            U+FFFD.
+        invalid_utf8: Lines (or pieces of cut ones) with bytes that are not UTF-8, and records with
+            halves of a character, which became U+FFFD.
         long_lines: Lines of plain text that were cut into pieces of a mebibyte.
         bad_records: Lines of .jsonl without the text field, or that are not JSON, left out.
     """
@@ -185,6 +188,8 @@ def _records(file: IO[bytes], field: str, counts: Counts) -> Iterator[str]:
         except (ValueError, KeyError, TypeError):
             text = None
         if isinstance(text, str):
+            text, halves = SURROGATES.subn("\ufffd", text)
+            counts.invalid_utf8 += halves > 0
             yield text
         else:
             counts.bad_records += 1
