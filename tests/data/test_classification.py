@@ -73,6 +73,33 @@ def test_folders_without_a_training_file(names: tuple, match: str, tmp_path: Pat
         read_texts(config(tmp_path))
 
 
+def test_minus_one_is_a_label_unless_glue_says_otherwise(tmp_path: Path) -> None:
+    lines = (f"text {i}\t{(-1, 1)[i % 2]}" for i in range(100))
+    path = tmp_path / "signs.tsv"
+    path.write_text("sentence\tlabel\n" + "\n".join(lines) + "\n")
+    signs = read_texts(config(path, text_column="sentence"))
+    assert signs.labels == ("-1", "1") and signs.counts.unlabelled == 0
+    with pytest.raises(ValueError, match=r"one label only: 1; 50 rows \(50 rows without a label"):
+        read_texts(config(path, glue="sst2"))
+    named = read_texts(config(path, glue="sst2", labels=("-1", "1")))
+    assert named.counts.unlabelled == 0
+
+
+def test_rows_to_be_measured_on_are_called_by_their_source(tmp_path: Path) -> None:
+    path = write(tmp_path / "other.tsv", 3, "z")
+    with pytest.raises(ValueError, match=r"other\.tsv: the rows have labels \('z'\) that are not"):
+        read_texts(config(path, validation_source=str(path), labels=("x", "y")))
+    path.write_text("text\tlabel\n")
+    with pytest.raises(ValueError, match=r"other\.tsv has no rows: 0 rows"):
+        read_texts(config(path, validation_source=str(path), labels=("x", "y")))
+
+
+def test_one_row_has_no_correlation(tmp_path: Path) -> None:
+    path = write(tmp_path / "one.tsv", 1, "3")
+    with pytest.raises(ValueError, match=r"one\.tsv has 1 rows \(a correlation is"):
+        read_texts(config(path, validation_source=str(path), target="number"))
+
+
 def test_mistakes_are_answered(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", 4)
     write(tmp_path / "dev.tsv", 4, "xz")

@@ -36,6 +36,11 @@ def test_one_answer_for_all_scores_nothing_beyond_its_share() -> None:
     }
 
 
+def test_one_answer_has_no_correlation() -> None:
+    with pytest.raises(ValueError, match="two answers or more, not 1"):
+        number_scores(np.array([1.0]), np.array([2.0]))
+
+
 def test_correlations() -> None:
     labels = np.array([1.0, 2.0, 3.0, 4.0])
     scores = number_scores(labels**3, labels)

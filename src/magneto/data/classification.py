@@ -152,8 +152,11 @@ def read_texts(config: ClassificationDataConfig) -> Texts:
         ValueError: If columns are missing, a split is empty, or a validation label is not one of
             the training set's.
     """
-    reader = Reader(config.columns, config.number, RowCounts())
-    if config.validation_source == config.source:  # only to be measured on: read once
+    reader = Reader(
+        config.columns, config.number, RowCounts(), config.glue in GLUE, config.labels or ()
+    )
+    measured = config.validation_source == config.source  # only to be measured on: read once
+    if measured:
         name, held = "", {}
     else:
         name, held = find_splits(config.source)
@@ -164,28 +167,34 @@ def read_texts(config: ClassificationDataConfig) -> Texts:
     train, validation = whole.rows, {key: part.rows for key, part in parts.items()}
     if not held:
         train, validation[""] = hold_out(train, config.validation_fraction)
-    for key, rows in {"training": train, **validation}.items():
-        if not rows:
-            raise ValueError(f"{config.source} has no {key or 'validation'} rows: "
+    splits = {f"{key or 'validation'} rows": rows for key, rows in validation.items()}
+    splits = {"rows": train} if measured else {"training rows": train, **splits}
+    for key, rows in splits.items():
+        if len(rows) < 1 + config.number:
+            why = " (a correlation is of two or more)" if rows else ""
+            raise ValueError(f"{config.source} has {len(rows) or 'no'} {key}{why}: "
                              f"{reader.counts.describe()}")  # fmt: skip
-    labels = () if config.number else _labels(config, whole)
-    _check_labels(labels, {"training": train, **validation})
+    labels = () if config.number else _labels(config, whole, reader.counts)
+    _check_labels(config.source, labels, splits)
     return Texts(train, validation, labels, reader.counts)
 
 
-def _labels(config: ClassificationDataConfig, train: LabelledText) -> tuple[str, ...]:
+def _labels(
+    config: ClassificationDataConfig, train: LabelledText, counts: RowCounts
+) -> tuple[str, ...]:
     found = config.labels or train.names or tuple(sorted({row.label for row in train.rows}))
     if len(found) < 2:
-        raise ValueError(f"{config.source} has one label only: {', '.join(found)}")
+        raise ValueError(f"{config.source} has one label only: {', '.join(found)}; "
+                         f"{counts.describe()}")  # fmt: skip
     return found
 
 
-def _check_labels(labels: tuple[str, ...], splits: dict[str, list[Row]]) -> None:
+def _check_labels(source: str, labels: tuple[str, ...], splits: dict[str, list[Row]]) -> None:
     for name, rows in splits.items() if labels else ():
         other = {row.label for row in rows} - set(labels)
         if other:
             shown = ", ".join(map(repr, sorted(other)[:3]))
-            raise ValueError(f"the {name or 'validation'} rows have labels ({shown}) that are not "
+            raise ValueError(f"{source}: the {name} have labels ({shown}) that are not "
                              f"among {', '.join(labels[:10])}")  # fmt: skip
 
 

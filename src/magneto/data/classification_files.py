@@ -21,7 +21,7 @@ from magneto.data.glue import Columns
 from magneto.data.sources import SURROGATES
 
 ENDINGS = (".tsv", ".csv", ".jsonl", ".txt")
-# What files and the hub write where a label is not known.
+# What GLUE's files and the hub write where a label is not known; the first, what all files write.
 UNKNOWN = ("", "-", "-1")
 
 
@@ -66,7 +66,13 @@ class RowCounts:
         return f"{self.rows} rows" + (f" ({', '.join(words)})" if words else "")
 
 
-def read_file(path: Path, columns: Columns, number: bool, counts: RowCounts) -> Iterator[Row]:
+def read_file(
+    path: Path,
+    columns: Columns,
+    number: bool,
+    counts: RowCounts,
+    unknown: Sequence[str] = UNKNOWN,
+) -> Iterator[Row]:
     """Yield the rows of a file.
 
     Args:
@@ -74,6 +80,7 @@ def read_file(path: Path, columns: Columns, number: bool, counts: RowCounts) -> 
         columns: Where text, pair and label are.
         number: Whether labels must be finite numbers.
         counts: Filled while reading.
+        unknown: Words that stand for a label that is not known.
 
     Raises:
         ValueError: If the file has no such column; names those it has.
@@ -85,30 +92,35 @@ def read_file(path: Path, columns: Columns, number: bool, counts: RowCounts) -> 
         else:
             cells = csv.reader(lines) if ".csv" in path.suffixes else _cut(lines)
             records = _cells(cells, columns, path, counts)
-        yield from checked(records, number, counts)
+        yield from checked(records, number, counts, unknown)
 
 
-def checked(records: Iterable[Sequence[Any]], number: bool, counts: RowCounts) -> Iterator[Row]:
+def checked(
+    records: Iterable[Sequence[Any]],
+    number: bool,
+    counts: RowCounts,
+    unknown: Sequence[str] = UNKNOWN,
+) -> Iterator[Row]:
     """Yield (text, pair or None, label) triples that are whole, as rows; count the others."""
     for text, pair, label in records:
         if not all(isinstance(part, str) for part in (text, "" if pair is None else pair)):
             counts.malformed += 1
         elif not text.strip() or (pair is not None and not pair.strip()):
             counts.empty += 1
-        elif _is_unknown(label, number):
+        elif _is_unknown(label, number, unknown):
             counts.unlabelled += 1
         else:
             counts.rows += 1
             parts = (text, pair, str(label).strip())
-            whole = tuple(part and SURROGATES.sub("\ufffd", part) for part in parts)
+            whole: Any = tuple(part and SURROGATES.sub("\ufffd", part) for part in parts)
             counts.invalid_utf8 += whole != parts
             yield Row(*whole)
 
 
-def _is_unknown(label: Any, number: bool) -> bool:
+def _is_unknown(label: Any, number: bool, unknown: Sequence[str]) -> bool:
     word = "" if label is None else str(label).strip()
     if not number:
-        return word in UNKNOWN
+        return word in unknown
     try:
         return not math.isfinite(float(word))
     except ValueError:

@@ -9,6 +9,7 @@ from typing import Any
 
 from magneto.data.classification_files import (
     ENDINGS,
+    UNKNOWN,
     Row,
     RowCounts,
     checked,
@@ -46,11 +47,15 @@ class Reader:
         columns: Where text, pair and label are.
         number: Whether labels must be numbers.
         counts: Filled while reading.
+        glue: Whether files are GLUE's, where "-" and "-1" are no labels; as on the hub.
+        labels: Classes that are known to be labels.
     """
 
     columns: Columns
     number: bool
     counts: RowCounts
+    glue: bool = False
+    labels: Sequence[str] = ()
 
     def read(self, source: str) -> LabelledText:
         """Read one file, one split of the hub, or a built-in set as a whole."""
@@ -60,7 +65,12 @@ class Reader:
             return LabelledText(list(rows))
         if source.startswith("hf:"):
             return self._read_hub(source)
-        return LabelledText(list(read_file(_file(source), self.columns, self.number, self.counts)))
+        unknown = self._unknown(UNKNOWN if self.glue else UNKNOWN[:1])
+        rows = read_file(_file(source), self.columns, self.number, self.counts, unknown)
+        return LabelledText(list(rows))
+
+    def _unknown(self, words: Sequence[str]) -> list[str]:
+        return [word for word in words if word not in self.labels]
 
     def _read_hub(self, source: str) -> LabelledText:
         table = _hub_table(source)
@@ -74,7 +84,7 @@ class Reader:
                     label = classes[label] if label >= 0 else None
                 yield row[names[0]], row[names[1]] if names[1] else None, label
 
-        rows = list(checked(records(), self.number, self.counts))
+        rows = list(checked(records(), self.number, self.counts, self._unknown(UNKNOWN)))
         return LabelledText(rows, tuple(classes) if classes else None)
 
 

@@ -38,8 +38,11 @@ def number_scores(answers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Score numbers: "pearson" and "spearman" correlation; 0 where all answers are the same.
 
     Raises:
+        ValueError: If there are fewer than two.
         ModuleNotFoundError: If scipy is not installed; names the extra that has it.
     """
+    if len(labels) < 2:
+        raise ValueError(f"a correlation is of two answers or more, not {len(labels)}")
     _import_metrics()
     from scipy import stats
 
