@@ -104,3 +104,22 @@ def test_half_a_character_is_replaced(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", GRAD | {"choices": ["Ann", "Eve", "\ud83d"]})
     assert "\\ud83d" in path.read_text()
     assert "\ufffd" in load("wsc273", path).items[0].contexts[2]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".tsv", ".csv.gz"])
+def test_a_mark_of_byte_order_is_no_text(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"winogrande{ending}"
+    separator = "\t" if "tsv" in ending else ","
+    rows = [separator.join(GRANDE), separator.join(GRANDE.values())]
+    text = json.dumps(GRANDE) if ending == ".jsonl" else "\r\n".join(rows)
+    raw = text.encode("utf-8-sig")
+    path.write_bytes(gzip.compress(raw) if ending.endswith(".gz") else raw)
+    assert len(load("winogrande", path).items) == 1
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv"])
+def test_bytes_that_are_no_utf8_are_named_with_their_line(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"winogrande{ending}"
+    path.write_bytes(json.dumps(GRANDE).encode() + b"\n\xe9\n")
+    with pytest.raises(ValueError, match=rf"winogrande\{ending}, line 2: not UTF-8"):
+        load("winogrande", path)

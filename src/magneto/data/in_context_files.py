@@ -124,11 +124,12 @@ def read_records(path: Path) -> Iterator[Record]:
     """
     name = path.name.removesuffix(".gz")
     opened: Any = gzip.open if path.name.endswith(".gz") else open
-    with opened(path, "rt", encoding="utf-8", newline="") as file:
+    with opened(path, "rb") as file:
+        lines = _decoded(file, path)
         if not name.endswith(".jsonl"):
-            yield from csv.DictReader(file, delimiter="\t" if name.endswith(".tsv") else ",")
+            yield from csv.DictReader(lines, delimiter="\t" if name.endswith(".tsv") else ",")
             return
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
@@ -138,6 +139,14 @@ def read_records(path: Path) -> Iterator[Record]:
             if not isinstance(record, dict):
                 raise ValueError(f"{path}, line {number}: not a JSON object")
             yield _whole(record)
+
+
+def _decoded(file: Iterable[bytes], path: Path) -> Iterator[str]:
+    for number, raw in enumerate(file, 1):
+        try:
+            yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason})") from error
 
 
 def _whole(value: Any) -> Any:
