@@ -8,8 +8,9 @@ import pytest
 
 from magneto.data.parallel import PairCounts, ParallelDataConfig, split_direction
 from magneto.data.parallel_cache import PreparedParallel, prepare_parallel
-from magneto.data.parallel_files import LineFiles, open_files, split_of
+from magneto.data.parallel_files import LineFiles, open_files
 from magneto.data.parallel_filter import unlike
+from magneto.data.parallel_records import split_of
 from magneto.data.parallel_sources import open_parallel
 
 
@@ -131,9 +132,9 @@ def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no parallel text .*did you mean .*text"):
         open_parallel(str(tmp_path / "tekst"), None)
     with pytest.raises(ValueError, match="does not say its languages"):
-        open_parallel(str(folder / "b.tsv"), None)
+        open_parallel(str(folder / "b.tsv"), None).pairs("train")
     with pytest.raises(ValueError, match="is not TMX"):
-        open_parallel(str(folder / "c.tmx"), None)
+        open_parallel(str(folder / "c.tmx"), None).pairs("train")
     with pytest.raises(ValueError, match="give the stem of line pairs"):
         open_parallel(str(folder / "a.en"), None)
     with pytest.raises(ValueError, match="no parallel text in"):
@@ -162,7 +163,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     raw = (folder / "train.en").read_bytes().replace(b"bad ", b"bad \xff")
     (folder / "train.en").write_bytes(raw)
     prepared = prepare(folder)
-    counts = prepared.counts["de", "en"]
+    counts = prepared.counts["train"]["de", "en"]
     assert counts == PairCounts(
         read=306, kept=301, empty=1, duplicate=1, held_out=1, too_long=1, ratio=1, invalid_utf8=1
     )

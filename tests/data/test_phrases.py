@@ -2,7 +2,8 @@
 
 import pytest
 
-from magneto.data.parallel import PairCounts
+from magneto.data.parallel import PairCounts, ParallelDataConfig
+from magneto.data.parallel_cache import prepare_parallel
 from magneto.data.parallel_sources import open_parallel
 from magneto.data.phrases import phrase_languages, phrases
 
@@ -35,5 +36,6 @@ def test_as_a_source() -> None:
     assert text.pairs("train") == {("en", "sv")} and text.pairs("validation") == set()
     first = next(iter(text.read("en", "sv", "train", PairCounts())))
     assert first == next(phrases("en", "sv"))
-    with pytest.raises(ValueError, match=r"builtin:phrases has no eng; it has .*, en,"):
-        open_parallel("builtin:phrases", ("eng", "sv"))
+    wrong = ParallelDataConfig(languages=("en", "svv"))
+    with pytest.raises(ValueError, match=r"phrases has no text in svv .*did you mean sv\?"):
+        prepare_parallel(wrong, lambda what, done, total: None)

@@ -22,13 +22,17 @@ class ParallelDataConfig:
             has none, a share of its sentences is held out.
         validation_fraction: That share, chosen by the hash of the sentence in `centre`.
         validation_limit: Pairs of sentences per pair of languages that are validated on, at most.
-        languages: Codes of the languages to use; null for all there are.
+        languages: Codes of the languages to use; null for all there are. Without `directions`, each
+            must have text with `centre`.
         centre: The language in the middle: every other one is translated from it and into it.
         directions: Directions to train, such as en-de (from en to de), instead of all with
             `centre`.
         tokenizer: "bpe" or "sentencepiece" (joint, trained on first use), "bytes", or the path of
             a tokenizer.json, of a SentencePiece .model, or of a run's tokenizer directory.
         vocab_size: Of a tokenizer trained here; each language adds a tag.
+        tokenizer_lines: Sentences that "sentencepiece" learns from, drawn at random from 50M
+            characters that pairs of languages share evenly. Many languages need many: a million
+            took a minute of one core and 1.3 GB for 64000 pieces.
         max_length: Longest sentence that is trained on, in tokens of either side with tag and end.
         max_ratio: Largest ratio of the two sides' lengths, in characters or in bytes, whichever
             are more alike; sides that differ by 20 or fewer always pass.
@@ -54,6 +58,7 @@ class ParallelDataConfig:
     directions: tuple[str, ...] | None = None
     tokenizer: str = "bpe"
     vocab_size: int = 8192
+    tokenizer_lines: int = 60_000
     max_length: int = 256
     max_ratio: float = 4.0
     temperature: float = 5.0
@@ -63,7 +68,13 @@ class ParallelDataConfig:
     bleu_sentences: int = 200
 
     def __post_init__(self) -> None:
-        least = {"vocab_size": 257, "max_length": 3, "block": 1, "bleu_sentences": 1}
+        least = {
+            "vocab_size": 257,
+            "max_length": 3,
+            "block": 1,
+            "bleu_sentences": 1,
+            "tokenizer_lines": 1,
+        }
         wrong = [
             f"{name} must be {number} or more, not {getattr(self, name)}"
             for name, number in least.items()
@@ -80,10 +91,26 @@ class ParallelDataConfig:
         for direction in self.directions or ():
             if len(set(split_direction(direction))) != 2:
                 wrong.append(f"directions are two languages such as en-de, not {direction!r}")
-        if self.languages is not None and len(set(self.languages)) < 2:
-            wrong.append("languages must be two or more")
+        if self.languages is not None:
+            wrong += self._wrong_languages(set(self.languages))
         if wrong:
             raise ValueError("; ".join(wrong))
+
+    def _wrong_languages(self, languages: set[str]) -> list[str]:
+        if len(languages) < 2:
+            return ["languages must be two or more"]
+        if beside := sorted(sought_languages(self) - languages):
+            where = "a direction's" if self.directions else "the centre"
+            return [f"languages lack {', '.join(beside)} ({where})"]
+        return []
+
+
+def sought_languages(config: ParallelDataConfig) -> frozenset[str]:
+    """Return the languages that text must have one of: those of the directions, or the centre."""
+    directions = config.directions or ()
+    return frozenset(name for d in directions for name in split_direction(d)) or frozenset(
+        [config.centre]
+    )
 
 
 def split_direction(direction: str) -> tuple[str, ...]:
@@ -104,8 +131,10 @@ class PairCounts:
         held_out: Left out of training because they are validated on.
         too_long: Left out because a side is longer than `max_length`.
         ratio: Left out because one side is too long for the other.
+        beyond_limit: Left out because there were `validation_limit` before.
         invalid_utf8: Lines with bytes that are not UTF-8, which became U+FFFD.
         bad_records: Records that are malformed or have fewer than two languages; left out.
+        lacking: Records without a sentence in one of the pair's languages; left out.
     """
 
     read: int = 0
@@ -115,8 +144,10 @@ class PairCounts:
     held_out: int = 0
     too_long: int = 0
     ratio: int = 0
+    beyond_limit: int = 0
     invalid_utf8: int = 0
     bad_records: int = 0
+    lacking: int = 0
 
     def __add__(self, other: PairCounts) -> PairCounts:
         names = [field.name for field in fields(self)]
@@ -130,21 +161,22 @@ class PairCounts:
             "held out": self.held_out,
             "too long": self.too_long,
             "of unlike length": self.ratio,
+            "beyond the limit": self.beyond_limit,
             "with invalid UTF-8 replaced": self.invalid_utf8,
             "bad records": self.bad_records,
+            "records without both languages": self.lacking,
         }
         words = [f"{count:,} {what}" for what, count in odd.items() if count]
         return f"{self.kept:,} of {self.read:,} pairs" + (f" ({', '.join(words)})" if words else "")
 
 
 class ParallelText(Protocol):
-    """Where pairs of sentences come from.
+    """Where pairs of sentences come from."""
 
-    Attributes:
-        languages: Codes of the languages it has, sorted.
-    """
-
-    languages: list[str]
+    @property
+    def languages(self) -> list[str]:
+        """Codes of the languages it has, sorted, whether they are wanted or not."""
+        ...
 
     def pairs(self, split: str) -> set[tuple[str, str]]:
         """Return the pairs of languages, each sorted, that "train" or "validation" has."""

@@ -11,24 +11,19 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from magneto.data.cache import cache_directory, fingerprint, made_whole
-from magneto.data.parallel import (
-    PairCounts,
-    ParallelDataConfig,
-    ParallelText,
-    Texts,
-)
-from magneto.data.parallel_filter import Pair, digest, unlike, wanted_directions
-from magneto.data.parallel_sources import open_parallel, parallel_fingerprint
-from magneto.data.text import held_out
+from magneto.data.parallel import PairCounts, ParallelDataConfig, sought_languages
+from magneto.data.parallel_filter import Pair
+from magneto.data.parallel_sources import parallel_fingerprint
+from magneto.data.parallel_splits import SplitText
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
-from magneto.data.tokenizer_training import SAMPLE, train_sentencepiece
+from magneto.data.tokenizer_training import train_sentencepiece
 from magneto.data.vocabulary import (
     TAGS_FILE,
     TranslationVocabulary,
@@ -37,15 +32,13 @@ from magneto.data.vocabulary import (
 )
 
 Progress = Callable[[str, int, int | None], None]
-VERSION = 2
+VERSION = 3
 # Pairs of sentences tokenised at a time.
 BATCH = 1024
 # Tokenizers that are trained on the text itself.
 TRAINED = ("bpe", "sentencepiece")
 # Characters a tokenizer is trained on, shared evenly among the pairs of languages.
 TOKENIZER_CHARACTERS = 50_000_000
-# In the order in which a source to validate on is looked through.
-SPLITS = ("validation", "test", "train")
 
 
 @dataclass(frozen=True)
@@ -82,14 +75,27 @@ class PreparedParallel:
         directions: From which language to which.
         train: Training split.
         validation: Validation split.
-        counts: What was met in the training text of each pair of languages.
+        counts: What was met in the text of each pair of languages, by split.
     """
 
     vocabulary: TranslationVocabulary
     directions: list[Pair]
     train: ParallelSplit
     validation: ParallelSplit
-    counts: dict[Pair, PairCounts]
+    counts: dict[str, dict[Pair, PairCounts]]
+
+    def describe(self, source: str) -> Iterator[str]:
+        """Say in lines what there is and what was left out; nothing of a split that has no text."""
+        for split, held, name in (
+            ("train", self.train, ""), ("validation", self.validation, "validation: "),
+        ):  # fmt: skip
+            counts = self.counts[split]
+            total = sum(counts.values(), PairCounts())
+            if total.read:
+                for pair, each in counts.items():
+                    yield f"{name}{'-'.join(pair)}: {each.describe()}"
+                yield (f"{name or f'{source}: '}{len(self.directions)} directions, "
+                       f"{total.kept:,} pairs, {len(held.tokens):,} tokens")  # fmt: skip
 
 
 def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> PreparedParallel:
@@ -102,7 +108,10 @@ def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> Prepared
     sources = [config.source, config.validation_source or config.source]
     name = fingerprint(
         VERSION,
-        [parallel_fingerprint(source, config.languages) for source in sources],
+        [
+            parallel_fingerprint(name, config.languages, sought_languages(config))
+            for name in sources
+        ],
         (config.languages, config.centre, config.directions),
         _tokenizer_name(config),
         config.validation_source is None and config.validation_fraction,
@@ -117,7 +126,8 @@ def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> Prepared
 
 def _tokenizer_name(config: ParallelDataConfig) -> Any:
     if config.tokenizer in TRAINED:
-        return (config.tokenizer, config.vocab_size)
+        lines = config.tokenizer_lines if config.tokenizer == "sentencepiece" else None
+        return (config.tokenizer, config.vocab_size, lines)
     path = load_tokenizer(config.tokenizer).path  # a wrong one is an error before any work
     content = "bytes" if path is None else hashlib.blake2b(path.read_bytes()).hexdigest()
     return (content, known_tags(config))
@@ -141,26 +151,18 @@ class Preparation:
 
     def __init__(self, config: ParallelDataConfig, progress: Progress) -> None:
         self.config, self.progress = config, progress
-        self.text = open_parallel(config.source, config.languages)
-        # To evaluate a model on other text, both sources are that text: nothing is trained on.
-        self.trains = config.source != config.validation_source
-        there = set() if self.trains else self.text.pairs("validation") | self.text.pairs("test")
-        self.directions = wanted_directions(config, there | self.text.pairs("train"))
-        self.pairs = sorted({(min(d), max(d)) for d in self.directions})
-        self.other: ParallelText | None = None
-        if config.validation_source is not None:
-            self.other = open_parallel(config.validation_source, config.languages)
+        self.text = SplitText(config)
 
     def fill(self, directory: Path) -> None:
         """Write vocabulary, both splits, index."""
-        tokenizer = self._tokenizer(directory)
-        languages = known_tags(self.config) or sorted({name for p in self.pairs for name in p})
+        tokenizer, text = self._tokenizer(directory), self.text
+        languages = known_tags(self.config) or sorted({name for p in text.pairs for name in p})
         vocabulary = TranslationVocabulary(tokenizer, languages)
-        for _, target in self.directions:
+        for _, target in text.directions:
             vocabulary.tag(target)  # a language that an older vocabulary lacks is an error
         vocabulary.save(directory)
         kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-        index: dict[str, Any] = {"dtype": np.dtype(kind).name, "directions": self.directions}
+        index: dict[str, Any] = {"dtype": np.dtype(kind).name, "directions": text.directions}
         seen: dict[Pair, set[int]] = {}
         for split in ("validation", "train"):
             index[split] = self._write(split, directory, tokenizer, kind, seen)
@@ -177,76 +179,47 @@ class Preparation:
         ):
             np.zeros(1, np.int64).tofile(offsets)
             place = example = 0
-            for pair in self.pairs:
+            for pair in self.text.pairs:
                 counts, start = PairCounts(), example
-                held = seen.setdefault(pair, set())
-                texts = self.texts(pair, split, counts, held)
-                limit = self.config.validation_limit if split == "validation" else None
-                for sides in islice(self._tokenised(texts, tokenizer, counts), limit):
-                    for side in sides:
-                        np.asarray(side, kind).tofile(tokens)
-                    ends = place + np.cumsum([len(side) for side in sides])
-                    ends.astype(np.int64).tofile(offsets)
-                    place, example = int(ends[-1]), example + 1
-                    if example % BATCH == 0:
-                        self.progress(f"tokenising {split} pairs", example, None)
+                # A training pair's digests are many: they go when it is written.
+                held = seen.pop(pair, set())
+                for sides in self._batches(pair, split, tokenizer, counts, held):
+                    np.fromiter(chain.from_iterable(sides), kind).tofile(tokens)
+                    ends = place + np.cumsum([len(side) for side in sides], dtype=np.int64)
+                    ends.tofile(offsets)
+                    place, example = int(ends[-1]), example + len(sides) // 2
+                    self.progress(f"tokenising {split} pairs", example, None)
+                if split == "validation":
+                    seen[pair] = held
                 found.append({"pair": pair, "range": (start, example), "counts": asdict(counts)})
-        if example == 0 and (split == "validation" or self.trains):
+        if example == 0 and (split == "validation" or self.text.trains):
             raise ValueError(f"{self.config.source} has no {split} text that passes the filters")
         return found
 
-    def _tokenised(
-        self, texts: Iterator[Texts], tokenizer: Tokenizer, counts: PairCounts
-    ) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield both sides' tokens of what is not too long."""
+    def _batches(
+        self, pair: Pair, split: str, tokenizer: Tokenizer, counts: PairCounts, seen: set[int]
+    ) -> Iterator[list[list[int]]]:
+        """Yield the tokens of what is not too long, many pairs at a time: first, second, first."""
+        texts = self.text.texts(pair, split, counts, seen)
+        limit = self.config.validation_limit if split == "validation" else None
         while batch := list(islice(texts, BATCH)):
-            encoded = tokenizer.encode([side for pair in batch for side in pair])
+            encoded = tokenizer.encode([side for sentences in batch for side in sentences])
+            sides: list[list[int]] = []
             for one, other in zip(encoded[::2], encoded[1::2], strict=True):
                 short, long = sorted((len(one), len(other)))
-                if short == 0:
+                if counts.kept == limit:
+                    counts.beyond_limit += 1
+                elif short == 0:
                     counts.empty += 1
                 elif long + 2 > self.config.max_length:  # with tag and end
                     counts.too_long += 1
                 else:
                     counts.kept += 1
-                    yield one, other
-
-    def texts(self, pair: Pair, split: str, counts: PairCounts, seen: set[int]) -> Iterator[Texts]:
-        """Yield the pairs of a split that are not empty, of unlike length or seen before."""
-        earlier = frozenset(seen)
-        for texts in self._split(pair, split, counts):
-            counts.read += 1
-            if not (texts[0].strip() and texts[1].strip()):
-                counts.empty += 1
-                continue
-            if unlike(texts, self.config.max_ratio):
-                counts.ratio += 1
-                continue
-            key = digest(texts)
-            if key in seen:
-                counts.held_out += key in earlier
-                counts.duplicate += key not in earlier
-                continue
-            seen.add(key)
-            yield texts
-
-    def _split(self, pair: Pair, split: str, counts: PairCounts) -> Iterator[Texts]:
-        """Yield the pairs of "train" or "validation", as the sources divide them, or a hash."""
-        if split == "train" and not self.trains:
-            return
-        if self.other is not None and split == "validation":
-            # Its validation split if it has one, else whatever it has.
-            own = next((s for s in SPLITS if pair in self.other.pairs(s)), None)
-            if own is not None:
-                yield from self.other.read(*pair, own, counts)
-        elif self.other is not None or pair in self.text.pairs("validation"):
-            yield from self.text.read(*pair, split, counts)
-        else:
-            side = pair[1] == self.config.centre
-            fraction, wanted = self.config.validation_fraction, split == "validation"
-            for texts in self.text.read(*pair, "train", counts):
-                if held_out(texts[side], fraction) == wanted:
-                    yield texts
+                    sides += one, other
+            if sides:
+                yield sides
+            if counts.kept == limit:
+                break
 
     def _tokenizer(self, directory: Path) -> Tokenizer:
         name, size = self.config.tokenizer, self.config.vocab_size
@@ -254,7 +227,7 @@ class Preparation:
             return load_tokenizer(name)
         texts = self._tokenizer_texts()
         if name == "sentencepiece":
-            model = train_sentencepiece(texts, "unigram", size, SAMPLE)
+            model = train_sentencepiece(texts, "unigram", size, self.config.tokenizer_lines)
             (directory / "tokenizer.model").write_bytes(model)
         else:
             train_bpe(texts, size, directory / "tokenizer.json")
@@ -262,9 +235,9 @@ class Preparation:
 
     def _tokenizer_texts(self) -> Iterator[str]:
         number = 0
-        for pair in self.pairs:
-            left = TOKENIZER_CHARACTERS // len(self.pairs)
-            for texts in self._split(pair, "train", PairCounts()):
+        for pair in self.text.pairs:
+            left = TOKENIZER_CHARACTERS // len(self.text.pairs)
+            for texts in self.text.unfiltered(pair, "train", PairCounts()):
                 left -= sum(map(len, texts))
                 if left < 0:
                     break
@@ -285,6 +258,9 @@ def _open(directory: Path) -> PreparedParallel:
         offsets = np.fromfile(directory / f"{split}.offsets.bin", np.int64)
         ranges = {tuple(found["pair"]): tuple(found["range"]) for found in index[split]}
         splits[split] = ParallelSplit(tokens, offsets, ranges)
-    counts = {tuple(found["pair"]): PairCounts(**found["counts"]) for found in index["train"]}
+    counts = {
+        split: {tuple(found["pair"]): PairCounts(**found["counts"]) for found in index[split]}
+        for split in ("train", "validation")
+    }
     directions = [tuple(direction) for direction in index["directions"]]
     return PreparedParallel(load_vocabulary(directory), directions, **splits, counts=counts)

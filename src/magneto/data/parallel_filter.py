@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
+from magneto.config import nearest
 from magneto.data.parallel import ParallelDataConfig, Texts, split_direction
 
 Pair = tuple[str, str]
@@ -12,11 +14,18 @@ Pair = tuple[str, str]
 SLACK = 20
 
 
-def wanted_directions(config: ParallelDataConfig, there: set[Pair]) -> list[Pair]:
+def wanted_directions(
+    config: ParallelDataConfig, there: set[Pair], languages: Sequence[str]
+) -> list[Pair]:
     """Return the directions to train: those given, or all with the centre.
 
+    Args:
+        config: What is wanted.
+        there: Pairs of those languages that the text has, each sorted.
+        languages: All that the text has.
+
     Raises:
-        ValueError: If the text has none of them.
+        ValueError: If the text has none of them, or nothing for one of the languages.
     """
     names = ", ".join(sorted({name for pair in there for name in pair})) or "no languages"
     if config.directions:
@@ -27,10 +36,17 @@ def wanted_directions(config: ParallelDataConfig, there: set[Pair]) -> list[Pair
                              f"it has {names}")  # fmt: skip
         return chosen
     pairs = [pair for pair in sorted(there) if config.centre in pair]
+    others = [pair[pair[0] == config.centre] for pair in pairs]
+    missing = sorted(set(config.languages or ()) - {config.centre, *others})
+    if missing and config.centre in languages:
+        what = f"{config.source} has no text in {missing[0]} (data.languages) with {config.centre}"
+        if missing[0] in languages:
+            raise ValueError(f"{what} to train on")
+        hint = nearest(missing[0], sorted({*languages} - {config.centre, *others}))
+        raise ValueError(f"{what}{hint} (it has {', '.join(languages)})")
     if not pairs:
         raise ValueError(f"{config.source} has no text with {config.centre} (data.centre): "
                          f"it has {names}")  # fmt: skip
-    others = [pair[pair[0] == config.centre] for pair in pairs]
     out = [(config.centre, other) for other in others]
     return out + [(other, config.centre) for other in others]
 

@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from magneto.data.parallel import PairCounts, ParallelDataConfig, Texts, split_direction
-from magneto.data.parallel_cache import Pair, Preparation
+from magneto.data.parallel import (
+    PairCounts,
+    ParallelDataConfig,
+    Texts,
+    sought_languages,
+    split_direction,
+)
+from magneto.data.parallel_filter import Pair
 from magneto.data.parallel_sources import open_parallel
+from magneto.data.parallel_splits import SplitText
 
 # Which part of a test set is read: the first of these that it has.
 SPLITS = ("test", "validation", "train")
@@ -38,7 +45,7 @@ def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> Refe
         config: The recipe's.
         limit: Sentences per direction at most.
     """
-    made = Preparation(config, lambda what, done, total: None)
+    made = SplitText(config)
     if config.validation_limit is not None:
         limit = min(limit or config.validation_limit, config.validation_limit)
     counts = PairCounts()
@@ -70,7 +77,7 @@ def read_test_texts(
         FileNotFoundError: If there is no such source.
         ValueError: If it has nothing for a direction that was asked for, or none at all.
     """
-    text = open_parallel(source, None)
+    text = open_parallel(source, None, sought_languages(config))
     split = next((split for split in SPLITS if text.pairs(split)), SPLITS[0])
     there = text.pairs(split)
     both = {d for pair in there for d in (pair, pair[::-1]) if set(d) <= set(known)}

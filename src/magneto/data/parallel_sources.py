@@ -9,7 +9,8 @@ from typing import Any
 
 from magneto.data.cache import fingerprint
 from magneto.data.parallel import PairCounts, ParallelText, Texts
-from magneto.data.parallel_files import LANGUAGE, open_files, sentences
+from magneto.data.parallel_files import open_files
+from magneto.data.parallel_records import LANGUAGE, sentences
 from magneto.data.phrases import PHRASES, import_babel, phrase_languages, phrases
 
 BUILTIN = "builtin:phrases"
@@ -21,15 +22,12 @@ class Phrases:
     """Babel's phrases; nothing is held out beforehand."""
 
     def __init__(self, wanted: tuple[str, ...] | None) -> None:
-        there = phrase_languages()
-        unknown = [name for name in wanted or () if name not in there]
-        if unknown:
-            raise ValueError(f"{BUILTIN} has no {', '.join(unknown)}; it has {', '.join(there)}")
-        self.languages = there if wanted is None else sorted(wanted)
+        self.languages = phrase_languages()
+        self.wanted = [n for n in self.languages if wanted is None or n in wanted]
 
     def pairs(self, split: str) -> set[tuple[str, str]]:
         """Return all pairs, for training."""
-        return set(combinations(self.languages, 2)) if split == "train" else set()
+        return set(combinations(self.wanted, 2)) if split == "train" else set()
 
     def read(self, first: str, second: str, split: str, counts: PairCounts) -> Iterator[Texts]:
         """Yield phrases in two languages."""
@@ -48,14 +46,17 @@ class HubPairs:
         self.name = name
         self.wanted = wanted
         self.configs: dict[tuple[str, str], str] = {}
+        names: set[str] = set()
         for config in self.library.get_dataset_config_names(name):
             codes = config.split("-")
             if len(codes) == 2 and all(LANGUAGE.fullmatch(code) for code in codes):
+                names |= set(codes)
                 self._add(codes[0], codes[1], config)
             elif len(found := self._columns(config)) > 1:
+                names |= set(found)
                 for one, other in combinations(found, 2):
                     self._add(one, other, config)
-        self.languages = sorted({code for pair in self.configs for code in pair})
+        self.languages = sorted(names)
         self._splits: dict[str, list[str]] = {}
 
     def _add(self, one: str, other: str, config: str) -> None:
@@ -85,16 +86,21 @@ class HubPairs:
             found = sentences(row)
             if first in found and second in found:
                 yield found[first], found[second]
+            elif len(found) > 1:
+                counts.lacking += 1
             else:
                 counts.bad_records += 1
 
 
-def open_parallel(source: str, wanted: tuple[str, ...] | None) -> ParallelText:
+def open_parallel(
+    source: str, wanted: tuple[str, ...] | None, sought: frozenset[str] = frozenset()
+) -> ParallelText:
     """Open a source of parallel text.
 
     Args:
         source: PATH, hf:NAME or builtin:phrases.
         wanted: Codes of the languages to use, or None for all.
+        sought: Languages, of which a folder's line pairs must have one to be read before records.
 
     Raises:
         FileNotFoundError: If there is no such path; names the nearest.
@@ -106,10 +112,12 @@ def open_parallel(source: str, wanted: tuple[str, ...] | None) -> ParallelText:
         return Phrases(wanted)
     if source.startswith("hf:"):
         return HubPairs(source.removeprefix("hf:"), wanted)
-    return open_files(source, wanted)
+    return open_files(source, wanted, sought)
 
 
-def parallel_fingerprint(source: str, wanted: tuple[str, ...] | None) -> str:
+def parallel_fingerprint(
+    source: str, wanted: tuple[str, ...] | None, sought: frozenset[str]
+) -> str:
     """Name the content of a source: files by path, size and time of change, others by name."""
     if source.startswith("builtin:"):
         return fingerprint(source, PHRASES, import_babel().__version__)
@@ -118,7 +126,7 @@ def parallel_fingerprint(source: str, wanted: tuple[str, ...] | None) -> str:
         folder = Path(source.removeprefix("hf:"))
         files = sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
     else:
-        name, files = "", sorted(open_files(source, wanted).files)
+        name, files = "", sorted(open_files(source, wanted, sought).files)
     return fingerprint(
         name, [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.data.cache import content_digest
-from magneto.data.parallel import PairCounts, ParallelDataConfig, Texts
+from magneto.data.parallel import ParallelDataConfig, Texts
 from magneto.data.parallel_cache import Pair, PreparedParallel, known_tags, prepare_parallel
 from magneto.data.parallel_reading import read_validation_texts
 from magneto.data.token_groups import Group, GroupMaker, TokenGroups, cut_groups
@@ -77,11 +77,8 @@ class Translation(Task):
         say = getattr(progress, "say", None)
         if say is None:
             return
-        for pair, counts in text.counts.items():
-            say(f"{'-'.join(pair)}: {counts.describe()}")
-        total = sum(text.counts.values(), PairCounts())
-        say(f"{self.data.source}: {len(text.directions)} directions, {total.kept:,} pairs, "
-            f"{len(text.train.tokens):,} tokens")  # fmt: skip
+        for line in text.describe(self.data.source):
+            say(line)
 
     def build_model(self) -> TranslationModel:
         """Build the model, with the data's vocabulary if none is set.
