@@ -5,47 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import GenerationMixin
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from magneto.hf.cache import growing
 from magneto.hf.configuration import MagnetoConfig
-from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, divided, hidden_states, refuse
+from magneto.hf.wrapper import MagnetoGenerationModel, as_mask, divided, hidden_states, refuse
 from magneto.models.language import IGNORED, LanguageModel, cross_entropy
 
 
-class MagnetoForCausalLM(MagnetoPreTrainedModel, GenerationMixin):
+class MagnetoForCausalLM(MagnetoGenerationModel):
     """A `LanguageModel` in `self.core`."""
-
-    _tied_weights_keys = {"core.head.weight": "core.embedding.table.weight"}  # noqa: RUF012
 
     def __init__(self, config: MagnetoConfig, core: LanguageModel | None = None) -> None:
         super().__init__(config)
         self.core = core or LanguageModel(config.core_config())
         self.ready()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the embedding table."""
-        return self.core.embedding.table
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the embedding table."""
-        self.core.embedding.table = value  # type: ignore[assignment]
-
-    def get_output_embeddings(self) -> nn.Module:
-        """Return the output projection."""
-        return self.core.head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the output projection."""
-        self.core.head = new_embeddings  # type: ignore[assignment]
-
-    @staticmethod
-    def create_masks_for_generate(*, attention_mask: Tensor | None, **_: Any) -> Tensor | None:
-        """Keep the mask two-dimensional: the core makes what its attention needs."""
-        return attention_mask
 
     @can_return_tuple
     def forward(

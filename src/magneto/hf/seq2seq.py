@@ -6,14 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
 from magneto.hf.cache import growing
 from magneto.hf.configuration import MagnetoSeq2SeqConfig
-from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, divided, hidden_states, refuse
+from magneto.hf.wrapper import MagnetoGenerationModel, as_mask, divided, hidden_states, refuse
 from magneto.models.language import IGNORED, cross_entropy
 from magneto.models.translation import TranslationModel
 
@@ -53,43 +52,25 @@ class SourceEncoder(nn.Module):
         )
 
 
-class MagnetoForSeq2SeqLM(MagnetoPreTrainedModel, GenerationMixin):
+class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
     """A `TranslationModel` in `self.core`."""
 
     config_class = MagnetoSeq2SeqConfig
-    _tied_weights_keys = {"core.head.weight": "core.embedding.table.weight"}  # noqa: RUF012
 
     def __init__(self, config: MagnetoSeq2SeqConfig, core: TranslationModel | None = None) -> None:
         super().__init__(config)
         self.core = core or TranslationModel(config.core_config())
         self.ready()
 
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the table of source and target."""
-        return self.core.embedding.table
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the table."""
-        self.core.embedding.table = value  # type: ignore[assignment]
-
-    def get_output_embeddings(self) -> nn.Module:
-        """Return the output projection."""
-        return self.core.head
-
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         """Replace the output projection, and fit the bias of the logits to it."""
-        self.core.head = new_embeddings  # type: ignore[assignment]
+        super().set_output_embeddings(new_embeddings)
         bias, size = self.core.logits_bias, int(new_embeddings.weight.shape[0])  # type: ignore[index, union-attr]
         self.core.logits_bias = nn.functional.pad(bias, (0, max(size - len(bias), 0)))[:size]
 
     def get_encoder(self, modality: str | None = None) -> SourceEncoder:
         """Return what reads the source."""
         return SourceEncoder(self.core)
-
-    @staticmethod
-    def create_masks_for_generate(*, attention_mask: Tensor | None, **_: Any) -> Tensor | None:
-        """Keep the mask two-dimensional: the core makes what its attention needs."""
-        return attention_mask
 
     @staticmethod
     def _reorder_cache(past_key_values: Any, beam_idx: Tensor) -> Any:
@@ -141,29 +122,16 @@ class MagnetoForSeq2SeqLM(MagnetoPreTrainedModel, GenerationMixin):
             ValueError: If there is nothing to read, or for an argument without a place here.
         """
         refuse(others, "inputs_embeds", "decoder_inputs_embeds", "decoder_position_ids")
-        if decoder_input_ids is None and labels is not None:
-            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        if decoder_input_ids is None:
-            raise ValueError("give decoder_input_ids, or labels")
+        target = self._target(decoder_input_ids, labels)
         wanted = self.wants_hidden_states(others)
         if encoder_outputs is None:
-            if input_ids is None:
-                raise ValueError("give input_ids, or encoder_outputs")
-            encoder_outputs = self.get_encoder()(
-                input_ids, attention_mask, output_hidden_states=wanted
-            )
+            encoder_outputs = self._encoded(input_ids, attention_mask, wanted)
         if past_key_values is None and use_cache and labels is None:
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
         memory = encoder_outputs[0]
-        decoder = self.core.transformer.decoder
-        with hidden_states(decoder, wanted) as states:
-            logits = self.core.decode(
-                decoder_input_ids,
-                memory,
-                as_mask(decoder_attention_mask),
-                source_mask(attention_mask),
-                growing(past_key_values),
-            )
+        masks = as_mask(decoder_attention_mask), source_mask(attention_mask)
+        with hidden_states(self.core.transformer.decoder, wanted) as states:
+            logits = self.core.decode(target, memory, *masks, growing(past_key_values))
         return Seq2SeqLMOutput(
             loss=self._loss(logits, labels, num_items_in_batch),  # type: ignore[arg-type]
             logits=logits,  # type: ignore[arg-type]
@@ -172,6 +140,20 @@ class MagnetoForSeq2SeqLM(MagnetoPreTrainedModel, GenerationMixin):
             encoder_last_hidden_state=memory,
             encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
         )
+
+    def _target(self, decoder_input_ids: Tensor | None, labels: Tensor | None) -> Tensor:
+        if decoder_input_ids is not None:
+            return decoder_input_ids
+        if labels is None:
+            raise ValueError("give decoder_input_ids, or labels")
+        return self.prepare_decoder_input_ids_from_labels(labels)
+
+    def _encoded(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, wanted: bool
+    ) -> BaseModelOutput:
+        if input_ids is None:
+            raise ValueError("give input_ids, or encoder_outputs")
+        return self.get_encoder()(input_ids, attention_mask, output_hidden_states=wanted)
 
     def _loss(
         self, logits: Tensor, labels: Tensor | None, number: Tensor | int | None

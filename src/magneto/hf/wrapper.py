@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 
 from magneto.hf.attention import use_attention
 from magneto.hf.configuration import MagnetoConfig
@@ -126,6 +126,34 @@ class MagnetoPreTrainedModel(PreTrainedModel):
         """Whether the call, or else the configuration, asks for hidden states."""
         asked = others.get("output_hidden_states")
         return bool(self.config.output_hidden_states if asked is None else asked)
+
+
+class MagnetoGenerationModel(MagnetoPreTrainedModel, GenerationMixin):
+    """A core that writes: a table of embeddings, a head over the same vocabulary."""
+
+    _tied_weights_keys = {"core.head.weight": "core.embedding.table.weight"}  # noqa: RUF012
+    core: Any
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the embedding table."""
+        return self.core.embedding.table
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the embedding table."""
+        self.core.embedding.table = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Return the output projection."""
+        return self.core.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the output projection."""
+        self.core.head = new_embeddings
+
+    @staticmethod
+    def create_masks_for_generate(*, attention_mask: Tensor | None, **_: Any) -> Tensor | None:
+        """Keep the mask two-dimensional: the core makes what its attention needs."""
+        return attention_mask
 
 
 @contextmanager
