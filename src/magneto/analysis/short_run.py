@@ -151,10 +151,7 @@ def short_run(
             sums, _ = accumulate(task, model, pieces, config, among)
         norm = scale_gradients(parameters, sums[1], config.clip_norm, among)
         if step == 0:
-            chosen = sorted({*rates, learning_rate(config, config.warmup_steps)})
-            parts = min(CUTS * config.micro_batches, config.batch_size)
-            piece = task.train_stream(config.batch_size, seed).next(parts, [0])[0]
-            tried = try_first_step(task, model, piece, config, among, chosen)
+            tried = first_tries(task, model, config, among, seed, rates)
         rate = learning_rate(config, step)
         set_learning_rate(optimizer, rate)
         probe.mark()
@@ -167,6 +164,21 @@ def short_run(
         if not math.isfinite(loss):
             break
     return ShortRun(seen, tried)
+
+
+def first_tries(
+    task: Task,
+    model: nn.Module,
+    config: TrainingConfig,
+    among: Ranks,
+    seed: int,
+    rates: Sequence[float],
+) -> list[FirstStep]:
+    """Try the first step at each rate and at the peak, on a piece of the first batch."""
+    chosen = sorted({*rates, learning_rate(config, config.warmup_steps)})
+    parts = min(CUTS * config.micro_batches, config.batch_size)
+    piece = task.train_stream(config.batch_size, seed).next(parts, [0])[0]
+    return try_first_step(task, model, piece, config, among, chosen)
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ which also begins the text. The option with the highest log-likelihood is the an
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,42 +95,77 @@ def evaluate_suite(
     Raises:
         ValueError: If there are fewer demonstrations than asked for.
     """
-    items, name = questions.items[:limit], questions.suite.name
+    items = questions.items[:limit]
     seeds = tuple(seeds) if shots else tuple(seeds)[:1]
     encoded = encode_items(items, tokenizer)
-    pool = questions.items if questions.pool is None else questions.pool
-    solved = _encode_solved(pool, tokenizer) if shots else []
-    by_sum, by_mean = np.zeros((2, len(seeds), len(items)))
+    solved = _encode_solved(_pool(questions), tokenizer) if shots else []
+    credits = np.zeros((2, len(seeds), len(items)))
     used = cut = 0
     for row, seed in enumerate(seeds):
-        texts = []
-        for number, each in enumerate(encoded):
-            excluded = number if questions.pool is None else None
-            drawn = draw(len(pool), shots, seed, number, excluded)
-            joined, fitted, whole = join(each, [solved[d] for d in drawn], tokenizer.end, length)
-            texts.append(joined)
-            used, cut = used + fitted, cut + (not whole)
-        what = f"{name}, {shots} shots, seed {seed}"
-        values = log_likelihoods(
-            model, texts, progress=lambda done, total, what=what: progress(what, done, total)
-        )
-        if not all(np.isfinite(value).all() for value in values):
-            raise ValueError(f"{what}: a log-likelihood is not finite")
-        for column, (item, value, text) in enumerate(zip(items, values, texts, strict=True)):
-            mean = [v / scored for v, scored in zip(value, text.scored, strict=True)]
-            by_sum[row, column] = credit(value, item.answer)
-            by_mean[row, column] = credit(mean, item.answer)
+        asked = list(ask(questions, encoded, solved, shots, seed, tokenizer.end, length))
+        used += sum(fitted for _, fitted, _ in asked)
+        cut += sum(not whole for *_, whole in asked)
+        what = f"{questions.suite.name}, {shots} shots, seed {seed}"
+        credits[:, row] = answer_all(model, items, [text for text, *_ in asked], what, progress)
     return SuiteScore(
-        suite=name,
+        suite=questions.suite.name,
         shots=shots,
         seeds=seeds,
         items=len(items),
-        by_sum=accuracy(by_sum),
-        by_mean=accuracy(by_mean),
+        by_sum=accuracy(credits[0]),
+        by_mean=accuracy(credits[1]),
         partial=questions.suite.partial,
         chance=float(np.mean([1 / len(item.contexts) for item in items])),
-        demonstrations=used / by_sum.size,
-        cut=cut / by_sum.size,
+        demonstrations=used / credits[0].size,
+        cut=cut / credits[0].size,
+    )
+
+
+def ask(
+    questions: Questions,
+    encoded: Sequence[EncodedItem],
+    solved: Sequence[list[int]],
+    shots: int,
+    seed: int,
+    end: int,
+    length: int,
+) -> Iterator[tuple[Texts, int, bool]]:
+    """Yield each question after its demonstrations, as `join` returns it."""
+    size = len(_pool(questions))
+    for number, each in enumerate(encoded):
+        excluded = number if questions.pool is None else None
+        drawn = draw(size, shots, seed, number, excluded)
+        yield join(each, [solved[d] for d in drawn], end, length)
+
+
+def _pool(questions: Questions) -> Sequence[Item]:
+    return questions.items if questions.pool is None else questions.pool
+
+
+def answer_all(
+    model: LanguageModel,
+    items: Sequence[Item],
+    texts: Sequence[Texts],
+    what: str,
+    progress: Progress,
+) -> np.ndarray:
+    """Return (2, items) credits: by summed log-likelihoods, and by their means over tokens.
+
+    Raises:
+        ValueError: If a log-likelihood is not finite.
+    """
+    values = log_likelihoods(model, texts, progress=lambda done, total: progress(what, done, total))
+    if not all(np.isfinite(value).all() for value in values):
+        raise ValueError(f"{what}: a log-likelihood is not finite")
+    means = [
+        [v / scored for v, scored in zip(value, text.scored, strict=True)]
+        for value, text in zip(values, texts, strict=True)
+    ]
+    return np.array(
+        [
+            [credit(value, item.answer) for value, item in zip(found, items, strict=True)]
+            for found in (values, means)
+        ]
     )
 
 
