@@ -5,11 +5,21 @@ import math
 from pathlib import Path
 
 import pytest
+import yaml
 
-from magneto.analysis.glue import Score, average, baseline_scores, read_scores, table
+from magneto.analysis.glue import (
+    Score,
+    average,
+    baseline_scores,
+    read_folders,
+    read_scores,
+    row_name,
+    table,
+)
 from magneto.analysis.sweep import Sweep, cell_directory, open_sweep
 from magneto.cli import main
 from magneto.config import ConfigError
+from magneto.recipe import recipe_path
 
 
 def comparison(folder: Path, task: str, results: dict[tuple, dict | None], **overrides) -> Path:
@@ -54,6 +64,25 @@ def test_rows_are_placements_and_origins(tmp_path: Path) -> None:
     scores = read_scores(comparison(tmp_path / "a", "cola", results, **origin))
     assert [s.row for s in scores] == ["Post-LN, from runs/mlm-post", "Pre-LN, from runs/mlm-pre"]
     assert math.isnan(scores[0].interval)
+
+
+def test_a_recipe_file_s_own_origin_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "fine.yaml"
+    values = yaml.safe_load(recipe_path("text-classification/small").read_text())
+    values["model"] |= {"pretrained": "runs/mlm-{placement}", "placement": "deepnorm"}
+    path.write_text(yaml.safe_dump(values))
+    sweep = Sweep(str(path), {"data.glue": "cola"}, {"training.learning_rate": [1e-4]})
+    assert row_name(sweep, sweep.cells()[0]) == "DeepNorm, from runs/mlm-deepnorm"
+
+
+def test_two_folders_with_one_row_are_a_question(tmp_path: Path) -> None:
+    folders = [
+        comparison(tmp_path / name, "cola", {(place, 1e-4, 1): cola(0.2)[0]})
+        for name, place in (("a", "sub"), ("b", "pre"), ("c", "sub"))
+    ]
+    assert len(read_folders(folders[:2])) == 2
+    with pytest.raises(ConfigError, match=r"a and .*c both have Sub-LN, from scratch on cola"):
+        read_folders(folders)
 
 
 def test_both_sets_of_mnli_are_of_one_point(tmp_path: Path) -> None:

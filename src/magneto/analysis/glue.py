@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from magneto.analysis.sweep import PLACEMENT, SEED, Cell, Sweep, read_result, read_sweep
+from magneto.analysis.sweep import SEED, Cell, Sweep, read_result, read_sweep
 from magneto.analysis.update import half_width
 from magneto.config import ConfigError
 from magneto.data.classification import label_values
@@ -23,7 +23,6 @@ from magneto.data.glue import GLUE
 from magneto.data.label_baselines import label_baselines
 from magneto.metrics.classification import class_scores, number_scores
 from magneto.tasks.text_classification import TextClassification
-from magneto.theory.placement import find_placement
 
 # Task and metric of the columns in the paper's order, its eight numbers first.
 NUMBERS = (
@@ -88,13 +87,30 @@ def read_scores(folder: Path) -> list[Score]:
     return scores
 
 
+def read_folders(folders: Sequence[Path]) -> list[Score]:
+    """Return the scores of several comparisons.
+
+    Raises:
+        ConfigError: If two folders hold the same row of the same task: which one counts?
+    """
+    held: dict[tuple[str, Column], Path] = {}
+    scores = []
+    for folder in folders:
+        for score in read_scores(folder):
+            place = (score.row, score.column)
+            if place in held:
+                raise ConfigError([f"{held[place]} and {folder} both have {score.row} on "
+                                   f"{score.column[0]}: give one of them"])  # fmt: skip
+            held[place] = folder
+            scores.append(score)
+    return scores
+
+
 def row_name(sweep: Sweep, cell: Cell) -> str:
     """Return "Sub-LN, from runs/base" or "Sub-LN, from scratch"."""
-    placement = str(cell.values.get(PLACEMENT, sweep.load(cell).model.placement))
-    key = "model.pretrained"
-    source = cell.values.get(key, sweep.overrides.get(key)) or "scratch"
-    source = str(source).replace("{placement}", placement)
-    return f"{find_placement(placement).title}, from {source}"
+    model = sweep.load(cell).model
+    source = (model.pretrained or "scratch").replace("{placement}", model.row.name)
+    return f"{model.row.title}, from {source}"
 
 
 def best_point(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from magneto.analysis.glue import Score, baseline_scores, read_scores, table
+from magneto.analysis.glue import baseline_scores, read_folders, table
 from magneto.commands.arguments import Parser, print_json
 
 
@@ -28,9 +28,7 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given = parser().parse(words)
-    scores: list[Score] = []
-    for folder in given.folders:
-        scores += read_scores(folder)
+    scores = read_folders(given.folders)
     if given.baselines:
         for folder in given.folders:
             scores += baseline_scores(folder)
