@@ -101,6 +101,12 @@ def test_numbers_must_be_finite(tmp_path: Path) -> None:
     assert [row.label for row in rows] == ["-1", "2.5"] and counts.unlabelled == 2
 
 
+def test_a_line_nested_too_deeply_is_malformed(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("[" * 200_000 + '\n{"text": "a", "label": 1}\n')
+    rows, counts = read(tmp_path / "a.jsonl")
+    assert len(rows) == 1 and counts.malformed == 1
+
+
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
 def test_a_missing_column_is_named(name: str, tmp_path: Path) -> None:
     text = '{"texts": "a", "label": 1}' if name == "a.jsonl" else "texts,label\na,1\n"

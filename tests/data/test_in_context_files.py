@@ -86,6 +86,7 @@ def test_what_is_missing_is_named_and_what_is_there(tmp_path: Path) -> None:
         (json.dumps({"sentence": "a _ b"}), "record 2: no field 'option1'"),
         ("{", "line 2: not JSON"),
         ("3", "line 2: not a JSON object"),
+        ("[" * 200_000, "line 2: nested too deeply"),
     ],
 )
 def test_a_bad_record_is_never_left_out(tmp_path: Path, line: str, message: str) -> None:

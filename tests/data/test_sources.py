@@ -42,6 +42,12 @@ def test_invalid_utf8_in_records_is_counted(tmp_path: Path) -> None:
     assert (counts.documents, counts.invalid_utf8, counts.bad_records) == (2, 1, 0)
 
 
+def test_a_line_nested_too_deeply_is_a_bad_record(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("[" * 200_000 + '\n{"text": "good"}\n')
+    found, counts = read(str(tmp_path / "a.jsonl"))
+    assert (found, counts.bad_records) == ("good", 1)
+
+
 def test_a_local_hugging_face_folder_that_changed_is_another_source(tmp_path: Path) -> None:
     path = tmp_path / "part.jsonl"
     path.write_text(json.dumps({"text": "one"}))

@@ -7,7 +7,6 @@ do it; .jsonl has an object per line. Each may be .gz.
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from magneto.data.files import open_bytes
 from magneto.data.glue import Columns
 from magneto.data.sources import SURROGATES
 
@@ -85,7 +85,7 @@ def read_file(
     Raises:
         ValueError: If the file has no such column; names those it has.
     """
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+    with open_bytes(path) as file:
         lines = _decoded(file, counts)
         if ".jsonl" in path.suffixes:
             records = _objects(lines, columns, path, counts)
@@ -154,13 +154,12 @@ def pick_columns(names: Sequence[str], columns: Columns, where: str) -> tuple[st
 
 
 def _decoded(file: Iterable[bytes], counts: RowCounts) -> Iterator[str]:
-    for number, raw in enumerate(file):
+    for raw in file:
         try:
-            line = raw.decode("utf-8")
+            yield raw.decode("utf-8")
         except UnicodeDecodeError:
             counts.invalid_utf8 += 1
-            line = raw.decode("utf-8", errors="replace")
-        yield line.removeprefix("\ufeff") if number == 0 else line
+            yield raw.decode("utf-8", errors="replace")
 
 
 def _cut(lines: Iterable[str]) -> Iterator[list[str]]:
@@ -177,7 +176,7 @@ def _objects(
             continue
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, Mapping):
             counts.malformed += 1

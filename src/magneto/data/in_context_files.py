@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from magneto.config import ConfigError
+from magneto.data.files import open_bytes
 from magneto.data.in_context import SUITES, Item, Record, Suite
 from magneto.data.sources import SURROGATES
 
@@ -123,8 +123,7 @@ def read_records(path: Path) -> Iterator[Record]:
         ValueError: If a line is not what the file's name says; names the line.
     """
     name = path.name.removesuffix(".gz")
-    opened: Any = gzip.open if path.name.endswith(".gz") else open
-    with opened(path, "rb") as file:
+    with open_bytes(path) as file:
         lines = _decoded(file, path)
         if not name.endswith(".jsonl"):
             yield from csv.DictReader(lines, delimiter="\t" if name.endswith(".tsv") else ",")
@@ -136,6 +135,8 @@ def read_records(path: Path) -> Iterator[Record]:
                 record = json.loads(line)
             except json.JSONDecodeError as error:
                 raise ValueError(f"{path}, line {number}: not JSON ({error.msg})") from error
+            except RecursionError as error:
+                raise ValueError(f"{path}, line {number}: nested too deeply") from error
             if not isinstance(record, dict):
                 raise ValueError(f"{path}, line {number}: not a JSON object")
             yield _whole(record)
@@ -144,7 +145,7 @@ def read_records(path: Path) -> Iterator[Record]:
 def _decoded(file: Iterable[bytes], path: Path) -> Iterator[str]:
     for number, raw in enumerate(file, 1):
         try:
-            yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            yield raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason})") from error
 

@@ -6,7 +6,6 @@ of paragraphs; a .jsonl line is a document. Nothing is dropped in silence: what 
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import sys
@@ -18,6 +17,7 @@ from typing import IO, Any
 
 from magneto.data import builtin
 from magneto.data.cache import fingerprint
+from magneto.data.files import open_bytes
 
 ENDINGS = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz")
 # A document of plain text ends at the first blank line after so many characters.
@@ -88,7 +88,7 @@ def _raw_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
     else:
         for path in source_files(source):
             read = _records if ".jsonl" in path.name else _plain_documents
-            with _open(path) as file:
+            with open_bytes(path) as file:
                 yield from read(file, field, counts)
 
 
@@ -131,10 +131,6 @@ def source_fingerprint(source: str, field: str) -> str:
         files = source_files(source)
     stats = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
     return fingerprint(name, stats, field)
-
-
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")  # type: ignore[return-value]
 
 
 def _lines(file: IO[bytes], counts: Counts) -> Iterator[str]:
@@ -185,7 +181,7 @@ def _records(file: IO[bytes], field: str, counts: Counts) -> Iterator[str]:
             continue
         try:
             text = json.loads(_decode(raw, counts))[field]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             text = None
         if isinstance(text, str):
             text, halves = SURROGATES.subn("\ufffd", text)
