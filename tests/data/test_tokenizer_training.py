@@ -46,11 +46,29 @@ def test_long_lines_are_cut_and_none_is_lost() -> None:
     assert "".join(lines) == text.replace("\n", "") and max(map(len, lines)) == LINE_CHARACTERS
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_says_what_it_read_and_when_learning_begins(
+    kind, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    pytest.importorskip("sentencepiece")
+    with corpus.open("a") as file:
+        file.write('\n{"other": 1}\n')
+    words = ["--text-field", "body", "--vocab-size", "300", "--out", str(tmp_path), "--kind", kind]
+    assert main(["tokenizer", "train", "--data", str(corpus), *words]) == 0
+    said = capsys.readouterr().err.splitlines()
+    number = "200 documents" if kind == "byte-bpe" else "400 lines"
+    assert said == [
+        f"{corpus}: 200 documents (1 bad records left out); learning 300 pieces from {number}, "
+        "which can take minutes"
+    ]
+
+
 def told(capsys: pytest.CaptureFixture, *words: object) -> str:
     assert main(["tokenizer", *map(str, words)]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1, error
-    return error
+    told = [line for line in error.splitlines() if line.startswith("magneto:")]
+    assert len(told) == 1 and error.count("\n") <= 2, error
+    return told[0]
 
 
 def test_the_command_and_its_mistakes(
@@ -72,5 +90,10 @@ def test_the_command_and_its_mistakes(
     )
     assert "a byte-bpe tokenizer is a .json file" in told(capsys, *common, "--out", other)
     assert "no text" in told(capsys, "train", "--data", corpus, "--out", tmp_path / "y.json")
+    records = (*common[:3], "--out", tmp_path / "y.json")
+    assert "0 documents (200 bad records left out); the text" in told(capsys, *records)
+    for option, value in (("--vocab-size", -5), ("--vocab-size", 2**70), ("--sample", 100)):
+        words = [*common, "--kind", "bpe", "--out", other, option, value]
+        assert f"{option} {value}: must be in" in told(capsys, *words)
     assert "did you mean train?" in told(capsys, "trian")
     assert not other.exists() and not list(tmp_path.glob(".*"))

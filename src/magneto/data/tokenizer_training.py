@@ -6,6 +6,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -31,6 +32,9 @@ Progress = Callable[[str, int, int | None], None]
 SAMPLE = 60_000
 # Longer lines are cut: SentencePiece leaves out what exceeds its limit, which is in bytes.
 LINE_CHARACTERS = 4000
+# Both libraries take numbers of 32 bits and more; no vocabulary is that large. SentencePiece wants
+# more than a hundred lines to draw from.
+RANGES = {"--vocab-size": (1, 2**24), "--sample": (101, 2**31 - 1)}
 
 
 def train_tokenizer(
@@ -58,28 +62,50 @@ def train_tokenizer(
         FileExistsError: If the file is there already.
         ValueError: If the vocabulary is too small or too large, or `out` ends otherwise.
     """
+    for (name, (least, most)), value in zip(RANGES.items(), (vocab_size, sample), strict=True):
+        if not least <= value <= most:
+            raise ValueError(f"{name} {value}: must be in {least:,} to {most:,}")
     path = _target(out, kind)
-    texts = _counted(read_documents(source, field, Counts()), progress)
+    say, counts = getattr(progress, "say", lambda line: None), Counts()
+    texts = _counted(read_documents(source, field, counts), progress)
     first = next(texts, None)  # what is wrong with the source is known before anything is made
     if first is None:
-        raise ValueError(f"there is no text in {source}")
+        raise ValueError(f"there is no text in {source}: {counts.describe()}; the text of a record "
+                         f"is looked for in {field!r} (--text-field)")  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{os.getpid()}-{path.name}")
+
+    def announce(what: str) -> None:
+        say(f"{source}: {counts.describe()}; learning {vocab_size:,} pieces from {what}, "
+            "which can take minutes")  # fmt: skip
+
     try:
-        if kind == "byte-bpe":
-            least = 256 + len(SPECIAL)
-            if vocab_size < least:
-                raise ValueError(f"a byte-bpe vocabulary has {least} tokens or more")
-            train_bpe(_some(first, texts), vocab_size, aside, SPECIAL)
-        else:
-            lines = _lines(_some(first, texts, limit=None))
-            aside.write_bytes(train_sentencepiece(lines, kind, vocab_size, sample))
+        _learn(chain([first], texts), kind, vocab_size, sample, aside, announce)
         tokenizer = load_tokenizer(aside)
         tokenizer.path = path
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
     return tokenizer
+
+
+def _learn(
+    texts: Iterator[str],
+    kind: Kind,
+    vocab_size: int,
+    sample: int,
+    path: Path,
+    announce: Callable[[str], None],
+) -> None:
+    if kind == "byte-bpe":
+        least = 256 + len(SPECIAL)
+        if vocab_size < least:
+            raise ValueError(f"a byte-bpe vocabulary has {least} tokens or more")
+        read = _announced(_some(texts), "documents", None, announce)
+        train_bpe(read, vocab_size, path, SPECIAL)
+    else:
+        lines = _announced(_lines(texts), "lines", sample, announce)
+        path.write_bytes(train_sentencepiece(lines, kind, vocab_size, sample))
 
 
 def train_sentencepiece(
@@ -134,13 +160,23 @@ def _counted(texts: Iterator[str], progress: Progress) -> Iterator[str]:
         yield text
 
 
-def _some(first: str, rest: Iterator[str], limit: int | None = BPE_CHARACTERS) -> Iterator[str]:
-    size = len(first)
-    yield first
-    for text in rest:
+def _announced(
+    texts: Iterable[str], unit: str, most: int | None, announce: Callable[[str], None]
+) -> Iterator[str]:
+    """Yield texts; after the last, tell how many are learnt from: what begins then is silent."""
+    number = 0
+    for text in texts:
+        number += 1
+        yield text
+    announce(f"{min(number, most or number):,} {unit}")
+
+
+def _some(texts: Iterable[str]) -> Iterator[str]:
+    size = 0
+    for text in texts:
         yield text
         size += len(text)
-        if limit is not None and size > limit:
+        if size > BPE_CHARACTERS:
             return
 
 
