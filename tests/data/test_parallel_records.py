@@ -67,6 +67,13 @@ def test_a_line_nested_too_deeply_is_a_bad_record(tmp_path: Path) -> None:
     assert len(found) == 2 and counts == PairCounts(bad_records=1)
 
 
+def test_half_a_character_is_replaced_and_counted(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "a.jsonl", [{"en": "a \ud83d", "de": "b \U0001f600"}, *LATE[:1]])
+    found, counts = read(RecordFiles([path], None), "en", "de")
+    assert found == [("a \ufffd", "b \U0001f600"), ("e0", "d0")]
+    assert counts == PairCounts(invalid_utf8=1)
+
+
 def test_regions_stay_where_a_unit_has_two_of_a_language(tmp_path: Path) -> None:
     both: Records = [
         {"EN-US": "one", "zh-CN": "一", "zh-TW": "壹"}, {"en": "two", "zh-CN": "二"},

@@ -132,7 +132,8 @@ class PairCounts:
         too_long: Left out because a side is longer than `max_length`.
         ratio: Left out because one side is too long for the other.
         beyond_limit: Left out because there were `validation_limit` before.
-        invalid_utf8: Lines with bytes that are not UTF-8, which became U+FFFD.
+        invalid_utf8: Lines with bytes that are not UTF-8, and records with halves of a character,
+            which became U+FFFD.
         bad_records: Records that are malformed or have fewer than two languages; left out.
         lacking: Records without a sentence in one of the pair's languages; left out.
     """

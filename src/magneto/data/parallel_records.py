@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 from magneto.data.files import open_bytes
 from magneto.data.parallel import PairCounts, Texts
+from magneto.data.sources import SURROGATES
 
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 SPLIT = re.compile(r"(?:^|[._-])(train|validation|valid|val|dev|test)(?=$|[._\d-])")
@@ -133,21 +134,27 @@ def _jsonl(path: Path, counts: PairCounts) -> Iterator[Record]:
                 record = json.loads(decoded(raw, counts))
             except (ValueError, RecursionError):
                 record = None
-            found = sentences(record)
+            found = sentences(record, counts)
             if len(found) > 1:
                 yield found
             else:
                 counts.bad_records += 1
 
 
-def sentences(record: Any) -> Record:
-    """Return what a record has by language: of its "translation", else of itself."""
+def sentences(record: Any, counts: PairCounts) -> Record:
+    """Return what a record has by language: of its "translation", else of itself.
+
+    Halves of a character become U+FFFD and are counted.
+    """
     if not isinstance(record, dict):
         return {}
     inner = record.get("translation", record)
     if not isinstance(inner, dict):
         return {}
-    return {k: v for k, v in inner.items() if LANGUAGE.fullmatch(k) and isinstance(v, str)}
+    held = {k: v for k, v in inner.items() if LANGUAGE.fullmatch(k) and isinstance(v, str)}
+    whole = {k: SURROGATES.sub("\ufffd", v) for k, v in held.items()}
+    counts.invalid_utf8 += whole != held
+    return whole
 
 
 def _tmx(path: Path, counts: PairCounts) -> Iterator[Record]:

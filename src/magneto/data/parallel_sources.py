@@ -65,7 +65,7 @@ class HubPairs:
 
     def _columns(self, config: str) -> list[str]:
         rows: Any = self.library.load_dataset(self.name, config, split="train", streaming=True)
-        return sorted(sentences(next(iter(rows), None)))
+        return sorted(sentences(next(iter(rows), None), PairCounts()))
 
     def _split(self, config: str, split: str) -> str | None:
         if config not in self._splits:
@@ -83,7 +83,7 @@ class HubPairs:
         name = self._split(config, split)
         rows: Any = self.library.load_dataset(self.name, config, split=name)
         for row in rows:
-            found = sentences(row)
+            found = sentences(row, counts)
             if first in found and second in found:
                 yield found[first], found[second]
             elif len(found) > 1:
