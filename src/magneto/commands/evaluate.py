@@ -60,8 +60,9 @@ def main(words: Sequence[str]) -> int:
         print_json({"run": str(given.run), "weights": str(opened.weights), **metrics})
     else:
         print(f"{opened.weights}:")
+        width = max(16, *(len(name) + 1 for name in metrics))
         for name, value in metrics.items():
-            print(f"  {name:<16}{value:.4f}")
+            print(f"  {name:<{width}}{value:.4f}")
     return 0
 
 

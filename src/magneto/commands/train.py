@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -14,6 +15,7 @@ from magneto.config import ConfigError
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
 from magneto.training.loop import train
 from magneto.training.progress import Reporter
+from magneto.training.record import METRICS_FILE
 from magneto.training.resume import keep_artifacts
 
 
@@ -69,12 +71,23 @@ def main(words: Sequence[str]) -> int:
         keep_artifacts(task, run)  # before a recipe is kept that does not fit the run
         recipe.save(run / RUN_FILE)
     resume = given.resume is not None
-    result = train(
-        task, recipe.training, run, seed=recipe.seed, resume=resume, hooks=hooks, report=report
-    )
+    try:
+        result = train(
+            task, recipe.training, run, seed=recipe.seed, resume=resume, hooks=hooks, report=report
+        )
+    except Exception:
+        if not resume and is_first_rank() and not (run / METRICS_FILE).exists():
+            clear(run)  # it never began: the same --out can be tried again
+        raise
     if given.json and is_first_rank():
         print_json({"run": str(run), **asdict(result)})
     return 130 if result.status == "interrupted" else 0
+
+
+def clear(directory: Path) -> None:
+    """Remove all that is in a directory."""
+    for path in directory.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def is_first_rank() -> bool:

@@ -25,6 +25,8 @@ PACKAGES = (
     "tokenizers",
 )
 
+METRICS_FILE = "metrics.jsonl"
+
 
 class Record:
     """Rows of metrics, appended to metrics.jsonl and, if asked, to TensorBoard.
@@ -36,7 +38,7 @@ class Record:
     def __init__(
         self, run: Path, from_step: int, tensorboard: bool, say: Callable[[str], None] = print
     ) -> None:
-        self.path = run / "metrics.jsonl"
+        self.path = run / METRICS_FILE
         if self.path.exists():
             cut_after(self.path, from_step)
         self.file = self.path.open("a", encoding="utf-8")
@@ -67,7 +69,7 @@ class Record:
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """Read a run's rows."""
-    return read_rows(run / "metrics.jsonl")
+    return read_rows(run / METRICS_FILE)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
