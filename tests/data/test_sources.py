@@ -1,10 +1,15 @@
 """Reading at the edges: characters at a cut, bytes that are no text, folders that change."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
 
+from magneto.config import ConfigError
+from magneto.data.classification import ClassificationDataConfig, read_texts
+from magneto.data.in_context import SUITES
+from magneto.data.in_context_files import load_questions
 from magneto.data.sources import LINE_BYTES, Counts, read_documents, source_fingerprint
 
 
@@ -64,3 +69,26 @@ def test_half_a_character_in_a_record_is_replaced_and_counted(tmp_path: Path) ->
     found, counts = read(str(tmp_path / "a.jsonl"))
     assert found == "bad \ufffd half😀 whole"
     assert (counts.documents, counts.invalid_utf8) == (2, 1)
+
+
+@pytest.mark.parametrize("kind", ["documents", "labelled", "one split", "questions"])
+def test_a_set_that_cannot_be_reached_is_one_line(kind: str, monkeypatch, caplog) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def fail(*given: object, **named: object) -> None:
+        logging.getLogger("huggingface_hub.utils").warning("retrying")
+        raise ConnectionError("not there\nand more")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    monkeypatch.setattr(datasets, "get_dataset_split_names", fail)
+    with pytest.raises(ConfigError) as caught:
+        if kind == "documents":
+            read("hf:some/set")
+        elif kind == "questions":
+            load_questions(SUITES["copa"], "hf:some/set")
+        else:
+            source = "hf:some/set" + ("::test" if kind == "one split" else "")
+            read_texts(ClassificationDataConfig(source=source))
+    [line] = caught.value.lines
+    assert line.startswith("cannot load hf:some/set") and "(not there)" in line and "--data" in line
+    assert not caplog.records

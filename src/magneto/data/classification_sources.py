@@ -19,7 +19,7 @@ from magneto.data.classification_files import (
 )
 from magneto.data.glue import MISMATCHED, TRAIN, VALIDATION, Columns
 from magneto.data.sources import _import_datasets as import_datasets
-from magneto.data.sources import source_files
+from magneto.data.sources import loading, source_files
 from magneto.data.text import held_out
 from magneto.data.word_order import word_order
 
@@ -109,7 +109,8 @@ def find_splits(source: str) -> tuple[str, dict[str, str]]:
         path, config, split = [*source.removeprefix("hf:").split(":"), "", ""][:3]
         if split:
             return source, {}
-        known = import_datasets().get_dataset_split_names(path, config or None)
+        with loading(source):
+            known = import_datasets().get_dataset_split_names(path, config or None)
         there = {name: f"hf:{path}:{config}:{name}" for name in known}
     elif Path(source).expanduser().is_dir():
         there = {_stem(path): str(path) for path in _folder_files(source)}
@@ -156,7 +157,8 @@ def check_builtin(source: str) -> None:
 
 def _hub_table(source: str) -> Any:
     path, config, split = [*source.removeprefix("hf:").split(":"), "", ""][:3]
-    return import_datasets().load_dataset(path, config or None, split=split or "train")
+    with loading(source):
+        return import_datasets().load_dataset(path, config or None, split=split or "train")
 
 
 def _file(source: str) -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 from magneto.config import ConfigError
 from magneto.data.files import open_bytes
 from magneto.data.in_context import SUITES, Item, Record, Suite
-from magneto.data.sources import SURROGATES
+from magneto.data.sources import SURROGATES, loading
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
 # Words in the names of files, and the split they stand for.
@@ -187,13 +187,8 @@ def _from_hub(suite: Suite, name: str) -> Questions:
         message = "hf: sources need datasets: pip install 'foundation-transformers[hf]'"
         raise ModuleNotFoundError(message, name="datasets") from error
     path, _, config = name.partition(":")
-    try:
+    with loading(f"hf:{name}"):
         splits: Any = datasets.load_dataset(path, config or None)
-    except (OSError, ValueError, RuntimeError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError([
-            f"cannot load hf:{name} ({first}); offline, give --data DIR_OR_FILE"
-        ]) from error  # fmt: skip
     split = next((split for split in suite.questions if split in splits), None)
     if split is None:
         raise ConfigError([f"hf:{name} has none of the splits {', '.join(suite.questions[:-1])}"])

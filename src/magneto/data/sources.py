@@ -7,14 +7,17 @@ of paragraphs; a .jsonl line is a document. Nothing is dropped in silence: what 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any
 
+from magneto.config import ConfigError
 from magneto.data import builtin
 from magneto.data.cache import fingerprint
 from magneto.data.files import open_bytes
@@ -194,12 +197,34 @@ def _records(file: IO[bytes], field: str, counts: Counts) -> Iterator[str]:
 def _hub_documents(name: str, field: str, counts: Counts) -> Iterator[str]:
     datasets = _import_datasets()
     path, config, split = [*name.split(":"), "", ""][:3]
-    rows: Any = datasets.load_dataset(path, config or None, split=split or "train", streaming=True)
+    with loading(f"hf:{name}"):
+        rows: Any = datasets.load_dataset(
+            path, config or None, split=split or "train", streaming=True
+        )
     for row in rows:
         if isinstance(row.get(field), str):
             yield row[field]
         else:
             counts.bad_records += 1
+
+
+@contextmanager
+def loading(source: str) -> Iterator[None]:
+    """Say in one line why a source of the hub can't be loaded, and what can be done offline.
+
+    Raises:
+        ConfigError: If it can't.
+    """
+    library = logging.getLogger("huggingface_hub")  # tells of every retry
+    before = library.level
+    library.setLevel(logging.ERROR)
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError([f"cannot load {source} ({first}); offline, give --data PATH"]) from error
+    finally:
+        library.setLevel(before)
 
 
 def _import_datasets() -> Any:
