@@ -12,6 +12,7 @@ from magneto.data.builtin import docstrings, is_prose
 from magneto.data.sources import Counts, read_documents
 from magneto.data.text import TextDataConfig, held_out, prepare_text, tokenised
 from magneto.data.tokenizer import ByteTokenizer
+from magneto.training.progress import Reporter
 
 
 @pytest.fixture(autouse=True)
@@ -250,3 +251,9 @@ def test_streaming_resumes_exactly(steps: int) -> None:
 def test_impossible_settings(changes: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         TextDataConfig(**changes)
+
+
+def test_it_says_when_the_silent_part_begins(tmp_path: Path, capsys) -> None:
+    report = Reporter()
+    prepare_text(TextDataConfig(source=str(corpus(tmp_path)), vocab_size=300, length=16), report)
+    assert "learning a tokenizer from " in capsys.readouterr().err

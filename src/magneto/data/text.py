@@ -170,13 +170,15 @@ def _make_tokenizer(config: TextDataConfig, directory: Path, progress: Progress)
 
 
 def _limited(texts: Iterable[str], progress: Progress) -> Iterator[str]:
-    size = 0
+    size = number = 0
     for number, text in enumerate(texts, 1):
         size += len(text)
         progress("training a tokenizer on documents", number, None)
         yield text
         if size > BPE_CHARACTERS:
-            return
+            break
+    say = getattr(progress, "say", lambda line: None)
+    say(f"learning a tokenizer from {number:,} documents, which can take minutes")
 
 
 def _fill(config: TextDataConfig, directory: Path, progress: Progress) -> None:
