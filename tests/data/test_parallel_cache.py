@@ -102,3 +102,15 @@ def test_sentencepiece_learns_from_as_many_lines_as_it_is_told(source, monkeypat
     assert asked == [700, 900]  # another number is another vocabulary; the same is found
     with pytest.raises(ValueError, match="tokenizer_lines must be 1 or more"):
         config(source, tokenizer_lines=0)
+
+
+def test_the_vocabulary_that_came_out_finds_the_same_tokens(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run keeps its vocabulary; to open it must not tokenise the text again."""
+    first = prepare(source, tokenizer="bpe", vocab_size=300)
+    (tmp_path / "run").mkdir()
+    first.vocabulary.save(tmp_path / "run")
+    monkeypatch.setattr(Preparation, "fill", lambda *_: pytest.fail("tokenised again"))
+    again = prepare(source, tokenizer=str(tmp_path / "run"), vocab_size=300)
+    assert np.array_equal(again.train.tokens, first.train.tokens)

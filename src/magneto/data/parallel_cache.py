@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from magneto.data.cache import cache_directory, fingerprint, made_whole
+from magneto.data.cache import also_known, cache_directory, fingerprint, made_whole
 from magneto.data.parallel import PairCounts, ParallelDataConfig, sought_languages
 from magneto.data.parallel_filter import Pair
 from magneto.data.parallel_sources import parallel_fingerprint
@@ -105,6 +105,17 @@ def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> Prepared
         FileNotFoundError: If there is no such source or tokenizer.
         ValueError: If it has no text for a direction, or none to validate on.
     """
+    held = _place(config)
+    if not held.exists():
+        with made_whole(held) as aside:
+            Preparation(config, progress).fill(aside)
+    if config.tokenizer in TRAINED:
+        # A run keeps the vocabulary that came out, and finds the same tokens by it.
+        also_known(held, _place(replace(config, tokenizer=str(held))))
+    return _open(held)
+
+
+def _place(config: ParallelDataConfig) -> Path:
     sources = [config.source, config.validation_source or config.source]
     name = fingerprint(
         VERSION,
@@ -117,11 +128,7 @@ def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> Prepared
         config.validation_source is None and config.validation_fraction,
         (config.validation_limit, config.max_length, config.max_ratio),
     )
-    held = cache_directory() / f"parallel-{name}"
-    if not held.exists():
-        with made_whole(held) as aside:
-            Preparation(config, progress).fill(aside)
-    return _open(held)
+    return cache_directory() / f"parallel-{name}"
 
 
 def _tokenizer_name(config: ParallelDataConfig) -> Any:
