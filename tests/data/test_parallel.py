@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from magneto.config import ConfigError
 from magneto.data.parallel import PairCounts, ParallelDataConfig, split_direction
 from magneto.data.parallel_cache import PreparedParallel, prepare_parallel
 from magneto.data.parallel_files import LineFiles, open_files
@@ -273,3 +274,17 @@ def test_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
     assert text.pairs("train") == {("de", "en"), ("en", "fr")} == text.pairs("validation")
     found = list(text.read("fr", "en", "validation", PairCounts()))
     assert found == [(f"fr {i}", f"validation {i}") for i in range(3)]
+
+
+def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def unreachable(name: str) -> list[str]:
+        raise ConnectionError(f"no way to {name}\nand more")
+
+    monkeypatch.setattr(datasets, "get_dataset_config_names", unreachable)
+    with pytest.raises(ConfigError) as found:
+        open_parallel("hf:someone/pairs", None)
+    assert found.value.lines == [
+        "cannot load hf:someone/pairs (no way to someone/pairs); offline, give --data PATH"
+    ]

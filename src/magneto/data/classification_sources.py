@@ -18,8 +18,7 @@ from magneto.data.classification_files import (
     read_file,
 )
 from magneto.data.glue import MISMATCHED, TRAIN, VALIDATION, Columns
-from magneto.data.sources import _import_datasets as import_datasets
-from magneto.data.sources import loading, source_files
+from magneto.data.sources import import_datasets, loading, source_files
 from magneto.data.text import held_out
 from magneto.data.word_order import word_order
 

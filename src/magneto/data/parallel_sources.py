@@ -12,6 +12,7 @@ from magneto.data.parallel import PairCounts, ParallelText, Texts
 from magneto.data.parallel_files import open_files
 from magneto.data.parallel_records import LANGUAGE, sentences
 from magneto.data.phrases import PHRASES, import_babel, phrase_languages, phrases
+from magneto.data.sources import import_datasets, loading
 
 BUILTIN = "builtin:phrases"
 # Names that data sets of the hub give their validation split, best first.
@@ -46,8 +47,14 @@ class HubPairs:
         self.name = name
         self.wanted = wanted
         self.configs: dict[tuple[str, str], str] = {}
+        with loading(f"hf:{name}"):
+            self.languages = self._find()
+        self._splits: dict[str, list[str]] = {}
+
+    def _find(self) -> list[str]:
+        """Find the pairs of languages; return all languages there are."""
         names: set[str] = set()
-        for config in self.library.get_dataset_config_names(name):
+        for config in self.library.get_dataset_config_names(self.name):
             codes = config.split("-")
             if len(codes) == 2 and all(LANGUAGE.fullmatch(code) for code in codes):
                 names |= set(codes)
@@ -56,8 +63,7 @@ class HubPairs:
                 names |= set(found)
                 for one, other in combinations(found, 2):
                     self._add(one, other, config)
-        self.languages = sorted(names)
-        self._splits: dict[str, list[str]] = {}
+        return sorted(names)
 
     def _add(self, one: str, other: str, config: str) -> None:
         if self.wanted is None or (one in self.wanted and other in self.wanted):
@@ -130,13 +136,3 @@ def parallel_fingerprint(
     return fingerprint(
         name, [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
     )
-
-
-def import_datasets() -> Any:
-    """Import the datasets library, or say which extra has it."""
-    try:
-        import datasets
-    except ImportError as error:
-        message = "hf: sources need datasets: pip install 'foundation-transformers[hf]'"
-        raise ModuleNotFoundError(message, name="datasets") from error
-    return datasets

@@ -195,7 +195,7 @@ def _records(file: IO[bytes], field: str, counts: Counts) -> Iterator[str]:
 
 
 def _hub_documents(name: str, field: str, counts: Counts) -> Iterator[str]:
-    datasets = _import_datasets()
+    datasets = import_datasets()
     path, config, split = [*name.split(":"), "", ""][:3]
     with loading(f"hf:{name}"):
         rows: Any = datasets.load_dataset(
@@ -227,7 +227,8 @@ def loading(source: str) -> Iterator[None]:
         library.setLevel(before)
 
 
-def _import_datasets() -> Any:
+def import_datasets() -> Any:
+    """Import the datasets library, or say which extra has it."""
     try:
         import datasets
     except ImportError as error:
