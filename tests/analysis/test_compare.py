@@ -104,6 +104,7 @@ def test_ending_above_the_first_loss_is_not_finishing() -> None:
 def test_overfitting_is_no_divergence(
     last: float, validation: float, status: str, tmp_path: Path
 ) -> None:
+    """Of a classifier; where the loss is the score, it has to be below the beginning."""
     cell = Cell({"model.placement": "sub", "training.learning_rate": 1e-3, "seed": 1})
     cell_directory(tmp_path, cell).mkdir(parents=True)
     content = {
@@ -112,3 +113,6 @@ def test_overfitting_is_no_divergence(
     }  # fmt: skip
     (cell_directory(tmp_path, cell) / "outcome.json").write_text(json.dumps(content))
     assert score_cell(tmp_path, cell, "accuracy").status == status
+    assert score_cell(tmp_path, cell, "loss").status == (
+        "finished" if validation < 0.7 else "diverged"
+    )

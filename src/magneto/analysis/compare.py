@@ -94,8 +94,12 @@ def score_cell(folder: Path, cell: Cell, metric: str) -> Scored:
     curve, metrics = found["curve"], found["metrics"]
     first = curve[0][1] if curve else None
     status, reason = found["status"], found["reason"]
-    # One that fits its training data too well has not diverged: the lower of its two losses counts.
-    losses = [curve[-1][1] if curve else None, metrics.get("loss")]
+    # Where the validation loss is the score, it alone counts: a collapsed stack may keep a low
+    # training loss by its dropout. A classifier that fits its training data too well has not
+    # diverged: of its two losses the lower one counts.
+    losses = [metrics.get("loss")]
+    if metric != "loss":
+        losses.append(curve[-1][1] if curve else None)
     end = min((loss for loss in losses if loss is not None), default=None)
     if status == "finished" and not learnt(metrics.get(metric), end, first):
         status, reason = "diverged", "it ended above the loss it began with"
