@@ -38,6 +38,11 @@ def test_best_rate_needs_every_seed() -> None:
     assert sub.interval == pytest.approx(12.71 * 0.1 * math.sqrt(2) / math.sqrt(2), rel=1e-3)
 
 
+def test_stable_is_up_to_the_first_rate_that_is_not() -> None:
+    lucky = cells("post", {1e-3: [4.0], 1e-2: [None], 1e-1: [6.2]})
+    assert summarise(lucky, "post", False).largest_stable_rate == 1e-3
+
+
 def test_sensitivity_by_hand() -> None:
     """Seed 0 of pre: losses 4.0, 3.9, 8 (capped), best 3.9; seed 1: 4.2, 8, 8, best 4.2."""
     pre = summarise(PRE, "pre", False)

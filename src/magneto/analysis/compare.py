@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -69,7 +70,7 @@ class Summary:
         interval: Half-width of its 95 % confidence interval over seeds; None for one seed.
         finished: Cells that finished.
         diverged: Cells that diverged.
-        largest_stable_rate: Largest rate at which every seed finished.
+        largest_stable_rate: Largest rate at which, as at all smaller ones, every seed finished.
         sensitivity: Mean over rates of the final loss's excess over the best, each capped at the
             loss at initialisation, which is what a diverged run counts as (arXiv 2309.14322).
     """
@@ -130,6 +131,7 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
     mine = [cell for cell in cells if cell.placement == placement and cell.status != "missing"]
     rates = sorted({cell.learning_rate for cell in mine})
     whole = {rate: scores for rate in rates if (scores := whole_scores(mine, rate))}
+    stable = list(takewhile(lambda rate: is_stable(mine, rate), rates))
     sign = -1 if higher_is_better else 1
     best = min(whole, key=lambda rate: sign * fmean(whole[rate]), default=None)
     scores = whole.get(best, []) if best is not None else []
@@ -142,7 +144,7 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
         interval=width if math.isfinite(width) else None,
         finished=sum(cell.status == "finished" for cell in mine),
         diverged=sum(cell.status == "diverged" for cell in mine),
-        largest_stable_rate=max((rate for rate in whole if is_stable(mine, rate)), default=None),
+        largest_stable_rate=stable[-1] if stable else None,
         sensitivity=sensitivity(mine),
     )
 

@@ -50,7 +50,7 @@ def main(words: Sequence[str]) -> int:
         overrides["data.source"] = given.data
     grid: dict[str, list[Any]] = {
         PLACEMENT: split(given.placements),
-        RATE: [float(rate) for rate in numbers(given.lrs, "--lrs")],
+        RATE: sorted(float(rate) for rate in numbers(given.lrs, "--lrs")),
         SEED: [int(seed) for seed in numbers(given.seeds, "--seeds")],
     }
     for word in given.grid:
