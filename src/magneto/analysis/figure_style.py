@@ -199,7 +199,12 @@ def _inline(svg: str, name: str) -> str:
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
     svg = re.sub(r'(xlink:)?href="#([^"]+)"', rf'href="#{name}-\2"', svg)
     svg = svg.replace("url(#", f"url(#{name}-")
-    svg = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", svg)
+    svg = re.sub(r"<[^>]*>", _rounded, svg)
     box = re.search(r'viewBox="[^"]*"', svg)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {box[0] if box else ""} aria-hidden="true">'
     return head + svg[svg.index(">") + 1 :].replace("\n", " ").strip()
+
+
+def _rounded(tag: re.Match[str]) -> str:
+    """Round the coordinates in a tag; text between tags says what it says."""
+    return re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", tag[0])
