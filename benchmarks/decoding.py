@@ -13,7 +13,6 @@ Results go to benchmarks/results/NAME.json and .md.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import sys
@@ -26,7 +25,7 @@ import torch
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.training_step import ROOT, machine, wait
+from benchmarks.training_step import ROOT, machine, wait, write_result
 from magneto import hf
 
 END, PADDING = 0, 1
@@ -272,12 +271,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         "rows": [entry.row() for entry in entries],
     }
     result["rows"].sort(key=lambda r: (r["model"], r["batch"], r["contender"] == "magneto"))
-    args.out.mkdir(parents=True, exist_ok=True)
-    for suffix, text in ((".json", json.dumps(result, indent=1) + "\n"), (".md", markdown(result))):
-        path = args.out / f"{args.name}{suffix}"
-        path.with_suffix(".part").write_text(text, encoding="utf-8")
-        path.with_suffix(".part").replace(path)
-    print(markdown(result))
+    write_result(result, markdown(result), args.out)
     return result
 
 

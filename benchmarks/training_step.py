@@ -241,13 +241,18 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         "notes": NOTES,
         "left_out": left_out,
     }
-    args.out.mkdir(parents=True, exist_ok=True)
-    for suffix, text in ((".json", json.dumps(result, indent=1) + "\n"), (".md", markdown(result))):
-        path = args.out / f"{args.name}{suffix}"
+    write_result(result, markdown(result), args.out)
+    return result
+
+
+def write_result(result: dict[str, Any], page: str, folder: Path) -> None:
+    """Write NAME.json and NAME.md, aside and renamed, and print the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for suffix, text in ((".json", json.dumps(result, indent=1) + "\n"), (".md", page)):
+        path = folder / f"{result['name']}{suffix}"
         path.with_suffix(".part").write_text(text, encoding="utf-8")
         path.with_suffix(".part").replace(path)
-    print(markdown(result))
-    return result
+    print(page)
 
 
 if __name__ == "__main__":
