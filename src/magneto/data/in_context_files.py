@@ -14,7 +14,7 @@ from typing import Any
 from magneto.config import ConfigError
 from magneto.data.files import open_bytes
 from magneto.data.in_context import SUITES, Item, Record, Suite
-from magneto.data.sources import SURROGATES, loading
+from magneto.data.sources import SURROGATES, import_datasets, loading
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
 # Words in the names of files, and the split they stand for.
@@ -181,11 +181,7 @@ def _from_hub(suite: Suite, name: str) -> Questions:
             f"{suite.name} is not on the hub: give --data DIR_OR_FILE with records of "
             f"{suite.fields}"
         ])  # fmt: skip
-    try:
-        import datasets
-    except ImportError as error:
-        message = "hf: sources need datasets: pip install 'foundation-transformers[hf]'"
-        raise ModuleNotFoundError(message, name="datasets") from error
+    datasets = import_datasets()
     path, _, config = name.partition(":")
     with loading(f"hf:{name}"):
         splits: Any = datasets.load_dataset(path, config or None)

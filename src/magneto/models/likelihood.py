@@ -103,22 +103,21 @@ def _batches(pieces: list[Piece], tokens: int) -> Iterator[list[Piece]]:
     """Yield pieces of like length, the longest first, so that a lack of memory shows at once."""
     ordered = sorted(pieces, key=lambda piece: (piece.shared, piece.longest), reverse=True)
     batch: list[Piece] = []
+    rows = longest = fed = 0
     for piece in ordered:
-        if batch and _full(batch, piece, tokens):
+        options = len(piece.texts.sequences)
+        rows, longest, fed = rows + options, max(longest, piece.longest), fed + piece.fed
+        if batch and _full(len(batch) + 1, batch[0].shared, rows, longest, fed, tokens):
             yield batch
-            batch = []
+            batch, rows, longest, fed = [], options, piece.longest, piece.fed
         batch.append(piece)
     if batch:
         yield batch
 
 
-def _full(batch: list[Piece], piece: Piece, tokens: int) -> bool:
-    """Whether a batch would be too large with one more piece, or too much of it padding."""
-    after = [*batch, piece]
-    rows = sum(len(each.texts.sequences) for each in after)
-    shared, longest = batch[0].shared, max(each.longest for each in after)
-    fed = sum(each.fed for each in after)
-    wasteful = len(after) * shared + rows * longest > PADDED * fed
+def _full(pieces: int, shared: int, rows: int, longest: int, fed: int, tokens: int) -> bool:
+    """Whether a batch is too large with its last piece, or too much of it padding."""
+    wasteful = pieces * shared + rows * longest > PADDED * fed
     return rows * (shared + longest) > tokens or (fed > ENOUGH and wasteful)
 
 

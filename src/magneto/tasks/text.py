@@ -104,8 +104,12 @@ class TextTask(Task):
         """Write the tokenizer."""
         (directory / "tokenizer").mkdir(exist_ok=True)
         self.tokenizer.save(directory / "tokenizer")
-        digest = content_digest(self.text.train.tokens, self.text.validation.tokens)
-        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+        (directory / DIGEST_FILE).write_text(self._digest, encoding="utf-8")
+
+    @cached_property
+    def _digest(self) -> str:
+        # All tokens are read for it: once, however often a start asks.
+        return content_digest(self.text.train.tokens, self.text.validation.tokens)
 
     def documents(self, split: str) -> list[str]:
         """Return the text of "train" or "validation"."""

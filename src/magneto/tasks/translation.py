@@ -182,5 +182,9 @@ class Translation(Task):
         """Write the vocabulary: tokenizer and languages."""
         (directory / "tokenizer").mkdir(exist_ok=True)
         self.vocabulary.save(directory / "tokenizer")
-        digest = content_digest(self.text.train.tokens, self.text.validation.tokens)
-        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+        (directory / DIGEST_FILE).write_text(self._digest, encoding="utf-8")
+
+    @cached_property
+    def _digest(self) -> str:
+        # All tokens are read for it: once, however often a start asks.
+        return content_digest(self.text.train.tokens, self.text.validation.tokens)
