@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from magneto.models.language import LanguageModel, LanguageModelConfig
+from magneto.language.config import LanguageModelConfig
+from magneto.language.model import LanguageModel
 
 PLACEMENTS = ("post", "pre", "normformer", "deepnorm", "sub")
 NOTES = {

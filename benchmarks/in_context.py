@@ -23,14 +23,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-from magneto.data.in_context import SUITES
-from magneto.data.in_context_files import Questions, load_questions
 from magneto.data.tokenizer import load_tokenizer, train_bpe
-from magneto.models.language import LanguageModel, LanguageModelConfig
-from magneto.models.likelihood import Texts, log_likelihoods
-from magneto.tasks.in_context import draw, encode_items, join
-from magneto.training.files import write_json
-from magneto.training.record import environment
+from magneto.files import write_json
+from magneto.language.config import LanguageModelConfig
+from magneto.language.in_context.evaluate import draw, encode_items, join
+from magneto.language.in_context.files import Questions, load_questions
+from magneto.language.in_context.suites import SUITES
+from magneto.language.likelihood import Texts, log_likelihoods
+from magneto.language.model import LanguageModel
+from magneto.training.environment import environment
 
 WAYS: dict[str, dict[str, Any]] = {
     "shared beginnings once, batches": {"share": True},
@@ -42,7 +43,7 @@ SHAPE = {"width": 256, "layers": 6, "heads": 8, "ffn_width": 1024, "positions": 
 LENGTH = 2048
 
 
-def texts_of(questions: Questions, shots: int, count: int) -> tuple[list[Texts], int]:
+def texts_of(questions: Questions, num_fewshot: int, count: int) -> tuple[list[Texts], int]:
     """Return questions with demonstrations, in tokens of a BPE trained on them; its size."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tokenizer.json"
@@ -52,14 +53,16 @@ def texts_of(questions: Questions, shots: int, count: int) -> tuple[list[Texts],
     solved = tokenizer.encode([item.solved for item in questions.items])
     made = []
     for number, encoded in enumerate(encode_items(items, tokenizer)):
-        drawn = draw(len(solved), shots, 1, number, number)
+        drawn = draw(len(solved), num_fewshot, 1, number, number)
         made.append(join(encoded, [solved[d] for d in drawn], tokenizer.end, LENGTH)[0])
     return made, tokenizer.vocab_size
 
 
-def measure(questions: Questions, shots: int, count: int, rounds: int) -> list[dict[str, Any]]:
+def measure(
+    questions: Questions, num_fewshot: int, count: int, rounds: int
+) -> list[dict[str, Any]]:
     """Time each way of scoring; the first round is not counted."""
-    texts, vocabulary = texts_of(questions, shots, count)
+    texts, vocabulary = texts_of(questions, num_fewshot, count)
     torch.manual_seed(0)
     model = LanguageModel(LanguageModelConfig(**SHAPE, vocab_size=vocabulary)).eval()
     times: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -76,7 +79,7 @@ def measure(questions: Questions, shots: int, count: int, rounds: int) -> list[d
     for way in WAYS:
         low, middle, high = quantiles(times[way][1:], n=4)
         rows.append({
-            "suite": questions.suite.name, "shots": shots, "questions": len(texts),
+            "suite": questions.suite.name, "shots": num_fewshot, "questions": len(texts),
             "tokens": tokens, "way": way, "seconds": middle, "quartile_1": low, "quartile_3": high,
             "largest_difference": (flat[way] - first).abs().max().item(),
         })  # fmt: skip
@@ -117,7 +120,7 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="folder with the suites' questions")
     parser.add_argument("--suites", nargs="+", default=["hellaswag", "winogrande"])
-    parser.add_argument("--shots", nargs="+", type=int, default=[0, 4])
+    parser.add_argument("--num-fewshot", nargs="+", type=int, default=[0, 4])
     parser.add_argument("--questions", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--name", default="in-context-cpu")
@@ -126,8 +129,8 @@ def main(words: list[str] | None = None) -> None:
     rows = []
     for suite in args.suites:
         questions = load_questions(SUITES[suite], args.data)
-        for shots in args.shots:
-            rows += measure(questions, shots, args.questions, args.rounds)
+        for num_fewshot in args.num_fewshot:
+            rows += measure(questions, num_fewshot, args.questions, args.rounds)
     where = environment()
     del where["command"]
     result = {"rows": rows, "machine": where, "date": datetime.now(UTC).strftime("%Y-%m-%d")}

@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
-from magneto.analysis.probe_hook import PERIOD, ProbeHook
+from magneto.analysis.probe.probe_hook import PERIOD, ProbeHook
+from magneto.files import write_json
+from magneto.progress import Reporter
 from magneto.recipe import load_recipe
-from magneto.training.files import write_json
+from magneto.training.environment import environment
 from magneto.training.hooks import Hook
 from magneto.training.loop import Trainer, train
-from magneto.training.progress import Reporter
-from magneto.training.record import environment
 
 ROUND = 4
 # Recipe and overrides.
@@ -50,7 +50,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     ends = [0.0]
 
     def clock(trainer: Trainer) -> None:
-        if trainer.ranks.device.type == "cuda":
+        if trainer.world.device.type == "cuda":
             torch.cuda.synchronize()
         ends.append(time.perf_counter())
 

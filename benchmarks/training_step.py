@@ -30,7 +30,7 @@ from torch.nn import functional as F
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.contenders import CONTENDERS, NOTES, SHAPES, Shape, build
-from magneto.training.record import environment
+from magneto.training.environment import environment
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "magneto pre"

@@ -9,7 +9,8 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
 from magneto.data.builtin import docstrings
-from magneto.models.language import LanguageModel, LanguageModelConfig
+from magneto.language.config import LanguageModelConfig
+from magneto.language.model import LanguageModel
 
 
 def windows(length: int) -> TensorDataset:

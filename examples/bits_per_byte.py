@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from magneto.commands.loading import load_run
-from magneto.data.baselines import text_baselines
+from magneto.language.baselines import text_baselines
+from magneto.runs import load_run
 
 
 def main(run: Path) -> dict[str, float]:

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainingArguments
 
 from magneto.data.builtin import docstrings
 from magneto.hf import MagnetoConfig, MagnetoForCausalLM
-from magneto.models.language import LanguageModelConfig
+from magneto.language.config import LanguageModelConfig
 
 
 class Windows(Dataset):

@@ -21,9 +21,9 @@ from torch.nn import functional as F
 
 from magneto import Encoder, TransformerConfig
 from magneto.data.batching import ShuffledExamples
-from magneto.tasks.base import BatchStream, Loss, Progress, Task, silent
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
+from magneto.training.task import BatchStream, Loss, Progress, Task, silent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +54,19 @@ class Sorting(Task):
     primary_metric = "accuracy"
     higher_is_better = True
     unit = "rows"
-    model_config = TransformerConfig
-    data_config = SortingData
+    ModelConfig = TransformerConfig
+    DataConfig = SortingData
 
     def rows(self, split: int) -> Tensor:
         """Return the digits of a split (0 for training, 1 for validation), (rows, length)."""
         random = np.random.default_rng([self.seed, split])
-        return torch.from_numpy(random.integers(10, size=(self.data.rows, self.data.length)))
+        return torch.from_numpy(
+            random.integers(10, size=(self.data_config.rows, self.data_config.length))
+        )
 
     def build_model(self) -> Sorter:
         """Build the model."""
-        return Sorter(self.model)
+        return Sorter(self.model_config)
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return rows in random order."""

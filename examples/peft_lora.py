@@ -12,7 +12,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 
 from magneto.data.builtin import docstrings
 from magneto.hf import MagnetoConfig, MagnetoForCausalLM
-from magneto.models.language import LanguageModelConfig
+from magneto.language.config import LanguageModelConfig
 
 TARGETS = ["qkv_proj", "out_proj", "fc1", "fc2"]
 

@@ -12,7 +12,7 @@ import pytest
 from magneto.cli import COMMANDS, main
 
 SMALL = """--model.width 32 --model.layers 2 --model.heads 4 --model.ffn_width 48
---data.tokenizer bytes --data.length 32 --training.batch_size 4 --training.steps 6
+--data.tokenizer bytes --data.max_length 32 --training.batch_size 4 --training.steps 6
 --training.save_every 2 --training.tensorboard false --training.device cpu""".split()  # noqa: SIM905
 
 
@@ -149,8 +149,8 @@ def test_a_run_is_not_overwritten(run: Path, capsys) -> None:
 def test_a_run_that_never_began_leaves_its_place_free(place: Path, capsys) -> None:
     out = place / "again"
     words = ["train", "causal-lm/tiny", "--data", place / "book.txt", "--out", out, *SMALL]
-    code, _, error = outcome(capsys, *words, "--training.micro_batches", "8")
-    assert code == 2 and "is less than ranks x micro_batches" in error
+    code, _, error = outcome(capsys, *words, "--training.gradient_accumulation_steps", "8")
+    assert code == 2 and "is less than ranks x gradient_accumulation_steps" in error
     assert not list(out.iterdir())
     assert outcome(capsys, *words)[0] == 0
 
@@ -158,7 +158,7 @@ def test_a_run_that_never_began_leaves_its_place_free(place: Path, capsys) -> No
 def test_long_names_of_metrics_stand_apart(run: Path, capsys, monkeypatch) -> None:
     metrics = {"accuracy": 0.5, "accuracy_mismatched": 0.3684}
     monkeypatch.setattr(
-        "magneto.tasks.causal_lm.CausalLanguageModeling.evaluate", lambda *given: metrics
+        "magneto.language.causal_lm.CausalLanguageModeling.evaluate", lambda *given: metrics
     )
     lines = outcome(capsys, "evaluate", run)[1].splitlines()
     assert lines[1:] == ["  accuracy            0.5000", "  accuracy_mismatched 0.3684"]

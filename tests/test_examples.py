@@ -94,7 +94,7 @@ def test_bits_per_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     words = ["train", "causal-lm/tiny", "--data", str(text), "--out", str(tmp_path / "run")]
     small = {
         "model.width": 32, "model.layers": 1, "model.heads": 2, "model.ffn_width": 64,
-        "data.tokenizer": "bytes", "data.length": 32, "training.batch_size": 4,
+        "data.tokenizer": "bytes", "data.max_length": 32, "training.batch_size": 4,
         "training.steps": 3, "training.warmup_steps": 1,
     }  # fmt: skip
     words += [part for key, value in small.items() for part in (f"--{key}", str(value))]

@@ -14,19 +14,12 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_map_has_every_file_and_no_other() -> None:
+def test_the_map_has_every_room_and_no_other() -> None:
     source = ROOT / "src" / "magneto"
-    block = next(b for b in README.split("```") if "__init__.py" in b and "theory/" in b)
-    named, folder = set(), ""
-    for line in block.strip().splitlines():
-        name = line.split()[0]
-        if name.endswith("/"):
-            folder = name
-        else:
-            named.add(folder + name if line.startswith("  ") else name)
-    there = {str(p.relative_to(source)) for p in source.rglob("*.py")}
-    there = {path for path in there if "/" not in path or not path.endswith("__init__.py")}
-    assert named == there
+    block = next(b for b in README.split("```") if "theory/" in b and "commands/" in b)
+    named = [line.split()[0] for line in block.strip().splitlines()]
+    there = {f"{path.parent.name}/" for path in source.glob("*/__init__.py")} | {"recipes/"}
+    assert len(named) == len(set(named)) and set(named) == there
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/concepts/placements.md"])

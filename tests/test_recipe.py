@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from magneto.config import ConfigError
-from magneto.models.language import LanguageModel, count_parameters
-from magneto.models.masked_language import MaskedLanguageModel
-from magneto.models.translation import TranslationModel
+from magneto.language.masked_language import MaskedLanguageModel
+from magneto.language.model import LanguageModel
+from magneto.progress import Reporter
 from magneto.recipe import build_recipe, load_recipe, open_run, recipe_names
 from magneto.theory.placement import PLACEMENTS
 from magneto.training.loop import train
-from magneto.training.progress import Reporter
+from magneto.translation.model import TranslationModel
 
 # Millions: Pre-LN, by the arithmetic of the paper's table (its Sub-LN adds 0.20, 0.39 and 0.59).
 PAPER_SIZES = {
@@ -29,6 +29,10 @@ TRANSLATION_SIZES = {
     "translation/opus100": (56.8, 75.8, 32.8),
     "translation/100l-100l": (315.8, 420.9, 32.8),
 }
+
+
+def count_parameters(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 @pytest.fixture(autouse=True)
@@ -96,13 +100,13 @@ def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> Non
     corpus.write_text("\n\n".join(f"A paragraph about number {i}. " * 40 for i in range(200)))
     changes: dict[str, object] = {f"model.{key}": value for key, value in SHRINK.items()}
     changes |= {
-        "training.steps": 2, "training.batch_size": 4, "training.micro_batches": 2,
+        "training.steps": 2, "training.batch_size": 4, "training.gradient_accumulation_steps": 2,
         "training.warmup_steps": 1, "training.device": "cpu", "training.tensorboard": False,
         "training.compile": False,
     }  # fmt: skip
     if name.startswith(("causal-lm", "masked-lm")):
         changes |= {
-            "data.source": str(corpus), "data.tokenizer": "bytes", "data.length": 16,
+            "data.source": str(corpus), "data.tokenizer": "bytes", "data.max_length": 16,
             "model.vocab_size": 300,
         }  # fmt: skip
     if name.startswith("text-classification"):
@@ -111,8 +115,8 @@ def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> Non
         changes |= {
             "data.source": str(tmp_path / "rows.tsv"), "data.glue": "none",
             "data.text_column": "one", "data.pair_column": "two", "data.tokenizer": "bytes",
-            "data.length": 16, "model.vocab_size": 300, "training.epochs": None,
-            "training.warmup_share": None,
+            "data.max_length": 16, "model.vocab_size": 300, "training.epochs": None,
+            "training.warmup_ratio": None,
         }  # fmt: skip
     if name.startswith("translation"):
         for language in ("en", "de"):
@@ -120,7 +124,7 @@ def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> Non
             (tmp_path / f"text.{language}").write_text("".join(lines))
         changes |= {
             "data.source": str(tmp_path / "text"), "data.languages": None, "data.max_length": 60,
-            "data.tokenizer": "bytes", "data.group_tokens": 128, "model.vocab_size": 300,
+            "data.tokenizer": "bytes", "data.max_tokens": 128, "model.vocab_size": 300,
             "model.encoder_layers": 2, "model.decoder_layers": 1,
         }  # fmt: skip
     recipe = load_recipe(name, changes)

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from typing import Any
+
+from magneto.config import RenamedKey
 
 # Name: (module with `main(words)`, one line for --help).
 COMMANDS = {
@@ -66,8 +70,19 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def guarded(run: Callable[[], int | None]) -> int:
     """Run a command; print a user's mistake as lines without a traceback."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+        """Print what a key is called now as one line; show other warnings as usual."""
+        if issubclass(category, RenamedKey):
+            print(f"magneto: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *rest)
+
     try:
-        return run() or 0
+        with warnings.catch_warnings():
+            warnings.showwarning = show
+            return run() or 0
     except KeyboardInterrupt:
         print("magneto: stopped", file=sys.stderr)
         return 130

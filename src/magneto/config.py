@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import types
+import warnings
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+class RenamedKey(FutureWarning):
+    """A key that is called otherwise now; it is still understood."""
 
 
 class ConfigError(ValueError):
@@ -69,7 +74,7 @@ def _dataclass(kind: type, values: Any, where: str, problems: list[str]) -> Any:
     hints = field_types(kind)
     given: dict[str, Any] = {}
     wrong_values: list[str] = []
-    for key, value in values.items():
+    for key, value in _current_keys(kind, values, where).items():
         path = f"{where}.{key}" if where else str(key)
         if key not in hints:
             known = [f"{where}.{name}" if where else name for name in hints]
@@ -83,8 +88,34 @@ def _dataclass(kind: type, values: Any, where: str, problems: list[str]) -> Any:
         return kind(**given)
     except ValueError as error:
         prefix = f"{where}: " if where else ""
-        problems.extend(f"{prefix}{line}" for line in str(error).split("; "))
+        problems.extend(f"{prefix}{line}" for line in problem_lines(error))
     return None
+
+
+def problem_lines(error: ValueError) -> list[str]:
+    """Return what an error says, a line for each problem."""
+    return error.lines if isinstance(error, ConfigError) else [str(error)]
+
+
+def _current_keys(kind: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the values with old names of keys as they are called now, and warn of each."""
+    names = renamed_keys(kind)
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name = names.get(key, key)
+        if name != key and name not in values:
+            prefix = f"{where}." if where else ""
+            warnings.warn(f"{prefix}{key} is called {prefix}{name} now", RenamedKey, stacklevel=2)
+        found[key if name in values else name] = value
+    return found
+
+
+def renamed_keys(kind: type) -> Mapping[str, str]:
+    """Return the new names of a configuration's keys that were called otherwise, by the old ones.
+
+    A dataclass lists them in a class variable `renamed`.
+    """
+    return getattr(kind, "renamed", {})
 
 
 def _value(kind: Any, value: Any, where: str, problems: list[str]) -> Any:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from magneto.config import ConfigError, build, nearest, override, to_mapping
+from magneto.config import (
+    ConfigError,
+    RenamedKey,
+    build,
+    nearest,
+    override,
+    renamed_keys,
+    to_mapping,
+)
+from magneto.nn.config import TransformerConfig
 from magneto.tasks import TASKS
-from magneto.tasks.base import Task
 from magneto.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    from magneto.training.task import Task
 
 SECTIONS = ("task", "seed", "model", "data", "training", "learning_rates")
 RUN_FILE = "recipe.yaml"
@@ -109,11 +121,11 @@ def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:
     Raises:
         ConfigError: With everything that is wrong in it.
     """
-    kind = task_class(str(values.get("task", "")))
+    model_config, data_config = config_classes(str(values.get("task", "")))
     types = {
         "seed": int,
-        "model": kind.model_config,
-        "data": kind.data_config,
+        "model": model_config,
+        "data": data_config,
         "training": TrainingConfig,
         "learning_rates": dict[str, float],
     }
@@ -165,7 +177,7 @@ def _unknown_keys(values: Mapping[str, Any], types: Mapping[str, Any]) -> list[s
     for key, kind in sections.items():
         section = values.get(key)
         for name in section if isinstance(section, Mapping) else ():
-            if name not in kind.__dataclass_fields__:
+            if name not in kind.__dataclass_fields__ and name not in renamed_keys(kind):
                 lines.append(f"unknown key {key}.{name}{nearest(f'{key}.{name}', known)}")
     return lines
 
@@ -174,15 +186,21 @@ def _with_learning_rate(recipe: Recipe) -> Recipe:
     """Fill in the peak rate that the recipe lists for its placement."""
     if recipe.training.learning_rate is not None:
         return recipe
-    row = recipe.model.row.name
+    row = placement_name(recipe.model)
     rates = recipe.learning_rates
     if row not in rates and "default" not in rates:
         listed = (
             f"learning_rates lists {', '.join(rates)}" if rates else "there is no learning_rates"
         )
-        raise ConfigError([f"training.learning_rate is not given, and {listed}, not {row}"])
+        missing = f", not {row}" if row else ""
+        raise ConfigError([f"training.learning_rate is not given, and {listed}{missing}"])
     rate = rates.get(row, rates.get("default"))
     return replace(recipe, training=replace(recipe.training, learning_rate=rate))
+
+
+def placement_name(model: Any) -> str:
+    """Return the name of a model configuration's placement; "" where it has none."""
+    return model.row.name if isinstance(model, TransformerConfig) else ""
 
 
 def task_class(name: str) -> type[Task]:
@@ -191,7 +209,26 @@ def task_class(name: str) -> type[Task]:
     Raises:
         ConfigError: If there is none; names the nearest.
     """
-    target = TASKS.get(name, name)
+    return _resolve(TASKS[name].task if name in TASKS else name, name)
+
+
+def config_classes(name: str) -> tuple[type, type]:
+    """Return the classes of a task's `model` and `data` sections.
+
+    Those of the table's tasks are found without importing torch; a task of one's own, named by its
+    import path, says them itself.
+
+    Raises:
+        ConfigError: If there is no such task; names the nearest.
+    """
+    if name in TASKS:
+        entry = TASKS[name]
+        return _resolve(entry.model_config, name), _resolve(entry.data_config, name)
+    task = task_class(name)
+    return task.ModelConfig, task.DataConfig
+
+
+def _resolve(target: str, name: str) -> Any:
     if ":" not in target:
         hint = nearest(name, list(TASKS))
         raise ConfigError([f"no task {name!r}{hint} (there are {', '.join(TASKS)})"])
@@ -215,4 +252,6 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
         near = get_close_matches(run.name, runs, n=1, cutoff=0.4)
         hint = f"; did you mean {beside / near[0]}?" if near else ""
         raise FileNotFoundError(f"no run in {run} (there is no {RUN_FILE}){hint}")
-    return load_recipe(str(path), overrides)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RenamedKey)  # a run's own recipe is as old as the run
+        return load_recipe(str(path), overrides)

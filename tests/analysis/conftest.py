@@ -9,7 +9,7 @@ from magneto.recipe import Recipe, load_recipe
 
 SMALL = {
     "model.width": 16, "model.layers": 2, "model.heads": 2, "model.ffn_width": 32,
-    "data.tokenizer": "bytes", "data.length": 24, "training.batch_size": 4, "training.steps": 8,
+    "data.tokenizer": "bytes", "data.max_length": 24, "training.batch_size": 4, "training.steps": 8,
     "training.log_every": 1, "training.warmup_steps": 2, "training.tensorboard": "false",
     "training.device": "cpu", "training.save_every": 0, "training.evaluate_every": 0,
     "training.evaluate_limit": 1,

@@ -12,8 +12,10 @@ transformers = pytest.importorskip("transformers")
 from magneto.cli import main  # noqa: E402
 from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
 from magneto.hf.saving import transformers_tokenizer, wrap  # noqa: E402
-from magneto.models.image import ImageClassifier, ImageClassifierConfig  # noqa: E402
-from magneto.models.language import LanguageModel, LanguageModelConfig  # noqa: E402
+from magneto.language.config import LanguageModelConfig  # noqa: E402
+from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
 
@@ -92,7 +94,7 @@ def test_torchscale_there_and_back(tmp_path: Path, placement: str) -> None:
 
 
 def test_a_fairseq_checkpoint_brings_its_arguments(tmp_path: Path) -> None:
-    from magneto.hf.torchscale import to_torchscale
+    from magneto.hf.formats.torchscale import to_torchscale
 
     ours = model()
     state, args = to_torchscale(ours)

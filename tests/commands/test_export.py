@@ -14,8 +14,8 @@ transformers = pytest.importorskip("transformers")
 from magneto import hf  # noqa: E402
 from magneto.cli import main  # noqa: E402
 from magneto.commands.export import write  # noqa: E402
-from magneto.commands.loading import OpenRun, load_run  # noqa: E402
 from magneto.config import ConfigError  # noqa: E402
+from magneto.runs import OpenRun, load_run  # noqa: E402
 
 TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
 --training.tensorboard false --training.device cpu --model.width 32 --model.heads 4
@@ -49,7 +49,7 @@ def test_masked_language_model(place: Path, capsys) -> None:
     text = place / "text.jsonl"
     rows = (" ".join(sentence(number + k) for k in range(12)) for number in range(60))
     text.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
-    small = ["--model.layers", "1", "--data.length", "24", "--data.vocab_size", "300"]
+    small = ["--model.layers", "1", "--data.max_length", "24", "--data.vocab_size", "300"]
     opened, out = exported(place, "masked", "masked-lm/tiny", text, *small)
     said = capsys.readouterr().out
     assert "AutoModelForMaskedLM" in said and "load_tokenizer" not in said
@@ -120,7 +120,7 @@ def test_translation(place: Path, capsys) -> None:
         lines = (sentence(number + shift, 5) for number in range(200))
         (place / f"text.{language}").write_text("\n".join(lines) + "\n")
     small = """--model.encoder_layers 1 --model.decoder_layers 1 --data.vocab_size 300
-    --data.languages null --data.max_length 24 --data.group_tokens 256""".split()  # noqa: SIM905
+    --data.languages null --data.max_length 24 --data.max_tokens 256""".split()  # noqa: SIM905
     opened, out = exported(place, "translation", "translation/tiny", place / "text", *small)
     assert "AutoModelForSeq2SeqLM" in capsys.readouterr().out
     task: Any = opened.task
@@ -140,7 +140,7 @@ def test_translation(place: Path, capsys) -> None:
 def test_a_tokenizer_that_transformers_lacks_is_said_so(place: Path, capsys) -> None:
     text = place / "bytes.jsonl"
     text.write_text("".join(json.dumps({"text": sentence(n, 12)}) + "\n" for n in range(60)))
-    small = ["--model.layers", "1", "--data.length", "24", "--data.tokenizer", "bytes"]
+    small = ["--model.layers", "1", "--data.max_length", "24", "--data.tokenizer", "bytes"]
     _, out = exported(place, "bytes", "causal-lm/tiny", text, *small)
     said = capsys.readouterr().out.splitlines()[-1]
     assert f'load_tokenizer("{out}")' in said and (out / "tokenizer.bytes").is_file()

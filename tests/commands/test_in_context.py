@@ -8,7 +8,7 @@ import pytest
 from magneto.cli import main
 
 SMALL = """--model.width 32 --model.layers 2 --model.heads 4 --model.ffn_width 48
---data.tokenizer bytes --data.length 64 --training.batch_size 4 --training.steps 2
+--data.tokenizer bytes --data.max_length 64 --training.batch_size 4 --training.steps 2
 --training.save_every 2 --training.tensorboard false --training.device cpu""".split()  # noqa: SIM905
 
 
@@ -45,7 +45,7 @@ def evaluate(place: Path, *words: str) -> int:
 
 
 def test_json(place: Path, capsys: pytest.CaptureFixture) -> None:
-    words = "--tasks winogrande,hellaswag --shots 0,1 --seeds 1,2 --json".split()  # noqa: SIM905
+    words = "--tasks winogrande,hellaswag --num-fewshot 0,1 --seeds 1,2 --json".split()  # noqa: SIM905
     assert evaluate(place, *words) == 0
     found = json.loads(capsys.readouterr().out)
     order = [(score["suite"], score["shots"]) for score in found["scores"]]
@@ -60,7 +60,7 @@ def test_json(place: Path, capsys: pytest.CaptureFixture) -> None:
 
 
 def test_table(place: Path, capsys: pytest.CaptureFixture) -> None:
-    words = ["--tasks", "winogrande", "--shots", "0,4", "--limit", "5", "--length", "100"]
+    words = ["--tasks", "winogrande", "--num-fewshot", "0,4", "--limit", "5", "--max-length", "100"]
     assert evaluate(place, *words) == 0
     out = capsys.readouterr().out
     header, zero, four, *rest = out.splitlines()
@@ -85,13 +85,13 @@ def no_harness(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--tasks winogrand", "did you mean winogrande"),
         ("--tasks storycloze", "no questions of storycloze"),
         ("--tasks ,", "name at least one"),
-        ("--tasks winogrande --shots 0,x", "--shots 0,x"),
-        ("--tasks winogrande --shots 1,1", "--shots 1,1"),
+        ("--tasks winogrande --num-fewshot 0,x", "--num-fewshot 0,x"),
+        ("--tasks winogrande --num-fewshot 1,1", "--num-fewshot 1,1"),
         ("--tasks winogrande --seeds -1", "--seeds"),
         ("--tasks winogrande --limit 0", "--limit 0: at least 1"),
-        ("--tasks winogrande --length 1", "--length 1: at least 2"),
+        ("--tasks winogrande --max-length 1", "--max-length 1: at least 2"),
         ("--tasks winogrande --include nowhere", "--include: no folder nowhere"),
-        ("--tasks winogrande --shots 6", "there are only 5"),
+        ("--tasks winogrande --num-fewshot 6", "there are only 5"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from magneto.analysis.probe import LayerReading
+from magneto.analysis.probe.probe import LayerReading
 from magneto.cli import main
 from magneto.commands.probe_tables import brief, layer_table, short_names, thin
 
 SMALL = """--model.width 16 --model.layers 8 --model.heads 2 --model.ffn_width 32
---data.tokenizer bytes --data.length 24 --training.batch_size 4 --training.device cpu
+--data.tokenizer bytes --data.max_length 24 --training.batch_size 4 --training.device cpu
 --steps 2""".split()  # noqa: SIM905
 
 

@@ -13,11 +13,11 @@ pytest.importorskip("transformers")
 
 from magneto.cli import main
 from magneto.commands.translate import Lines, arriving, open_translation, search_of
-from magneto.tasks.translate import TextTranslator
-from magneto.training.progress import Reporter
+from magneto.progress import Reporter
+from magneto.translation.translator import TextTranslator
 
 SMALL = """--model.width 32 --model.encoder_layers 1 --model.decoder_layers 1 --model.heads 4
---model.ffn_width 48 --data.tokenizer bytes --data.max_length 24 --data.group_tokens 256
+--model.ffn_width 48 --data.tokenizer bytes --data.max_length 24 --data.max_tokens 256
 --data.languages null --training.steps 2 --training.warmup_steps 1
 --training.tensorboard false --training.device cpu""".split()  # noqa: SIM905
 OPTIONS = {"beams": 2, "length_penalty": 1.0, "longest": 8, "batch_size": 4}

@@ -12,11 +12,11 @@ sacrebleu = pytest.importorskip("sacrebleu")
 from magneto.cli import main  # noqa: E402
 from magneto.commands.translation_scores import chosen  # noqa: E402
 from magneto.config import ConfigError  # noqa: E402
-from magneto.data.parallel import PairCounts  # noqa: E402
-from magneto.data.parallel_reading import ReferenceTexts  # noqa: E402
+from magneto.translation.config import PairCounts  # noqa: E402
+from magneto.translation.references import ReferenceTexts  # noqa: E402
 
 SMALL = """--model.width 32 --model.encoder_layers 1 --model.decoder_layers 1 --model.heads 4
---model.ffn_width 48 --data.tokenizer bytes --data.max_length 24 --data.group_tokens 256
+--model.ffn_width 48 --data.tokenizer bytes --data.max_length 24 --data.max_tokens 256
 --data.languages null --data.validation_fraction 0.1 --data.validation_limit null
 --training.steps 2 --training.warmup_steps 1
 --training.tensorboard false --training.device cpu""".split()  # noqa: SIM905

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.classification_files import Columns, RowCounts, read_file
 from magneto.data.files import open_bytes
-from magneto.data.in_context_files import read_records
-from magneto.data.parallel import PairCounts
-from magneto.data.parallel_sources import open_parallel
 from magneto.data.sources import Counts, read_documents
+from magneto.language.classification.files import Columns, RowCounts, read_file
+from magneto.language.in_context.files import read_records
+from magneto.translation.config import PairCounts
+from magneto.translation.sources import open_parallel
 
 MARK = b"\xef\xbb\xbf"
 PACKED = gzip.compress(b"".join(b"%d is %d\n" % (i, i * i) for i in range(50_000)))

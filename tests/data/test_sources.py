@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from magneto.config import ConfigError
-from magneto.data.classification import ClassificationDataConfig, read_texts
-from magneto.data.in_context import SUITES
-from magneto.data.in_context_files import load_questions
 from magneto.data.sources import LINE_BYTES, Counts, read_documents, source_fingerprint
+from magneto.language.classification.config import ClassificationDataConfig
+from magneto.language.classification.data import read_texts
+from magneto.language.in_context.files import load_questions
+from magneto.language.in_context.suites import SUITES
 
 
 def read(source: str) -> tuple[str, Counts]:

@@ -9,14 +9,10 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from magneto.hf.saving import unwrap, wrap  # noqa: E402
-from magneto.models.masked_language import (  # noqa: E402
-    MaskedLanguageModel,
-    MaskedLanguageModelConfig,
-)
-from magneto.models.text_classification import (  # noqa: E402
-    TextClassifier,
-    TextClassifierConfig,
-)
+from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
+from magneto.language.classification.model import TextClassifier  # noqa: E402
+from magneto.language.config import MaskedLanguageModelConfig  # noqa: E402
+from magneto.language.masked_language import MaskedLanguageModel  # noqa: E402
 
 
 def core(**changes) -> MaskedLanguageModel:

@@ -15,14 +15,15 @@ pytest.importorskip("lm_eval", reason="needs foundation-transformers[eval]")
 pytest.importorskip("transformers")
 
 from magneto.cli import main
-from magneto.data.in_context import SUITES, Item
-from magneto.data.in_context_files import load_questions, parse_records
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe
 from magneto.hf import harness
-from magneto.metrics.in_context import credit
-from magneto.models.language import LanguageModel, LanguageModelConfig
-from magneto.models.likelihood import log_likelihoods
-from magneto.tasks.in_context import encode_items, join
+from magneto.language.config import LanguageModelConfig
+from magneto.language.in_context.evaluate import encode_items, join
+from magneto.language.in_context.files import load_questions, parse_records
+from magneto.language.in_context.scores import credit
+from magneto.language.in_context.suites import SUITES, Item
+from magneto.language.likelihood import log_likelihoods
+from magneto.language.model import LanguageModel
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "causal_lm" / "zeroshot_suites"
 LENGTH = 4000
@@ -118,12 +119,14 @@ def write(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
     return folder
 
 
-def ours(model: LanguageModel, tokenizer: Any, items: list[Item], shots: int) -> list[list[float]]:
+def ours(
+    model: LanguageModel, tokenizer: Any, items: list[Item], num_fewshot: int
+) -> list[list[float]]:
     """Score with our own code; the first records are the demonstrations, as the task file says."""
-    shown = tokenizer.encode([item.solved for item in items[:4]])[:shots]
+    shown = tokenizer.encode([item.solved for item in items[:4]])[:num_fewshot]
     encoded = encode_items(items[4:], tokenizer)
     joined = [join(each, shown, tokenizer.end, LENGTH) for each in encoded]
-    assert all(fitted == shots and whole for _, fitted, whole in joined)
+    assert all(fitted == num_fewshot and whole for _, fitted, whole in joined)
     return log_likelihoods(model, [texts for texts, _, _ in joined])
 
 
@@ -142,14 +145,15 @@ def test_scores_are_the_harness_s_own(
     manager = harness.task_manager(write(tmp_path, name, rows), builtin=False)
     wrapped = harness.harness_model(model, tokenizer, LENGTH)
     task = f"local_{name}"
-    for shots in SHOTS:
-        found = harness.harness_scores(wrapped, [task], shots, 1, manager, samples=True)
+    for num_fewshot in SHOTS:
+        found = harness.harness_scores(wrapped, [task], num_fewshot, 1, manager, samples=True)
         samples = sorted(found["samples"][task], key=lambda sample: sample["doc_id"])
         theirs = [[float(r[0][0]) for r in sample["resps"]] for sample in samples]
-        mine = ours(model, tokenizer, items, shots)
+        mine = ours(model, tokenizer, items, num_fewshot)
         pairs = [p for a, b in zip(mine, theirs, strict=True) for p in zip(a, b, strict=True)]
         difference = max(abs(a - b) for a, b in pairs)
-        print(f"{name}, {shots} shots, {len(pairs)} options: largest difference {difference:.1e} "
+        print(f"{name}, {num_fewshot} shots, {len(pairs)} options: largest difference "
+              f"{difference:.1e} "
               f"nats of {max(abs(b) for _, b in pairs):.0f}")  # fmt: skip
         assert all(a == pytest.approx(b, rel=1e-5, abs=1e-3) for a, b in pairs)
         right = [credit(v, item.answer) for v, item in zip(mine, items[4:], strict=True)]
@@ -159,7 +163,7 @@ def test_scores_are_the_harness_s_own(
 
 def test_demonstrations_change_the_scores(model: LanguageModel, tokenizer: Any) -> None:
     items = parse_records(SUITES["winogrande"], made_up("winogrande", 14), "test")
-    none, one, _ = (ours(model, tokenizer, items, shots) for shots in SHOTS)
+    none, one, _ = (ours(model, tokenizer, items, num_fewshot) for num_fewshot in SHOTS)
     assert all(a != pytest.approx(b) for a, b in zip(none, one, strict=True))
 
 
@@ -215,17 +219,21 @@ def test_the_command_gives_their_tasks_beside_ours(
     (tmp_path / "book.txt").write_text(text)
     train = f"train causal-lm/tiny --data {tmp_path}/book.txt --out {tmp_path}/run"
     small = """--model.width 32 --model.layers 2 --model.heads 4 --model.ffn_width 48
-    --data.vocab_size 300 --data.length 256 --training.batch_size 4 --training.steps 1
+    --data.vocab_size 300 --data.max_length 256 --training.batch_size 4 --training.steps 1
     --training.tensorboard false --training.device cpu"""
     assert main([*train.split(), *small.split()]) == 0
     folder = write(tmp_path, "winogrande", rows)
-    ask = f"evaluate {tmp_path}/run --include {folder} --shots 0,2 --json --data {folder}/questions"
+    ask = f"evaluate {tmp_path}/run --include {folder} --num-fewshot 0,2 --json"
+    ask += f" --data {folder}/questions"
     capsys.readouterr()
     assert main([*f"{ask}.jsonl --tasks winogrande,local_winogrande".split()]) == 0
     found = json.loads(capsys.readouterr().out)
     zero, two = found["scores"]
     assert (zero["items"], two["demonstrations"]) == (10, 2.0)
-    theirs = {shots: found["harness"][shots]["local_winogrande"]["acc,none"] for shots in "02"}
+    theirs = {
+        num_fewshot: found["harness"][num_fewshot]["local_winogrande"]["acc,none"]
+        for num_fewshot in "02"
+    }
     # Without demonstrations the two are one question; with them, other ones are drawn.
     assert theirs["0"] == pytest.approx(zero["by_sum"]["mean"])
     assert 0 <= theirs["2"] <= 1

@@ -8,7 +8,8 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from magneto.data.tokenizer import ByteTokenizer  # noqa: E402
-from magneto.models.language import LanguageModel, LanguageModelConfig  # noqa: E402
+from magneto.language.config import LanguageModelConfig  # noqa: E402
+from magneto.language.model import LanguageModel  # noqa: E402
 
 
 def test_no_progress_bars_without_a_terminal(tmp_path: Path, capfd) -> None:

@@ -13,15 +13,17 @@ pytest.importorskip("sentencepiece")
 from magneto import hf  # noqa: E402
 from magneto.data.tokenizer import SentencePieceTokenizer, load_tokenizer  # noqa: E402
 from magneto.data.tokenizer_training import train_sentencepiece  # noqa: E402
-from magneto.data.vocabulary import TranslationVocabulary  # noqa: E402
 from magneto.hf.tokenizer import encoder_tokenizer, transformers_tokenizer  # noqa: E402
 from magneto.hf.tokenizer import translation_tokenizer as for_translation  # noqa: E402
-from magneto.models.language import LanguageModel, LanguageModelConfig  # noqa: E402
-from magneto.models.masked_language import (  # noqa: E402
-    MaskedLanguageModel,
+from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
+from magneto.language.classification.model import TextClassifier  # noqa: E402
+from magneto.language.config import (  # noqa: E402
+    LanguageModelConfig,
     MaskedLanguageModelConfig,
 )
-from magneto.models.text_classification import TextClassifier, TextClassifierConfig  # noqa: E402
+from magneto.language.masked_language import MaskedLanguageModel  # noqa: E402
+from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.translation.vocabulary import TranslationVocabulary  # noqa: E402
 
 ODD = [
     "", " ", "  ", "the dog", " leads", "  two", "ends ", "a\nb\n\n c", "\n", "\r\n\t\x00", "naïve",

@@ -8,7 +8,8 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.models.translation import TranslationConfig, TranslationModel  # noqa: E402
+from magneto.translation.config import TranslationConfig  # noqa: E402
+from magneto.translation.model import TranslationModel  # noqa: E402
 
 
 def core(**changes) -> TranslationModel:

@@ -9,7 +9,8 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from magneto import PLACEMENTS, hf  # noqa: E402
-from magneto.models.language import LanguageModel, LanguageModelConfig  # noqa: E402
+from magneto.language.config import LanguageModelConfig  # noqa: E402
+from magneto.language.model import LanguageModel  # noqa: E402
 
 
 def wrapped(**changes) -> Any:

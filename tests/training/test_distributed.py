@@ -1,10 +1,10 @@
-"""Ranks that are not there, and devices that are not there."""
+"""World that are not there, and devices that are not there."""
 
 import pytest
 import torch
 
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import pick_device, ranks
+from magneto.training.distributed import join_world, pick_device
 
 
 @pytest.fixture(autouse=True)
@@ -14,21 +14,22 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_process() -> None:
-    with ranks(TrainingConfig(device="cpu")) as among:
-        assert (among.rank, among.size, among.kind, among.first) == (0, 1, "none", True)
+    with join_world(TrainingConfig(device="cpu")) as world:
+        assert (world.rank, world.world_size, world.strategy) == (0, 1, "none")
+        assert world.is_main_process
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_ranks_need_torchrun(kind: str) -> None:
     settings = TrainingConfig(device="cpu", distributed=kind)
-    with pytest.raises(ValueError, match="needs torchrun"), ranks(settings):
+    with pytest.raises(ValueError, match="needs torchrun"), join_world(settings):
         pass
 
 
 def test_torchrun_needs_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     settings = TrainingConfig(device="cpu", distributed="none")
-    with pytest.raises(ValueError, match="say --distributed ddp or fsdp"), ranks(settings):
+    with pytest.raises(ValueError, match="say --distributed ddp or fsdp"), join_world(settings):
         pass
 
 

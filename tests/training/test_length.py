@@ -2,9 +2,9 @@
 
 import pytest
 
-from magneto.tasks.base import Task
 from magneto.training.config import TrainingConfig
 from magneto.training.length import in_steps
+from magneto.training.task import Task
 from tests.training.toy import Toy, ToyData
 
 
@@ -21,10 +21,10 @@ def task(kind: type[Task]) -> Task:
     ("given", "expected"),
     [
         ({"epochs": 2, "batch_size": 32}, (7, 0)),
-        ({"epochs": 0.5, "batch_size": 10, "warmup_share": 0.2}, (5, 1)),
-        ({"steps": 50, "warmup_share": 0.1}, (50, 5)),
+        ({"epochs": 0.5, "batch_size": 10, "warmup_ratio": 0.2}, (5, 1)),
+        ({"steps": 50, "warmup_ratio": 0.1}, (50, 5)),
         ({"steps": 50, "warmup_steps": 3}, (50, 3)),
-        ({"steps": 50, "warmup_steps": 3, "warmup_share": 0.0}, (50, 0)),
+        ({"steps": 50, "warmup_steps": 3, "warmup_ratio": 0.0}, (50, 0)),
     ],
     ids=str,
 )
@@ -38,5 +38,5 @@ def test_a_task_without_epochs_says_so() -> None:
         in_steps(TrainingConfig(epochs=1), task(Toy))
     with pytest.raises(ValueError, match="epochs must be above 0"):
         TrainingConfig(epochs=0)
-    with pytest.raises(ValueError, match="warmup_share must be in"):
-        TrainingConfig(warmup_share=1)
+    with pytest.raises(ValueError, match="warmup_ratio must be in"):
+        TrainingConfig(warmup_ratio=1)

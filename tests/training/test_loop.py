@@ -13,11 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from magneto.progress import Reporter
 from magneto.training.checkpoint import find_weights, list_checkpoints, load_weights, newest_whole
 from magneto.training.hooks import Hook, Stop
 from magneto.training.loop import train
-from magneto.training.progress import Reporter
-from magneto.training.record import read_metrics
+from magneto.training.metrics_logger import read_metrics
 from tests.training.toy import Toy, ToyData, config, run_toy
 
 TOY = Path(__file__).with_name("toy.py")
@@ -64,10 +64,12 @@ def test_same_seed_same_bits(tmp_path: Path) -> None:
     assert same(tmp_path / "a", tmp_path / "b")
 
 
-@pytest.mark.parametrize("micro_batches", [2, 3, 4])
-def test_micro_batches_change_nothing(tmp_path: Path, micro_batches: int) -> None:
+@pytest.mark.parametrize("gradient_accumulation_steps", [2, 3, 4])
+def test_micro_batches_change_nothing(tmp_path: Path, gradient_accumulation_steps: int) -> None:
     run_toy(tmp_path / "one", clip_norm=0.5)
-    run_toy(tmp_path / "more", clip_norm=0.5, micro_batches=micro_batches)
+    run_toy(
+        tmp_path / "more", clip_norm=0.5, gradient_accumulation_steps=gradient_accumulation_steps
+    )
     assert furthest(tmp_path / "one", tmp_path / "more") < 1e-5
 
 
@@ -246,10 +248,10 @@ def torchrun(run: Path, ranks: int, *settings: str) -> None:
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks_equal_one_process(tmp_path: Path, kind: str) -> None:
     """To 1e-5; and what 2 ranks wrote 1 goes on from, and the other way."""
-    settings = {"clip_norm": 0.5, "ema_decay": 0.9, "micro_batches": 2}
+    settings = {"clip_norm": 0.5, "ema_decay": 0.9, "gradient_accumulation_steps": 2}
     run_toy(tmp_path / "one", task=Toy(ToyData(wrong_way=True)), **settings)
     words = ["wrong_way=1", "clip_norm=0.5", "ema_decay=0.9", f"distributed={kind}"]
-    torchrun(tmp_path / "two", 2, *words, "micro_batches=1")
+    torchrun(tmp_path / "two", 2, *words, "gradient_accumulation_steps=1")
     assert furthest(tmp_path / "one", tmp_path / "two") < 1e-5
 
     for first, second in ((2, 1), (1, 2)):
@@ -260,7 +262,7 @@ def test_two_ranks_equal_one_process(tmp_path: Path, kind: str) -> None:
         if second == 1:
             run_toy(run, resume=True, task=Toy(ToyData(wrong_way=True)), **settings)
         else:
-            torchrun(run, 2, *words, "micro_batches=1")
+            torchrun(run, 2, *words, "gradient_accumulation_steps=1")
         assert furthest(tmp_path / "one", run) < 1e-5
 
 
@@ -278,7 +280,7 @@ def test_ema_may_begin_later(tmp_path: Path) -> None:
 
 def test_wrong_settings_fail_before_any_step(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"batch_size \(2\) is less than"):
-        run_toy(tmp_path, batch_size=2, micro_batches=4)
+        run_toy(tmp_path, batch_size=2, gradient_accumulation_steps=4)
     with pytest.raises(ValueError, match="learning_rate is not set"):
         run_toy(tmp_path, learning_rate=None)
 

@@ -24,7 +24,7 @@ def test_rate_leaves_out_pauses() -> None:
     time.sleep(0.2)
     meter.pause(0.1)
     meter.add(50)
-    rate, utilisation = meter.read(ranks=2)
+    rate, utilisation = meter.read(world_size=2)
     assert 500 < rate <= 1000
     assert utilisation == pytest.approx(rate / 2 * 10 / 1000)
     assert meter.read(2)[0] == 0

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.tasks.base import Loss, Task, silent
+from magneto.progress import Reporter
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import TrainingResult, train
-from magneto.training.progress import Reporter
+from magneto.training.task import Loss, Task, silent
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,16 @@ class Toy(Task):
     """Regression; rows weigh differently, so that a mean of means would be wrong."""
 
     unit = "rows"
-    data_config = ToyData
+    DataConfig = ToyData
 
     def __init__(self, data: ToyData | None = None, seed: int = 0, dropout: float = 0.0) -> None:
         super().__init__(None, data or ToyData(), seed)
         self.dropout = dropout
-        self.higher_is_better = self.data.wrong_way  # then the first evaluation stays the best
+        self.higher_is_better = (
+            self.data_config.wrong_way
+        )  # then the first evaluation stays the best
         generator = torch.Generator().manual_seed(7)
-        x = torch.randn(self.data.examples, 4, generator=generator)
+        x = torch.randn(self.data_config.examples, 4, generator=generator)
         self.set = (x, x.sin().sum(1, keepdim=True))
 
     def build_model(self) -> nn.Module:
@@ -75,11 +77,14 @@ class Toy(Task):
         return ToyStream(self.set, batch_size, seed)
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
-        time.sleep(self.data.pause)
+        time.sleep(self.data_config.pause)
         x, y = batch
         weight = (x[:, :1] > 0).float() + 0.5
         errors = (model(x) - y).square() * weight
-        if self.data.explode_at and float(errors.detach().mean()) < self.data.explode_at:
+        if (
+            self.data_config.explode_at
+            and float(errors.detach().mean()) < self.data_config.explode_at
+        ):
             errors = errors * float("nan")
         return Loss(errors.sum(), weight.sum(), {"absolute": errors.detach().sqrt().sum()})
 

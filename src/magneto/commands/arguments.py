@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -15,6 +16,10 @@ EPILOG = """
 Any field of a recipe can be set: --training.steps 200 --model.placement pre
 --data X is --data.source X, and --distributed X is --training.distributed X.
 """
+
+
+# Options by the names that they had.
+RENAMED = {"--shots": "--num-fewshot", "--length": "--max-length"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,7 +42,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse words that are all known options."""
-        given, rest = self.parse_known_args(words)
+        given, rest = self.parse_known_args([self._current(word) for word in words])
         if rest:
             self.error(f"unknown option {rest[0]}{self._hint(rest[0])}")
         return given
@@ -63,8 +68,20 @@ class Parser(argparse.ArgumentParser):
         given = self.parse(own)
         return given, overrides
 
+    def _known(self) -> list[str]:
+        return [option for action in self._actions for option in action.option_strings]
+
+    def _current(self, word: str) -> str:
+        """Return an option by the name that it has now, with a hint where that is another."""
+        old, equals, value = word.partition("=")
+        name = RENAMED.get(old, old)
+        if name == old or old in self._known() or name not in self._known():
+            return word
+        print(f"magneto: {old} is called {name} now", file=sys.stderr)
+        return name + equals + value
+
     def _hint(self, word: str) -> str:
-        known = [option for action in self._actions for option in action.option_strings]
+        known = self._known()
         near = get_close_matches(word.split("=")[0], known, n=1)
         return f"; did you mean {near[0]}?" if near else ""
 

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from magneto.analysis.compare import collect
-from magneto.analysis.measurements import measure
-from magneto.analysis.report import write_report
-from magneto.analysis.sweep import PLACEMENT, RATE, SEED, Sweep, is_done, open_sweep
-from magneto.analysis.workers import default_jobs, run_cluster, run_local
+from magneto.analysis.probe.measurements import measure
+from magneto.analysis.report.report import write_report
+from magneto.analysis.sweep.compare import collect
+from magneto.analysis.sweep.sweep import PLACEMENT, RATE, SEED, Sweep, is_done, open_sweep
+from magneto.analysis.sweep.workers import default_jobs, run_cluster, run_local
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
+from magneto.files import plain, write_json
+from magneto.progress import Reporter
 from magneto.theory.placement import PLACEMENTS
-from magneto.training.files import plain, write_json
-from magneto.training.progress import Reporter
 
 
 def parser() -> Parser:

@@ -89,7 +89,7 @@ def local(source: str) -> Path:
     path = Path(source).expanduser()
     if path.exists():
         return path
-    from magneto.hf.weight_files import SUFFIXES
+    from magneto.hf.formats.weight_files import SUFFIXES
 
     if path.suffix in SUFFIXES or source.count("/") > 1 or source.startswith((".", "/", "~")):
         raise FileNotFoundError(f"nothing in {source}")
@@ -105,9 +105,9 @@ def local(source: str) -> Path:
 
 def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model of ours, and what else its configuration says of tokens and labels."""
-    from magneto.hf.conversion import load_with_config, read_config
+    from magneto.hf.formats.conversion import load_with_config, read_config
+    from magneto.hf.formats.weight_files import ARGUMENTS, load_weight_file
     from magneto.hf.saving import AUTO, unwrap
-    from magneto.hf.weight_files import ARGUMENTS, load_weight_file
 
     if source.is_file() or (source / ARGUMENTS).is_file():
         return load_weight_file(source, args), {}
@@ -128,9 +128,9 @@ def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict
 
 def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, Any]) -> str:
     """Write a model in a format, ours if None; return how it is loaded."""
-    from magneto.hf.conversion import to_transformers
+    from magneto.hf.formats.conversion import to_transformers
+    from magneto.hf.formats.weight_files import WEIGHTS, WRITTEN, save_weight_file
     from magneto.hf.saving import AUTO, wrap
-    from magneto.hf.weight_files import WEIGHTS, WRITTEN, save_weight_file
 
     if to in WRITTEN:
         save_weight_file(model, to, directory)

@@ -9,13 +9,13 @@ import torch
 
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.in_context import add_options, evaluate_in_context
-from magneto.commands.loading import load_run
 from magneto.commands.translation_scores import add_translation_options, evaluate_translation
 from magneto.config import ConfigError
+from magneto.progress import Reporter
 from magneto.recipe import open_run, task_class
-from magneto.tasks.translation import Translation
+from magneto.runs import load_run
 from magneto.training.distributed import pick_device
-from magneto.training.progress import Reporter
+from magneto.translation.task import Translation
 
 
 def parser() -> Parser:
@@ -25,7 +25,7 @@ def parser() -> Parser:
         "Measure a run's model on its validation data, on other data with its own tokenizer, or, a "
         "language model, by questions with options (--tasks; --data is then their folder or file).",
         "magneto evaluate runs/first --weights best\n"
-        "  magneto evaluate runs/first --tasks hellaswag,winogrande --shots 0,1,4 --data items/",
+        "  magneto evaluate runs/first --tasks hellaswag --num-fewshot 0,1,4 --data items/",
         recipe=True,
     )
     made.add_argument("run", type=Path, help="directory of a run")

@@ -8,12 +8,12 @@ from typing import Any
 
 from magneto import hf
 from magneto.commands.arguments import Parser, print_json
-from magneto.commands.loading import OpenRun, load_run
 from magneto.config import ConfigError
-from magneto.models.language import LanguageModel
-from magneto.models.masked_language import MaskedLanguageModel
-from magneto.models.text_classification import TextClassifier
-from magneto.models.translation import TranslationModel
+from magneto.language.classification.model import TextClassifier
+from magneto.language.masked_language import MaskedLanguageModel
+from magneto.language.model import LanguageModel
+from magneto.runs import OpenRun, load_run
+from magneto.translation.model import TranslationModel
 
 
 def parser() -> Parser:
@@ -68,17 +68,17 @@ def write(opened: OpenRun, directory: Path) -> str:
     if isinstance(model, TextClassifier):
         return hf.export(model, task.tokenizer, directory, length, classifier_input(task))
     if isinstance(model, TranslationModel):
-        return hf.export(model, task.vocabulary, directory, task.data.max_length)
+        return hf.export(model, task.vocabulary, directory, task.data_config.max_length)
     raise ConfigError([f"the run's task is {opened.recipe.task}: only models of text are exported"])
 
 
 def classifier_input(task: Any) -> hf.EncoderInput:
     """Return how a text classification puts its inputs together, and its classes."""
-    between = "{end} {end}" if task.data.separator == "double" else "{end}"
+    between = "{end} {end}" if task.data_config.separator == "double" else "{end}"
     return hf.EncoderInput(
         single="{begin} $A {end}",
         pair=f"{{begin}} $A {between} $B:1 {{end}}:1",
-        types=task.model.token_types,
+        types=task.model_config.token_types,
         labels=task.labels,
-        number="number" if task.data.number else "none",
+        number="number" if task.data_config.number else "none",
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from magneto import hf
 from magneto.commands.arguments import Parser, print_json
-from magneto.commands.loading import load_run
 from magneto.commands.text import language_model_run
+from magneto.runs import load_run
 
 
 def parser() -> Parser:
@@ -22,7 +22,7 @@ def parser() -> Parser:
     made.add_argument("prompt", nargs="?", default="", help="text to continue")
     made.add_argument("--new-tokens", type=int, default=100, help="at most (100)")
     made.add_argument("--temperature", type=float, default=0.8, help="0 = most likely (0.8)")
-    made.add_argument("--top-k", type=int, default=50, help="choose among so many, 0 = all (50)")
+    made.add_argument("--top-k", type=int, default=50, help="choose world so many, 0 = all (50)")
     made.add_argument("--top-p", type=float, default=1.0, help="... of this probability (1.0)")
     made.add_argument("--beams", type=int, default=1, help="beam search instead of sampling")
     made.add_argument("--count", type=int, default=1, help="continuations (1)")

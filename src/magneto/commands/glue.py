@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from magneto.analysis.glue import baseline_scores, read_folders, table
 from magneto.commands.arguments import Parser, print_json
+from magneto.commands.glue_table import baseline_scores, read_folders, table
 
 
 def parser() -> Parser:

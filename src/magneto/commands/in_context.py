@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from magneto.commands.arguments import Parser, print_json
-from magneto.commands.loading import load_run
 from magneto.commands.text import LanguageModelRun, language_model_run
 from magneto.config import ConfigError
-from magneto.data.in_context import SUITES
-from magneto.data.in_context_files import Questions, load_questions
-from magneto.tasks.in_context import SuiteScore, evaluate_suite
-from magneto.training.progress import Reporter
+from magneto.language.in_context.evaluate import SuiteScore, evaluate_suite
+from magneto.language.in_context.files import Questions, load_questions
+from magneto.language.in_context.suites import SUITES
+from magneto.progress import Reporter
+from magneto.runs import load_run
 
 
 def add_options(made: Parser) -> None:
@@ -28,9 +28,9 @@ def add_options(made: Parser) -> None:
         metavar="A,B",
         help=f"{', '.join(SUITES)}, or any task of lm-evaluation-harness",
     )
-    group.add_argument("--shots", default="0", metavar="N,M", help="demonstrations (0)")
+    group.add_argument("--num-fewshot", default="0", metavar="N,M", help="demonstrations (0)")
     group.add_argument("--seeds", default="1,2,3", metavar="N,M", help="of their draws (1,2,3)")
-    group.add_argument("--length", type=int, help="tokens fed at most (as in training)")
+    group.add_argument("--max-length", type=int, help="tokens fed at most (as in training)")
     group.add_argument(
         "--include", type=Path, metavar="DIR", help="folder of the harness's task files (.yaml)"
     )
@@ -39,7 +39,7 @@ def add_options(made: Parser) -> None:
 def evaluate_in_context(given: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Run `magneto evaluate RUN --tasks ...`."""
     names = [name.strip() for name in given.tasks.split(",") if name.strip()]
-    shots = numbers("--shots", given.shots)
+    num_fewshot = numbers("--num-fewshot", given.num_fewshot)
     seeds = numbers("--seeds", given.seeds)
     if given.include is not None and not given.include.is_dir():
         raise ConfigError([f"--include: no folder {given.include}"])
@@ -50,17 +50,17 @@ def evaluate_in_context(given: argparse.Namespace, overrides: dict[str, str]) ->
     suites = [load_questions(SUITES[name], given.data) for name in names if name in SUITES]
     report = Reporter()
     run = language_model_run(load_run(given.run, given.weights, overrides))
-    length = context_length(run, given.length)
+    length = context_length(run, given.max_length)
     scores = [
         evaluate_suite(
             run.model, run.tokenizer, each, count, seeds, length, given.limit, report
         )
         for each in suites
-        for count in shots
+        for count in num_fewshot
     ]  # fmt: skip
     others = {}
     if theirs:
-        others = harness_results(run, length, theirs, shots, seeds[0], manager, given.limit)
+        others = harness_results(run, length, theirs, num_fewshot, seeds[0], manager, given.limit)
     report.finish()
     show(given, length, suites, scores, others)
     return 0
@@ -113,7 +113,9 @@ def context_length(run: LanguageModelRun, asked: int | None) -> int:
     config = run.model.config
     most = config.max_length if config.positions == "learned" else None
     if asked is not None and (asked < 2 or (most is not None and asked > most)):
-        raise ConfigError([f"--length {asked}: at least 2" + (f", at most {most}" if most else "")])
+        raise ConfigError(
+            [f"--max-length {asked}: at least 2" + (f", at most {most}" if most else "")]
+        )
     return asked or min(run.length, most or run.length)
 
 
@@ -121,12 +123,12 @@ def harness_results(
     run: LanguageModelRun,
     length: int,
     names: Sequence[str],
-    shots: Sequence[int],
+    num_fewshot: Sequence[int],
     seed: int,
     manager: Any,
     limit: int | None,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the harness's metrics: number of shots, task, metric."""
+    """Return the harness's metrics: number of num_fewshot, task, metric."""
     from magneto.hf import harness
 
     wrapped = harness.harness_model(run.model, run.tokenizer, length)
@@ -137,7 +139,7 @@ def harness_results(
                 wrapped, names, count, seed, manager, limit=limit
             )["results"].items()
         }
-        for count in shots
+        for count in num_fewshot
     }
 
 
@@ -166,7 +168,7 @@ def show(
     for count, tasks in others.items():
         for task, metrics in tasks.items():
             for metric, value in metrics.items():
-                print(f"{task:<14}{count:>6} shots  {metric:<24}{value:.4f}")
+                print(f"{task:<14}{count:>6} num_fewshot  {metric:<24}{value:.4f}")
 
 
 def lines(length: int, suites: Sequence[Questions], scores: Sequence[SuiteScore]) -> list[str]:
@@ -180,20 +182,21 @@ def lines(length: int, suites: Sequence[Questions], scores: Sequence[SuiteScore]
     for score in scores:
         main = score.main
         made.append(
-            f"{score.suite:<12}{score.shots:>6}{100 * main.mean:>10.1f}{error(main.item_error):>9}"
+            f"{score.suite:<12}{score.num_fewshot:>6}{100 * main.mean:>10.1f}"
+            f"{error(main.item_error):>9}"
             f"{error(main.seed_error):>9}{100 * score.chance:>8.1f}{100 * score.by_sum.mean:>7.1f}"
             f"{100 * score.by_mean.mean:>7.1f}{score.items:>11}"
         )
     made += ["", "accuracy: by sum where a blank is filled, by mean per token elsewhere; in per "
              "cent, ± one standard error"]  # fmt: skip
     for score in scores:
-        if score.demonstrations < score.shots or score.cut:
+        if score.demonstrations < score.num_fewshot or score.cut:
             made.append(
-                f"{score.suite}, {score.shots} shots: in {length} tokens "
+                f"{score.suite}, {score.num_fewshot} num_fewshot: in {length} tokens "
                 f"{score.demonstrations:.2f} demonstrations fit on average; {score.cut:.1%} of the "
                 "questions lost their beginning"
             )
-    if any(score.shots for score in scores):
+    if any(score.num_fewshot for score in scores):
         made += [f"{each.suite.name}: demonstrations from {each.pool_source}" for each in suites]
     return made
 

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from magneto.analysis.diagnosis import Diagnosis, diagnose
-from magneto.analysis.measurements import bounds_over
-from magneto.analysis.update import growth, measure_growth, measured_shape
+from magneto.analysis.probe.diagnosis import Diagnosis, diagnose
+from magneto.analysis.probe.measurements import bounds_over
+from magneto.analysis.probe.update import growth, measure_growth, measured_shape
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.probe_tables import print_diagnoses, print_growth
 from magneto.config import ConfigError
+from magneto.files import plain, write_json
+from magneto.progress import Reporter
 from magneto.recipe import Recipe, load_recipe
 from magneto.theory.depth import Stack
 from magneto.theory.placement import find_placement
-from magneto.training.files import plain, write_json
-from magneto.training.progress import Reporter
 
 MOST_LAYERS = 4096
 

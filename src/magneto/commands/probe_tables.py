@@ -10,10 +10,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from magneto.analysis.diagnosis import Bound, Diagnosis
-from magneto.analysis.probe import LayerReading
-from magneto.analysis.update import Growth, Update
-from magneto.analysis.verdict import Level, kept_share, move_at, percent, rate_of_move
+from magneto.analysis.probe.diagnosis import Bound, Diagnosis
+from magneto.analysis.probe.probe import LayerReading
+from magneto.analysis.probe.update import Growth, Update
+from magneto.analysis.probe.verdict import Level, kept_share, move_at, percent, rate_of_move
 from magneto.theory.placement import find_placement
 
 # Layers, and depths, that a table shows at most.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from magneto.commands.loading import OpenRun
 from magneto.config import ConfigError
-from magneto.models.language import LanguageModel
+from magneto.language.model import LanguageModel
+from magneto.runs import OpenRun
 
 
 @dataclass(frozen=True)
@@ -28,4 +28,4 @@ def language_model_run(opened: OpenRun) -> LanguageModelRun:
     if not isinstance(opened.model, LanguageModel):
         raise ConfigError([f"the run's task is {opened.recipe.task}, not a language model"])
     tokenizer = getattr(opened.task, "tokenizer")  # noqa: B009  (only tasks of text have it)
-    return LanguageModelRun(opened.model, tokenizer, opened.recipe.data.length)
+    return LanguageModelRun(opened.model, tokenizer, opened.recipe.data.max_length)

@@ -8,7 +8,7 @@ from pathlib import Path
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError, nearest
 from magneto.data.tokenizer_training import KINDS, SAMPLE, train_tokenizer
-from magneto.training.progress import Reporter
+from magneto.progress import Reporter
 
 
 def parser() -> Parser:

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from magneto.analysis.probe_hook import PERIOD, ProbeHook
+from magneto.analysis.probe.probe_hook import PERIOD, ProbeHook
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
+from magneto.progress import Reporter
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
 from magneto.training.loop import train
-from magneto.training.progress import Reporter
-from magneto.training.record import METRICS_FILE
+from magneto.training.metrics_logger import METRICS_FILE
 from magneto.training.resume import keep_artifacts
 
 
@@ -61,13 +61,13 @@ def main(words: Sequence[str]) -> int:
     else:
         raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
     hooks = [ProbeHook(given.probe_every).hook] if given.probe_every is not None else []
-    report = Reporter(quiet=not is_first_rank())
+    report = Reporter(quiet=not is_main_process())
     task = recipe.build_task()
-    task.check_ranks(recipe.training.distributed)
-    if is_first_rank():
+    task.check_strategy(recipe.training.distributed)
+    if is_main_process():
         task.prepare(report)  # what is wrong with the data is known before anything is written
     run.mkdir(parents=True, exist_ok=True)
-    if is_first_rank():
+    if is_main_process():
         keep_artifacts(task, run)  # before a recipe is kept that does not fit the run
         recipe.save(run / RUN_FILE)
     resume = given.resume is not None
@@ -76,10 +76,10 @@ def main(words: Sequence[str]) -> int:
             task, recipe.training, run, seed=recipe.seed, resume=resume, hooks=hooks, report=report
         )
     except Exception:
-        if not resume and is_first_rank() and not (run / METRICS_FILE).exists():
+        if not resume and is_main_process() and not (run / METRICS_FILE).exists():
             clear(run)  # it never began: the same --out can be tried again
         raise
-    if given.json and is_first_rank():
+    if given.json and is_main_process():
         print_json({"run": str(run), **asdict(result)})
     return 130 if result.status == "interrupted" else 0
 
@@ -90,7 +90,7 @@ def clear(directory: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def is_first_rank() -> bool:
+def is_main_process() -> bool:
     """Return whether this process is the one that writes and talks."""
     return os.environ.get("RANK", "0") == "0"
 
@@ -107,7 +107,7 @@ def new_directory(out: Path | None, recipe: Recipe) -> Path:
             Path("runs")
             / f"{Path(recipe.name).stem if '.' in recipe.name else recipe.name}-{stamp}"
         )
-    if is_first_rank() and out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if is_main_process() and out.exists() and (not out.is_dir() or any(out.iterdir())):
         hint = f"; go on with it: magneto train --resume {out}" if (out / RUN_FILE).exists() else ""
         raise FileExistsError(f"{out} is there already and not empty{hint}")
     return out

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from magneto.commands.arguments import Parser, finite
-from magneto.commands.loading import OpenRun, load_run
 from magneto.config import ConfigError
+from magneto.progress import Reporter
 from magneto.recipe import open_run, task_class
-from magneto.tasks.translate import TextTranslator, Translated, is_visible
-from magneto.tasks.translation import Translation
-from magneto.training.progress import Reporter
+from magneto.runs import OpenRun, load_run
+from magneto.translation.task import Translation
+from magneto.translation.translator import TextTranslator, Translated, is_visible
 
 # Bytes read at once, if so many are there; and how much of one line is kept.
 PIECE = 1 << 18

@@ -10,21 +10,21 @@ from typing import Any
 import torch
 
 from magneto.commands.arguments import Parser, print_json
-from magneto.commands.loading import load_run
 from magneto.commands.translate import search_of, search_options
 from magneto.config import ConfigError
-from magneto.data.parallel import split_direction
-from magneto.data.parallel_reading import ReferenceTexts, read_test_texts, read_validation_texts
-from magneto.data.vocabulary import read_tags
-from magneto.metrics.translation import (
+from magneto.progress import Reporter
+from magneto.recipe import open_run
+from magneto.runs import load_run
+from magneto.translation.config import split_direction
+from magneto.translation.references import ReferenceTexts, read_test_texts, read_validation_texts
+from magneto.translation.scores import (
     Direction,
     TranslationScores,
     average_directions,
     signatures,
 )
-from magneto.recipe import open_run
-from magneto.tasks.translate import TextTranslator, score_directions
-from magneto.training.progress import Reporter
+from magneto.translation.translator import TextTranslator, score_directions
+from magneto.translation.vocabulary import read_tags
 
 COLUMNS = "  {:<22}{:>10}{:>8}{:>8}"
 
@@ -72,7 +72,7 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, str]) -
     report.finish()
     if given.write:
         write(given.write, written)
-    result |= as_json(texts.split, scores, data.centre)
+    result |= as_json(texts.split, scores, data.pivot_language)
     result["search"] = {name: getattr(how, name) for name in ("beams", "length_penalty", "longest")}
     if given.json:
         print_json(result)
@@ -124,12 +124,12 @@ def write(directory: Path, written: dict[Direction, list[str]]) -> None:
         aside.replace(path)
 
 
-def as_json(split: str, scores: dict[Direction, TranslationScores], centre: str) -> dict[str, Any]:
+def as_json(split: str, scores: dict[Direction, TranslationScores], pivot: str) -> dict[str, Any]:
     """Return the scores for a program: by direction, averages, signatures."""
-    found: dict[str, Any] = {"split": split, "centre": centre}
+    found: dict[str, Any] = {"split": split, "pivot_language": pivot}
     for name in ("bleu", "chrf"):
         values = {direction: getattr(each, name) for direction, each in scores.items()}
-        mean = average_directions(values, centre)
+        mean = average_directions(values, pivot)
         found[name] = {"-".join(direction): value for direction, value in values.items()}
         found[f"{name}_average"] = {"out": mean.out, "into": mean.into, "both": mean.both}
     found["sentences"] = {"-".join(d): each.sentences for d, each in scores.items()}
@@ -149,8 +149,8 @@ def as_text(result: dict[str, Any], scores: dict[Direction, TranslationScores]) 
         for direction, each in scores.items()
     ]
     if len(scores) > 1:
-        centre = result["centre"]
-        for key, name in (("out", f"{centre}->X"), ("into", f"X->{centre}"), ("both", "average")):
+        pivot = result["pivot_language"]
+        for key, name in (("out", f"{pivot}->X"), ("into", f"X->{pivot}"), ("both", "average")):
             bleu, chrf = (result[f"{metric}_average"][key] for metric in ("bleu", "chrf"))
             if bleu == bleu:  # there is such a direction
                 lines.append(COLUMNS.format(f"mean {name}", "", f"{bleu:.2f}", f"{chrf:.2f}"))

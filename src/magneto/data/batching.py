@@ -51,7 +51,7 @@ class ShuffledExamples:
         return np.concatenate(parts)
 
     def next(self, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Cut the next global batch in pieces; see `magneto.tasks.base.BatchStream`."""
+        """Cut the next global batch in pieces; see `magneto.training.task.BatchStream`."""
         numbers = self._numbers(self.position, self.position + self.batch_size)
         self.position += self.batch_size
         pieces = np.array_split(numbers, parts)
@@ -145,7 +145,7 @@ class StreamedWindows:
         self._open_block()
 
     def next(self, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Cut the next global batch in pieces; see `magneto.tasks.base.BatchStream`."""
+        """Cut the next global batch in pieces; see `magneto.training.task.BatchStream`."""
         if self._source is None:
             self._open_block()
         rows: list[np.ndarray] = []
@@ -190,7 +190,7 @@ class NumberedRows:
         self.seen = 0
 
     def next(self, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Cut the next global batch in pieces; see `magneto.tasks.base.BatchStream`."""
+        """Cut the next global batch in pieces; see `magneto.training.task.BatchStream`."""
         numbers = np.array_split(np.arange(self.seen, self.seen + self.batch_size), parts)
         self.seen += self.batch_size
         pieces = self.stream.next(parts, wanted)

@@ -15,6 +15,8 @@ END_NAMES = (END, "<|endoftext|>", "[SEP]", "<eos>", "<|end_of_text|>")
 BEGIN_NAMES = (BEGIN, "[CLS]", "<bos>", "<|begin_of_text|>")
 PAD_NAMES = (PAD, "[PAD]")
 MASK_NAMES = (MASK, "[MASK]")
+# Characters of training text from which a tokenizer is learnt; more changes little and takes long.
+BPE_CHARACTERS = 100_000_000
 
 
 class Tokenizer(Protocol):

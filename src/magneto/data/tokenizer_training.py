@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from magneto.data.sources import Counts, read_documents
-from magneto.data.text import BPE_CHARACTERS
 from magneto.data.tokenizer import (
     BEGIN,
+    BPE_CHARACTERS,
     END,
     MASK,
     PAD,

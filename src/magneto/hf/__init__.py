@@ -9,18 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from magneto.hf.beam_search import BeamSearch, Translator
     from magneto.hf.configuration import (
         MagnetoConfig,
         MagnetoEncoderConfig,
         MagnetoImageConfig,
         MagnetoSeq2SeqConfig,
     )
-    from magneto.hf.conversion import load, to_transformers
     from magneto.hf.encoders import (
         MagnetoEncoderModel,
         MagnetoForMaskedLM,
         MagnetoForSequenceClassification,
     )
+    from magneto.hf.formats.conversion import load, to_transformers
+    from magneto.hf.formats.torch_encoder import from_torch
     from magneto.hf.generation import Sampling, generate
     from magneto.hf.images import MagnetoForImageClassification
     from magneto.hf.modeling import MagnetoForCausalLM
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
     from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
     from magneto.hf.tokenizer import MASKED, EncoderInput
-    from magneto.hf.torch_encoder import from_torch
-    from magneto.hf.translation import BeamSearch, Translator
 
 __all__ = [
     "MASKED",
@@ -59,7 +59,7 @@ __all__ = [
 
 _HOME = {
     "MASKED": "tokenizer",
-    "BeamSearch": "translation",
+    "BeamSearch": "beam_search",
     "EncoderInput": "tokenizer",
     "MagnetoConfig": "configuration",
     "MagnetoEncoderConfig": "configuration",
@@ -73,13 +73,13 @@ _HOME = {
     "MagnetoSentencePieceTokenizer": "sentencepiece_tokenizer",
     "MagnetoSeq2SeqConfig": "configuration",
     "Sampling": "generation",
-    "Translator": "translation",
+    "Translator": "beam_search",
     "export": "saving",
-    "from_torch": "torch_encoder",
+    "from_torch": "formats.torch_encoder",
     "generate": "generation",
-    "load": "conversion",
+    "load": "formats.conversion",
     "register": "registration",
-    "to_transformers": "conversion",
+    "to_transformers": "formats.conversion",
 }
 
 

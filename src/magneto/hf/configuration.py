@@ -7,13 +7,15 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from magneto.models.image import ImageClassifierConfig
-from magneto.models.language import LanguageModelConfig
-from magneto.models.masked_language import MaskedLanguageModelConfig
-from magneto.models.text_classification import TextClassifierConfig
-from magneto.models.text_encoder import TextEncoderConfig
-from magneto.models.translation import TranslationConfig
+from magneto.language.classification.config import TextClassifierConfig
+from magneto.language.config import (
+    LanguageModelConfig,
+    MaskedLanguageModelConfig,
+    TextEncoderConfig,
+)
 from magneto.nn.config import TransformerConfig
+from magneto.translation.config import TranslationConfig
+from magneto.vision.config import ImageClassifierConfig
 
 
 class MagnetoConfig(PretrainedConfig):

@@ -12,12 +12,12 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
+from magneto.functional.cross_entropy import cross_entropy
 from magneto.hf.configuration import MagnetoEncoderConfig
 from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, divided, hidden_states, refuse
-from magneto.models.language import cross_entropy
-from magneto.models.masked_language import MaskedLanguageHead, MaskedLanguageModel
-from magneto.models.text_classification import ClassificationHead, TextClassifier
-from magneto.models.text_encoder import TextEncoder
+from magneto.language.classification.model import ClassificationHead, TextClassifier
+from magneto.language.masked_language import MaskedLanguageHead, MaskedLanguageModel
+from magneto.language.text_encoder import TextEncoder
 
 
 class MagnetoEncoderPreTrainedModel(MagnetoPreTrainedModel):

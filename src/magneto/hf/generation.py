@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from magneto.config import ConfigError
 from magneto.hf.configuration import MagnetoConfig
 from magneto.hf.modeling import MagnetoForCausalLM
-from magneto.models.language import LanguageModel
+from magneto.language.model import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Sampling:
         if self.beams == 1 and self.temperature == 0 and self.count > 1:
             wrong.append("without sampling there is one continuation: count must be 1")
         if wrong:
-            raise ValueError("; ".join(wrong))
+            raise ConfigError(wrong)
 
     @property
     def samples(self) -> bool:

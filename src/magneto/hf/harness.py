@@ -12,7 +12,7 @@ from typing import Any
 from magneto.hf.configuration import MagnetoConfig
 from magneto.hf.modeling import MagnetoForCausalLM
 from magneto.hf.saving import transformers_tokenizer
-from magneto.models.language import LanguageModel
+from magneto.language.model import LanguageModel
 
 
 def task_manager(include: Path | None = None, builtin: bool = True) -> Any:
@@ -88,7 +88,7 @@ def harness_model(model: LanguageModel, tokenizer: Any, length: int, batch_size:
 def harness_scores(
     wrapped: Any,
     names: Sequence[str],
-    shots: int,
+    num_fewshot: int,
     seed: int,
     manager: Any,
     *,
@@ -100,7 +100,7 @@ def harness_scores(
     Args:
         wrapped: Of `harness_model`.
         names: Tasks, groups or tags that the manager knows.
-        shots: Demonstrations, drawn as each task says.
+        num_fewshot: Demonstrations, drawn as each task says.
         seed: Of the draws.
         manager: Of `task_manager`.
         limit: Questions of each task at most.
@@ -119,7 +119,7 @@ def harness_scores(
         found = library.simple_evaluate(
             model=wrapped,
             tasks=list(names),
-            num_fewshot=shots,
+            num_fewshot=num_fewshot,
             limit=limit,
             task_manager=manager,
             log_samples=samples,

@@ -10,7 +10,7 @@ from transformers.utils.generic import can_return_tuple
 
 from magneto.hf.configuration import MagnetoImageConfig
 from magneto.hf.wrapper import MagnetoPreTrainedModel, hidden_states, refuse
-from magneto.models.image import ImageClassifier
+from magneto.vision.classifier import ImageClassifier
 
 
 class MagnetoForImageClassification(MagnetoPreTrainedModel):

@@ -9,10 +9,11 @@ from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
+from magneto.functional.cross_entropy import IGNORED, cross_entropy
 from magneto.hf.cache import growing
 from magneto.hf.configuration import MagnetoConfig
 from magneto.hf.wrapper import MagnetoGenerationModel, as_mask, divided, hidden_states, refuse
-from magneto.models.language import IGNORED, LanguageModel, cross_entropy
+from magneto.language.model import LanguageModel
 
 
 class MagnetoForCausalLM(MagnetoGenerationModel):

@@ -35,12 +35,12 @@ from magneto.hf.tokenizer import (
     transformers_tokenizer,
     translation_tokenizer,
 )
-from magneto.models.image import ImageClassifier
-from magneto.models.language import LanguageModel
-from magneto.models.masked_language import MaskedLanguageModel
-from magneto.models.text_classification import TextClassifier
-from magneto.models.text_encoder import TextEncoder
-from magneto.models.translation import TranslationModel
+from magneto.language.classification.model import TextClassifier
+from magneto.language.masked_language import MaskedLanguageModel
+from magneto.language.model import LanguageModel
+from magneto.language.text_encoder import TextEncoder
+from magneto.translation.model import TranslationModel
+from magneto.vision.classifier import ImageClassifier
 
 WRAPPERS: dict[type[nn.Module], tuple[type[MagnetoConfig], type[PreTrainedModel]]] = {
     LanguageModel: (MagnetoConfig, MagnetoForCausalLM),
@@ -135,8 +135,8 @@ def export(
 
     Args:
         model: In fp32, on the CPU.
-        tokenizer: Of `magneto.data.tokenizer`, a translation model's of `magneto.data.vocabulary`;
-            all but bytes are written for transformers too.
+        tokenizer: Of `magneto.data.tokenizer`, a translation model's of
+            `magneto.translation.vocabulary`; all but bytes are written for transformers too.
         directory: Where; must not exist, or be empty.
         length: Tokens the model was trained on, told to the tokenizer.
         how: How an encoder's input is put together, and its classes; None for a decoder.

@@ -10,11 +10,11 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
+from magneto.functional.cross_entropy import IGNORED, cross_entropy
 from magneto.hf.cache import growing
 from magneto.hf.configuration import MagnetoSeq2SeqConfig
 from magneto.hf.wrapper import MagnetoGenerationModel, as_mask, divided, hidden_states, refuse
-from magneto.models.language import IGNORED, cross_entropy
-from magneto.models.translation import TranslationModel
+from magneto.translation.model import TranslationModel
 
 
 def source_mask(attention_mask: Tensor | None) -> Tensor | None:

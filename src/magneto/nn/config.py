@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from magneto.config import ConfigError
 from magneto.theory.depth import Depth, Stack
 from magneto.theory.placement import Placement, find_placement
 
@@ -81,7 +82,7 @@ class TransformerConfig:
         except ValueError as error:
             wrong.append(str(error))
         if wrong:
-            raise ValueError("; ".join(wrong))
+            raise ConfigError(wrong)
 
     def _wrong_sizes(self) -> list[str]:
         sizes = ("width", "layers", "heads", "ffn_width", "max_length")

@@ -26,8 +26,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from magneto.training.distributed import Ranks, bare, barrier
-from magneto.training.files import Damaged, check_directory, whole_directory, write_json
+from magneto.files import Damaged, check_directory, whole_directory, write_json
+from magneto.training.distributed import World, barrier, unwrap
 
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -39,13 +39,13 @@ def step_directory(run: Path, step: int) -> Path:
     return run / "checkpoints" / f"step-{step:08d}"
 
 
-def model_tensors(model: nn.Module, among: Ranks) -> dict[str, Tensor]:
+def model_tensors(model: nn.Module, world: World) -> dict[str, Tensor]:
     """Gather whole weights on the CPU of the first rank; a tied one under its first name only."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     gathered: dict[str, Any] = get_model_state_dict(model, options=options)
-    names = first_names(bare(model))
+    names = first_names(unwrap(model))
     # On a CPU the gathered tensors are the live ones, and would change under the caller's hands.
-    return {name: gathered[name].clone() for name in names} if among.first else {}
+    return {name: gathered[name].clone() for name in names} if world.is_main_process else {}
 
 
 def first_names(model: nn.Module) -> list[str]:
@@ -63,7 +63,7 @@ def set_model_tensors(model: nn.Module, tensors: dict[str, Tensor], where: Path)
     Raises:
         ValueError: If names or shapes are not the model's.
     """
-    inner = bare(model)
+    inner = unwrap(model)
     expected = inner.state_dict(keep_vars=True)
     first = {id(expected[name]): name for name in first_names(inner)}
     wanted = {name: first[id(tensor)] for name, tensor in expected.items()}
@@ -87,7 +87,7 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     extra: dict[str, dict[str, Tensor]],
     state: dict[str, Any],
-    among: Ranks,
+    world: World,
 ) -> None:
     """Write the checkpoint of `state["step"]`; every rank calls this.
 
@@ -97,12 +97,12 @@ def save_checkpoint(
         optimizer: Its optimizer.
         extra: Further files of whole tensors, by name (averaged weights).
         state: Plain values: the step, the stream, what hooks remember.
-        among: The ranks.
+        world: The ranks.
     """
-    weights = model_tensors(model, among)
+    weights = model_tensors(model, world)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     gathered: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=options)
-    if among.first:
+    if world.is_main_process:
         with whole_directory(step_directory(run, state["step"])) as directory:
             save_file(weights, directory / MODEL)
             flat = {
@@ -115,7 +115,7 @@ def save_checkpoint(
                 save_file(tensors, directory / f"{name}.safetensors")
             groups = gathered["param_groups"]
             write_json(directory / STATE, {**state, "param_groups": groups})
-    barrier(among)
+    barrier(world)
 
 
 def load_checkpoint(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
+
+from magneto.config import ConfigError
 
 Schedule = Literal["constant", "linear", "polynomial", "cosine", "inverse_sqrt"]
 
@@ -15,12 +17,12 @@ class TrainingConfig:
     Attributes:
         steps: Optimizer steps.
         batch_size: Examples per optimizer step, over all ranks and micro-batches.
-        micro_batches: Pieces in which each rank runs its share, to save memory.
+        gradient_accumulation_steps: Pieces in which each rank runs its share, to save memory.
         learning_rate: Peak; None until a recipe's table of rates fills it in.
         schedule: Shape of the learning rate after warm-up.
         warmup_steps: Steps of linear warm-up.
         epochs: Times through the training examples, instead of `steps`; None for `steps`.
-        warmup_share: Warm-up as a share of all steps, instead of `warmup_steps`; None for those.
+        warmup_ratio: Warm-up as a share of all steps, instead of `warmup_steps`; None for those.
         warmup_start: Learning rate at which warm-up starts.
         final_learning_rate: Rate at the last step (the floor of cosine, linear and polynomial).
         power: Of the polynomial schedule.
@@ -41,7 +43,7 @@ class TrainingConfig:
         average_by: Average the last ones or the best ones.
         device: "auto", "cpu", "cuda" or any name torch knows.
         distributed: "auto" is ddp under torchrun and one process elsewhere.
-        divergence_share: A loss that has given back more than this share of its progress since
+        divergence_ratio: A loss that has given back more than this share of its progress since
             the first step, or is half as high again as then, counts towards divergence.
         divergence_patience: Steps in a row after which the run is called diverged.
         tensorboard: Whether to write TensorBoard files.
@@ -51,14 +53,20 @@ class TrainingConfig:
         ValueError: For impossible values, all in one message.
     """
 
+    renamed: ClassVar[dict[str, str]] = {
+        "micro_batches": "gradient_accumulation_steps",
+        "warmup_share": "warmup_ratio",
+        "divergence_share": "divergence_ratio",
+    }
+
     steps: int = 1000
     batch_size: int = 32
-    micro_batches: int = 1
+    gradient_accumulation_steps: int = 1
     learning_rate: float | None = None
     schedule: Schedule = "polynomial"
     warmup_steps: int = 0
     epochs: float | None = None
-    warmup_share: float | None = None
+    warmup_ratio: float | None = None
     warmup_start: float = 0.0
     final_learning_rate: float = 0.0
     power: float = 1.0
@@ -79,16 +87,16 @@ class TrainingConfig:
     average_by: Literal["last", "best"] = "last"
     device: str = "auto"
     distributed: Literal["auto", "none", "ddp", "fsdp"] = "auto"
-    divergence_share: float = 0.5
+    divergence_ratio: float = 0.5
     divergence_patience: int = 100
     tensorboard: bool = True
     threads: int | None = None
 
     def __post_init__(self) -> None:
         least = {
-            "steps": 1, "batch_size": 1, "micro_batches": 1, "warmup_steps": 0, "log_every": 1,
-            "evaluate_every": 0, "save_every": 0, "keep_checkpoints": 1, "average_checkpoints": 0,
-            "divergence_patience": 1,
+            "steps": 1, "batch_size": 1, "gradient_accumulation_steps": 1, "warmup_steps": 0,
+            "log_every": 1, "evaluate_every": 0, "save_every": 0, "keep_checkpoints": 1,
+            "average_checkpoints": 0, "divergence_patience": 1,
         }  # fmt: skip
         wrong = [
             f"{name} must be {bound} or more, not {getattr(self, name)}"
@@ -103,8 +111,8 @@ class TrainingConfig:
             wrong.append(f"ema_decay must be between 0 and 1, not {self.ema_decay}")
         if self.epochs is not None and not self.epochs > 0:
             wrong.append(f"epochs must be above 0 (or null for steps), not {self.epochs}")
-        if self.warmup_share is not None and not 0 <= self.warmup_share < 1:
-            wrong.append(f"warmup_share must be in [0, 1) (or null), not {self.warmup_share}")
+        if self.warmup_ratio is not None and not 0 <= self.warmup_ratio < 1:
+            wrong.append(f"warmup_ratio must be in [0, 1) (or null), not {self.warmup_ratio}")
         if self.threads is not None and self.threads < 1:
             wrong.append(f"threads must be 1 or more (or null), not {self.threads}")
         if self.average_checkpoints > self.keep_checkpoints and self.average_by == "last":
@@ -113,4 +121,4 @@ class TrainingConfig:
                 f"keep_checkpoints ({self.keep_checkpoints})"
             )
         if wrong:
-            raise ValueError("; ".join(wrong))
+            raise ConfigError(wrong)

@@ -1,7 +1,7 @@
-"""One process or many: who am I, how is the model spread, how are sums taken over all.
+"""One process or many: the world a process belongs to, how the model is distributed over it.
 
-Started by torchrun, ranks find each other through its environment variables: NCCL on GPUs, gloo on
-CPUs. "ddp" keeps a copy of the model on each rank, "fsdp" (FSDP2) a share of every parameter.
+Started by torchrun, processes find each other through its environment variables: NCCL on GPUs, gloo
+on CPUs. "ddp" keeps a copy of the model on each rank, "fsdp" (FSDP2) a shard of every parameter.
 """
 
 from __future__ import annotations
@@ -23,55 +23,56 @@ from magneto.training.config import TrainingConfig
 
 
 @dataclass(frozen=True)
-class Ranks:
+class World:
     """This process among all.
 
     Attributes:
-        rank: Its number, from 0.
-        size: How many there are.
+        rank: Number of this process, from 0.
+        world_size: How many processes there are.
         device: Where its tensors live.
-        kind: "none", "ddp" or "fsdp".
+        strategy: "none", "ddp" or "fsdp".
     """
 
     rank: int
-    size: int
+    world_size: int
     device: torch.device
-    kind: str
+    strategy: str
 
     @property
-    def first(self) -> bool:
-        """True on the rank that writes files and talks."""
+    def is_main_process(self) -> bool:
+        """True on the rank that writes files and prints."""
         return self.rank == 0
 
 
 @contextmanager
-def ranks(config: TrainingConfig) -> Iterator[Ranks]:
+def join_world(config: TrainingConfig) -> Iterator[World]:
     """Join the other processes, if there are any, and leave them at the end.
 
     Raises:
-        ValueError: If `distributed` asks for ranks and torchrun started none, or the other way.
+        ValueError: If `distributed` asks for several processes and torchrun started none, or the
+            other way.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    kind = config.distributed
-    if kind == "auto":
-        kind = "ddp" if size > 1 else "none"
-    if kind == "none" and size > 1:
-        raise ValueError(f"torchrun started {size} processes: say --distributed ddp or fsdp")
-    if kind != "none" and "RANK" not in os.environ:
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    strategy = config.distributed
+    if strategy == "auto":
+        strategy = "ddp" if world_size > 1 else "none"
+    if strategy == "none" and world_size > 1:
+        raise ValueError(f"torchrun started {world_size} processes: say --distributed ddp or fsdp")
+    if strategy != "none" and "RANK" not in os.environ:
         raise ValueError(
-            f"--distributed {kind} needs torchrun: "
+            f"--distributed {strategy} needs torchrun: "
             "torchrun --nproc-per-node 2 -m magneto train RECIPE ..."
         )
     device = pick_device(config.device)
-    if kind == "none":
-        yield Ranks(0, 1, device, kind)
+    if strategy == "none":
+        yield World(0, 1, device, strategy)
         return
     if device.type == "cuda":
         dist.init_process_group("nccl", device_id=device)
     else:
         dist.init_process_group("gloo")
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size(), device, kind)
+        yield World(dist.get_rank(), dist.get_world_size(), device, strategy)
     finally:
         dist.destroy_process_group()
 
@@ -97,11 +98,11 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def spread(model: nn.Module, among: Ranks) -> nn.Module:
-    """Spread a model over the ranks: as it is, copied, or every layer in shares."""
-    if among.kind == "ddp":
+def distribute_model(model: nn.Module, world: World) -> nn.Module:
+    """Distribute a model over the ranks: as it is, copied, or every layer sharded."""
+    if world.strategy == "ddp":
         return DistributedDataParallel(model)
-    if among.kind == "fsdp":
+    if world.strategy == "fsdp":
         for module in model.modules():
             if isinstance(module, nn.ModuleList):
                 for layer in module:
@@ -110,12 +111,12 @@ def spread(model: nn.Module, among: Ranks) -> nn.Module:
     return model
 
 
-def bare(model: nn.Module) -> nn.Module:
-    """Return the model without the wrapper that `spread` may have put around it."""
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the model without the wrapper that `distribute_model` may have put around it."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
-def give_back_gathered(model: nn.Module) -> None:
+def reshard(model: nn.Module) -> None:
     """Drop the whole parameters that FSDP's root keeps after a forward pass without a backward.
 
     Otherwise it would take them for current after the weights have been exchanged.
@@ -124,34 +125,34 @@ def give_back_gathered(model: nn.Module) -> None:
         model.reshard()
 
 
-def local(tensor: Tensor) -> Tensor:
-    """Return this rank's share of a tensor."""
+def local_shard(tensor: Tensor) -> Tensor:
+    """Return this rank's shard of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def sum_over_ranks(tensor: Tensor, among: Ranks) -> Tensor:
+def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:
     """Add a tensor up over all ranks, in place."""
-    if among.size > 1:
+    if world.world_size > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
-def any_rank(flag: bool, among: Ranks) -> bool:
+def any_rank(flag: bool, world: World) -> bool:
     """Return whether the flag is set on any rank; waits for the others."""
-    if among.size == 1:
+    if world.world_size == 1:
         return flag
-    return bool(sum_over_ranks(torch.tensor(float(flag), device=among.device), among) > 0)
+    return bool(all_reduce_sum(torch.tensor(float(flag), device=world.device), world) > 0)
 
 
-def barrier(among: Ranks) -> None:
+def barrier(world: World) -> None:
     """Wait for the other ranks."""
-    if among.size > 1:
+    if world.world_size > 1:
         dist.barrier()
 
 
-def from_first(value: Any, among: Ranks) -> Any:
-    """Return the first rank's value on every rank."""
-    if among.size == 1:
+def broadcast_from_main(value: Any, world: World) -> Any:
+    """Return the main process's value on every rank."""
+    if world.world_size == 1:
         return value
     held = [value]
     dist.broadcast_object_list(held, src=0)
@@ -159,10 +160,10 @@ def from_first(value: Any, among: Ranks) -> Any:
 
 
 @contextmanager
-def first_goes_ahead(among: Ranks) -> Iterator[None]:
-    """Let the first rank run the body, then the others, which find its caches made."""
-    if not among.first:
-        barrier(among)
+def main_process_first(world: World) -> Iterator[None]:
+    """Let the main process run the body, then the others, which find its caches made."""
+    if not world.is_main_process:
+        barrier(world)
     yield
-    if among.first:
-        barrier(among)
+    if world.is_main_process:
+        barrier(world)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from magneto.training.distributed import local
+from magneto.training.distributed import local_shard
 
 
 class WeightAverage:
@@ -19,17 +19,17 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.weights = list(model.parameters())
-        self.average: list[Tensor] = [local(w).detach().clone() for w in self.weights]
+        self.average: list[Tensor] = [local_shard(w).detach().clone() for w in self.weights]
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the average towards the weights."""
-        torch._foreach_lerp_(self.average, [local(w) for w in self.weights], 1 - self.decay)
+        torch._foreach_lerp_(self.average, [local_shard(w) for w in self.weights], 1 - self.decay)
 
     @torch.no_grad()
     def take(self) -> None:
         """Make the average equal to the weights."""
-        torch._foreach_copy_(self.average, [local(w) for w in self.weights])
+        torch._foreach_copy_(self.average, [local_shard(w) for w in self.weights])
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -42,7 +42,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        shares = [local(w) for w in self.weights]
+        shares = [local_shard(w) for w in self.weights]
         kept = [share.clone() for share in shares]
         torch._foreach_copy_(shares, self.average)
         torch._foreach_copy_(self.average, kept)

@@ -6,6 +6,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from magneto.files import plain, write_json
+from magneto.progress import clock
 from magneto.training.batch import named_tensors
 from magneto.training.checkpoint import (
     average_weights,
@@ -13,9 +15,7 @@ from magneto.training.checkpoint import (
     model_tensors,
     save_weights,
 )
-from magneto.training.files import plain, write_json
 from magneto.training.hooks import Stop, save, used_weights
-from magneto.training.progress import clock
 
 if TYPE_CHECKING:
     from magneto.training.loop import Trainer
@@ -59,7 +59,7 @@ def end(trainer: Trainer, started: float) -> TrainingResult:
     result = TrainingResult(
         stop.status, trainer.step, trainer.metrics, best, stop.at, stop.reason, seconds
     )
-    if trainer.ranks.first:
+    if trainer.world.is_main_process:
         write_json(trainer.run / "result.json", plain(asdict(result)))
     trainer.report.say(last_words(trainer, result))
     return result
@@ -79,7 +79,7 @@ def last_words(trainer: Trainer, result: TrainingResult) -> str:
 def save_final(trainer: Trainer) -> None:
     """Write the last weights, and the average of several checkpoints if that was asked for."""
     tensors = used_weights(trainer)
-    if not trainer.ranks.first:
+    if not trainer.world.is_main_process:
         return
     state = {"step": trainer.step, "metrics": plain(trainer.metrics)}
     save_weights(trainer.run / "final", tensors, state)
@@ -100,8 +100,8 @@ def save_diverged(trainer: Trainer, stop: Stop) -> None:
     hold on to its batch. The weights are those of `weights_after_step`: losses are read when
     they are logged.
     """
-    tensors = model_tensors(trainer.model, trainer.ranks)
-    if not trainer.ranks.first:
+    tensors = model_tensors(trainer.model, trainer.world)
+    if not trainer.world.is_main_process:
         return
     stream = trainer.task.train_stream(trainer.config.batch_size, trainer.seed)
     stream.load_state_dict(trainer.logged["stream"])

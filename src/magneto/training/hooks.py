@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from magneto.files import plain
 from magneto.training.checkpoint import forget_old, model_tensors, save_checkpoint, save_weights
-from magneto.training.distributed import bare, give_back_gathered
-from magneto.training.files import plain
+from magneto.training.distributed import reshard, unwrap
 from magneto.training.schedule import learning_rate
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def log(trainer: Trainer) -> None:
     row |= {name: sum(step[name] for step in steps) / count for name in names}
     row["gradient_norm"] = steps[-1]["gradient_norm"]
     row["learning_rate"] = learning_rate(trainer.config, trainer.step - 1)
-    rate, utilisation = trainer.throughput.read(trainer.ranks.size)
+    rate, utilisation = trainer.throughput.read(trainer.world.world_size)
     row[f"{trainer.task.unit}_per_second"] = rate
     row["flops_utilisation"] = utilisation
     row["data_wait_seconds"] = trainer.batches.read_waited()
@@ -93,14 +93,14 @@ def run_evaluation(trainer: Trainer) -> dict[str, float]:
     averaged = trainer.average.in_place() if trainer.average else nullcontext()
     model.eval()
     autocast = torch.autocast(
-        trainer.ranks.device.type, torch.bfloat16, enabled=config.precision == "bf16"
+        trainer.world.device.type, torch.bfloat16, enabled=config.precision == "bf16"
     )
     with torch.no_grad(), averaged, autocast:
-        used = model if trainer.ranks.kind == "fsdp" else bare(model)
+        used = model if trainer.world.strategy == "fsdp" else unwrap(model)
         metrics = trainer.task.evaluate(
-            used, trainer.ranks.device, config.evaluate_limit, trainer.report
+            used, trainer.world.device, config.evaluate_limit, trainer.report
         )
-        give_back_gathered(model)
+        reshard(model)
     model.train()
     return metrics
 
@@ -119,7 +119,7 @@ def keep_best(trainer: Trainer, metrics: dict[str, float]) -> None:
     if trainer.step not in kept:
         return
     tensors = used_weights(trainer)
-    if trainer.ranks.first:
+    if trainer.world.is_main_process:
         state = {"step": trainer.step, "metrics": plain(metrics)}
         if trainer.best[0]["step"] == trainer.step:
             save_weights(trainer.run / "best", tensors, state)
@@ -133,7 +133,7 @@ def keep_best(trainer: Trainer, metrics: dict[str, float]) -> None:
 def used_weights(trainer: Trainer) -> dict[str, torch.Tensor]:
     """Gather the weights that evaluation uses: the averaged ones if there are any."""
     with trainer.average.in_place() if trainer.average else nullcontext():
-        return model_tensors(trainer.model, trainer.ranks)
+        return model_tensors(trainer.model, trainer.world)
 
 
 def save(trainer: Trainer) -> None:
@@ -153,7 +153,7 @@ def save(trainer: Trainer) -> None:
         "metrics": trainer.metrics,
     }
     extra = {"ema": used_weights(trainer)} if trainer.average else {}
-    save_checkpoint(trainer.run, trainer.model, trainer.optimizer, extra, state, trainer.ranks)
-    if trainer.ranks.first:
+    save_checkpoint(trainer.run, trainer.model, trainer.optimizer, extra, state, trainer.world)
+    if trainer.world.is_main_process:
         forget_old(trainer.run, trainer.config.keep_checkpoints)
     trainer.throughput.pause(time.perf_counter() - started)

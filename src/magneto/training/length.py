@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from magneto.tasks.base import Task
 from magneto.training.config import TrainingConfig
+from magneto.training.task import Task
 
 
 def in_steps(config: TrainingConfig, task: Task) -> TrainingConfig:
-    """Return a configuration with `steps` and `warmup_steps` as `epochs` and `warmup_share` say.
+    """Return a configuration with `steps` and `warmup_steps` as `epochs` and `warmup_ratio` say.
 
     The last step of the last epoch is a whole batch; warm-up is rounded to the nearest step.
 
@@ -24,6 +24,6 @@ def in_steps(config: TrainingConfig, task: Task) -> TrainingConfig:
             name = type(task).__name__
             raise ValueError(f"training.epochs: {name} has no epochs; give training.steps")
         steps = math.ceil(config.epochs * count / config.batch_size)
-    if config.warmup_share is not None:
-        warmup = round(config.warmup_share * steps)
+    if config.warmup_ratio is not None:
+        warmup = round(config.warmup_ratio * steps)
     return replace(config, steps=steps, warmup_steps=warmup)

@@ -16,24 +16,31 @@ from typing import Any
 
 import torch
 
-from magneto.tasks.base import Task
+from magneto.progress import Reporter
 from magneto.training import hooks as periodic
 from magneto.training.batch import to_device
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import Ranks, any_rank, barrier, first_goes_ahead, ranks, spread
+from magneto.training.distributed import (
+    World,
+    any_rank,
+    barrier,
+    distribute_model,
+    join_world,
+    main_process_first,
+)
 from magneto.training.divergence import DivergenceDetector
 from magneto.training.ema import WeightAverage
 from magneto.training.ending import TrainingResult, end
 from magneto.training.hooks import Hook, Stop
 from magneto.training.interrupt import Interrupt
 from magneto.training.length import in_steps
+from magneto.training.metrics_logger import MetricsLogger
 from magneto.training.optimizer import build_optimizer, set_learning_rate
 from magneto.training.prefetch import Prefetch
-from magneto.training.progress import Reporter
-from magneto.training.record import Record
 from magneto.training.resume import begin
 from magneto.training.schedule import learning_rate
 from magneto.training.step import accumulate, scale_gradients, step_seed
+from magneto.training.task import Task
 from magneto.training.throughput import Throughput, count_flops, peak_flops
 
 
@@ -67,21 +74,22 @@ def train(
     """
     started = time.perf_counter()
     learning_rate(config, 0)
-    task.check_ranks(config.distributed)
+    task.check_strategy(config.distributed)
     if config.threads:
         torch.set_num_threads(config.threads)
-    with ranks(config) as among:
-        report = report if report and among.first else Reporter(quiet=not among.first)
-        with first_goes_ahead(among):
+    with join_world(config) as world:
+        main = world.is_main_process
+        report = report if report and main else Reporter(quiet=not main)
+        with main_process_first(world):
             run.mkdir(parents=True, exist_ok=True)
             task.prepare(report)
         config = in_steps(config, task)
-        trainer = Trainer(task, config, run, seed, among, report)
+        trainer = Trainer(task, config, run, seed, world, report)
         with closing(trainer), trainer.interrupt:
             begin(trainer, resume)
             trainer.run_steps(hooks)
             result = end(trainer, started)
-        barrier(among)
+        barrier(world)
     return result
 
 
@@ -94,51 +102,52 @@ class Trainer:
         config: TrainingConfig,
         run: Path,
         seed: int,
-        among: Ranks,
+        world: World,
         report: Reporter,
     ) -> None:
         self.task, self.config, self.run, self.seed = task, config, run, seed
-        self.ranks, self.report = among, report
+        self.world, self.report = world, report
         # Across a run, what a checkpoint holds besides weights and optimizer:
         self.step = 0
         self.pending: list[tuple[int, list[str], torch.Tensor]] = []  # steps not yet logged
-        self.detector = DivergenceDetector(config.divergence_share, config.divergence_patience)
+        self.detector = DivergenceDetector(config.divergence_ratio, config.divergence_patience)
         self.best: list[dict[str, Any]] = []
         self.metrics: dict[str, float] = {}
         # Of this process only:
         self.losses: list[float] = []  # of the steps last logged
         self.stop: Stop | None = None
         self.interrupt = Interrupt(report.say)
-        self.record: Record | None = None
+        self.metrics_logger: MetricsLogger | None = None
         self._build_batches()
         self._build_model()
 
     def _build_batches(self) -> None:
-        config, among = self.config, self.ranks
-        self.parts = among.size * config.micro_batches
+        config, world = self.config, self.world
+        accumulated = config.gradient_accumulation_steps
+        self.parts = world.world_size * accumulated
         if config.batch_size < self.parts:
             raise ValueError(
-                f"training.batch_size ({config.batch_size}) is less than ranks x micro_batches "
-                f"({among.size} x {config.micro_batches})"
+                f"training.batch_size ({config.batch_size}) is less than world size x "
+                f"gradient_accumulation_steps ({world.world_size} x {accumulated})"
             )
-        first = among.rank * config.micro_batches
-        self.wanted = list(range(first, first + config.micro_batches))
+        first = world.rank * accumulated
+        self.wanted = list(range(first, first + accumulated))
         self.stream = self.task.train_stream(config.batch_size, self.seed)
         self.batches = Prefetch(
-            self.stream, self.parts, self.wanted, pin=among.device.type == "cuda"
+            self.stream, self.parts, self.wanted, pin=world.device.type == "cuda"
         )
         self.stream_state = self.stream.state_dict()
         self.logged: dict[str, Any] = {"step": 0, "stream": self.stream_state}
 
     def _build_model(self) -> None:
-        config, among = self.config, self.ranks
+        config, world = self.config, self.world
         torch.manual_seed(self.seed)
-        model = self.task.build_model().to(among.device).train()
+        model = self.task.build_model().to(world.device).train()
         another = self.task.train_stream(config.batch_size, self.seed)
-        sample = to_device(another.next(self.parts, self.wanted)[0], among.device)
+        sample = to_device(another.next(self.parts, self.wanted)[0], world.device)
         flops = count_flops(self.task, model, sample, config.precision)
-        self.throughput = Throughput(flops, peak_flops(among.device, config.precision))
-        self.model = spread(model, among)
+        self.throughput = Throughput(flops, peak_flops(world.device, config.precision))
+        self.model = distribute_model(model, world)
         if config.compile:
             self.model.compile()
         self.optimizer = build_optimizer(self.model, config)
@@ -155,7 +164,7 @@ class Trainer:
             Hook(config.save_every, periodic.save),
         ]
         batches = iter(self.batches)
-        self.throughput.read(self.ranks.size)  # building and loading are not training
+        self.throughput.read(self.world.world_size)  # building and loading are not training
         while self.step < config.steps and self.stop is None:
             pieces, self.stream_state = next(batches)
             self.train_step(pieces)
@@ -167,9 +176,9 @@ class Trainer:
 
     def train_step(self, pieces: list[Any]) -> None:
         """Take one optimizer step; nothing in it waits for the device."""
-        torch.manual_seed(step_seed(self.seed, self.step, self.ranks.rank))
-        sums, names = accumulate(self.task, self.model, pieces, self.config, self.ranks)
-        norm = scale_gradients(self.parameters, sums[1], self.config.clip_norm, self.ranks)
+        torch.manual_seed(step_seed(self.seed, self.step, self.world.rank))
+        sums, names = accumulate(self.task, self.model, pieces, self.config, self.world)
+        norm = scale_gradients(self.parameters, sums[1], self.config.clip_norm, self.world)
         set_learning_rate(self.optimizer, learning_rate(self.config, self.step))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -182,10 +191,10 @@ class Trainer:
 
     def interrupted(self) -> bool:
         """Return whether to stop now. Several ranks ask each other at log time only: it waits."""
-        if self.ranks.size == 1:
+        if self.world.world_size == 1:
             return self.interrupt.wanted
         at_log = self.step % self.config.log_every == 0
-        return at_log and any_rank(self.interrupt.wanted, self.ranks)
+        return at_log and any_rank(self.interrupt.wanted, self.world)
 
     def read_pending(self) -> list[dict[str, Any]]:
         """Return the steps not yet logged as plain numbers; this waits for the device, once."""
@@ -198,13 +207,13 @@ class Trainer:
         ]
 
     def add_row(self, row: dict[str, Any]) -> None:
-        """Record a row of metrics (the first rank only)."""
-        if self.record is not None:
-            self.record.add(row)
+        """Write a row of metrics (the main process only)."""
+        if self.metrics_logger is not None:
+            self.metrics_logger.add(row)
 
     def close(self) -> None:
         """Stop the batch thread and close the records."""
         self.batches.close()
         self.report.finish()
-        if self.record is not None:
-            self.record.close()
+        if self.metrics_logger is not None:
+            self.metrics_logger.close()

@@ -8,8 +8,8 @@ from queue import Queue
 from threading import Event, Thread
 from typing import Any
 
-from magneto.tasks.base import BatchStream
 from magneto.training.batch import pinned
+from magneto.training.task import BatchStream
 
 # Batches made ahead of the step that uses them.
 AHEAD = 2

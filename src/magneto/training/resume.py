@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors.torch import load_file
 
-from magneto.tasks.base import Task
+from magneto.files import clear_aside
 from magneto.training.checkpoint import (
     list_checkpoints,
     load_checkpoint,
     newest_whole,
     set_model_tensors,
 )
-from magneto.training.distributed import from_first
-from magneto.training.files import clear_aside
-from magneto.training.record import Record, write_environment
+from magneto.training.distributed import broadcast_from_main
+from magneto.training.environment import write_environment
+from magneto.training.metrics_logger import MetricsLogger
+from magneto.training.task import Task
 
 if TYPE_CHECKING:
     from magneto.training.loop import Trainer
@@ -31,18 +32,20 @@ def begin(trainer: Trainer, resume: bool) -> None:
     Raises:
         ValueError: If the directory holds a run's checkpoints and `resume` was not asked for.
     """
-    run, among, say = trainer.run, trainer.ranks, trainer.report.say
-    held = from_first(list_checkpoints(run) if among.first else [], among)
+    run, world, say = trainer.run, trainer.world, trainer.report.say
+    held = broadcast_from_main(list_checkpoints(run) if world.is_main_process else [], world)
     if held and not resume:
         raise ValueError(
             f"{run} already holds a run with checkpoints up to {held[-1].name}: "
             "resume it (--resume), or train in another directory (--out)"
         )
-    if among.first:
+    if world.is_main_process:
         for directory in (run, run / "checkpoints", run / "candidates"):
             clear_aside(directory)
         (run / "result.json").unlink(missing_ok=True)
-    directory, problems = from_first(newest_whole(run) if among.first else None, among)
+    directory, problems = broadcast_from_main(
+        newest_whole(run) if world.is_main_process else None, world
+    )
     for problem in problems:
         say(problem)
     if directory is not None:
@@ -51,9 +54,9 @@ def begin(trainer: Trainer, resume: bool) -> None:
     elif resume:
         say(f"no whole checkpoint in {run}: starting from step 0")
     count = sum(parameter.numel() for parameter in trainer.parameters)
-    say(f"{count:,} parameters on {among.size} x {among.device.type}, {among.kind}")
-    if among.first:
-        trainer.record = Record(run, trainer.step, trainer.config.tensorboard, say)
+    say(f"{count:,} parameters on {world.world_size} x {world.device.type}, {world.strategy}")
+    if world.is_main_process:
+        trainer.metrics_logger = MetricsLogger(run, trainer.step, trainer.config.tensorboard, say)
         write_environment(run)
         keep_artifacts(trainer.task, run)
 
@@ -102,7 +105,7 @@ def load(trainer: Trainer, directory: Path) -> None:
     trainer.best, trainer.metrics = state["best"], state["metrics"]
     for row in state["pending"]:
         step = row.pop("step")
-        values = torch.tensor(list(row.values()), device=trainer.ranks.device)
+        values = torch.tensor(list(row.values()), device=trainer.world.device)
         trainer.pending.append((step, list(row), values))
 
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from magneto.tasks.base import Loss, Task
 from magneto.training.batch import to_device
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import Ranks, local, sum_over_ranks
+from magneto.training.distributed import World, all_reduce_sum, local_shard
+from magneto.training.task import Loss, Task
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
@@ -25,7 +25,7 @@ def step_seed(seed: int, step: int, rank: int) -> int:
 
 
 def accumulate(
-    task: Task, model: nn.Module, pieces: list[Any], config: TrainingConfig, among: Ranks
+    task: Task, model: nn.Module, pieces: list[Any], config: TrainingConfig, world: World
 ) -> tuple[Tensor, list[str]]:
     """Add up gradients of the summed loss over this rank's micro-batches.
 
@@ -37,13 +37,13 @@ def accumulate(
     for index, piece in enumerate(pieces):
         with exchange(model, index == len(pieces) - 1):
             with torch.autocast(
-                among.device.type, torch.bfloat16, enabled=config.precision == "bf16"
+                world.device.type, torch.bfloat16, enabled=config.precision == "bf16"
             ):
-                loss = task.loss(model, to_device(piece, among.device))
+                loss = task.loss(model, to_device(piece, world.device))
             loss.total.backward()
         names = ["loss", "count", *loss.logs]
         sums.append(loss_sums(loss))
-    return sum_over_ranks(torch.stack(sums).sum(0), among), names
+    return all_reduce_sum(torch.stack(sums).sum(0), world), names
 
 
 def loss_sums(loss: Loss) -> Tensor:
@@ -63,7 +63,7 @@ def exchange(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 @torch.no_grad()
 def scale_gradients(
-    parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, among: Ranks
+    parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
 ) -> Tensor:
     """Divide the gradients by the global count, and clip their norm, in one pass.
 
@@ -72,11 +72,11 @@ def scale_gradients(
     Returns:
         The norm before clipping, on the device.
     """
-    gradients = [local(p.grad) for p in parameters if p.grad is not None]
+    gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
     square = torch.stack(torch._foreach_norm(gradients)).square().sum()
-    if among.kind == "fsdp":
-        square = sum_over_ranks(square, among)
-    scale = among.size / count.clamp(min=1)
+    if world.strategy == "fsdp":
+        square = all_reduce_sum(square, world)
+    scale = world.world_size / count.clamp(min=1)
     norm = square.sqrt() * scale
     if clip_norm is not None:
         scale = scale * (clip_norm / (norm + 1e-6)).clamp(max=1)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from magneto.tasks.base import Task
+from magneto.training.task import Task
 
 # Dense matrix-product peaks by part of the device's name, FLOP/s in (bf16, fp32 with TF32 off).
 # Source: the vendors' data sheets.
@@ -82,10 +82,10 @@ class Throughput:
         """Leave out seconds spent on evaluation or saving."""
         self.paused += seconds
 
-    def read(self, ranks: int) -> tuple[float, float]:
+    def read(self, world_size: int) -> tuple[float, float]:
         """Return (units per second over all ranks, model-FLOPs utilisation), and start again."""
         now = time.perf_counter()
         seconds = max(now - self.start - self.paused, 1e-9)
         rate = self.units / seconds
         self.units, self.start, self.paused = 0, now, 0.0
-        return rate * ranks, rate * self.flops_per_unit / self.peak
+        return rate * world_size, rate * self.flops_per_unit / self.peak

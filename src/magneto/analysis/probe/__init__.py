@@ -1,0 +1,1 @@
+"""What a recipe's training will do: measured in a short run, judged, explained."""

@@ -1,0 +1,94 @@
+"""The probe as a hook of training: every so many steps, what each layer did, in probe.jsonl."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import torch
+
+from magneto.analysis.probe.probe import LayerReading, Probe, first_trouble
+from magneto.files import plain
+from magneto.training.distributed import unwrap
+from magneto.training.hooks import Hook
+from magneto.training.metrics_logger import cut_after
+from magneto.training.schedule import learning_rate
+
+if TYPE_CHECKING:
+    from magneto.training.loop import Trainer
+
+PROBE_FILE = "probe.jsonl"
+# A watched step takes about a quarter of a step more on a CPU, a few thousandths in the mean (see
+# benchmarks/results/probe-cost-cpu.md). Even one that took three times as long would cost 2 %.
+PERIOD = 100
+
+
+class ProbeHook:
+    """Watches every `period`-th step of a run. Give `hooks=[ProbeHook().hook]` to `train`.
+
+    The model is hooked just before a watched step and is left alone in all others. A row of
+    probe.jsonl holds the step, its learning rate and the readings of every layer; a layer that is
+    not finite, or past half of the range of the precision trained in, is said at once. Steps beyond
+    the checkpoint that a run is resumed from are cut away, as in its metrics.
+    """
+
+    def __init__(self, period: int = PERIOD) -> None:
+        """Take the period, in steps.
+
+        Raises:
+            ValueError: If it is below 2: a step is hooked from the one before.
+        """
+        if period < 2:
+            raise ValueError(f"a probe's period must be 2 steps or more, not {period}")
+        self.period = period
+        self.probe: Probe | None = None
+        self.hooked = ExitStack()
+        self.watching = False
+        self.said: set[str] = set()
+
+    @property
+    def hook(self) -> Hook:
+        """The hook to give to `train`; all but the watched steps cost one comparison."""
+        return Hook(1, self)
+
+    def __call__(self, trainer: Trainer) -> None:
+        """Read the step that was watched, and hook the model if the next one is to be."""
+        if self.probe is None:
+            self.probe = Probe(unwrap(trainer.model))
+            path = trainer.run / PROBE_FILE
+            if trainer.world.is_main_process and path.exists():
+                cut_after(path, trainer.step - 1)
+        if self.watching:
+            self.hooked.close()
+            self.watching = False
+            self._write(trainer, self.probe.read())
+        if (trainer.step + 1) % self.period == 0 and trainer.step < trainer.config.steps:
+            self.watching = True
+            self._begin(trainer, self.probe)
+
+    def _begin(self, trainer: Trainer, probe: Probe) -> None:
+        """Hook the layers, and the optimizer before its step, until the step is taken."""
+        if trainer.config.compile:  # compiled code does not see hooks set after it was made
+            torch.compiler.set_stance("force_eager")
+            self.hooked.callback(torch.compiler.set_stance, "default")
+        mark = trainer.optimizer.register_step_pre_hook(lambda *rest: probe.mark())
+        for handle in (mark, *probe.hook()):
+            self.hooked.callback(handle.remove)
+
+    def _write(self, trainer: Trainer, layers: list[LayerReading]) -> None:
+        """Add a row; say a new trouble."""
+        if not trainer.world.is_main_process:
+            return
+        row = {
+            "step": trainer.step,
+            "learning_rate": learning_rate(trainer.config, trainer.step - 1),
+            "layers": [asdict(layer) for layer in layers],
+        }
+        with (trainer.run / PROBE_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(plain(row)) + "\n")
+        trouble = first_trouble(layers, "bf16" if trainer.config.precision == "bf16" else "fp16")
+        if trouble and trouble.layer not in self.said:
+            self.said.add(trouble.layer)
+            trainer.report.say(f"step {trainer.step}: {trouble.layer}: {trouble.reason}")

@@ -1,0 +1,239 @@
+"""A few steps of a recipe's own training, watched; and the first step tried at many rates.
+
+The run is the one that `train` would begin: the same weights, batches, dropout, optimizer, schedule
+and precision, in one process. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from magneto.analysis.probe.probe import LIMITS, LayerReading, Probe, Trouble, first_trouble
+from magneto.nn.transformer import LayerStack
+from magneto.training.batch import to_device
+from magneto.training.config import TrainingConfig
+from magneto.training.distributed import World, pick_device
+from magneto.training.optimizer import build_optimizer, set_learning_rate
+from magneto.training.schedule import learning_rate
+from magneto.training.step import accumulate, scale_gradients, step_seed
+from magneto.training.task import Progress, Task, silent
+
+# Rates at which the first step is tried: half decades.
+RATES = tuple(10 ** (power / 2) for power in range(-12, 1))
+# Each micro-batch is cut in so many for the tries: they need one look each, not a gradient.
+CUTS = 4
+
+
+@dataclass(frozen=True)
+class StepReading:
+    """One step of training.
+
+    Attributes:
+        step: Counted from 1, as a run records it.
+        loss: Before the step, per thing predicted.
+        learning_rate: The step's.
+        gradient_norm: Before clipping.
+        layers: What was seen in each layer.
+    """
+
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    layers: list[LayerReading]
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """The first step from initialisation, tried at one rate and taken back.
+
+    Attributes:
+        learning_rate: The rate, whatever the schedule says.
+        loss: After the step, on a piece of the batch the step was taken on.
+        moved: Norm of the change of the last stack's output, over the output's norm.
+    """
+
+    learning_rate: float
+    loss: float
+    moved: float
+
+
+@dataclass(frozen=True)
+class ShortRun:
+    """What was seen of one recipe.
+
+    Attributes:
+        steps: Each step, up to the first whose loss is not finite.
+        first_steps: The first step at each rate, in rising order; first at 0, which is none.
+    """
+
+    steps: list[StepReading]
+    first_steps: list[FirstStep]
+
+    @property
+    def first(self) -> StepReading:
+        """The model at initialisation."""
+        return self.steps[0]
+
+    def trouble(self, limit: str) -> tuple[int, Trouble] | None:
+        """Return the first step, and in it the first layer, that went wrong (`first_trouble`)."""
+        for reading in self.steps:
+            found = first_trouble(reading.layers, limit)
+            if found:
+                return reading.step, found
+        return None
+
+    def troubles(self) -> dict[str, tuple[int, Trouble] | None]:
+        """Return `trouble` for each number format."""
+        return {limit: self.trouble(limit) for limit in LIMITS}
+
+    def largest_good_rate(self) -> float | None:
+        """Return the largest tried rate up to which every first step lowers its batch's loss."""
+        good = None
+        start, *tries = self.first_steps
+        for tried in tries:
+            if not tried.loss < start.loss:
+                break
+            good = tried.learning_rate
+        return good
+
+    def at_rate(self, rate: float) -> FirstStep | None:
+        """Return the first step tried at a rate."""
+        return next((t for t in self.first_steps if math.isclose(t.learning_rate, rate)), None)
+
+
+def initial_model(task: Task, config: TrainingConfig, seed: int) -> nn.Module:
+    """Build the model with the weights that training would begin with."""
+    torch.manual_seed(seed)
+    return task.build_model().to(pick_device(config.device)).train()
+
+
+def short_run(
+    task: Task,
+    model: nn.Module,
+    config: TrainingConfig,
+    *,
+    seed: int,
+    steps: int,
+    rates: Sequence[float] = RATES,
+    progress: Progress = silent,
+) -> ShortRun:
+    """Take the first steps of training, and watch.
+
+    Args:
+        task: Prepared.
+        model: Its `initial_model`; it is trained.
+        config: How it would be trained, with its learning rate.
+        seed: The recipe's.
+        steps: How many, 1 or more.
+        rates: Where to try the first step, besides the peak rate.
+        progress: Shows the steps.
+
+    Raises:
+        ValueError: If the model holds no stack, or no learning rate is set.
+    """
+    world = World(0, 1, pick_device(config.device), "none")
+    stream = task.train_stream(config.batch_size, seed)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer, probe = build_optimizer(model, config), Probe(model)
+    seen, tried = [], []
+    for step in range(steps):
+        pieces = stream.next(
+            config.gradient_accumulation_steps, range(config.gradient_accumulation_steps)
+        )
+        torch.manual_seed(step_seed(seed, step, 0))
+        with probe.watch():
+            sums, _ = accumulate(task, model, pieces, config, world)
+        norm = scale_gradients(parameters, sums[1], config.clip_norm, world)
+        if step == 0:
+            tried = first_tries(task, model, config, world, seed, rates)
+        rate = learning_rate(config, step)
+        set_learning_rate(optimizer, rate)
+        probe.mark()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        total, count, *_ = sums.tolist()
+        loss = total / max(count, 1)
+        seen.append(StepReading(step + 1, loss, rate, norm.item(), probe.read()))
+        progress("steps", step + 1, steps)
+        if not math.isfinite(loss):
+            break
+    return ShortRun(seen, tried)
+
+
+def first_tries(
+    task: Task,
+    model: nn.Module,
+    config: TrainingConfig,
+    world: World,
+    seed: int,
+    rates: Sequence[float],
+) -> list[FirstStep]:
+    """Try the first step at each rate and at the peak, on a piece of the first batch."""
+    chosen = sorted({*rates, learning_rate(config, config.warmup_steps)})
+    parts = min(CUTS * config.gradient_accumulation_steps, config.batch_size)
+    piece = task.train_stream(config.batch_size, seed).next(parts, [0])[0]
+    return try_first_step(task, model, piece, config, world, chosen)
+
+
+@torch.no_grad()
+def try_first_step(
+    task: Task,
+    model: nn.Module,
+    piece: Any,
+    config: TrainingConfig,
+    world: World,
+    rates: Sequence[float],
+) -> list[FirstStep]:
+    """Take the optimizer's first step at each rate, look, and take it back.
+
+    Args:
+        task: Its loss is looked at.
+        model: With its gradients.
+        piece: What to look at: a piece of the batch that the gradients are of.
+        config: Whose optimizer, and in which precision.
+        world: This process.
+        rates: Learning rates.
+    """
+    kept = [parameter.clone() for parameter in model.parameters()]
+    piece = to_device(piece, world.device)
+
+    def look() -> tuple[float, Tensor]:
+        torch.manual_seed(0)  # the same dropout
+        autocast = torch.autocast(
+            world.device.type, torch.bfloat16, enabled=config.precision == "bf16"
+        )
+        with last_output(model) as outputs, autocast:
+            loss = task.loss(model, piece)
+        return (loss.total / loss.count.clamp(min=1)).item(), outputs[-1]
+
+    loss, before = look()
+    tried = [FirstStep(0.0, loss, 0.0)]
+    for rate in rates:
+        optimizer = build_optimizer(model, config)
+        set_learning_rate(optimizer, rate)
+        optimizer.step()
+        loss, after = look()
+        tried.append(FirstStep(rate, loss, ((after - before).norm() / before.norm()).item()))
+        for parameter, value in zip(model.parameters(), kept, strict=True):
+            parameter.copy_(value)
+    return tried
+
+
+@contextmanager
+def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect what the model's last stack puts out."""
+    outputs: list[Tensor] = []
+    stack = [module for module in model.modules() if isinstance(module, LayerStack)][-1]
+    handle = stack.register_forward_hook(lambda m, i, output: outputs.append(output.float()))
+    try:
+        yield outputs
+    finally:
+        handle.remove()

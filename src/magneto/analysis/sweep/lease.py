@@ -1,0 +1,93 @@
+"""Leases on pieces of work in a shared folder, so that no two processes or machines do the same.
+
+A lease is a numbered file, created exclusively, whose time is renewed while its owner lives. Where
+the newest one has gone stale, its owner is taken for dead, and the piece is leased by creating the
+next number: that too only one can do. An owner that finds a higher number than its own has lost.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+from threading import Event, Thread
+
+# Seconds between renewals, and after which a lease is stale: many renewals missed.
+RENEW = 5.0
+STALE = 60.0
+
+
+class Lease:
+    """A lease on a directory, renewed on a thread until it is given up."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stop = Event()
+        self._thread = Thread(target=self._renew, daemon=True)
+        self._thread.start()
+
+    def _renew(self) -> None:
+        while not self._stop.wait(RENEW):
+            os.utime(self.path)
+
+    @property
+    def lost(self) -> bool:
+        """True if somebody took this owner for dead and leased the directory."""
+        return newest_lease(self.path.parent) != self.path
+
+    def release(self) -> None:
+        """Stop renewing, and free the directory."""
+        self._stop.set()
+        self._thread.join()
+        self.path.unlink(missing_ok=True)
+
+
+def newest_lease(directory: Path) -> Path | None:
+    """Return the lease file of the highest number, if there is one."""
+    return max(directory.glob("lease-*"), default=None)
+
+
+def acquire_lease(directory: Path, stale: float = STALE) -> Lease | None:
+    """Lease a directory, or return None if a living owner has it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    held = newest_lease(directory)
+    number = 0
+    if held is not None:
+        try:
+            age = time.time() - held.stat().st_mtime
+        except FileNotFoundError:
+            return None  # given up this moment; the next round will see
+        if age < stale and not dead_here(held):
+            return None
+        number = int(held.name.split("-")[1]) + 1
+    path = directory / f"lease-{number:06d}"
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        return None
+    with os.fdopen(descriptor, "w") as file:
+        file.write(owner())
+    return Lease(path)
+
+
+def owner() -> str:
+    """Name this process: machine, number, and when it started, since numbers are used again."""
+    return f"{socket.gethostname()} {os.getpid()} {started(os.getpid())}"
+
+
+def started(process: int) -> str:
+    """Return the start time of a process in clock ticks, or "" where that can't be known."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def dead_here(lease: Path) -> bool:
+    """Return whether a lease's owner was a process of this machine that is gone."""
+    try:
+        host, process, start = lease.read_text().split(" ")
+    except (OSError, ValueError):
+        return False
+    return host == socket.gethostname() and start != "" and started(int(process)) != start

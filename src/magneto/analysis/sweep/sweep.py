@@ -1,0 +1,204 @@
+"""A grid of runs in one folder: independent cells, resumable at any moment, never done twice.
+
+The folder holds sweep.json (what the grid is) and a directory per cell, which is a run of its own
+with a result.json once it is done. Any number of workers, on any machines that see the folder,
+lease cells and run them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from magneto.analysis.sweep.lease import acquire_lease
+from magneto.config import ConfigError
+from magneto.files import write_json
+from magneto.progress import Reporter
+from magneto.recipe import RUN_FILE, Recipe, load_recipe
+from magneto.training.hooks import Hook, Stop
+from magneto.training.loop import Trainer, TrainingResult, train
+from magneto.training.metrics_logger import read_metrics
+
+SPEC_FILE = "sweep.json"
+PLACEMENT, RATE, SEED = "model.placement", "training.learning_rate", "seed"
+# A cell is looked at, not used: its weights go when it is done, unless asked for.
+WEIGHTS = ("checkpoints", "best", "final", "averaged", "candidates", "diverged")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid over a recipe's fields.
+
+    Attributes:
+        recipe: Name or path of the recipe.
+        overrides: Dotted fields that are the same in every cell.
+        grid: Dotted fields with the values they take; cells are their product.
+        keep_weights: Whether cells keep their weights.
+    """
+
+    recipe: str
+    overrides: dict[str, Any]
+    grid: dict[str, list[Any]]
+    keep_weights: bool = False
+
+    def cells(self) -> list[Cell]:
+        """List the cells: the last field varies fastest."""
+        return [
+            Cell(dict(zip(self.grid, values, strict=True)))
+            for values in itertools.product(*self.grid.values())
+        ]
+
+    def load(self, cell: Cell) -> Recipe:
+        """Return a cell's recipe."""
+        changes = {"training.tensorboard": False, **self.overrides, **cell.values}
+        return load_recipe(self.recipe, changes)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the grid: a value for each of its fields."""
+
+    values: dict[str, Any] = field(hash=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the cell's directory."""
+        parts = [f"{key.rpartition('.')[2]}={value}" for key, value in self.values.items()]
+        return ",".join(parts).replace("/", "_")
+
+
+def open_sweep(folder: Path, sweep: Sweep) -> None:
+    """Write what the grid is; or find it written, and the same or a part of this one.
+
+    Raises:
+        ConfigError: If a cell's recipe is wrong, or the folder holds another comparison.
+    """
+    problems = {line: None for cell in sweep.cells() for line in _problems(sweep, cell)}
+    if problems:
+        raise ConfigError(list(problems))
+    path = folder / SPEC_FILE
+    if path.exists():
+        held = read_sweep(folder)
+        different = [k for k, v in asdict(sweep).items() if asdict(held)[k] != v]
+        grown = {cell.name for cell in held.cells()} <= {cell.name for cell in sweep.cells()}
+        if different and not (different == ["grid"] and grown):
+            raise ConfigError([f"{folder} holds another comparison (its {', '.join(different)} "
+                               "differ; a grid may grow, not shrink): give another "
+                               "--out"])  # fmt: skip
+    elif folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is there already and not empty")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, asdict(sweep))
+
+
+def _problems(sweep: Sweep, cell: Cell) -> list[str]:
+    try:
+        sweep.load(cell)
+    except ConfigError as error:
+        return error.lines
+    return []
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """Return the grid of a folder.
+
+    Raises:
+        FileNotFoundError: If there is none in it.
+    """
+    path = folder / SPEC_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"no comparison in {folder} (there is no {SPEC_FILE})")
+    return Sweep(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def cell_directory(folder: Path, cell: Cell) -> Path:
+    """Return where a cell's run lies."""
+    return folder / "cells" / cell.name
+
+
+def is_done(folder: Path, cell: Cell) -> bool:
+    """Return whether a cell has ended by itself: finished or diverged."""
+    result = read_result(folder, cell)
+    return result is not None and result["status"] != "interrupted"
+
+
+def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
+    """Return a cell's result, or None if it has none yet."""
+    path = cell_directory(folder, cell) / "outcome.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def work(folder: Path, device: str | None = None) -> int:
+    """Lease and run cells until none is free; return how many were run here.
+
+    Args:
+        folder: Of the sweep.
+        device: Overrides where cells run.
+    """
+    sweep = read_sweep(folder)
+    count = 0
+    for cell in _in_order(sweep):
+        if is_done(folder, cell):
+            continue
+        lease = acquire_lease(cell_directory(folder, cell))
+        if lease is None:
+            continue
+        try:
+            if not is_done(folder, cell):
+                result = run_cell(folder, sweep, cell, device, lambda c=lease: c.lost)
+                count += result.status != "interrupted"
+                if result.status == "interrupted":
+                    return count
+        finally:
+            lease.release()
+    return count
+
+
+def _in_order(sweep: Sweep) -> Iterator[Cell]:
+    """Give first seeds first, so that a table has every cell once before any is repeated."""
+    return iter(sorted(sweep.cells(), key=lambda cell: str(cell.values.get(SEED, ""))))
+
+
+def run_cell(
+    folder: Path, sweep: Sweep, cell: Cell, device: str | None, lost: Callable[[], bool]
+) -> TrainingResult:
+    """Run one cell, or go on with it, and write its outcome."""
+    recipe = sweep.load(cell)
+    if device is not None:
+        changes = {**sweep.overrides, "training.device": device}
+        recipe = Sweep(sweep.recipe, changes, sweep.grid).load(cell)
+    run = cell_directory(folder, cell)
+    recipe.save(run / RUN_FILE)
+    task = recipe.build_task()
+
+    def check(trainer: Trainer) -> None:
+        if lost():
+            trainer.stop = Stop("interrupted", "another worker has taken over this cell")
+
+    result = train(
+        task,
+        recipe.training,
+        run,
+        seed=recipe.seed,
+        resume=True,
+        hooks=[Hook(recipe.training.log_every, check)],
+        report=Reporter(quiet=True),
+    )
+    if result.status != "interrupted" and not lost():
+        write_json(run / "outcome.json", outcome(result, run))
+        if not sweep.keep_weights:
+            for name in WEIGHTS:
+                shutil.rmtree(run / name, ignore_errors=True)
+    return result
+
+
+def outcome(result: TrainingResult, run: Path) -> dict[str, Any]:
+    """Return what a comparison keeps of a run: its end, and its loss curve."""
+    rows = read_metrics(run)
+    curve = [[row["step"], row["loss"]] for row in rows if "loss" in row]
+    return {**asdict(result), "curve": curve}

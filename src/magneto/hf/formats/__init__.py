@@ -1,0 +1,1 @@
+"""Other people's weights: one file per foreign format."""

@@ -1,0 +1,1 @@
+"""Labelled texts: classification and regression, with GLUE."""

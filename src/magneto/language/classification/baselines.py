@@ -1,0 +1,64 @@
+"""What simple models answer on labelled texts: the least that a trained classifier should beat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from magneto.language.classification.data import label_values
+from magneto.language.classification.files import Row
+
+
+def label_baselines(
+    train: Sequence[Row], held: Sequence[Row], labels: tuple[str, ...]
+) -> dict[str, np.ndarray]:
+    """Return the answers of two baselines to the rows of a validation set.
+
+    "majority class" (the mean, of numbers) does not look at the text. "bag of words" is a logistic
+    regression (ridge, for numbers) with scikit-learn's own strengths on tf-idf of words; a pair's
+    features are the words' product and absolute difference, and the cosine of the two texts.
+
+    Args:
+        train: Training rows.
+        held: Rows to answer.
+        labels: Classes in the order of their numbers; empty for numbers.
+
+    Returns:
+        Class numbers, or numbers, (len(held)), by the baseline's name.
+
+    Raises:
+        ModuleNotFoundError: If scikit-learn is not installed; names the extra that has it.
+    """
+    linear, text, sparse = _import_learners()
+    known = label_values(train, labels)
+    common = np.bincount(known).argmax() if labels else known.mean()
+    words = text.TfidfVectorizer(token_pattern=r"(?u)\b\w+\b")
+    words.fit([part for row in train for part in (row.text, row.pair) if part is not None])
+    learner = linear.LogisticRegression(max_iter=2000) if labels else linear.Ridge()
+    learner.fit(_features(train, words, sparse), known)
+    return {
+        "majority class": np.full(len(held), common),
+        "bag of words": learner.predict(_features(held, words, sparse)),
+    }
+
+
+def _features(rows: Sequence[Row], words: Any, sparse: Any) -> Any:
+    first = words.transform([row.text for row in rows])
+    if rows[0].pair is None:
+        return first
+    second = words.transform([row.pair for row in rows])
+    product = first.multiply(second).tocsr()
+    return sparse.hstack([product, abs(first - second), sparse.csr_matrix(product.sum(axis=1))])
+
+
+def _import_learners() -> tuple[Any, Any, Any]:
+    try:
+        from scipy import sparse
+        from sklearn import linear_model
+        from sklearn.feature_extraction import text
+    except ImportError as error:
+        message = "baselines need scikit-learn: pip install 'foundation-transformers[text]'"
+        raise ModuleNotFoundError(message, name="sklearn") from error
+    return linear_model, text, sparse

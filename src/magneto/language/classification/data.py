@@ -1,0 +1,191 @@
+"""Labelled texts, single or in pairs, ready for an encoder: the `data` section and what it means.
+
+An input is `<s> text </s>`, or `<s> text </s></s> pair </s>` (arXiv 1907.11692).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from magneto.data.cache import cache_directory, made_whole
+from magneto.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_bpe
+from magneto.language.classification.config import ClassificationDataConfig
+from magneto.language.classification.files import Row, RowCounts
+from magneto.language.classification.glue import GLUE
+from magneto.language.classification.sources import (
+    LabelledText,
+    Reader,
+    find_splits,
+    find_validation,
+    hold_out,
+)
+
+Progress = Callable[[str, int, int | None], None]
+# Texts tokenised at a time.
+BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What a configuration names, read.
+
+    Attributes:
+        train: Training rows.
+        validation: Validation rows by name: "", and "mismatched" for MNLI.
+        labels: Classes in the order of their numbers; empty for numbers.
+        counts: What was met while reading.
+    """
+
+    train: list[Row]
+    validation: dict[str, list[Row]]
+    labels: tuple[str, ...]
+    counts: RowCounts
+
+
+def read_texts(config: ClassificationDataConfig) -> Texts:
+    """Read the training and the validation rows.
+
+    Raises:
+        FileNotFoundError: If there is no such path.
+        ValueError: If columns are missing, a split is empty, or a validation label is not one of
+            the training set's.
+    """
+    reader = Reader(
+        config.columns, config.number, RowCounts(), config.glue in GLUE, config.labels or ()
+    )
+    measured = config.validation_source == config.source  # only to be measured on: read once
+    if measured:
+        name, held = "", {}
+    else:
+        name, held = find_splits(config.source)
+    if config.validation_source is not None:
+        held = find_validation(config.validation_source)
+    parts = {key: reader.read(source) for key, source in held.items()}
+    whole = reader.read(name) if name else parts[""]
+    train, validation = whole.rows, {key: part.rows for key, part in parts.items()}
+    if not held:
+        train, validation[""] = hold_out(train, config.validation_fraction)
+    splits = {f"{key or 'validation'} rows": rows for key, rows in validation.items()}
+    splits = {"rows": train} if measured else {"training rows": train, **splits}
+    for key, rows in splits.items():
+        if len(rows) < 1 + config.number:
+            why = " (a correlation is of two or more)" if rows else ""
+            raise ValueError(f"{config.source} has {len(rows) or 'no'} {key}{why}: "
+                             f"{reader.counts.describe()}")  # fmt: skip
+    labels = () if config.number else _labels(config, whole, reader.counts)
+    _check_labels(config.source, labels, splits)
+    return Texts(train, validation, labels, reader.counts)
+
+
+def _labels(
+    config: ClassificationDataConfig, train: LabelledText, counts: RowCounts
+) -> tuple[str, ...]:
+    found = config.labels or train.names or tuple(sorted({row.label for row in train.rows}))
+    if len(found) < 2:
+        raise ValueError(f"{config.source} has one label only: {', '.join(found)}; "
+                         f"{counts.describe()}")  # fmt: skip
+    return found
+
+
+def _check_labels(source: str, labels: tuple[str, ...], splits: dict[str, list[Row]]) -> None:
+    for name, rows in splits.items() if labels else ():
+        other = {row.label for row in rows} - set(labels)
+        if other:
+            shown = ", ".join(map(repr, sorted(other)[:3]))
+            raise ValueError(f"{source}: the {name} have labels ({shown}) that are not "
+                             f"among {', '.join(labels[:10])}")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A split as numbers.
+
+    Attributes:
+        tokens: Of each input.
+        second: Where the second text begins in each; the length if there is none.
+        labels: Class numbers (int64), or numbers (float32).
+        truncated: How many inputs were cut.
+    """
+
+    tokens: list[np.ndarray]
+    second: np.ndarray
+    labels: np.ndarray
+    truncated: int
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each input."""
+        return np.array([len(row) for row in self.tokens])
+
+
+def encode(
+    rows: Sequence[Row],
+    labels: tuple[str, ...],
+    tokenizer: Tokenizer,
+    config: ClassificationDataConfig,
+    progress: Progress,
+) -> Examples:
+    """Turn rows into numbers."""
+    inputs, second, truncated = [], [], 0
+    for start in range(0, len(rows), BATCH):
+        piece = rows[start : start + BATCH]
+        first = tokenizer.encode([row.text for row in piece])
+        pairs = tokenizer.encode([row.pair for row in piece if row.pair is not None])
+        other = iter(pairs)
+        for row, text in zip(piece, first, strict=True):
+            pair = None if row.pair is None else next(other)
+            made, begin, cut = assemble(text, pair, tokenizer, config)
+            inputs.append(np.array(made, np.int32))
+            second.append(begin)
+            truncated += cut
+        progress("tokenising rows", start + len(piece), len(rows))
+    return Examples(inputs, np.array(second), label_values(rows, labels), truncated)
+
+
+def label_values(rows: Sequence[Row], labels: tuple[str, ...]) -> np.ndarray:
+    """Return class numbers (int64), or the labels as numbers (float32) if there are no classes."""
+    if not labels:
+        return np.array([float(row.label) for row in rows], np.float32)
+    numbers = {label: number for number, label in enumerate(labels)}
+    return np.array([numbers[row.label] for row in rows], np.int64)
+
+
+def assemble(
+    text: list[int], pair: list[int] | None, tokenizer: Tokenizer, config: ClassificationDataConfig
+) -> tuple[list[int], int, bool]:
+    """Return an input's tokens, where its second text begins, and whether it was cut."""
+    end = [tokenizer.end]
+    if pair is None:
+        room = config.max_length - 2
+        made = [tokenizer.begin, *text[:room], *end]
+        return made, len(made), len(text) > room
+    between = end * (2 if config.separator == "double" else 1)
+    room = config.max_length - 2 - len(between)
+    cut = len(text) + len(pair) > room
+    if cut:
+        half = room // 2
+        keep = max(half, room - len(pair))
+        text = text[:keep]
+        pair = pair[: room - len(text)]
+    made = [tokenizer.begin, *text, *between]
+    return [*made, *pair, *end], len(made), cut
+
+
+def make_tokenizer(config: ClassificationDataConfig, rows: Sequence[Row]) -> Tokenizer:
+    """Load the tokenizer, or train one on the rows' texts; a trained one is cached."""
+    if config.tokenizer not in ("auto", "bpe"):
+        return load_tokenizer(Path(config.tokenizer) if config.tokenizer != "bytes" else "bytes")
+    texts = [text for row in rows for text in (row.text, row.pair) if text is not None]
+    digest = hashlib.blake2b(digest_size=12)
+    for text in (str(config.vocab_size), *texts):
+        digest.update(text.encode("utf-8", errors="surrogatepass") + b"\n")
+    held = cache_directory() / f"classification-{digest.hexdigest()}-1"
+    if not held.exists():
+        with made_whole(held) as aside:
+            train_bpe(texts, config.vocab_size, aside / "tokenizer.json", SPECIAL)
+    return load_tokenizer(held)

@@ -1,0 +1,234 @@
+"""Text classification and regression: one label per text or pair (paper, section 4.2)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.data.cache import content_digest
+from magneto.data.length_buckets import LengthBuckets
+from magneto.data.tokenizer import Tokenizer, load_tokenizer
+from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
+from magneto.language.classification.data import Examples, Texts, encode, make_tokenizer, read_texts
+from magneto.language.classification.model import TextClassifier
+from magneto.language.classification.scores import class_scores, number_scores
+from magneto.language.pretrained import check_pretrained, load_pretrained, pretrained_run
+from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Progress, Task, silent
+
+EVALUATION_BATCH = 64
+LABELS_FILE = "labels.json"
+
+
+class TextClassification(Task):
+    """Labelled texts, a `TextClassifier`; nats, or squared error, per text."""
+
+    higher_is_better = True
+    unit = "texts"
+    model_config: TextClassifierConfig
+    data_config: ClassificationDataConfig
+
+    def __init__(
+        self, model: TextClassifierConfig, data: ClassificationDataConfig, seed: int
+    ) -> None:
+        super().__init__(model, data, seed)
+        self.primary_metric = data.primary_metric  # type: ignore[misc]
+        self._progress: Progress = silent
+
+    @cached_property
+    def texts(self) -> Texts:
+        """What was read."""
+        return read_texts(self.data_config)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The classes; those that the recipe names are known without the texts."""
+        return () if self.data_config.number else self.data_config.labels or self.texts.labels
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The pre-trained run's tokenizer, the one named, or one trained on the texts."""
+        if self.data_config.tokenizer == "auto" and self.model_config.pretrained:
+            return load_tokenizer(pretrained_run(self.model_config) / "tokenizer")
+        trained = self.data_config.tokenizer in ("auto", "bpe")
+        return make_tokenizer(self.data_config, self.texts.train if trained else ())
+
+    @cached_property
+    def train(self) -> Examples:
+        """The training split, tokenised."""
+        return self._encode("training", self.texts.train)
+
+    @cached_property
+    def validation(self) -> dict[str, Examples]:
+        """The validation splits by name, tokenised."""
+        return {
+            name: self._encode(name or "validation", rows)
+            for name, rows in self.texts.validation.items()
+        }
+
+    def _encode(self, name: str, rows: list) -> Examples:
+        made = encode(rows, self.labels, self.tokenizer, self.data_config, self._progress)
+        say = getattr(self._progress, "say", None)
+        if made.truncated and say is not None:
+            most = self.data_config.max_length
+            say(f"{name}: {made.truncated} of {len(rows)} inputs cut to {most} tokens")
+        return made
+
+    def prepare(self, progress: Progress = silent) -> None:
+        """Read the texts; see that model, data and pre-trained run fit together.
+
+        Raises:
+            ValueError: If they don't.
+        """
+        if "texts" in self.__dict__:
+            return
+        self._progress = progress
+        if self.model_config.pretrained:
+            check_pretrained(self.model_config)
+        say = getattr(progress, "say", None)
+        if say is not None:
+            say(f"{self.data_config.source}: {self.texts.counts.describe()}, "
+                f"{len(self.labels) or 'no'} classes")  # fmt: skip
+        given, most = self.data_config.max_length, self.model_config.max_length
+        if self.model_config.positions == "learned" and most < given:
+            raise ValueError(f"data.max_length ({given}) is above model.max_length ({most})")
+        self._classes()
+
+    def _classes(self) -> int:
+        """Return the model's classes: as many as the data has, if none are set; 1 for a number."""
+        found = 1 if self.data_config.number else len(self.labels)
+        if self.model_config.classes not in (None, found):
+            raise ValueError(f"{self.data_config.source} has {found} classes, the model "
+                             f"{self.model_config.classes}: leave model.classes out")  # fmt: skip
+        return found
+
+    def build_model(self) -> TextClassifier:
+        """Build the model, with the encoder of the pre-trained run if one is named.
+
+        Raises:
+            ValueError: If the vocabulary set is too small.
+        """
+        least = self.tokenizer.vocab_size
+        size = self.model_config.vocab_size or least
+        if size < least:
+            raise ValueError(f"model.vocab_size ({size}) is below the tokenizer's ({least})")
+        model = TextClassifier(replace(self.model_config, vocab_size=size, classes=self._classes()))
+        if self.model_config.pretrained:
+            load_pretrained(model.text_encoder, pretrained_run(self.model_config))
+        return model
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return texts in random order, those of a batch of like length."""
+        train = self.train
+        return LengthBuckets(
+            train.lengths, batch_size, seed, lambda numbers: self._batch(train, numbers)
+        )
+
+    def examples(self) -> int:
+        """Return how many texts there are to train on."""
+        return len(self.texts.train)
+
+    def _batch(self, examples: Examples, numbers: np.ndarray) -> dict[str, Tensor]:
+        """Pad numbered inputs: tokens, mask, token_types (all (batch, length)), labels (batch)."""
+        rows = [examples.tokens[number] for number in numbers]
+        lengths = np.array([len(row) for row in rows])
+        place = np.arange(lengths.max())[None]
+        mask = place < lengths[:, None]
+        tokens = np.full(mask.shape, self.tokenizer.pad, np.int64)
+        tokens[mask] = np.concatenate(rows)
+        types = (place >= examples.second[numbers][:, None]) & mask
+        return {
+            "tokens": torch.from_numpy(tokens),
+            "mask": torch.from_numpy(mask),
+            "token_types": torch.from_numpy(types.astype(np.int64)),
+            "labels": torch.from_numpy(examples.labels[numbers]),
+        }
+
+    def _answers(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        types = batch["token_types"] if self.model_config.token_types > 1 else None
+        return model(batch["tokens"], batch["mask"], types).float()
+
+    def _losses(self, answers: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of each text."""
+        if self.data_config.number:
+            return (answers.squeeze(-1) - labels) ** 2
+        return F.cross_entropy(answers, labels, reduction="none")
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
+        """Sum cross-entropy, or squared error; "accuracy" of classes is logged with it."""
+        answers, labels = self._answers(model, batch), batch["labels"]
+        total = self._losses(answers, labels).sum()
+        count = torch.ones_like(labels).sum()
+        if self.data_config.number:
+            return Loss(total, count)
+        return Loss(total, count, {"accuracy": (answers.detach().argmax(-1) == labels).sum()})
+
+    def size(self, batch: dict[str, Tensor]) -> int:
+        """Return the batch's texts."""
+        return len(batch["labels"])
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        limit: int | None = None,
+        progress: Progress = silent,
+    ) -> dict[str, float]:
+        """Return "loss" and the scores of `magneto.language.classification.scores`.
+
+        Those of a second validation set end in its name ("accuracy_mismatched").
+        """
+        metrics: dict[str, float] = {}
+        for name, examples in self.validation.items():
+            found = self._evaluate(model, device, examples, limit, progress)
+            metrics |= {f"{key}_{name}" if name else key: v for key, v in found.items()}
+        return metrics
+
+    def _evaluate(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        examples: Examples,
+        limit: int | None,
+        progress: Progress,
+    ) -> dict[str, float]:
+        batches = list(_by_length(examples, limit))
+        answers, losses = [], []
+        for done, numbers in enumerate(batches, 1):
+            batch = {k: v.to(device) for k, v in self._batch(examples, numbers).items()}
+            found = self._answers(model, batch)
+            losses.append(self._losses(found, batch["labels"]).double().sum())
+            answers.append(found)
+            progress("evaluating batches", done, len(batches))
+        labels = examples.labels[np.concatenate(batches)]
+        given = torch.cat(answers).cpu()
+        scores = (
+            number_scores(given.squeeze(-1).numpy(), labels)
+            if self.data_config.number
+            else class_scores(given.argmax(-1).numpy(), labels, len(self.labels))
+        )
+        return {"loss": float(torch.stack(losses).sum()) / len(labels), **scores}
+
+    def artifacts(self, directory: Path) -> None:
+        """Write the tokenizer and the classes."""
+        (directory / "tokenizer").mkdir(exist_ok=True)
+        self.tokenizer.save(directory / "tokenizer")
+        (directory / LABELS_FILE).write_text(json.dumps(self.labels), encoding="utf-8")
+        digest = content_digest(repr(self.texts.train).encode("utf-8", errors="surrogatepass"))
+        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+
+
+def _by_length(examples: Examples, limit: int | None) -> Iterator[np.ndarray]:
+    """Yield the numbers of each evaluation batch; a limit takes the first texts there are."""
+    count = len(examples.tokens) if limit is None else limit * EVALUATION_BATCH
+    lengths = examples.lengths[:count]
+    order = np.argsort(lengths, kind="stable")
+    for start in range(0, len(order), EVALUATION_BATCH):
+        yield order[start : start + EVALUATION_BATCH]

@@ -1,0 +1,1 @@
+"""Questions answered by a language model that was not trained on them."""

@@ -1,0 +1,99 @@
+"""The text encoder of a run, to begin another model with."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors.torch import load_file
+from torch import Tensor
+
+from magneto.language.config import TextEncoderConfig
+from magneto.language.text_encoder import TextEncoder
+
+PREFIX = "text_encoder."
+# What another run may choose anew: it changes no tensor and nothing that the weights compute.
+FREE = {
+    *("dropout", "attention_dropout", "activation_dropout", "drop_path", "init"),
+    *("residual_dtype", "checkpoint_activations"),
+}
+
+
+def pretrained_run(config: Any) -> Path:
+    """Return the directory that a configuration's `pretrained` names."""
+    return Path(config.pretrained.replace("{placement}", config.row.name)).expanduser()
+
+
+def check_pretrained(config: Any) -> None:
+    """See that a pre-trained run is there and has the encoder that a configuration describes.
+
+    Raises:
+        FileNotFoundError: If there is no such run; names the nearest one.
+        ValueError: If its encoder has another shape; names the options that give it that shape.
+    """
+    run = pretrained_run(config)
+    held = _read_recipe(run)
+    different = [
+        f"--model.{field.name} {_word(held[field.name])}"
+        for field in fields(TextEncoderConfig)
+        if field.name not in FREE
+        and field.name in held
+        and _word(held[field.name]) != _word(getattr(config, field.name))
+    ]
+    if different:
+        raise ValueError(f"{run} has an encoder of another shape: give {' '.join(different)}")
+    _find_weights(run)
+
+
+def load_pretrained(encoder: TextEncoder, run: Path) -> None:
+    """Put a run's encoder (of its best, final or last weights) in the place of another.
+
+    Raises:
+        FileNotFoundError: If the run has no weights.
+        ValueError: If it has no text encoder, or one of another shape.
+    """
+    found = _find_weights(run)
+    tensors = {
+        name.removeprefix(PREFIX): tensor
+        for name, tensor in load_file(found).items()
+        if name.startswith(PREFIX)
+    }
+    if not tensors:
+        raise ValueError(f"{run} has no text encoder: give a masked-lm run")
+    _check_tensors(encoder, tensors, run)
+    encoder.load_state_dict(tensors)
+
+
+def _check_tensors(encoder: TextEncoder, tensors: dict[str, Tensor], run: Path) -> None:
+    wanted = encoder.state_dict()
+    for name in sorted(wanted.keys() | tensors.keys()):
+        there, here = (tuple(t[name].shape) if name in t else "none" for t in (tensors, wanted))
+        if there != here:
+            raise ValueError(f"{run} has another encoder: {name} is {there}, the model has {here}")
+
+
+def _read_recipe(run: Path) -> dict[str, Any]:
+    path = run / "recipe.yaml"
+    if not path.is_file():
+        beside = run.parent if run.parent.is_dir() else Path(".")
+        runs = [p.name for p in beside.iterdir() if (p / "recipe.yaml").is_file()]
+        near = get_close_matches(run.name, runs, n=1, cutoff=0.4)
+        hint = f"; did you mean {beside / near[0]}?" if near else ""
+        raise FileNotFoundError(f"no run in {run} (there is no recipe.yaml){hint}")
+    return yaml.safe_load(path.read_text(encoding="utf-8")).get("model") or {}
+
+
+def _find_weights(run: Path) -> Path:
+    names = [run / "best", run / "final", *sorted((run / "checkpoints").glob("step-*"))[::-1]]
+    for directory in names:
+        if (directory / "model.safetensors").is_file():
+            return directory / "model.safetensors"
+    raise FileNotFoundError(f"no weights in {run}: it has none yet")
+
+
+def _word(value: Any) -> str:
+    """Write a value as the command line takes it."""
+    return "none" if value is None else str(value)

@@ -1,0 +1,206 @@
+"""Text prepared for language models: tokenised once, kept as memory-mapped numbers, packed.
+
+A cache holds train.bin and validation.bin (documents end to end, each closed by the end token) and
+index.json. Its name is a fingerprint of the source, the tokenizer and the split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from magneto.data.cache import also_known, cache_directory, fingerprint, made_whole
+from magneto.data.sources import Counts, read_documents, source_fingerprint
+from magneto.data.splits import held_out
+from magneto.data.tokenizer import BPE_CHARACTERS, Tokenizer, load_tokenizer, train_bpe
+from magneto.language.config import TextDataConfig
+
+Progress = Callable[[str, int, int | None], None]
+# Documents tokenised at a time; the tokenizer spreads them over the cores.
+BATCH = 256
+VERSION = 2
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split: its tokens, and the bytes of text they stand for."""
+
+    tokens: np.ndarray
+    text_bytes: int
+
+
+@dataclass(frozen=True)
+class PreparedText:
+    """A tokenised corpus.
+
+    Attributes:
+        tokenizer: What made it.
+        train: Training split; empty when streaming.
+        validation: Validation split.
+        counts: What was met while reading.
+    """
+
+    tokenizer: Tokenizer
+    train: Split
+    validation: Split
+    counts: Counts
+
+
+def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Iterator[str]:
+    """Yield the documents of "train" or "validation"."""
+    if config.validation_source is not None:
+        source = config.source if split == "train" else config.validation_source
+        yield from read_documents(source, config.text_field, counts)
+        return
+    wanted = split == "validation"
+    for text in read_documents(config.source, config.text_field, counts):
+        if held_out(text, config.validation_fraction) == wanted:
+            yield text
+
+
+def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
+    """Tokenise a source, or find it tokenised.
+
+    Raises:
+        FileNotFoundError: If there is no such source or tokenizer.
+        ValueError: If it holds too little text for one sequence in each split.
+    """
+    if config.streaming:
+        return _prepare_stream(config, progress)
+    held = _place(config)
+    if not held.exists():
+        with made_whole(held) as aside:
+            _fill(config, aside, progress)
+    if config.tokenizer == "bpe":
+        # A run keeps the tokenizer that came out, and finds the same tokens by it.
+        also_known(held, _place(replace(config, tokenizer=str(held))))
+    return _open(held, config)
+
+
+def _place(config: TextDataConfig) -> Path:
+    tokenizer_part = _tokenizer_name(config)
+    sources = [config.source, config.validation_source or config.source]
+    name = fingerprint(
+        VERSION,
+        [source_fingerprint(source, config.text_field) for source in sources],
+        tokenizer_part,
+        None if config.validation_source else config.validation_fraction,
+    )
+    return cache_directory() / f"text-{name}"
+
+
+def _tokenizer_name(config: TextDataConfig) -> Any:
+    if config.tokenizer == "bpe":
+        return ("bpe", config.vocab_size, *config.special[1:])
+    path = load_tokenizer(config.tokenizer).path  # a wrong one is an error before any work
+    return "bytes" if path is None else hashlib.blake2b(path.read_bytes()).hexdigest()
+
+
+def _make_tokenizer(config: TextDataConfig, directory: Path, progress: Progress) -> Tokenizer:
+    if config.tokenizer != "bpe":
+        return load_tokenizer(config.tokenizer)
+    progress("training a tokenizer on documents", 0, None)
+    texts = _limited(split_documents(config, "train", Counts()), progress)
+    train_bpe(texts, config.vocab_size, directory / "tokenizer.json", config.special)
+    return load_tokenizer(directory / "tokenizer.json")
+
+
+def _limited(texts: Iterable[str], progress: Progress) -> Iterator[str]:
+    size = number = 0
+    for number, text in enumerate(texts, 1):
+        size += len(text)
+        progress("training a tokenizer on documents", number, None)
+        yield text
+        if size > BPE_CHARACTERS:
+            break
+    say = getattr(progress, "say", lambda line: None)
+    say(f"learning a tokenizer from {number:,} documents, which can take minutes")
+
+
+def _fill(config: TextDataConfig, directory: Path, progress: Progress) -> None:
+    """Write a cache: tokenizer, both splits, index."""
+    tokenizer = _make_tokenizer(config, directory, progress)
+    tokenizer.save(directory)
+    kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+    index: dict[str, Any] = {"dtype": np.dtype(kind).name, "text_bytes": {}}
+    for split in ("validation", "train"):
+        counts = Counts()
+        documents = split_documents(config, split, counts)
+        size = 0
+        with (directory / f"{split}.bin").open("wb") as file:
+            for tokens, text_bytes in tokenised(documents, tokenizer):
+                tokens.astype(kind).tofile(file)
+                size += text_bytes
+                progress(f"tokenising {split} documents", counts.documents, None)
+        index["text_bytes"][split] = size
+        index["counts"] = asdict(counts)
+    (directory / "index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def tokenised(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield (tokens of a batch of documents, each closed by the end token; bytes of their text)."""
+    rest = iter(documents)
+    while texts := list(islice(rest, BATCH)):
+        encoded = tokenizer.encode(texts)
+        closed = ((*tokens, tokenizer.end) for tokens in encoded)
+        joined = np.fromiter(chain.from_iterable(closed), dtype=np.int64)
+        yield joined, sum(len(text.encode("utf-8", errors="surrogatepass")) for text in texts)
+
+
+def _open(directory: Path, config: TextDataConfig) -> PreparedText:
+    index = json.loads((directory / "index.json").read_text(encoding="utf-8"))
+    splits = {}
+    for split in ("train", "validation"):
+        path = directory / f"{split}.bin"
+        found = path.stat().st_size // np.dtype(index["dtype"]).itemsize
+        if found <= config.max_length:
+            raise ValueError(
+                f"{config.source} has {found} {split} tokens, too few for one sequence of "
+                f"{config.max_length}: give more text, or lower data.max_length"
+            )
+        tokens = np.memmap(path, dtype=index["dtype"], mode="r")
+        splits[split] = Split(tokens, index["text_bytes"][split])
+    return PreparedText(
+        load_tokenizer(directory), splits["train"], splits["validation"], Counts(**index["counts"])
+    )
+
+
+# Documents of a stream that its tokenizer is trained on, and that are read to find validation ones.
+STREAM_HEAD = 20_000
+
+
+def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
+    """Prepare tokenizer and validation split from the head of a stream."""
+    head = fingerprint(
+        VERSION,
+        source_fingerprint(config.source, config.text_field),
+        None if config.validation_source else config.validation_fraction,
+        config.vocab_size,
+        STREAM_HEAD,
+        *config.special[1:],
+    )
+    held = cache_directory() / f"tokenizer-{head}"
+    if config.tokenizer == "bpe" and not held.exists():
+        with made_whole(held) as aside:
+            texts = islice(split_documents(config, "train", Counts()), STREAM_HEAD)
+            path = aside / "tokenizer.json"
+            train_bpe(_limited(texts, progress), config.vocab_size, path, config.special)
+    tokenizer = load_tokenizer(held if config.tokenizer == "bpe" else config.tokenizer)
+    counts = Counts()
+    most = max(1, round(STREAM_HEAD * config.validation_fraction))
+    documents = islice(split_documents(config, "validation", counts), most)
+    parts = list(tokenised(documents, tokenizer))
+    tokens = np.concatenate([part for part, _ in parts]) if parts else np.zeros(0, np.int64)
+    if len(tokens) <= config.max_length:
+        raise ValueError(
+            f"{config.source} has {len(tokens)} validation tokens, too few for a sequence"
+        )
+    empty = Split(np.zeros(0, np.int64), 0)
+    return PreparedText(tokenizer, empty, Split(tokens, sum(size for _, size in parts)), counts)

@@ -1,0 +1,112 @@
+"""What the tasks over packed text share: the tokenised corpus and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from magneto.data.batching import ShuffledExamples, StreamedWindows, cut_windows, window_batch
+from magneto.data.cache import content_digest
+from magneto.data.sources import Counts
+from magneto.data.tokenizer import Tokenizer, load_tokenizer
+from magneto.language.config import TextDataConfig
+from magneto.language.text import PreparedText, prepare_text, split_documents, tokenised
+from magneto.training.task import DIGEST_FILE, BatchStream, Progress, Task, silent
+
+
+class TextTask(Task):
+    """A task over documents, tokenised and packed into windows of equal length."""
+
+    unit = "tokens"
+
+    def __init__(self, model: Any, data: TextDataConfig, seed: int) -> None:
+        super().__init__(model, data, seed)
+        self._progress: Progress = silent
+
+    @cached_property
+    def text(self) -> PreparedText:
+        """The tokenised corpus."""
+        return prepare_text(self.data_config, self._progress)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The text's tokenizer; without touching the text, unless it is trained on it."""
+        if self.data_config.tokenizer == "bpe":
+            return self.text.tokenizer
+        return load_tokenizer(self.data_config.tokenizer)
+
+    def prepare(self, progress: Progress = silent) -> None:
+        """Tokenise the source, unless it was done before."""
+        if "text" in self.__dict__:
+            return
+        self._progress = progress
+        say = getattr(progress, "say", None)
+        counts = self.text.counts
+        if say is not None:
+            tokens = f"{len(self.text.train.tokens):,} tokens"
+            say(f"{self.data_config.source}: {counts.describe()}, {tokens}")
+
+    def vocabulary(self) -> int:
+        """Return the model's vocabulary: the tokenizer's, if none is set.
+
+        Raises:
+            ValueError: If the one set is too small.
+        """
+        least = self.tokenizer.vocab_size
+        size = self.model_config.vocab_size or least
+        if size < least:
+            raise ValueError(f"model.vocab_size ({size}) is below the tokenizer's ({least})")
+        return size
+
+    def windows(self, length: int, batch_size: int, seed: int) -> BatchStream:
+        """Return training windows of `length` tokens, each with its next, in random order."""
+        if self.data_config.streaming:
+            return StreamedWindows(
+                self._train_documents, self._encode, length,
+                self.data_config.shuffle_documents, batch_size, seed,
+            )  # fmt: skip
+        tokens = self.text.train.tokens
+        count = cut_windows(tokens, length)
+        return ShuffledExamples(
+            count, batch_size, seed, lambda numbers: window_batch(tokens, length, numbers)
+        )
+
+    def _train_documents(self) -> Iterator[str]:
+        return split_documents(self.data_config, "train", Counts())
+
+    def _encode(self, texts: list[str]) -> np.ndarray:
+        return np.concatenate([part for part, _ in tokenised(texts, self.tokenizer)])
+
+    def attention_mask(self, tokens: Tensor) -> Tensor | None:
+        """Return who may attend to whom: nothing to say, unless documents are kept apart."""
+        return self._document_mask(tokens) if self.data_config.mask_documents else None
+
+    def _document_mask(self, tokens: Tensor) -> Tensor:
+        """Return (batch, length, length): True where both tokens are of one document."""
+        ends = tokens == self.tokenizer.end
+        document = ends.cumsum(1) - ends.long()
+        return document[:, :, None] == document[:, None]
+
+    def size(self, batch: dict[str, Tensor]) -> int:
+        """Return the batch's tokens."""
+        return batch["tokens"].numel()
+
+    def artifacts(self, directory: Path) -> None:
+        """Write the tokenizer."""
+        (directory / "tokenizer").mkdir(exist_ok=True)
+        self.tokenizer.save(directory / "tokenizer")
+        (directory / DIGEST_FILE).write_text(self._digest, encoding="utf-8")
+
+    @cached_property
+    def _digest(self) -> str:
+        # All tokens are read for it: once, however often a start asks.
+        return content_digest(self.text.train.tokens, self.text.validation.tokens)
+
+    def documents(self, split: str) -> list[str]:
+        """Return the text of "train" or "validation"."""
+        return list(split_documents(self.data_config, split, Counts()))

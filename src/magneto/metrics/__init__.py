@@ -1,1 +1,0 @@
-"""Metrics: other people's arithmetic, in the form that we report."""

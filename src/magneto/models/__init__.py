@@ -1,1 +1,0 @@
-"""Frontend, backbone, head: one file per family."""

@@ -1,0 +1,50 @@
+"""The table of tasks: a line each. Nothing is imported before it is used; no torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TaskEntry:
+    """Where a task and its two configurations are, each as "module:Class".
+
+    Attributes:
+        task: A `magneto.training.task.Task`.
+        model_config: Dataclass of a recipe's `model` section; its module imports no torch.
+        data_config: Dataclass of the `data` section, likewise.
+    """
+
+    task: str
+    model_config: str
+    data_config: str
+
+
+TASKS = {
+    "causal-lm": TaskEntry(
+        "magneto.language.causal_lm:CausalLanguageModeling",
+        "magneto.language.config:LanguageModelConfig",
+        "magneto.language.config:TextDataConfig",
+    ),
+    "masked-lm": TaskEntry(
+        "magneto.language.masked_lm:MaskedLanguageModeling",
+        "magneto.language.config:MaskedLanguageModelConfig",
+        "magneto.language.config:MaskedTextDataConfig",
+    ),
+    "text-classification": TaskEntry(
+        "magneto.language.classification.task:TextClassification",
+        "magneto.language.classification.config:TextClassifierConfig",
+        "magneto.language.classification.config:ClassificationDataConfig",
+    ),
+    "translation": TaskEntry(
+        "magneto.translation.task:Translation",
+        "magneto.translation.config:TranslationConfig",
+        "magneto.translation.config:ParallelDataConfig",
+    ),
+    "image-classification": TaskEntry(
+        "magneto.vision.image_classification:ImageClassification",
+        "magneto.vision.config:ImageClassifierConfig",
+        "magneto.vision.config:ImageDataConfig",
+    ),
+}
+"""By the name that a recipe's `task` says."""

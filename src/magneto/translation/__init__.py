@@ -1,0 +1,1 @@
+"""Translation between many languages with one encoder-decoder."""

@@ -1,0 +1,198 @@
+"""Groups of sentences of like length, of about the same number of tokens each.
+
+Directions are sampled by temperature, block by block: a block takes from every direction its share,
+going on where the block before stopped, so that no sentence of a direction is seen twice before
+all of it was seen once. A block is sorted by length, cut into groups, and the groups are shuffled.
+All is a function of (seed, block), so that a run resumes exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from magneto.functional.cross_entropy import IGNORED
+from magneto.translation.filter import Pair
+from magneto.translation.prepare import ParallelSplit
+from magneto.translation.vocabulary import TranslationVocabulary
+
+Group = dict[str, Any]
+"""source, source_mask (batch, source length); target, targets (batch, target length): tensors.
+predicted: targets that count; cells: places of both sides; real: those that are not padding."""
+
+
+def temperature_shares(sizes: Sequence[int], temperature: float) -> np.ndarray:
+    """Return each direction's share of what is sampled: size ** (1 / temperature), normalised."""
+    weights = np.asarray(sizes, np.float64) ** (1 / temperature)
+    return weights / weights.sum()
+
+
+def endless(count: int, start: int, stop: int, seed: Sequence[int]) -> np.ndarray:
+    """Return places start to stop of an endless row of permutations of `count` numbers."""
+    parts = [np.zeros(0, np.int64)]
+    while start < stop:
+        epoch, offset = divmod(start, count)
+        order = np.random.default_rng([*seed, epoch]).permutation(count)
+        parts.append(order[offset : offset + stop - start])
+        start += len(parts[-1])
+    return np.concatenate(parts)
+
+
+def cut_groups(lengths: np.ndarray, budget: int, random: np.random.Generator) -> list[np.ndarray]:
+    """Sort examples by length and cut them into groups.
+
+    Args:
+        lengths: (examples, 2) of source and target.
+        budget: Largest count x longest side of a group.
+        random: Orders examples of equal lengths.
+
+    Returns:
+        Numbers of the examples of each group, short ones first.
+    """
+    shuffled = random.permutation(len(lengths))
+    source, target = lengths[shuffled].T
+    # Sources rise and fall in turn, so that they don't jump where the target length changes.
+    order = shuffled[np.lexsort((np.where(target % 2, source, -source), target))]
+    longest = lengths[order].max(1)
+    groups, start = [], 0
+    while start < len(order):
+        widest = np.maximum.accumulate(longest[start : start + budget // longest[start]])
+        fits = widest * np.arange(1, len(widest) + 1) <= budget
+        stop = start + max(int(fits.sum()), 1)
+        groups.append(order[start:stop])
+        start = stop
+    return groups
+
+
+class GroupMaker:
+    """Makes groups from a split's examples.
+
+    Args:
+        split: Prepared text.
+        vocabulary: Its tags and end.
+        directions: From which language to which.
+    """
+
+    def __init__(
+        self,
+        split: ParallelSplit,
+        vocabulary: TranslationVocabulary,
+        directions: Sequence[Pair],
+    ) -> None:
+        self.split, self.end = split, vocabulary.end
+        there = [d for d in directions if self._range(d)[1] > self._range(d)[0]]
+        self.directions = there
+        self.sizes = [self._range(d)[1] - self._range(d)[0] for d in there]
+        self.tags = [vocabulary.tag(target) for _, target in there]
+        self.flipped = [source > target for source, target in there]
+
+    def _range(self, direction: Pair) -> tuple[int, int]:
+        return self.split.ranges.get((min(direction), max(direction)), (0, 0))
+
+    def lengths(self, direction: int, numbers: np.ndarray) -> np.ndarray:
+        """Return (examples, 2) tokens of source and target, with tag and end."""
+        pair = self.directions[direction]
+        found = self.split.lengths((min(pair), max(pair)))[numbers]
+        return (found[:, ::-1] if self.flipped[direction] else found) + np.array([2, 1])
+
+    def make(self, directions: np.ndarray, numbers: np.ndarray) -> Group:
+        """Return a padded group of examples (direction, number within it)."""
+        rows = [self._sides(d, n) for d, n in zip(directions, numbers, strict=True)]
+        widths = [max(len(row[side]) for row in rows) for side in (0, 1)]
+        source = np.full((len(rows), widths[0] + 2), self.end)
+        mask = np.zeros(source.shape, bool)
+        target = np.full((len(rows), widths[1] + 1), self.end)
+        targets = np.full(target.shape, IGNORED)
+        for row, (direction, (one, other)) in enumerate(zip(directions, rows, strict=True)):
+            source[row, 0] = self.tags[direction]
+            source[row, 1 : len(one) + 1] = one
+            mask[row, : len(one) + 2] = True
+            target[row, 1 : len(other) + 1] = other
+            targets[row, : len(other)] = other
+            targets[row, len(other)] = self.end
+        tensors = {"source": source, "source_mask": mask, "target": target, "targets": targets}
+        predicted = sum(len(other) + 1 for _, other in rows)
+        return {name: torch.from_numpy(value) for name, value in tensors.items()} | {
+            "predicted": predicted,
+            "real": predicted + int(mask.sum()),
+            "cells": source.size + target.size,
+        }
+
+    def _sides(self, direction: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+        example = self._range(self.directions[direction])[0] + number
+        flipped = self.flipped[direction]
+        return self.split.side(example, flipped), self.split.side(example, not flipped)
+
+
+class TokenGroups:
+    """A stream of groups; its state is a block's number and how many of its groups are used.
+
+    Args:
+        maker: Of groups.
+        batch_size: Groups of a global batch.
+        budget: Largest padded size of a group.
+        temperature: Of the sampling over directions.
+        block: Sentences sorted by length at a time.
+        seed: Of the order.
+    """
+
+    def __init__(
+        self,
+        maker: GroupMaker,
+        batch_size: int,
+        budget: int,
+        temperature: float,
+        block: int,
+        seed: int,
+    ) -> None:
+        self.maker, self.batch_size, self.budget, self.seed = maker, batch_size, budget, seed
+        self.shares = temperature_shares(maker.sizes, temperature)
+        self.size = min(block, sum(maker.sizes))
+        self.block, self.used = 0, 0
+        self._planned = -1
+        self._groups: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def _plan(self) -> None:
+        """Choose the examples of the current block and cut them into groups."""
+        directions, numbers, lengths = [], [], []
+        for index, (share, count) in enumerate(zip(self.shares, self.maker.sizes, strict=True)):
+            start, stop = (int(share * self.size * block) for block in (self.block, self.block + 1))
+            chosen = endless(count, start, stop, (self.seed, index))
+            directions.append(np.full(len(chosen), index))
+            numbers.append(chosen)
+            lengths.append(self.maker.lengths(index, chosen))
+        random = np.random.default_rng([self.seed, self.block])
+        groups = cut_groups(np.concatenate(lengths), self.budget, random)
+        which, each = np.concatenate(directions), np.concatenate(numbers)
+        self._groups = [
+            (which[groups[i]], each[groups[i]]) for i in random.permutation(len(groups))
+        ]
+        self._planned = self.block
+
+    def next(self, parts: int, wanted: Sequence[int]) -> list[list[Group]]:
+        """Cut the next global batch in pieces, which are lists of groups; see `BatchStream`."""
+        chosen = []
+        while len(chosen) < self.batch_size:
+            if self._planned != self.block:
+                self._plan()
+            if self.used >= len(self._groups):
+                self.block, self.used = self.block + 1, 0
+                continue
+            chosen.append(self._groups[self.used])
+            self.used += 1
+        bounds = [len(chosen) * part // parts for part in range(parts + 1)]
+        return [
+            [self.maker.make(*group) for group in chosen[bounds[number] : bounds[number + 1]]]
+            for number in wanted
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the stream stands."""
+        return {"block": self.block, "used": self.used}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where another stream stood."""
+        self.block, self.used = state["block"], state["used"]

@@ -1,0 +1,216 @@
+"""The `model` and `data` sections of recipes of translation, and what all parts share. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal, Protocol
+
+from magneto.config import ConfigError
+from magneto.nn.config import TransformerConfig
+
+Texts = tuple[str, str]
+"""A sentence and its translation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationConfig(TransformerConfig):
+    """An encoder-decoder over text; needs `encoder_layers` and `decoder_layers`.
+
+    Attributes:
+        vocab_size: Tokens of the shared vocabulary; None for as many as the data's has.
+        embedding_scale: "sqrt_width" multiplies embeddings, N(0, 1/width), to unit variance.
+        label_smoothing: Share of the target spread over the vocabulary, in training only.
+        loss_chunk: Rows of logits that exist at once in the loss; 0 for all.
+    """
+
+    vocab_size: int | None = None
+    embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
+    label_smoothing: float = 0.0
+    loss_chunk: int = 2048
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be in [0, 1), not {self.label_smoothing}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelDataConfig:
+    """Parallel text: the `data` section of a recipe.
+
+    Attributes:
+        source: PATH (a folder, the stem of line pairs such as a.en and a.de, or a .tsv, .jsonl or
+            .tmx file, each with .gz too), hf:NAME or builtin:phrases.
+        validation_source: Another source to validate on: its validation split if it has one, else
+            all of it. By default the source's own validation split; for a pair of languages that
+            has none, a share of its sentences is held out.
+        validation_fraction: That share, chosen by the hash of the sentence in `pivot_language`.
+        validation_limit: Pairs of sentences per pair of languages that are validated on, at most.
+        languages: Codes of the languages to use; null for all there are. Without `directions`, each
+            must have text with `pivot_language`.
+        pivot_language: Every other language is translated from it and into it (English in
+            OPUS-100).
+        directions: Directions to train, such as en-de (from en to de), instead of all with
+            `pivot_language`.
+        tokenizer: "bpe" or "sentencepiece" (joint, trained on first use), "bytes", or the path of
+            a tokenizer.json, of a SentencePiece .model, or of a run's tokenizer directory.
+        vocab_size: Of a tokenizer trained here; each language adds a tag.
+        tokenizer_lines: Sentences that "sentencepiece" learns from, drawn at random from 50M
+            characters that pairs of languages share evenly. Many languages need many: a million
+            took a minute of one core and 1.3 GB for 64000 pieces.
+        max_length: Longest sentence that is trained on, in tokens of either side with tag and end.
+        max_ratio: Largest ratio of the two sides' lengths, in characters or in bytes, whichever
+            are more alike; sides that differ by 20 or fewer always pass.
+        temperature: T of the sampling over directions, each by (its size) ** (1 / T): 1 takes text
+            as it comes, more gives small languages more (arXiv 1907.05019 takes 5).
+        max_tokens: Largest padded size of a group of sentences of like length: its sentences
+            times its longest side. `training.batch_size` counts groups, so that 128 of 4096 are
+            the paper's batch.
+        block: Sentences that are sorted by length at a time.
+        select_by: What chooses the best checkpoint: "loss", or "bleu" of greedy translations.
+        bleu_sentences: Of each direction, translated at each evaluation if BLEU chooses.
+
+    Raises:
+        ValueError: For impossible values, all in one message.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"centre": "pivot_language", "group_tokens": "max_tokens"}
+
+    source: str = "builtin:phrases"
+    validation_source: str | None = None
+    validation_fraction: float = 0.02
+    validation_limit: int | None = None
+    languages: tuple[str, ...] | None = None
+    pivot_language: str = "en"
+    directions: tuple[str, ...] | None = None
+    tokenizer: str = "bpe"
+    vocab_size: int = 8192
+    tokenizer_lines: int = 60_000
+    max_length: int = 256
+    max_ratio: float = 4.0
+    temperature: float = 5.0
+    max_tokens: int = 4096
+    block: int = 262144
+    select_by: Literal["loss", "bleu"] = "loss"
+    bleu_sentences: int = 200
+
+    def __post_init__(self) -> None:
+        least = {
+            "vocab_size": 257,
+            "max_length": 3,
+            "block": 1,
+            "bleu_sentences": 1,
+            "tokenizer_lines": 1,
+        }
+        wrong = [
+            f"{name} must be {number} or more, not {getattr(self, name)}"
+            for name, number in least.items()
+            if getattr(self, name) < number
+        ]
+        if not 0 < self.validation_fraction < 1:
+            wrong.append(f"validation_fraction must be in (0, 1), not {self.validation_fraction}")
+        if self.max_ratio < 1 or self.temperature < 1:
+            wrong.append("max_ratio and temperature must be 1 or more")
+        if self.max_tokens < self.max_length:
+            wrong.append(
+                f"max_tokens ({self.max_tokens}) must be max_length ({self.max_length}) or more"
+            )
+        for direction in self.directions or ():
+            if len(set(split_direction(direction))) != 2:
+                wrong.append(f"directions are two languages such as en-de, not {direction!r}")
+        if self.languages is not None:
+            wrong += self._wrong_languages(set(self.languages))
+        if wrong:
+            raise ConfigError(wrong)
+
+    def _wrong_languages(self, languages: set[str]) -> list[str]:
+        if len(languages) < 2:
+            return ["languages must be two or more"]
+        if beside := sorted(sought_languages(self) - languages):
+            where = "a direction's" if self.directions else "the pivot language"
+            return [f"languages lack {', '.join(beside)} ({where})"]
+        return []
+
+
+def sought_languages(config: ParallelDataConfig) -> frozenset[str]:
+    """Return the languages of which text must have one: the directions', or the pivot language."""
+    directions = config.directions or ()
+    return frozenset(name for d in directions for name in split_direction(d)) or frozenset(
+        [config.pivot_language]
+    )
+
+
+def split_direction(direction: str) -> tuple[str, ...]:
+    """Return the languages of a direction: en-de, or en>zh-CN where a code has a dash itself."""
+    mark = ">" if ">" in direction else "-"
+    return tuple(part.strip() for part in direction.split(mark, 1))
+
+
+@dataclass
+class PairCounts:
+    """What was met in the text of one pair of languages.
+
+    Attributes:
+        read: Pairs of sentences read.
+        kept: Those that are used.
+        empty: Left out because a side has no visible character.
+        duplicate: Left out because the same pair came before.
+        held_out: Left out of training because they are validated on.
+        too_long: Left out because a side is longer than `max_length`.
+        ratio: Left out because one side is too long for the other.
+        beyond_limit: Left out because there were `validation_limit` before.
+        invalid_utf8: Lines with bytes that are not UTF-8, and records with halves of a character,
+            which became U+FFFD.
+        bad_records: Records that are malformed or have fewer than two languages; left out.
+        lacking: Records without a sentence in one of the pair's languages; left out.
+    """
+
+    read: int = 0
+    kept: int = 0
+    empty: int = 0
+    duplicate: int = 0
+    held_out: int = 0
+    too_long: int = 0
+    ratio: int = 0
+    beyond_limit: int = 0
+    invalid_utf8: int = 0
+    bad_records: int = 0
+    lacking: int = 0
+
+    def __add__(self, other: PairCounts) -> PairCounts:
+        names = [field.name for field in fields(self)]
+        return PairCounts(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    def describe(self) -> str:
+        """Say in words what was left out."""
+        odd = {
+            "empty": self.empty,
+            "duplicate": self.duplicate,
+            "held out": self.held_out,
+            "too long": self.too_long,
+            "of unlike length": self.ratio,
+            "beyond the limit": self.beyond_limit,
+            "with invalid UTF-8 replaced": self.invalid_utf8,
+            "bad records": self.bad_records,
+            "records without both languages": self.lacking,
+        }
+        words = [f"{count:,} {what}" for what, count in odd.items() if count]
+        return f"{self.kept:,} of {self.read:,} pairs" + (f" ({', '.join(words)})" if words else "")
+
+
+class ParallelText(Protocol):
+    """Where pairs of sentences come from."""
+
+    @property
+    def languages(self) -> list[str]:
+        """Codes of the languages it has, sorted, whether they are wanted or not."""
+        ...
+
+    def pairs(self, split: str) -> set[tuple[str, str]]:
+        """Return the pairs of languages, each sorted, that "train" or "validation" has."""
+        ...
+
+    def read(self, first: str, second: str, split: str, counts: PairCounts) -> Iterator[Texts]:
+        """Yield the sentences of two languages, in that order."""
+        ...

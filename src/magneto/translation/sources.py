@@ -1,0 +1,138 @@
+"""Open parallel text wherever it lies: PATH, hf:NAME or builtin:phrases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from magneto.data.cache import fingerprint
+from magneto.data.sources import import_datasets, loading
+from magneto.translation.config import PairCounts, ParallelText, Texts
+from magneto.translation.files import open_files
+from magneto.translation.phrases import PHRASES, import_babel, phrase_languages, phrases
+from magneto.translation.records import LANGUAGE, sentences
+
+BUILTIN = "builtin:phrases"
+# Names that data sets of the hub give their validation split, best first.
+VALIDATION = ("validation", "valid", "val", "dev")
+
+
+class Phrases:
+    """Babel's phrases; nothing is held out beforehand."""
+
+    def __init__(self, wanted: tuple[str, ...] | None) -> None:
+        self.languages = phrase_languages()
+        self.wanted = [n for n in self.languages if wanted is None or n in wanted]
+
+    def pairs(self, split: str) -> set[tuple[str, str]]:
+        """Return all pairs, for training."""
+        return set(combinations(self.wanted, 2)) if split == "train" else set()
+
+    def read(self, first: str, second: str, split: str, counts: PairCounts) -> Iterator[Texts]:
+        """Yield phrases in two languages."""
+        return phrases(first, second)
+
+
+class HubPairs:
+    """A data set of the Hugging Face hub, or a folder like one.
+
+    Its configurations are pairs of languages (as of OPUS-100: af-en, am-en, ...), or it has one
+    whose records hold several languages.
+    """
+
+    def __init__(self, name: str, wanted: tuple[str, ...] | None) -> None:
+        self.library = import_datasets()
+        self.name = name
+        self.wanted = wanted
+        self.configs: dict[tuple[str, str], str] = {}
+        with loading(f"hf:{name}"):
+            self.languages = self._find()
+        self._splits: dict[str, list[str]] = {}
+
+    def _find(self) -> list[str]:
+        """Find the pairs of languages; return all languages there are."""
+        names: set[str] = set()
+        for config in self.library.get_dataset_config_names(self.name):
+            codes = config.split("-")
+            if len(codes) == 2 and all(LANGUAGE.fullmatch(code) for code in codes):
+                names |= set(codes)
+                self._add(codes[0], codes[1], config)
+            elif len(found := self._columns(config)) > 1:
+                names |= set(found)
+                for one, other in combinations(found, 2):
+                    self._add(one, other, config)
+        return sorted(names)
+
+    def _add(self, one: str, other: str, config: str) -> None:
+        if self.wanted is None or (one in self.wanted and other in self.wanted):
+            self.configs.setdefault((min(one, other), max(one, other)), config)
+
+    def _columns(self, config: str) -> list[str]:
+        rows: Any = self.library.load_dataset(self.name, config, split="train", streaming=True)
+        return sorted(sentences(next(iter(rows), None), PairCounts()))
+
+    def _split(self, config: str, split: str) -> str | None:
+        if config not in self._splits:
+            self._splits[config] = self.library.get_dataset_split_names(self.name, config)
+        names = VALIDATION if split == "validation" else (split,)
+        return next((name for name in names if name in self._splits[config]), None)
+
+    def pairs(self, split: str) -> set[tuple[str, str]]:
+        """Return the pairs of languages that a split has."""
+        return {pair for pair, config in self.configs.items() if self._split(config, split)}
+
+    def read(self, first: str, second: str, split: str, counts: PairCounts) -> Iterator[Texts]:
+        """Yield the sentences of a pair."""
+        config = self.configs[min(first, second), max(first, second)]
+        name = self._split(config, split)
+        rows: Any = self.library.load_dataset(self.name, config, split=name)
+        for row in rows:
+            found = sentences(row, counts)
+            if first in found and second in found:
+                yield found[first], found[second]
+            elif len(found) > 1:
+                counts.lacking += 1
+            else:
+                counts.bad_records += 1
+
+
+def open_parallel(
+    source: str, wanted: tuple[str, ...] | None, sought: frozenset[str] = frozenset()
+) -> ParallelText:
+    """Open a source of parallel text.
+
+    Args:
+        source: PATH, hf:NAME or builtin:phrases.
+        wanted: Codes of the languages to use, or None for all.
+        sought: Languages, of which a folder's line pairs must have one to be read before records.
+
+    Raises:
+        FileNotFoundError: If there is no such path; names the nearest.
+        ValueError: If a name is unknown, or there is no parallel text at the path.
+    """
+    if source.startswith("builtin:"):
+        if source != BUILTIN:
+            raise ValueError(f"no built-in parallel text {source!r}: there is {BUILTIN}")
+        return Phrases(wanted)
+    if source.startswith("hf:"):
+        return HubPairs(source.removeprefix("hf:"), wanted)
+    return open_files(source, wanted, sought)
+
+
+def parallel_fingerprint(
+    source: str, wanted: tuple[str, ...] | None, sought: frozenset[str]
+) -> str:
+    """Name the content of a source: files by path, size and time of change, others by name."""
+    if source.startswith("builtin:"):
+        return fingerprint(source, PHRASES, import_babel().__version__)
+    name, files = source, []
+    if source.startswith("hf:"):
+        folder = Path(source.removeprefix("hf:"))
+        files = sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
+    else:
+        name, files = "", sorted(open_files(source, wanted, sought).files)
+    return fingerprint(
+        name, [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+    )

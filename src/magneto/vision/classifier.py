@@ -1,0 +1,34 @@
+"""Image classifiers: patches in, an encoder, its features pooled, the classes out."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from magneto.nn.embedding import ClassToken, PatchEmbedding
+from magneto.nn.transformer import Encoder
+from magneto.vision.config import ImageClassifierConfig
+
+
+class ImageClassifier(nn.Module):
+    """Patches, encoder, pooling, a head drawn small: the first loss is ln classes."""
+
+    def __init__(self, config: ImageClassifierConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = PatchEmbedding(config.channels, config.patch_size, config.width)
+        learned = config.class_token == "learned"
+        self.class_token = ClassToken(config.width) if learned else nn.Identity()
+        self.encoder = Encoder(config)
+        # The parameters are the same wherever the last norm stands.
+        self.pooled_norm: nn.Module = nn.Identity()
+        if config.pooling == "mean_then_norm":
+            self.pooled_norm, self.encoder.final_norm = self.encoder.final_norm, nn.Identity()
+        self.pooled = slice(0, 1) if config.pooling == "first" else slice(int(learned), None)
+        self.head = nn.Linear(config.width, config.classes)
+        nn.init.normal_(self.head.weight, std=0.001)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to logits (batch, classes)."""
+        features = self.encoder(self.class_token(self.embedding(images)))
+        return self.head(self.pooled_norm(features[:, self.pooled].mean(dim=1)))

@@ -1,0 +1,257 @@
+"""The report of a comparison whose numbers are known."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import asdict
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magneto.analysis.report.report import write_report
+from magneto.analysis.sweep.compare import Scored, answer, summarise
+
+RATES = (1e-3, 1e-2, 1.0)
+SCORES = {
+    "post": {1e-3: [6.41, 6.43], 1e-2: [6.42, None], 1.0: [None, None]},
+    "sub": {1e-3: [5.51, 5.53], 1e-2: [5.01, 5.03], 1.0: [5.91, 5.93]},
+    "<mine>": {1e-3: [5.21, 5.23], 1e-2: [5.11, 5.13], 1.0: ["missing", "missing"]},
+}
+TITLES = {"post": "Post-LN", "sub": "Sub-LN", "<mine>": "A <new> & odd row"}
+
+
+def cell(placement: str, rate: float, seed: int, score: float | str | None) -> Scored:
+    if score == "missing":
+        return Scored(placement, rate, seed, "missing")
+    known = isinstance(score, float)
+    end = score if known else 20.0
+    curve = [[10 * i, 8 + (end - 8) * i / 20] for i in range(1, 21)]
+    return Scored(
+        placement, rate, seed, "finished" if known else "diverged",
+        score=score if known else None, loss=score if known else None, initial_loss=8.0,
+        diverged_at=None if known else 67, reason="" if known else "the loss is nan",
+        seconds=10.0, steps=200, curve=curve if known else [*curve, [210, float("inf")]],
+    )  # fmt: skip
+
+
+def comparison(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    class Row:
+        def __init__(self, name: str) -> None:
+            self.title = TITLES[name]
+
+    monkeypatch.setattr("magneto.analysis.sweep.compare.find_placement", Row)
+    cells = [
+        cell(name, rate, seed, score)
+        for name, table in SCORES.items()
+        for rate, scores in table.items()
+        for seed, score in enumerate(scores, 1)
+    ]
+    summaries = [summarise(cells, name, False) for name in SCORES]
+    updates = [
+        {"placement": name, "layers": layers, "seed": seed, "reading": reading,
+         "optimizer": "sgd", "value": layers ** (1.0 if name == "post" else 0.1) * (1 + seed / 10)}
+        for name in SCORES for layers in (6, 12, 24) for seed in (0, 1)
+        for reading in ("label", "output")
+    ]  # fmt: skip
+    growth = [
+        {"placement": name, "reading": reading, "optimizer": "sgd", "exponent": 1.0,
+         "interval": 0.1, "ratio": 4.0, "ratio_range": [3.5, 4.5], "depths": [6, 24]}
+        for name in SCORES for reading in ("label", "output")
+    ]  # fmt: skip
+    return {
+        "recipe": "causal-lm/tiny", "task": "causal-lm", "metric": "loss",
+        "higher_is_better": False, "unit": "tokens", "overrides": {"model.layers": 24},
+        "command": "magneto compare causal-lm/tiny --placements 'post,sub,<mine>'",
+        "created": "2026-01-02T03:04:05+00:00",
+        "environment": {"python": ["3.12.1"], "torch": ["2.13.0", "2.14.0"], "commit": ["abc123"]},
+        "config": {"task": "causal-lm", "model": {"layers": 24}},
+        "placements": list(SCORES), "learning_rates": list(RATES), "seeds": [1, 2],
+        "cells": [asdict(c) for c in cells], "summary": [asdict(s) for s in summaries],
+        "answer": answer(summaries, False, "loss"),
+        "measured": {
+            "width": 48, "depths": [6, 12, 24], "updates": updates, "growth": growth,
+            "bounds": {"post": {"paper": [24.0, 48.0, 96.0]}, "sub": {"paper": [3.2, 3.0, 2.8]}},
+            "activations": {
+                name: {f"decoder.layers.{i}": 1.0 + i for i in range(24)} for name in SCORES
+            },
+        },
+    }  # fmt: skip
+
+
+class Page(HTMLParser):
+    """What a page consists of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.open: list[str] = []
+        self.links: list[tuple[str, str]] = []
+        self.buttons = 0
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.ids += [values["id"]] if values.get("id") else []
+        self.buttons += tag == "button"
+        self.links += [
+            (tag, values[name] or "") for name in ("src", "href", "xlink:href") if name in values
+        ]
+        if tag not in ("meta", "path", "use", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the report."""
+    folder = tmp_path_factory.mktemp("report") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        path = write_report(comparison(patch), folder)
+    assert path == folder / "report.html"
+    return path.parent
+
+
+def test_page_is_whole_and_needs_nothing_else(made: Path) -> None:
+    text = (made / "report.html").read_text()
+    page = Page(text)
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    outside = [link for link in page.links if not link[1].startswith("#")]
+    assert outside == [("a", "https://arxiv.org/abs/2309.14322")]
+    assert "@import" not in text and "url(http" not in text
+    for target in re.findall(r'(?:href="#|url\(#)([^")]+)', text):
+        assert target in page.ids
+
+
+def test_page_says_the_answer_first_and_all_numbers(made: Path) -> None:
+    words = " ".join(" ".join(Page((made / "report.html").read_text()).words).split())
+    best = words.index("Sub-LN is best here: loss 5.02 ± 0.13 at learning rate 0.01.")
+    assert best < words.index("Score against learning rate")
+    assert "2 of 12" not in words and "2 of 18 runs have no result yet" in words
+    for said in ("5.020 ± 0.127", "6.420 (1 of 2 diverged)", "3 of 6",
+                 "at step 67: the loss is nan",
+                 "× 4.00 (3.50 to 4.50)", "2.13.0, 2.14.0", "abc123", "--model.layers 24",
+                 "16 of 18; 2.7 minutes", "A <new> & odd row", "width 48",
+                 "decoder.layers.23"):  # fmt: skip
+        assert said in words, said
+
+
+def test_every_placement_is_in_every_figure_it_has_values_for(made: Path) -> None:
+    text = (made / "report.html").read_text()
+    found = re.search(r'id="hits">(.*?)</script>', text, re.S)
+    assert found
+    hits = json.loads(found[1])
+    shown = {name: {line["series"] for line in lines} for name, lines in hits.items()}
+    assert shown == {
+        "scores": {0, 1, 2}, "curves0": {0, 1, 2}, "curves1": {0, 1, 2}, "curves2": {0, 1},
+        "update-label": {0, 1, 2}, "update-output": {0, 1, 2}, "activations": {0, 1, 2},
+    }  # fmt: skip
+    assert Page(text).buttons == 3
+
+
+def test_points_lie_inside_their_figure(made: Path) -> None:
+    text = (made / "report.html").read_text()
+    found = re.search(r'id="hits">(.*?)</script>', text, re.S)
+    assert found
+    for name, lines in json.loads(found[1]).items():
+        box = re.search(rf'id="{name}".*?viewBox="0 0 ([\d.]+) ([\d.]+)"', text, re.S)
+        assert box
+        for line in lines:
+            for x, y, _ in line["points"]:
+                assert 0 <= x <= float(box[1]) and 0 <= y <= float(box[2])
+
+
+def test_the_same_comparison_gives_the_same_bytes(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = write_report(comparison(monkeypatch), tmp_path / "again")
+    assert again.read_bytes() == (made / "report.html").read_bytes()
+
+
+def test_markdown_and_csv(made: Path) -> None:
+    text = (made / "report.md").read_text()
+    assert "| Sub-LN | 5.520 ± 0.127 | **5.020 ± 0.127** | **5.920 ± 0.127** |" in text
+    assert "| Post-LN | 1e-3 | 6.420 ± 0.127 | 1e-3 |" in text
+    rows = list(csv.DictReader((made / "report.csv").open()))
+    assert len(rows) == 18
+    lost = [row for row in rows if row["status"] == "diverged"]
+    assert [(row["placement"], row["diverged_at"]) for row in lost] == [("post", "67")] * 3
+
+
+def test_without_measurements_or_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = comparison(monkeypatch)
+    del bare["measured"]
+    names = list(SCORES)
+    cells = [cell(name, rate, 1, "missing") for name in names for rate in RATES]
+    summaries = [summarise(cells, name, False) for name in names]
+    bare |= {
+        "cells": [asdict(c) for c in cells], "summary": [asdict(s) for s in summaries],
+        "answer": answer(summaries, False, "loss"), "seeds": [1],
+    }  # fmt: skip
+    words = " ".join(Page(write_report(bare, tmp_path).read_text()).words)
+    assert "No placement finished" in words and "9 of 9 runs have no result yet" in words
+    assert "no run finished" in words
+
+
+SCRIPT = """<script>
+const errors = [];
+window.addEventListener("error", (event) => errors.push(event.message));
+window.addEventListener("load", () => {
+  const lines = () => [...document.querySelectorAll('#scores .series[data-series="1"]')];
+  const visible = () => lines().some((line) => getComputedStyle(line).display !== "none");
+  const button = document.querySelector('.legend button[data-series="1"]');
+  const seen = [lines().length > 0, visible()];
+  button.click();
+  seen.push(visible(), button.getAttribute("aria-pressed"));
+  button.click();
+  seen.push(visible(), button.getAttribute("aria-pressed"));
+  const plot = document.getElementById("scores");
+  const press = (key) => plot.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  press("ArrowRight"); press("ArrowDown");
+  seen.push(document.getElementById("tip").textContent);
+  const wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
+  const out = document.createElement("pre");
+  out.id = "outcome";
+  out.textContent = JSON.stringify({ seen, errors, wide });
+  document.body.append(out);
+});
+</script>"""
+
+
+@pytest.mark.slow
+def test_in_a_browser(made: Path) -> None:
+    """It renders without an error, series hide and show, keys step, and nothing is too wide."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+    page = made / "driven.html"
+    text = (made / "report.html").read_text()
+    page.write_text(text.replace("<head>", "<head>" + SCRIPT, 1))
+    found = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000",
+         "--window-size=500,900", "--enable-logging=stderr", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    outcome = re.search(r'<pre id="outcome">(.*?)</pre>', found.stdout)
+    assert outcome, found.stdout[-500:]
+    seen = json.loads(outcome[1])
+    assert seen["errors"] == [] and "CONSOLE" not in found.stderr
+    assert seen["seen"][:6] == [True, True, False, "false", True, "true"]
+    assert seen["seen"][6].startswith("Sub-LN, rate 1e-3: 5.520")
+    assert not seen["wide"]

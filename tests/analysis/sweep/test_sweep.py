@@ -1,0 +1,198 @@
+"""A grid survives being killed, shared and repeated: no cell lost, none run twice, one table."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from magneto.analysis.sweep.sweep import (
+    PLACEMENT,
+    RATE,
+    SEED,
+    Cell,
+    Sweep,
+    is_done,
+    open_sweep,
+    read_sweep,
+    work,
+)
+from magneto.cli import main
+from magneto.config import ConfigError
+
+pytest.importorskip("sklearn")
+
+SMALL = {
+    "model.width": 16, "model.layers": 1, "model.heads": 2, "model.ffn_width": 16,
+    "training.steps": 12, "training.batch_size": 8, "training.save_every": 2,
+    "training.log_every": 2, "training.evaluate_every": 0, "training.device": "cpu",
+}  # fmt: skip
+GRID = {PLACEMENT: ["pre", "sub"], RATE: [1e-3, 1e-2], SEED: [1]}
+TIMED = ("seconds",)
+
+
+def sweep(**changes) -> Sweep:
+    return Sweep("image-classification/tiny", {**SMALL, **changes}, GRID)
+
+
+def outcomes(folder: Path, grid: Sweep) -> dict[str, dict]:
+    found = {}
+    for cell in grid.cells():
+        path = folder / "cells" / cell.name / "outcome.json"
+        values = json.loads(path.read_text())
+        found[cell.name] = {key: value for key, value in values.items() if key not in TIMED}
+    return found
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    words = ["compare", "image-classification/tiny", "--placements", "pre,sub"]
+    words += ["--lrs", "1e-3,1e-2", "--jobs", "2", "--out", str(folder), "--no-measurements", *more]
+    for key, value in SMALL.items():
+        words += [f"--{key}", str(value)]
+    return words
+
+
+def test_cells_are_the_product() -> None:
+    names = [cell.name for cell in sweep().cells()]
+    assert len(names) == len(set(names)) == 4
+    assert names[1] == "placement=pre,learning_rate=0.01,seed=1"
+
+
+def test_work_is_done_once(tmp_path: Path) -> None:
+    open_sweep(tmp_path / "grid", sweep())
+    assert work(tmp_path / "grid") == 4
+    before = outcomes(tmp_path / "grid", sweep())
+    assert work(tmp_path / "grid") == 0
+    open_sweep(tmp_path / "grid", sweep())
+    assert before == outcomes(tmp_path / "grid", sweep())
+    cell = tmp_path / "grid" / "cells" / sweep().cells()[0].name
+    assert not (cell / "checkpoints").exists() and not list(cell.glob("lease-*"))
+
+
+def test_a_grid_may_grow(tmp_path: Path) -> None:
+    open_sweep(tmp_path, sweep())
+    larger = Sweep("image-classification/tiny", SMALL, {**GRID, RATE: [1e-3, 3e-3, 1e-2]})
+    open_sweep(tmp_path, larger)
+    assert read_sweep(tmp_path) == larger
+
+
+def test_another_grid_is_refused(tmp_path: Path) -> None:
+    open_sweep(tmp_path, sweep())
+    with pytest.raises(ConfigError, match="another comparison"):
+        open_sweep(tmp_path, sweep(**{"training.steps": 13}))
+    with pytest.raises(ConfigError, match=r"did you mean model\.heads"):
+        open_sweep(tmp_path / "new", sweep(**{"model.hedas": 3}))
+    with pytest.raises(ConfigError, match="not shrink"):
+        open_sweep(tmp_path, Sweep("image-classification/tiny", SMALL, {**GRID, SEED: [2]}))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(FileExistsError):
+        open_sweep(tmp_path / "other", sweep())
+
+
+def test_any_field_is_a_dimension() -> None:
+    grid = {"model.layers": ["1", "2"], **GRID}
+    wide = Sweep("image-classification/tiny", SMALL, grid)
+    assert len(wide.cells()) == 8
+    assert wide.load(wide.cells()[-1]).model.layers == 2
+
+
+def kill_again_and_again(folder: Path, kills: int) -> None:
+    """Kill the whole group, or the parent alone; what is done stays as it was."""
+    chance = random.Random(1)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "magneto", *command(folder, "--json")]
+    done: dict[Path, int] = {}
+    for number in range(kills):
+        process = subprocess.Popen(
+            words, env=environment, start_new_session=True, stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        time.sleep(chance.uniform(3.0, 9.0))
+        if number % 3 == 2:
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for path, changed in done.items():
+            assert path.stat().st_mtime_ns == changed, "a cell that was done was run again"
+        done = {path: path.stat().st_mtime_ns for path in folder.glob("cells/*/outcome.json")}
+    last = subprocess.run(words, env=environment, check=True, capture_output=True)
+    assert json.loads(last.stdout)["complete"]
+    for path, changed in done.items():
+        assert path.stat().st_mtime_ns == changed
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_killed_grid_gives_the_same_table(tmp_path: Path, kills: int) -> None:
+    kill_again_and_again(tmp_path / "killed", kills)
+    open_sweep(tmp_path / "whole", sweep_as_typed())
+    work(tmp_path / "whole")
+    whole = outcomes(tmp_path / "whole", sweep_as_typed())
+    assert whole == outcomes(tmp_path / "killed", sweep_as_typed())
+
+
+def sweep_as_typed() -> Sweep:
+    overrides = {key: str(value) for key, value in SMALL.items()}
+    return Sweep("image-classification/tiny", overrides, GRID)
+
+
+def test_two_machines_share_a_folder(tmp_path: Path) -> None:
+    """Two workers at once: every cell is run by exactly one of them."""
+    open_sweep(tmp_path, sweep())
+    words = [sys.executable, "-m", "magneto.analysis.sweep.workers", str(tmp_path)]
+    workers = [subprocess.Popen(words) for _ in range(2)]
+    assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
+    for cell in sweep().cells():
+        run = tmp_path / "cells" / cell.name
+        assert is_done(tmp_path, cell)
+        assert len(json.loads((run / "environment.json").read_text())) == 1, "it was run twice"
+
+
+def test_compare_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([*command(tmp_path / "grid"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["complete"] and found["learning_rates"] == [1e-3, 1e-2]
+    assert {row["placement"] for row in found["summary"]} == {"pre", "sub"}
+    page = tmp_path / "grid" / "report.html"
+    assert found["report"] == str(page) and str(tmp_path) not in page.read_text()
+    page.unlink()
+    monkeypatch.setattr("subprocess.Popen", None)  # nothing is left to run
+    assert main(command(tmp_path / "grid")) == 0
+    said = capsys.readouterr().out
+    assert "Pre-LN" in said and str(page) in said and page.is_file()
+    comparison = json.loads((tmp_path / "grid" / "comparison.json").read_text())
+    assert len(comparison["cells"]) == 4 and comparison["cells"][0]["curve"]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--lrs", "fast"], "--lrs takes numbers"),
+        (["--placements", "pre,subln"], "did you mean 'sub'"),
+        (["--grid", "model.layers"], "--grid takes FIELD=A,B"),
+        (["--grid", "model.lyers=1,2"], "did you mean model.layers"),
+    ],
+)
+def test_mistakes(words: list[str], answer: str, tmp_path: Path, capsys) -> None:
+    code = main(["compare", "image-classification/tiny", "--out", str(tmp_path / "x"), *words])
+    lines = capsys.readouterr().err.splitlines()
+    assert code == 2 and len(lines) == 1 and answer in lines[0]
+
+
+def test_cluster_runs_the_same_cells(tmp_path: Path, capsys) -> None:
+    pytest.importorskip("submitit")
+    words = [*command(tmp_path / "grid", "--json"), "--cluster", "local"]
+    assert main([*words, "--jobs", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["complete"]
+
+
+def test_names_of_cells_are_safe() -> None:
+    assert "/" not in Cell({"data.source": "a/b"}).name

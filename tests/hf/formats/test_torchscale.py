@@ -1,0 +1,245 @@
+"""torchscale's state dicts: names and shapes as its modules make them, parity where it is there."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+transformers = pytest.importorskip("transformers")
+
+from magneto.hf.formats.torchscale import load_torchscale, to_torchscale  # noqa: E402
+from magneto.language.config import LanguageModelConfig, TextEncoderConfig  # noqa: E402
+from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.language.text_encoder import TextEncoder  # noqa: E402
+from magneto.translation.config import TranslationConfig  # noqa: E402
+from magneto.translation.model import TranslationModel  # noqa: E402
+
+WIDTH, INNER, WORDS, ROWS = 32, 48, 97, 40
+SHAPES = {
+    "self_attn.q_proj": (WIDTH, WIDTH), "self_attn.k_proj": (WIDTH, WIDTH),
+    "self_attn.v_proj": (WIDTH, WIDTH), "self_attn.out_proj": (WIDTH, WIDTH),
+    "self_attn_layer_norm": (WIDTH,), "ffn.fc1": (INNER, WIDTH), "ffn.fc2": (WIDTH, INNER),
+    "final_layer_norm": (WIDTH,),
+}  # fmt: skip
+INNER_NORMS = {"self_attn.inner_attn_ln": (WIDTH,), "ffn.ffn_layernorm": (INNER,)}
+CROSS = {f"encoder_attn.{part}_proj": (WIDTH, WIDTH) for part in ("q", "k", "v", "out")} | {
+    "encoder_attn_layer_norm": (WIDTH,)
+}
+
+
+def stack(layers: int, inner: bool, final: bool, cross: bool = False) -> dict[str, Tensor]:
+    """A state dict of one stack, as torchscale names and shapes it, with numbers of its own."""
+    torch.manual_seed(layers)
+    shapes = SHAPES | (INNER_NORMS if inner else {}) | (CROSS if cross else {})
+    state = {}
+    for layer in range(layers):
+        for name, shape in shapes.items():
+            state[f"layers.{layer}.{name}.weight"] = torch.randn(shape)
+            state[f"layers.{layer}.{name}.bias"] = torch.randn(shape[0])
+    state["embed_positions.weight"] = torch.randn(ROWS + 2, WIDTH)
+    state["embed_positions.weight"][:2] = 0  # never read: fairseq's positions begin at 2
+    if final:
+        state |= {"layer_norm.weight": torch.randn(WIDTH), "layer_norm.bias": torch.randn(WIDTH)}
+    return state
+
+
+def decoder(inner: bool, final: bool, tied: bool = True) -> dict[str, Tensor]:
+    state = stack(3, inner, final)
+    table = torch.randn(WORDS, WIDTH)
+    state["embed_tokens.weight"] = table
+    state["output_projection.weight"] = table if tied else torch.randn(WORDS, WIDTH)
+    return state
+
+
+def args(name: str, *stacks: str) -> dict[str, Any]:
+    made: dict[str, Any] = {f"{stack}_attention_heads": 4 for stack in stacks}
+    return made | {"deepnorm": name == "deepnorm", "subln": name == "sub"}
+
+
+# Whether there are norms inside the sublayers, and one on top.
+NORMS = {
+    "sub": (True, True), "pre": (False, True), "post": (False, False), "deepnorm": (False, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("placement", NORMS)
+def test_a_decoder_there_and_back_is_bit_equal(placement: str, tied: bool) -> None:
+    state = decoder(*NORMS[placement], tied)
+    ours = load_torchscale(state, args(placement, "decoder"))
+    assert isinstance(ours, LanguageModel)
+    assert ours.config.placement == placement and ours.config.tie_embeddings == tied
+    back, made = to_torchscale(ours)
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
+    assert made["decoder_normalize_before"] == (placement in ("sub", "pre"))
+    assert (made["deepnorm"], made["subln"]) == (placement == "deepnorm", placement == "sub")
+    wrapped = {f"decoder.{name}": tensor for name, tensor in state.items()}
+    wrapped["decoder.version"] = torch.tensor([3.0])
+    again = load_torchscale(wrapped, args(placement, "decoder"))
+    assert torch.equal(again(torch.arange(5)[None]), ours(torch.arange(5)[None]))
+
+
+@pytest.mark.parametrize("placement", NORMS)
+def test_an_encoder_decoder_there_and_back_is_bit_equal(placement: str) -> None:
+    table = torch.randn(WORDS, WIDTH)
+    state = {f"encoder.{n}": t for n, t in stack(2, *NORMS[placement]).items()}
+    state |= {f"decoder.{n}": t for n, t in stack(3, *NORMS[placement], cross=True).items()}
+    names = ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")
+    state |= {f"{name}.weight": table for name in names}
+    given = args(placement, "encoder", "decoder") | {"no_scale_embedding": False}
+    ours = load_torchscale(state, given)
+    assert isinstance(ours, TranslationModel) and ours.config.embedding_scale == "sqrt_width"
+    back, made = to_torchscale(ours)
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
+    assert made["encoder_layers"] == 2 and made["decoder_layers"] == 3
+    other = state | {"decoder.output_projection.weight": torch.randn(WORDS, WIDTH)}
+    with pytest.raises(ValueError, match="tables of their own"):
+        load_torchscale(other, given)
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_an_encoder_there_and_back_is_bit_equal(relative: bool) -> None:
+    state = stack(2, True, True)
+    state["embed_tokens.weight"] = torch.randn(WORDS, WIDTH)
+    given = args("sub", "encoder")
+    if relative:
+        del state["embed_positions.weight"]
+        state["relative_position.relative_attention_bias.weight"] = torch.randn(32, 4)
+        given |= {"rel_pos_buckets": 32, "max_rel_pos": 128}
+    ours = load_torchscale(state, given)
+    assert isinstance(ours, TextEncoder)
+    back, _ = to_torchscale(ours)
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
+
+
+@pytest.mark.parametrize("placement", ["sub", "deepnorm", "pre", "post"])
+def test_ours_there_and_back_computes_the_same(placement: str) -> None:
+    torch.manual_seed(0)
+    values = {
+        "width": WIDTH, "heads": 4, "ffn_width": INNER, "vocab_size": WORDS, "positions": "learned",
+        "max_length": ROWS, "placement": placement, "dropout": 0.1, "activation": "relu",
+    }  # fmt: skip
+    ids = torch.arange(6).view(2, 3)
+    models = [
+        LanguageModel(LanguageModelConfig(layers=3, **values)),
+        TextEncoder(TextEncoderConfig(layers=3, **values)),
+        TranslationModel(TranslationConfig(encoder_layers=2, decoder_layers=3, **values)),
+    ]
+    for model in models:
+        again = load_torchscale(*to_torchscale(model.eval()))
+        assert again.config.dropout == 0.1
+        given = (ids, ids) if isinstance(model, TranslationModel) else (ids,)
+        assert torch.equal(again(*given), model(*given))
+
+
+def test_what_torchscale_built_wrongly_is_refused() -> None:
+    with pytest.raises(ValueError, match="Pre-LN with DeepNorm's alpha"):
+        load_torchscale(decoder(False, True), args("deepnorm", "decoder"))
+    with pytest.raises(ValueError, match="none on top: torchscale built it Post-LN"):
+        load_torchscale(decoder(True, False), args("sub", "decoder"))
+    state = decoder(True, True)
+    del state["embed_positions.weight"]
+    state["self_attn_relative_position.relative_attention_bias.weight"] = torch.randn(32, 4)
+    with pytest.raises(ValueError, match="counterpart only in an encoder"):
+        load_torchscale(state, args("sub", "decoder"))
+
+
+def test_what_is_missing_or_unknown_is_named() -> None:
+    state = decoder(True, True)
+    with pytest.raises(ValueError, match="give encoder_attention_heads or decoder"):
+        load_torchscale(state, {})
+    with pytest.raises(ValueError, match="multiway=True has no counterpart"):
+        load_torchscale(state, args("sub", "decoder") | {"multiway": True})
+    with pytest.raises(ValueError, match=r"no place here for the tensor 'decoder\.extra'"):
+        load_torchscale(state | {"extra": torch.ones(1)}, args("sub", "decoder"))
+    with pytest.raises(ValueError, match="no activation 'tanh'"):
+        load_torchscale(state, args("sub", "decoder") | {"activation_fn": "tanh"})
+    with pytest.raises(ValueError, match="is no torchscale model"):
+        load_torchscale({"weight": torch.ones(1)}, args("sub", "encoder"))
+    with pytest.raises(ValueError, match="only models with embeddings"):
+        load_torchscale(stack(2, True, True), args("sub", "encoder"))
+    rotary = LanguageModelConfig(
+        width=32, layers=1, heads=4, ffn_width=48, vocab_size=9, positions="rotary"
+    )
+    with pytest.raises(ValueError, match="cannot hold this model: positions is 'rotary' here"):
+        to_torchscale(LanguageModel(rotary))
+    with pytest.raises(ValueError, match="no counterpart of a Linear"):
+        to_torchscale(nn.Linear(1, 1))
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model.eval()
+
+
+@pytest.mark.parametrize("positions", ["learned", "relative"])
+@pytest.mark.parametrize("placement", NORMS)
+def test_parity_with_torchscale(placement: str, positions: str) -> None:
+    """Runs where torchscale can be imported: it pins old versions of what it needs."""
+    pytest.importorskip("torchscale.architecture.encoder")
+    from torchscale.architecture import config as configs
+    from torchscale.architecture.decoder import Decoder
+    from torchscale.architecture.encoder import Encoder
+    from torchscale.component.embedding import PositionalEmbedding
+
+    before = placement in ("sub", "pre")
+    values = {"deepnorm": placement == "deepnorm", "subln": placement == "sub"}
+    values |= {"vocab_size": WORDS, "no_scale_embedding": False}
+    ids = torch.randint(2, WORDS, (2, 11))
+    for side, made, config in (
+        ("encoder", Encoder, configs.EncoderConfig),
+        ("decoder", Decoder, configs.DecoderConfig),
+    ):
+        if positions == "relative" and side == "decoder":
+            continue
+        sizes = {
+            f"{side}_embed_dim": WIDTH, f"{side}_attention_heads": 4, f"{side}_layers": 3,
+            f"{side}_ffn_embed_dim": INNER, f"{side}_normalize_before": before,
+        } | values  # fmt: skip
+        sizes |= {"rel_pos_buckets": 32, "max_rel_pos": 128} if positions == "relative" else {}
+        table = nn.Embedding(WORDS, WIDTH)
+        places = PositionalEmbedding(ROWS + 2, WIDTH) if positions == "learned" else None
+        theirs = shaken(made(config(**sizes), embed_tokens=table, embed_positions=places))
+        ours = load_torchscale(theirs.state_dict(), sizes)
+        with torch.no_grad():
+            expected = theirs(ids, features_only=side == "encoder")
+            expected = expected["encoder_out"] if side == "encoder" else expected[0]
+            difference = (expected - ours(ids)).abs().max().item()
+        print(f"torchscale {side}, {placement}, {positions}: largest difference {difference:.2e}")
+        assert difference <= 1e-5
+
+
+@pytest.mark.parametrize("placement", NORMS)
+def test_parity_with_torchscale_encoder_decoder(placement: str) -> None:
+    pytest.importorskip("torchscale.architecture.encoder_decoder")
+    from torchscale.architecture import config as configs
+    from torchscale.architecture.encoder_decoder import EncoderDecoder
+    from torchscale.component.embedding import PositionalEmbedding
+
+    values: dict[str, Any] = {"deepnorm": placement == "deepnorm", "subln": placement == "sub"}
+    for side, layers in (("encoder", 2), ("decoder", 3)):
+        values |= {
+            f"{side}_embed_dim": WIDTH, f"{side}_attention_heads": 4, f"{side}_layers": layers,
+            f"{side}_ffn_embed_dim": INNER,
+            f"{side}_normalize_before": placement in ("sub", "pre"),
+        }  # fmt: skip
+    table = nn.Embedding(WORDS, WIDTH)
+    output = nn.Linear(WIDTH, WORDS, bias=False)
+    output.weight = table.weight
+    places = [PositionalEmbedding(ROWS + 2, WIDTH) for _ in range(2)]
+    config = configs.EncoderDecoderConfig(vocab_size=WORDS, **values)
+    theirs = EncoderDecoder(config, table, places[0], table, places[1], output)
+    shaken(theirs)
+    ours = load_torchscale(theirs.state_dict(), values)
+    source, target = torch.randint(2, WORDS, (2, 11)), torch.randint(2, WORDS, (2, 7))
+    with torch.no_grad():
+        difference = (theirs(source, target)[0] - ours(source, target)).abs().max().item()
+    print(f"torchscale encoder-decoder, {placement}: largest difference {difference:.2e}")
+    assert difference <= 1e-5

@@ -1,0 +1,196 @@
+"""Beam search: equal to transformers' own on the same weights, and to exhaustive scoring."""
+
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import hf  # noqa: E402
+from magneto.hf.beam_search import FairseqEnds  # noqa: E402
+from magneto.translation.config import TranslationConfig  # noqa: E402
+from magneto.translation.model import TranslationModel  # noqa: E402
+
+END, PAD = 0, 1
+SIZES = {
+    "vocab_size": 30, "bos_token_id": END, "eos_token_id": END, "pad_token_id": PAD,
+    "decoder_start_token_id": PAD, "forced_eos_token_id": None, "d_model": 32,
+    "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
+    "max_position_embeddings": 40,
+}  # fmt: skip
+KINDS = {"Marian": "MarianMTModel", "Bart": "BartForConditionalGeneration"}
+
+
+def configuration(kind: str, **changes: Any) -> Any:
+    values = {**SIZES, "scale_embedding": True, "dropout": 0.0, **changes}
+    return getattr(transformers, f"{kind}Config")(**values)
+
+
+def other(kind: str, **changes: Any) -> Any:
+    """A model of transformers with random weights."""
+    torch.manual_seed(3)
+    model = getattr(transformers, KINDS[kind])(configuration(kind, **changes)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+@cache
+def taught(kind: str) -> Any:
+    """One that has begun to learn: a token is followed by one of the next three, or by the end."""
+    torch.manual_seed(4)
+    model = getattr(transformers, KINDS[kind])(configuration(kind))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    random = torch.Generator().manual_seed(5)
+    for _ in range(80):
+        steps = torch.multinomial(torch.tensor([0.6, 0.3, 0.1]), 16 * 12, True, generator=random)
+        source = torch.randint(2, 30, (16, 5), generator=random)
+        labels = 2 + (source[:, :1] + (steps.view(16, 12) + 1).cumsum(1)) % 28
+        ends = torch.rand((16, 12), generator=random) < 0.15
+        labels = labels.masked_fill(ends, END)
+        labels = labels.masked_fill(ends.cumsum(1) - ends.long() > 0, -100)
+        loss = model(source, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+def converted(theirs: Any) -> "hf.MagnetoForSeq2SeqLM":
+    core: Any = hf.load(theirs)
+    names = ("pad_token_id", "decoder_start_token_id")
+    values = {name: getattr(theirs.config, name) for name in names}
+    return hf.MagnetoForSeq2SeqLM(hf.MagnetoSeq2SeqConfig.of(core.config, END, **values), core)
+
+
+def sentences(count: int, vocabulary: int = 30, seed: int = 1000) -> list[list[int]]:
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, 24, (count,), generator=random).tolist()
+    draw = (torch.randint(2, vocabulary, (length,), generator=random) for length in lengths)
+    return [[*tokens.tolist(), END] for tokens in draw]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("beams", [1, 5])
+def test_every_hypothesis_is_that_of_transformers_own_model(kind: str, beams: int) -> None:
+    theirs = taught(kind)
+    ours = converted(theirs)
+    sources = sentences(12)
+    how = hf.BeamSearch(beams=beams, count=beams, longest=20, batch_size=5)
+    found = hf.Translator(ours, how).search(sources)
+    assert found == hf.Translator(theirs, how).search(sources)
+    lengths = {len(tokens) for some in found for tokens in some}
+    assert len(lengths) >= 5, "the model ends everywhere alike: nothing is tested"
+    assert all(len(set(map(tuple, some))) == beams for some in found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("early", [True, False, "never"])
+def test_plain_generate_gives_the_same_tokens_and_scores(kind: str, early: bool | str) -> None:
+    theirs = taught(kind)
+    ours: Any = converted(theirs)
+    tokens = torch.tensor([s[:2] + s[-1:] for s in sentences(6)])
+    settings: dict[str, Any] = {
+        "num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 12, "early_stopping": early,
+        "length_penalty": 0.6, "output_scores": True, "return_dict_in_generate": True,
+    }  # fmt: skip
+    a, b = theirs.generate(tokens, **settings), ours.generate(tokens, **settings)
+    assert torch.equal(a.sequences, b.sequences)
+    torch.testing.assert_close(a.sequences_scores, b.sequences_scores, atol=1e-5, rtol=0)
+
+
+def exhaustive(model: Any, source: list[int], longest: int, power: float) -> list[Any]:
+    """Score every translation of at most so many tokens, one by one; best first."""
+    core, made = model.core, []
+    letters = [t for t in range(core.config.vocab_size) if t not in (END, PAD)]
+    for length in range(1, longest + 1):
+        for body in product(letters, repeat=length):
+            written = [PAD, *body]
+            logits = core(torch.tensor([source]), torch.tensor([written]))[0]
+            steps = logits.log_softmax(-1)[range(length + 1), [*body, END]]
+            made.append((steps.sum().item() / (length + 1) ** power, list(body)))
+    return sorted(made, reverse=True)
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
+@torch.no_grad()
+def test_a_beam_that_holds_everything_ranks_as_exhaustive_scoring_does(power: float) -> None:
+    """The length counts the end; at the limit, too, the end is written and paid for."""
+    model = converted(other("Marian", vocab_size=6))
+    source = [3, 4, 2, END]
+    expected = exhaustive(model, source, 3, power)
+    everything = len(expected)
+    assert everything == 4 + 16 + 64
+    how = hf.BeamSearch(beams=everything, count=everything, length_penalty=power, longest=3)
+    translator = hf.Translator(model, how)
+    found = translator.search([source])
+    assert found[0] == [body for _, body in expected]
+    scores = translator.score([source], found)
+    assert scores[0] == pytest.approx([score for score, _ in expected], abs=1e-5)
+    assert len({len(body) for body in found[0][:20]}) > 1
+
+
+def test_transformers_alone_pays_nothing_for_the_end_at_the_limit() -> None:
+    """Why `FairseqEnds` is needed."""
+    model: Any = converted(taught("Marian"))
+    source = torch.tensor([[5, 6, 7, END]])
+    plain = {"num_beams": 3, "max_new_tokens": 3, "early_stopping": True}
+    scored = {"output_scores": True, "return_dict_in_generate": True}
+    broken = model.generate(source, **plain, **scored)
+    assert END not in broken.sequences[0, 1:]
+    ends = transformers.LogitsProcessorList([FairseqEnds(END, PAD, 2)])
+    whole = model.generate(source, **plain, **scored, logits_processor=ends)
+    assert whole.sequences[0, -1] == END and len(whole.sequences[0]) <= 4
+    translator = hf.Translator(model, hf.BeamSearch(beams=3, longest=2))
+    expected = translator.score([source[0].tolist()], [[whole.sequences[0, 1:-1].tolist()]])
+    assert whole.sequences_scores[0].item() == pytest.approx(expected[0][0], abs=1e-5)
+
+
+def test_batches_change_nothing_and_order_is_kept() -> None:
+    model = converted(taught("Marian"))
+    sources = sentences(9)
+    done: list[int] = []
+    alone = hf.Translator(model, hf.BeamSearch(longest=15, batch_size=1)).search(sources)
+    together = hf.Translator(model, hf.BeamSearch(longest=15, batch_size=4))
+    assert together.search(sources, done.append) == alone
+    assert done == [4, 8, 9]
+    assert together.search(sources[::-1]) == alone[::-1]
+    assert together.search([]) == []
+
+
+def test_keys_and_values_of_the_source_are_computed_once() -> None:
+    model = converted(taught("Marian"))
+    calls: list[int] = []
+    for layer in model.core.transformer.decoder.layers:
+        attention = layer.cross_attention.attention  # type: ignore[union-attr]
+        attention.k_proj.register_forward_hook(lambda *_: calls.append(1))  # type: ignore[union-attr]
+    found = hf.Translator(model, hf.BeamSearch(longest=15)).search(sentences(3))
+    assert max(len(some[0]) for some in found) > 2
+    assert len(calls) == SIZES["decoder_layers"]
+
+
+@pytest.mark.parametrize("placement", ["sub", "post"])
+def test_a_model_of_ours(placement: str) -> None:
+    torch.manual_seed(0)
+    config = TranslationConfig(
+        width=32, encoder_layers=2, decoder_layers=2, heads=4, ffn_width=48, vocab_size=50,
+        positions="sinusoidal", placement=placement,
+    )  # fmt: skip
+    model = TranslationModel(config).eval()
+    translator = hf.Translator.of(model, END, hf.BeamSearch(count=5, longest=6))
+    sources = sentences(4, 50)
+    found = translator.search(sources)
+    scores = translator.score(sources, found)
+    assert all(row == sorted(row, reverse=True) for row in scores)
+    assert all(1 <= len(tokens) <= 6 and END not in tokens for row in found for tokens in row)
+
+
+def test_settings_that_make_no_sense_are_named_at_once() -> None:
+    with pytest.raises(ValueError, match=r"longest must be at least 1, not 0; .*3 beams has no 4"):
+        hf.BeamSearch(beams=3, count=4, longest=0)

@@ -1,0 +1,109 @@
+"""The classifier reads its first feature, not its padding; pre-trained encoders fit or say why."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import save_file
+
+from magneto.language.classification.config import TextClassifierConfig
+from magneto.language.classification.model import TextClassifier
+from magneto.language.config import MaskedLanguageModelConfig
+from magneto.language.masked_language import MaskedLanguageModel
+from magneto.language.pretrained import check_pretrained, load_pretrained, pretrained_run
+
+SIZES = {
+    "width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "vocab_size": 50, "positions": "rotary",
+}  # fmt: skip
+
+
+def classifier(**changes) -> TextClassifier:
+    torch.manual_seed(0)
+    return TextClassifier(TextClassifierConfig(**{**SIZES, "classes": 3, **changes})).eval()
+
+
+def test_the_first_loss_is_near_ln_classes() -> None:
+    logits = classifier()(torch.randint(0, 50, (64, 9)))
+    loss = torch.nn.functional.cross_entropy(logits, torch.randint(0, 3, (64,)))
+    assert logits.shape == (64, 3) and loss.item() == pytest.approx(math.log(3), abs=0.05)
+
+
+def test_padding_changes_nothing() -> None:
+    model = classifier(token_types=2)
+    tokens = torch.randint(0, 50, (2, 6))
+    types = torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    mask[:, 6:] = False
+    padded = torch.cat([tokens, torch.full((2, 3), 7)], dim=1)
+    longer = torch.cat([types, torch.zeros(2, 3, dtype=torch.long)], dim=1)
+    alone = model(tokens, None, types)
+    assert torch.allclose(model(padded, mask, longer), alone, atol=1e-5)
+    assert not torch.allclose(model(tokens, None, torch.zeros_like(types)), alone, atol=1e-4)
+
+
+def test_the_head_drops_out_in_training_only() -> None:
+    model = classifier(head_dropout=0.5)
+    tokens = torch.randint(0, 50, (2, 6))
+    assert torch.equal(model(tokens), model(tokens))
+    model.train()
+    assert not torch.equal(model(tokens), model(tokens))
+
+
+@pytest.mark.parametrize("wrong", [{"classes": 0}, {"head_dropout": 1.0}])
+def test_impossible_values(wrong: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        TextClassifierConfig(**wrong)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A masked language model's run, as far as its weights go."""
+    torch.manual_seed(1)
+    model = MaskedLanguageModel(MaskedLanguageModelConfig(**SIZES))
+    run = tmp_path / "mlm-sub"
+    (run / "final").mkdir(parents=True)
+    tensors = {k: v for k, v in model.state_dict().items() if k != "head.vocabulary.weight"}
+    save_file(tensors, run / "final" / "model.safetensors")
+    shape = {**SIZES, "placement": "sub", "dropout": 0.3, "tie_embeddings": True}
+    (run / "recipe.yaml").write_text(yaml.safe_dump({"task": "masked-lm", "model": shape}))
+    return run
+
+
+def test_an_encoder_is_taken_over_whole(run: Path) -> None:
+    config = TextClassifierConfig(
+        **SIZES, classes=3, pretrained=str(run.parent / "mlm-{placement}")
+    )
+    assert pretrained_run(config) == run
+    check_pretrained(config)  # another dropout is no other shape
+    model = TextClassifier(config)
+    before = model.text_encoder.embedding.table.weight.clone()
+    load_pretrained(model.text_encoder, run)
+    torch.manual_seed(1)
+    origin = MaskedLanguageModel(MaskedLanguageModelConfig(**SIZES)).text_encoder
+    for name, tensor in origin.state_dict().items():
+        assert torch.equal(model.text_encoder.state_dict()[name], tensor), name
+    assert not torch.equal(before, model.text_encoder.embedding.table.weight)
+
+
+def test_another_shape_names_the_options_that_fit(run: Path) -> None:
+    wrong = {**SIZES, "layers": 3, "positions": "learned"}
+    config = TextClassifierConfig(**wrong, placement="pre", pretrained=str(run))
+    with pytest.raises(
+        ValueError, match=r"give --model\.layers 2 --model\.placement sub --model\.p"
+    ):
+        check_pretrained(config)
+    with pytest.raises(ValueError, match=r"another encoder: encoder\.layers"):
+        load_pretrained(TextClassifier(TextClassifierConfig(**wrong, classes=2)).text_encoder, run)
+
+
+def test_runs_that_are_not_there_or_hold_no_encoder(run: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"did you mean .*mlm-sub"):
+        check_pretrained(TextClassifierConfig(**SIZES, pretrained=str(run.parent / "mlm-sib")))
+    save_file({"head.weight": torch.zeros(2)}, run / "final" / "model.safetensors")
+    with pytest.raises(ValueError, match="no text encoder: give a masked-lm run"):
+        load_pretrained(classifier().text_encoder, run)
+    (run / "final" / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="no weights in"):
+        check_pretrained(TextClassifierConfig(**SIZES, pretrained=str(run)))

@@ -1,0 +1,216 @@
+"""Text classification learns, begins with other runs, and is measured on other data."""
+
+import json
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from magneto.cli import main
+from magneto.language.classification.baselines import label_baselines
+from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
+from magneto.language.classification.data import label_values
+from magneto.language.classification.glue import GLUE
+from magneto.language.classification.scores import class_scores
+from magneto.language.classification.task import TextClassification
+from magneto.language.config import TextEncoderConfig
+from magneto.language.pretrained import FREE
+from magneto.progress import Reporter
+from magneto.recipe import load_recipe
+from magneto.training.loop import train
+
+SIZES = {
+    "width": 32, "layers": 2, "heads": 4, "ffn_width": 64, "positions": "rotary",
+    "embedding_scale": "none", "head_dropout": 0.0,
+}  # fmt: skip
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+
+
+def write_pairs(path: Path, count: int = 600, seed: int = 0) -> Path:
+    """Pairs of words of a or b alone: the same letter? And how many has the first?"""
+    random = np.random.default_rng(seed)
+    lines = []
+    for _ in range(count):
+        first, second = ("ab"[i] for i in random.integers(0, 2, 2))
+        length = int(random.integers(1, 6))
+        same = "same" if first == second else "other"
+        lines.append(f"{first * length}\t{second * int(random.integers(1, 6))}\t{same}\t{length}")
+    path.write_text("one\ttwo\tanswer\tletters\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def pairs(path: Path, model: dict | None = None, **data) -> TextClassification:
+    values = {
+        "text_column": "one", "pair_column": "two", "label_column": "answer", "tokenizer": "bytes",
+        "length": 24, **data,
+    }  # fmt: skip
+    config = ClassificationDataConfig(source=str(path), **values)
+    return TextClassification(TextClassifierConfig(**{**SIZES, **(model or {})}), config, 1)
+
+
+def learn(task: TextClassification, steps: int) -> dict[str, float]:
+    torch.manual_seed(0)
+    model = task.build_model()
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
+    stream = task.train_stream(32, 1)
+    for _ in range(steps):
+        loss = task.loss(model, stream.next(1, [0])[0])
+        optimizer.zero_grad()
+        (loss.total / loss.count).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        return task.evaluate(model, CPU)
+
+
+@pytest.mark.parametrize("token_types", [0, 2])
+def test_pairs_are_learnt(token_types: int, tmp_path: Path) -> None:
+    task = pairs(write_pairs(tmp_path / "rows.tsv"), {"token_types": token_types})
+    assert task.primary_metric == "accuracy" and task.examples() == len(task.train.tokens)
+    metrics = learn(task, 80)
+    assert set(metrics) == {"loss", "accuracy", "f1", "matthews"}
+    assert metrics["accuracy"] > 0.9 and metrics["loss"] < 0.4
+
+
+def test_numbers_are_learnt(tmp_path: Path) -> None:
+    write_pairs(tmp_path / "train.tsv")
+    write_pairs(tmp_path / "dev.tsv", 100, seed=1)
+    task = pairs(tmp_path, label_column="letters", target="number")
+    assert task.primary_metric == "pearson"
+    metrics = learn(task, 160)
+    assert metrics["pearson"] > 0.9 and metrics["spearman"] > 0.9 and metrics["loss"] < 0.4
+
+
+def test_evaluation_does_not_depend_on_batches(tmp_path: Path) -> None:
+    task = pairs(write_pairs(tmp_path / "rows.tsv"), validation_fraction=0.5)
+    torch.manual_seed(0)
+    model = task.build_model().eval()
+    held = task.validation[""]
+    with torch.no_grad():
+        whole = task.evaluate(model, CPU)
+        losses = [
+            task.loss(model, task._batch(held, np.array([n]))).total.item()
+            for n in range(len(held.tokens))
+        ]
+        limited = task.evaluate(model, CPU, limit=1)
+    assert whole["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert limited["loss"] == pytest.approx(np.mean(losses[:64]), rel=1e-5)
+
+
+def test_the_second_validation_set_has_its_name(tmp_path: Path) -> None:
+    for name in ("train", "dev_matched", "dev_mismatched"):
+        write_pairs(tmp_path / f"{name}.tsv", 20)
+    task = pairs(tmp_path)
+    with torch.no_grad():
+        metrics = task.evaluate(task.build_model().eval(), CPU)
+    assert {"accuracy", "accuracy_mismatched", "loss_mismatched"} <= set(metrics)
+
+
+@pytest.mark.parametrize(
+    ("model", "match"),
+    [
+        ({"classes": 3}, "2 classes, the model 3"),
+        ({"positions": "learned", "max_length": 8}, r"data\.length \(24\) is above"),
+        ({"pretrained": "nowhere"}, "no run in nowhere"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused(model: dict, match: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=match):
+        pairs(write_pairs(tmp_path / "rows.tsv"), model).prepare()
+
+
+SMALL = [
+    "--model.width", "32", "--model.layers", "2", "--model.heads", "4", "--model.ffn_width", "64",
+    "--training.batch_size", "8", "--training.tensorboard", "false", "--training.device", "cpu",
+    "--training.warmup_steps", "2", "--training.evaluate_every", "0",
+]  # fmt: skip
+
+
+def test_from_masked_language_model_to_scores_on_other_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """The whole way by the command line; the second run outlives the first."""
+    pytest.importorskip("tokenizers")
+    text = "\n\n".join(f"A paragraph about number {i}. " * 40 for i in range(60))
+    (tmp_path / "text.txt").write_text(text)
+    write_pairs(tmp_path / "rows.tsv")
+    first, second = tmp_path / "mlm-pre", tmp_path / "second"
+    shape = [*SMALL, "--model.placement", "pre"]
+    pretrain = [
+        "train", "masked-lm/tiny", *shape, "--data", str(tmp_path / "text.txt"),
+        "--data.vocab_size", "300", "--data.max_length", "16", "--training.steps", "2",
+        "--out", str(first),
+    ]  # fmt: skip
+    assert main(pretrain) == 0
+    columns = ["--data.text_column", "one", "--data.pair_column", "two"]
+    tune = [
+        "train", "text-classification/tiny", *shape, "--data", str(tmp_path / "rows.tsv"), *columns,
+        "--data.label_column", "answer", "--training.steps", "3", "--model.rotary_base", "100",
+        "--model.pretrained", str(tmp_path / "mlm-{placement}"), "--out", str(second),
+    ]  # fmt: skip
+    assert main([*tune, "--model.layers", "3"]) == 2
+    assert "give --model.layers 2" in capsys.readouterr().err
+    assert main(tune) == 0
+    assert (second / "tokenizer/tokenizer.json").read_bytes() == (
+        first / "tokenizer/tokenizer.json"
+    ).read_bytes()
+    first.rename(tmp_path / "gone")
+    (tmp_path / "other.csv").write_text("one,two,answer\nab,ac,same\nab,cc,other\n")
+    (tmp_path / "rows.tsv").rename(tmp_path / "moved.tsv")
+    capsys.readouterr()
+    assert main(["evaluate", str(second), "--data", str(tmp_path / "other.csv"), "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["accuracy"] in (0.0, 0.5, 1.0)
+    (tmp_path / "other.csv").write_text("one,two,answer\nab,ac,maybe\n")
+    assert main(["evaluate", str(second), "--data", str(tmp_path / "other.csv")]) == 2
+    assert "labels ('maybe') that are not among other, same" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_tiny_beats_its_baselines_within_a_minute(tmp_path: Path) -> None:
+    """By 10 points and more, in three quarters of its steps."""
+    recipe = load_recipe("text-classification/tiny", {
+        "training.steps": 600, "training.tensorboard": False, "training.evaluate_every": 0,
+        "training.save_every": 0,
+    })  # fmt: skip
+    task = recipe.build_task()
+    assert isinstance(task, TextClassification)
+    texts = task.texts
+    known = label_values(texts.validation[""], texts.labels)
+    answers = label_baselines(texts.train, texts.validation[""], texts.labels)
+    best = max(class_scores(given, known, 2)["accuracy"] for given in answers.values())
+    started = time.process_time()
+    result = train(task, recipe.training, tmp_path / "run", seed=1, report=Reporter(quiet=True))
+    spent = time.process_time() - started
+    assert result.metrics["accuracy"] > best + 0.1
+    assert spent < 120, f"{spent:.0f} seconds of processor time, for at most 60 on 2 cores"
+
+
+@pytest.mark.parametrize("name", ["small", *GLUE])
+def test_recipes_have_the_shape_of_what_they_begin_with(name: str) -> None:
+    origin = load_recipe("masked-lm/small" if name == "small" else "masked-lm/base").model
+    mine = load_recipe(f"text-classification/{name}").model
+    names = {field.name for field in fields(TextEncoderConfig)} - FREE
+    assert {n: getattr(mine, n) for n in names} == {n: getattr(origin, n) for n in names}
+
+
+def test_the_papers_grid_is_open() -> None:
+    """Its fields are fields; the numbers that it leaves fixed are in every recipe."""
+    for name in GLUE:
+        recipe = load_recipe(f"text-classification/{name}", {
+            "training.learning_rate": 4e-4, "training.warmup_ratio": 0.16,
+            "training.batch_size": 16, "training.epochs": 10, "seed": 3,
+        })  # fmt: skip
+        training = recipe.training
+        assert recipe.data.glue == name and recipe.data.source == f"hf:nyu-mll/glue:{name}"
+        assert (training.betas, training.weight_decay) == ((0.9, 0.98), 0.01)
+        assert training.clip_norm is None and recipe.model.dropout == 0.1

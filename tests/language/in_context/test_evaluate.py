@@ -1,0 +1,166 @@
+"""Questions after solved ones: what is drawn, what the model is fed, and that right is right."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe
+from magneto.language.config import LanguageModelConfig
+from magneto.language.in_context.evaluate import (
+    SuiteScore,
+    draw,
+    encode_items,
+    evaluate_suite,
+    join,
+)
+from magneto.language.in_context.files import Questions
+from magneto.language.in_context.suites import SUITES, Item
+from magneto.language.model import LanguageModel
+
+BYTES = ByteTokenizer()
+NAMES = ["Ann", "Bob", "Cy", "Dee", "Eve", "Flo", "Gus", "Hal"]
+
+
+def word_question(number: int) -> Item:
+    contexts = (f"{NAMES[number]} likes",) * 2
+    return Item(contexts, (" tea.", " coal, ash and soot."), number % 2)
+
+
+def suite(partial: bool = False, pool: list[Item] | None = None) -> Questions:
+    items = [word_question(n) for n in range(len(NAMES))]
+    name = "winogrande" if partial else "hellaswag"
+    return Questions(SUITES[name], items, pool, "questions", "pool")
+
+
+def model(**changes) -> LanguageModel:
+    torch.manual_seed(0)
+    values = {"width": 32, "heads": 4, "ffn_width": 64, "layers": 2, "vocab_size": 260, **changes}
+    return LanguageModel(LanguageModelConfig(**values, positions="rotary")).eval()
+
+
+def score(language_model: LanguageModel, num_fewshot: int = 0, **changes) -> SuiteScore:
+    given = {"questions": suite(), "seeds": (1, 2, 3), "length": 200, **changes}
+    return evaluate_suite(language_model, BYTES, num_fewshot=num_fewshot, **given)
+
+
+@pytest.fixture(scope="module")
+def taught() -> LanguageModel:
+    """A model that has learnt the solved questions by heart."""
+    made = model().train()
+    texts = BYTES.encode([word_question(n).solved for n in range(len(NAMES))])
+    longest = max(map(len, texts)) + 1
+    rows = [[BYTES.end, *text] + [-100] * (longest - 1 - len(text)) for text in texts]
+    tokens = torch.tensor(rows)
+    weights = list(made.parameters())
+    velocity = [torch.zeros_like(weight) for weight in weights]
+    for _ in range(100):
+        loss = made(tokens[:, :-1].clamp(min=0), targets=tokens[:, 1:])
+        gradients = torch.autograd.grad(loss.total / loss.count, weights)
+        with torch.no_grad():
+            for weight, speed, gradient in zip(weights, velocity, gradients, strict=True):
+                weight -= 0.1 * speed.mul_(0.9).add_(gradient)
+    return made.eval()
+
+
+def test_a_model_that_knows_the_answers_is_right(taught: LanguageModel) -> None:
+    found = score(taught)
+    assert found.by_sum.mean == 1.0
+    assert found.by_mean.mean == 1.0
+    assert (found.chance, found.items, found.seeds) == (0.5, 8, (1,))
+    swapped = [Item(i.contexts, i.endings, 1 - i.answer) for i in suite().items]
+    wrong = Questions(SUITES["hellaswag"], swapped, None, "", "")
+    assert score(taught, questions=wrong).by_sum.mean == 0.0
+
+
+def test_sum_prefers_the_short_option_and_mean_does_not() -> None:
+    """An untrained model finds every byte about as likely: the sum then counts bytes."""
+    found = score(model())
+    assert found.by_sum.mean == 0.5  # the short option is right for every other question
+    items = [Item(i.contexts, i.endings, 0) for i in suite().items]
+    short = Questions(SUITES["hellaswag"], items, None, "", "")
+    assert score(model(), questions=short).by_sum.mean == 1.0
+
+
+def test_the_papers_accuracy_is_by_sum_where_a_blank_is_filled(taught: LanguageModel) -> None:
+    found = score(model(), questions=suite(partial=True))
+    assert found.partial
+    assert found.main is found.by_sum
+    assert score(model()).main != found.main or score(model()).main.mean == found.main.mean
+    assert not score(taught).partial
+    assert score(taught).main == score(taught).by_mean
+
+
+def test_demonstrations_are_fed_and_counted(taught: LanguageModel) -> None:
+    found = score(taught, num_fewshot=2)
+    assert (found.demonstrations, found.cut, found.seeds) == (2.0, 0.0, (1, 2, 3))
+    assert len(found.by_sum.by_seed) == 3
+    assert score(taught, num_fewshot=2) == found
+    short = score(taught, num_fewshot=4, length=60)
+    assert 0 < short.demonstrations < 4
+    assert short.cut == 0
+    tiny = score(taught, num_fewshot=1, length=25)
+    assert tiny.cut == 1.0
+
+
+def test_not_enough_demonstrations() -> None:
+    with pytest.raises(ValueError, match="8 demonstrations asked for, but there are only 7"):
+        score(model(), num_fewshot=8)
+    assert (
+        score(model(), num_fewshot=1, questions=suite(pool=[word_question(0)])).demonstrations == 1
+    )
+
+
+def test_draws_depend_on_seed_and_question_alone() -> None:
+    for question in range(20):
+        drawn = draw(20, 4, 1, question, question)
+        assert len(set(drawn)) == 4
+        assert question not in drawn
+        assert all(0 <= number < 20 for number in drawn)
+        assert drawn == draw(20, 4, 1, question, question)
+    assert len({tuple(draw(20, 4, seed, 3, None)) for seed in range(10)}) == 10
+    everyone = {number for seed in range(200) for number in draw(20, 4, seed, 5, 5)}
+    assert everyone == set(range(20)) - {5}
+
+
+def test_what_the_model_is_fed() -> None:
+    item = Item(("Ann saw Bob", "Ann saw Eve"), (" run.", " run."), 0)
+    encoded = encode_items([item], BYTES)[0]
+    shown = BYTES.encode(["One.", "Two."])
+    texts, fitted, whole = join(encoded, shown, BYTES.end, 100)
+    expected = [256, *b"One.", 256, *b"Two.", 256, *b"Ann saw Bob run."]
+    assert texts.sequences[0] == expected
+    assert texts.scored == (5, 5)
+    assert (fitted, whole) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("length", "fitted", "whole", "begin"),
+    [
+        (26, 2, True, [256, *b"One.", 256, *b"Two.", 256]),
+        (25, 1, True, [256, *b"Two.", 256]),
+        (16, 0, True, [256]),
+        (15, 0, False, []),
+        (7, 0, False, []),
+        (3, 0, False, []),
+    ],
+)
+def test_what_does_not_fit(length: int, fitted: int, whole: bool, begin: list[int]) -> None:
+    item = Item(("Ann saw Bob", "Ann saw Eve"), (" run.", " run."), 0)
+    encoded = encode_items([item], BYTES)[0]
+    texts, *counts = join(encoded, BYTES.encode(["One.", "Two."]), BYTES.end, length)
+    assert counts == [fitted, whole]
+    # The last token is scored and not fed.
+    assert all(len(sequence) <= length + 1 for sequence in texts.sequences)
+    assert texts.sequences[0] == (begin + list(b"Ann saw Bob run."))[-length - 1 :]
+    assert texts.scored == (min(5, length),) * 2
+
+
+def test_a_token_across_the_border_is_scored(tmp_path: Path) -> None:
+    train_bpe(["ab cd. ab cd."] * 20, 300, tmp_path / "tokenizer.json")
+    tokenizer = load_tokenizer(tmp_path)
+    encoded = encode_items([Item(("x a", "x cd"), ("b.", "."), 0)], tokenizer)[0]
+    pieces = tokenizer.pieces()
+    assert [pieces[token] for token in encoded.sequences[0]] == ["x", " ab", "."]
+    assert [pieces[token] for token in tokenizer.encode(["x a"])[0]] == ["x", " ", "a"]
+    assert encoded.scored == (2, 1)

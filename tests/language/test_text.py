@@ -1,0 +1,261 @@
+"""From files to packed windows: what is odd is counted, work is done once, order resumes."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from magneto.data.batching import ShuffledExamples, StreamedWindows, cut_windows, window_batch
+from magneto.data.builtin import docstrings, is_prose
+from magneto.data.sources import Counts, read_documents
+from magneto.data.splits import held_out
+from magneto.data.tokenizer import ByteTokenizer
+from magneto.language.config import TextDataConfig
+from magneto.language.text import prepare_text, tokenised
+from magneto.progress import Reporter
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def silent(what: str, done: int, total: int | None) -> None:
+    pass
+
+
+def read(path: Path) -> tuple[list[str], Counts]:
+    counts = Counts()
+    return list(read_documents(str(path), "text", counts)), counts
+
+
+def corpus(folder: Path, documents: int = 60) -> Path:
+    lines = [json.dumps({"text": f"Document {i} says: " + f"{i} " * 30}) for i in range(documents)]
+    path = folder / "corpus.jsonl"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_plain_text_is_cut_at_blank_lines(tmp_path: Path) -> None:
+    paragraph = "word " * 500 + "\n\n"
+    (tmp_path / "a.txt").write_text(paragraph * 6)
+    documents, counts = read(tmp_path / "a.txt")
+    assert len(documents) == counts.documents == 3
+    assert "".join(documents).replace("\n", "") == (paragraph * 6).replace("\n", "")
+
+
+def test_folders_and_gz(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "b.txt").write_text("second")
+    with gzip.open(tmp_path / "a.txt.gz", "wt") as file:
+        file.write("first")
+    with gzip.open(tmp_path / "deep" / "c.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"text": "third"}) + "\n" + json.dumps({"text": "fourth"}))
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    (tmp_path / "README.md").write_text("about the others")
+    assert read(tmp_path)[0] == ["first", "second", "third", "fourth"]
+
+
+def test_what_is_odd_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"good\nbad \xff\xfe byte\n" + b"x" * (3 << 20) + b"\nend")
+    documents, counts = read(tmp_path / "a.txt")
+    assert counts.invalid_utf8 == 1 and counts.long_lines == 1
+    assert "".join(documents).count("x") == 3 << 20 and "�" in documents[0]
+    rows = [{"text": "one"}, {"text": "  "}, {"other": 1}, {"text": 5}]
+    text = "\n".join(map(json.dumps, rows)) + "\nnot json\n\n"
+    (tmp_path / "b.jsonl").write_text(text)
+    documents, counts = read(tmp_path / "b.jsonl")
+    assert documents == ["one"]
+    assert (counts.documents, counts.empty, counts.bad_records) == (1, 1, 3)
+    assert counts.describe() == ("1 documents (1 empty documents left out, 3 bad records left out)")
+
+
+def test_wrong_sources_say_what_is_right(tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("x")
+    with pytest.raises(FileNotFoundError, match=r"did you mean .*corpus\.txt"):
+        read(tmp_path / "corpsu.txt")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no file ends in"):
+        read(tmp_path / "empty")
+    with pytest.raises(ValueError, match="there is builtin:docstrings"):
+        read_documents_now("builtin:docstring")
+
+
+def read_documents_now(source: str) -> list[str]:
+    return list(read_documents(source, "text", Counts()))
+
+
+def test_local_hugging_face_folder(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    path = corpus(tmp_path, 5)
+    assert read_documents_now(f"hf:{path.parent}") == read(path)[0]
+
+
+def test_built_in_text() -> None:
+    documents = docstrings()
+    size = sum(map(len, documents))
+    assert 1_000_000 < size < 6_000_000
+    assert documents == docstrings()
+    assert not is_prose(">>> print(1)\n1") and not is_prose(
+        "    indented code\n    more of it here"
+    )
+    assert is_prose("Return the number of items in a container, or zero if there are none.")
+
+
+def test_tokenised_once_and_exactly(tmp_path: Path, cache: Path) -> None:
+    config = TextDataConfig(source=str(corpus(tmp_path)), tokenizer="bytes", length=32)
+    first = prepare_text(config, silent)
+    made = {path: path.stat().st_mtime_ns for path in cache.rglob("*.bin")}
+    second = prepare_text(config, silent)
+    assert len(made) == 2
+    assert made == {path: path.stat().st_mtime_ns for path in cache.rglob("*.bin")}
+    documents = read(Path(config.source))[0]
+    for split, held in (("train", False), ("validation", True)):
+        texts = [t for t in documents if held_out(t, config.validation_fraction) == held]
+        expected = [token for t in texts for token in (*t.encode(), 256)]
+        found = getattr(second, split)
+        assert found.tokens.tolist() == expected
+        assert found.text_bytes == sum(len(t.encode()) for t in texts)
+    assert first.train.tokens.dtype == np.uint16
+
+
+def test_the_tokenizer_that_came_out_finds_its_tokens(tmp_path: Path, cache: Path) -> None:
+    """A run keeps its tokenizer; to open it must not tokenise the text again."""
+    config = TextDataConfig(source=str(corpus(tmp_path)), vocab_size=300, length=16)
+    first = prepare_text(config, silent)
+    first.tokenizer.save(tmp_path)
+    kept = TextDataConfig(source=config.source, tokenizer=str(tmp_path), length=16)
+    again = prepare_text(kept, silent)
+    assert np.array_equal(again.train.tokens, first.train.tokens)
+    assert len([path for path in cache.iterdir() if not path.is_symlink()]) == 1
+
+
+def test_the_cache_knows_what_changed(tmp_path: Path) -> None:
+    path = corpus(tmp_path)
+    config = TextDataConfig(source=str(path), tokenizer="bytes", length=8)
+    before = len(prepare_text(config, silent).train.tokens)
+    path.write_text(path.read_text() + "\n" + json.dumps({"text": "more " * 50}))
+    assert len(prepare_text(config, silent).train.tokens) > before
+    other = TextDataConfig(source=str(path), tokenizer="bpe", vocab_size=300, length=8)
+    assert prepare_text(other, silent).tokenizer.vocab_size == 300
+
+
+def test_a_streams_tokenizer_is_learnt_again_from_changed_text(tmp_path: Path) -> None:
+    path = corpus(tmp_path)
+    config = TextDataConfig(source=str(path), vocab_size=300, length=8, streaming=True)
+    before = prepare_text(config, silent).tokenizer.encode(["zyzzyva"])[0]
+    assert prepare_text(config, silent).tokenizer.encode(["zyzzyva"])[0] == before
+    path.write_text("\n".join(json.dumps({"text": "zyzzyva " * 50 + str(i)}) for i in range(60)))
+    assert len(prepare_text(config, silent).tokenizer.encode(["zyzzyva"])[0]) < len(before)
+
+
+def test_validation_from_another_source(tmp_path: Path) -> None:
+    path = corpus(tmp_path)
+    (tmp_path / "other.txt").write_text("held out " * 20)
+    config = TextDataConfig(
+        source=str(path), validation_source=str(tmp_path / "other.txt"), tokenizer="bytes", length=8
+    )
+    prepared = prepare_text(config, silent)
+    assert bytes(prepared.validation.tokens[:8].astype(np.uint8)) == b"held out"
+    assert prepared.train.text_bytes == sum(len(t.encode()) for t in read(path)[0])
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe"])
+def test_a_saved_tokenizer_is_named_by_its_folder(tmp_path: Path, kind: str) -> None:
+    settings = {"source": str(corpus(tmp_path)), "vocab_size": 300, "length": 8}
+    made = prepare_text(TextDataConfig(**settings, tokenizer=kind), silent)
+    (tmp_path / "saved").mkdir()
+    made.tokenizer.save(tmp_path / "saved")
+    again = prepare_text(TextDataConfig(**settings, tokenizer=str(tmp_path / "saved")), silent)
+    assert again.train.tokens.tolist() == made.train.tokens.tolist()
+
+
+def test_too_little_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("short")
+    config = TextDataConfig(source=str(tmp_path / "a.txt"), tokenizer="bytes")
+    with pytest.raises(ValueError, match=r"too few for one sequence of 512: .* lower data\.length"):
+        prepare_text(config, silent)
+
+
+def test_windows_follow_one_another() -> None:
+    tokens = np.arange(100, dtype=np.uint16)
+    assert cut_windows(tokens, 8) == 12 and cut_windows(tokens[:97], 8) == 12
+    batch = window_batch(tokens, 8, np.array([0, 11]))
+    assert batch["tokens"].tolist() == [list(range(8)), list(range(88, 96))]
+    assert batch["targets"].tolist() == [list(range(1, 9)), list(range(89, 97))]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+def test_pieces_are_the_batch(parts: int) -> None:
+    def stream() -> ShuffledExamples:
+        return ShuffledExamples(11, 8, 1, lambda numbers: numbers)
+
+    whole, cut = stream(), stream()
+    for _ in range(5):
+        expected = whole.next(1, [0])[0]
+        pieces = cut.next(parts, range(parts))
+        assert np.concatenate(pieces).tolist() == expected.tolist()
+
+
+def test_every_example_once_an_epoch_and_in_another_order() -> None:
+    stream = ShuffledExamples(12, 4, 1, lambda numbers: numbers)
+    epochs = [[i for _ in range(3) for i in stream.next(1, [0])[0].tolist()] for _ in range(2)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(12))
+    assert epochs[0] != epochs[1]
+
+
+def streamed(documents: list[str]) -> StreamedWindows:
+    tokenizer = ByteTokenizer()
+
+    def encode(texts: list[str]) -> np.ndarray:
+        return np.concatenate([part for part, _ in tokenised(texts, tokenizer)])
+
+    return StreamedWindows(lambda: iter(documents), encode, 16, 4, 3, 5)
+
+
+def test_streaming_gives_all_tokens_of_an_epoch() -> None:
+    documents = [f"document {i} " + "abc" * i for i in range(11)]
+    stream = streamed(documents)
+    seen = []
+    while stream.epoch == 0:
+        seen += [bytes(row) for row in stream.next(1, [0])[0]["tokens"].clamp(max=255).tolist()]
+    count = sum(len(text) + 1 for text in documents)
+    assert count // 16 <= len(seen) <= count // 16 + 3
+    assert sum(b"document 10" in row or b"cabcabcabc" in row for row in seen) >= 1
+
+
+@pytest.mark.parametrize("steps", [1, 4, 9, 23])
+def test_streaming_resumes_exactly(steps: int) -> None:
+    documents = [f"document {i} " + "abc" * i for i in range(11)]
+    whole = streamed(documents)
+    for _ in range(steps):
+        whole.next(1, [0])
+    resumed = streamed(documents)
+    resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    for _ in range(12):
+        expected = whole.next(1, [0])[0]
+        pieces = resumed.next(2, [0, 1])
+        found = [row for piece in pieces for row in piece["tokens"].tolist()]
+        assert found == expected["tokens"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"validation_fraction": 0.0}, "validation_fraction"),
+        ({"length": 0}, "length"),
+        ({"vocab_size": 100}, "257"),
+    ],
+)
+def test_impossible_settings(changes: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TextDataConfig(**changes)
+
+
+def test_it_says_when_the_silent_part_begins(tmp_path: Path, capsys) -> None:
+    report = Reporter()
+    prepare_text(TextDataConfig(source=str(corpus(tmp_path)), vocab_size=300, length=16), report)
+    assert "learning a tokenizer from " in capsys.readouterr().err

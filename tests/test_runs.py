@@ -1,0 +1,112 @@
+"""A run is opened with what it was trained with, whatever has become of its text."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from magneto.cli import main
+from magneto.data.tokenizer import load_tokenizer
+from magneto.runs import load_run
+
+TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
+--training.tensorboard false --training.device cpu --model.width 32 --model.heads 4
+--model.ffn_width 48 --data.vocab_size 300""".split()  # noqa: SIM905
+LAYERS = "--model.layers 1 --data.max_length 24"
+TASKS = {
+    "causal-lm": LAYERS,
+    "masked-lm": LAYERS,
+    "text-classification": LAYERS,
+    "translation": "--model.encoder_layers 1 --model.decoder_layers 1 --data.languages null "
+    "--data.max_length 40 --data.max_tokens 256 --data.validation_limit null",
+}
+
+
+def write(task: str, source: Path, letters: str) -> None:
+    """Write a text of words of those letters."""
+    random.seed(letters)
+    words = ["".join(random.choices(letters, k=4)) for _ in range(30)]
+    texts = [" ".join(random.choices(words, k=6)) for _ in range(200)]
+    if task == "translation":
+        for language, step in (("en", 1), ("de", -1)):
+            lines = (" ".join(text.split()[::step]) for text in texts)
+            source.with_name(f"{source.name}.{language}").write_text("\n".join(lines) + "\n")
+        return
+    rows = [{"text": text, "label": ["no", "yes"][n % 2]} for n, text in enumerate(texts)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(params=TASKS)
+def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+    task, out = request.param, tmp_path / "run"
+    source = tmp_path / ("text" if task == "translation" else "text.jsonl")
+    write(task, source, "abcdef")
+    words = ["train", f"{task}/tiny", "--data", str(source), "--out", str(out)]
+    with torch.enable_grad():
+        assert main([*words, *TRAINING, *TASKS[task].split()]) == 0
+    return out
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_a_changed_text_changes_no_tokenizer(run: Path, capsys: pytest.CaptureFixture) -> None:
+    task = load_run(run, "auto", {}).recipe.task
+    source = run.with_name("text" if task == "translation" else "text.jsonl")
+    kept = files(run / "tokenizer")
+    pieces = load_tokenizer(run / "tokenizer").pieces()
+    write(task, source, "uvwxyz")
+    recipe = (run / "recipe.yaml").read_bytes()
+    capsys.readouterr()
+
+    assert main(["train", "--resume", str(run), "--training.steps", "4"]) == 2
+    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("magneto:")]
+    assert len(lines) == 1 and f"{run / 'tokenizer'} differs" in lines[0]
+    assert files(run / "tokenizer") == kept and (run / "recipe.yaml").read_bytes() == recipe
+
+    opened: Any = load_run(run, "auto", {"training.device": "cpu"})
+    opened.task.prepare()
+    tokenizer = (opened.task.vocabulary if task == "translation" else opened.task).tokenizer
+    assert tokenizer.pieces() == pieces
+    limit = ["--beams", "1", "--longest", "4"] if task == "translation" else []
+    assert main(["evaluate", str(run), "--limit", "2", *limit]) == 0
+
+    for path in run.parent.glob("text*"):
+        path.unlink()
+    out = run.with_name("hf")
+    assert main(["export", str(run), str(out)]) == 0
+    assert load_tokenizer(out).pieces()[: len(pieces)] == pieces
+    if task == "causal-lm":
+        assert main(["generate", str(run), "abc", "--new-tokens", "3"]) == 0
+
+
+def test_the_same_tokenizer_on_other_data_is_no_resuming(run: Path, capsys) -> None:
+    task = load_run(run, "auto", {}).recipe.task
+    write(task, run.with_name("text" if task == "translation" else "text.jsonl"), "uvwxyz")
+    words = ["--data.tokenizer", str(run / "tokenizer"), "--training.steps", "4"]
+    assert main(["train", "--resume", str(run), *words]) == 2
+    assert f"{run / 'data.digest'} differs" in capsys.readouterr().err
+
+
+def test_a_text_may_move(run: Path) -> None:
+    task = load_run(run, "auto", {}).recipe.task
+    whole = run.with_name("whole")
+    shutil.copytree(run, whole)
+    again = ["--training.steps", "4"]
+    with torch.enable_grad():
+        assert main(["train", "--resume", str(whole), *again]) == 0
+        (run.parent / "moved").mkdir()
+        for path in run.parent.glob("text*"):
+            path.rename(run.parent / "moved" / path.name)
+        source = run.parent / "moved" / ("text" if task == "translation" else "text.jsonl")
+        assert main(["train", "--resume", str(run), "--data", str(source), *again]) == 0
+    for name in ("final/model.safetensors", "data.digest"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes()

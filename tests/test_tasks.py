@@ -1,0 +1,99 @@
+"""The tasks learn, mask documents, and count what the loop asks for."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from magneto.language.causal_lm import CausalLanguageModeling
+from magneto.language.config import LanguageModelConfig, TextDataConfig
+from magneto.vision.config import ImageClassifierConfig, ImageDataConfig
+from magneto.vision.image_classification import ImageClassification
+
+SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64}
+
+
+@pytest.fixture
+def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "corpus.jsonl"
+    lines = [json.dumps({"text": f"{i} {i + 1} {i + 2} the end"}) for i in range(400)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def language_task(text: Path, **data) -> CausalLanguageModeling:
+    config = TextDataConfig(source=str(text), tokenizer="bytes", **{"length": 48, **data})
+    return CausalLanguageModeling(LanguageModelConfig(**SIZES, positions="rotary"), config, 1)
+
+
+def learn(task, steps: int, rate: float = 3e-3) -> tuple[dict, dict]:
+    torch.manual_seed(0)
+    model = task.build_model()
+    optimizer = torch.optim.AdamW(model.parameters(), rate)
+    stream = task.train_stream(16, 1)
+    with torch.no_grad():
+        before = task.evaluate(model, torch.device("cpu"))
+    for _ in range(steps):
+        loss = task.loss(model, stream.next(1, [0])[0])
+        optimizer.zero_grad()
+        (loss.total / loss.count).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return before, task.evaluate(model, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("data", [{}, {"streaming": True}, {"mask_documents": True}], ids=str)
+def test_a_language_model_learns(text: Path, data: dict) -> None:
+    before, after = learn(language_task(text, **data), 60)
+    assert after["loss"] < 0.5 * before["loss"]
+    assert after["perplexity"] == pytest.approx(torch.tensor(after["loss"]).exp().item(), rel=1e-4)
+
+
+def test_bits_per_byte_counts_all_nats_over_all_bytes(text: Path) -> None:
+    task = language_task(text)
+    _, metrics = learn(task, 1)
+    tokens, size = len(task.text.validation.tokens), task.text.validation.text_bytes
+    assert tokens > size  # one end token a document
+    expected = metrics["loss"] / torch.tensor(2.0).log().item() * tokens / size
+    assert metrics["bits_per_byte"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_masked_documents_do_not_meet(text: Path) -> None:
+    task = language_task(text, mask_documents=True)
+    model = task.build_model().eval()
+    tokens = torch.tensor([[65, 66, 256, 67, 68, 69]])
+    mask = task._document_mask(tokens)
+    alone = model(tokens[:, 3:])
+    assert torch.allclose(model(tokens, mask)[:, 3:], alone, atol=1e-5)
+    assert mask[0, 2].tolist() == [True] * 3 + [False] * 3
+
+
+def test_a_vocabulary_too_small_is_refused(text: Path) -> None:
+    config = TextDataConfig(source=str(text), tokenizer="bytes", length=48)
+    task = CausalLanguageModeling(LanguageModelConfig(**SIZES, vocab_size=100), config, 1)
+    with pytest.raises(ValueError, match="below the tokenizer's"):
+        task.build_model()
+
+
+def test_digits_are_learnt() -> None:
+    pytest.importorskip("sklearn")
+    model = ImageClassifierConfig(
+        **SIZES, image_size=8, patch_size=2, channels=1, classes=10, positions="learned"
+    )
+    task = ImageClassification(model, ImageDataConfig(), 1)
+    task.prepare()
+    before, after = learn(task, 150)
+    assert before["accuracy"] < 0.3 and after["accuracy"] > 0.8
+    with pytest.raises(ValueError, match=r"set model\.channels"):
+        ImageClassification(ImageClassifierConfig(**SIZES), ImageDataConfig(), 1).prepare()
+    with pytest.raises(ValueError, match="builtin:digits"):
+        ImageDataConfig(source="builtin:digit")
+
+
+def test_too_few_classes_are_refused() -> None:
+    pytest.importorskip("sklearn")
+    model = ImageClassifierConfig(**SIZES, image_size=8, patch_size=2, channels=1, classes=9)
+    with pytest.raises(ValueError, match=r"10 classes.*model\.classes"):
+        ImageClassification(model, ImageDataConfig(), 1).prepare()

@@ -1,0 +1,49 @@
+"""Rows of metrics."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from magneto.training.environment import environment
+from magneto.training.metrics_logger import MetricsLogger, read_metrics
+
+
+def write(run: Path, from_step: int, steps: range, tensorboard: bool = False) -> None:
+    logger = MetricsLogger(run, from_step, tensorboard)
+    for step in steps:
+        logger.add({"step": step, "loss": 1 / step})
+    logger.close()
+
+
+def test_rows_after_the_checkpoint_are_cut_away(tmp_path: Path) -> None:
+    write(tmp_path, 0, range(1, 9))
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 9, "lo')  # killed while writing
+    assert [row["step"] for row in read_metrics(tmp_path)] == list(range(1, 9))
+    write(tmp_path, 5, range(6, 8))
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_what_json_has_not_is_null(tmp_path: Path) -> None:
+    logger = MetricsLogger(tmp_path, 0, False)
+    logger.add({"step": 1, "loss": float("nan")})
+    logger.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": null}\n'
+
+
+def test_tensorboard_files(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    write(tmp_path, 0, range(1, 4), tensorboard=True)
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")][1] == (2, 0.5)
+
+
+def test_environment_names_versions_and_machine() -> None:
+    found = environment()
+    assert found["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert found["cores"] >= 1 and found["platform"] and found["python"]

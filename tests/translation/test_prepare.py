@@ -1,0 +1,116 @@
+"""What is prepared is written whole, counted for both splits, and held no longer than needed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from magneto.data.tokenizer import load_tokenizer
+from magneto.data.tokenizer_training import train_sentencepiece
+from magneto.translation.config import PairCounts, ParallelDataConfig
+from magneto.translation.prepare import Preparation, PreparedParallel, prepare_parallel
+
+PAIRS = [("de", "en"), ("en", "fr")]
+LINES = 3000  # more than two batches
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    for name in ("en", "de", "fr"):
+        lines = [f"{name} number {i}" for i in range(LINES)]
+        (tmp_path / f"a.train.{name}").write_text("\n".join([*lines, name * 98]) + "\n")
+        valid = [f"{name} {i}" for i in range(20)]
+        (tmp_path / f"a.valid.{name}").write_text("\n".join([*valid, "", name * 99, *valid]) + "\n")
+    return tmp_path
+
+
+def config(source: Path, **changes) -> ParallelDataConfig:
+    return ParallelDataConfig(
+        source=str(source), **{"tokenizer": "bytes", "max_length": 50, **changes}
+    )
+
+
+def prepare(source: Path, **changes) -> PreparedParallel:
+    return prepare_parallel(config(source, **changes), lambda what, done, total: None)
+
+
+def test_both_splits_are_counted(source: Path) -> None:
+    counts = prepare(source).counts
+    expected = PairCounts(read=LINES + 1, kept=LINES, too_long=1)
+    assert counts["train"] == dict.fromkeys(PAIRS, expected)
+    expected = PairCounts(read=42, kept=20, empty=1, too_long=1, duplicate=20)
+    assert counts["validation"] == dict.fromkeys(PAIRS, expected)
+    counts = prepare(source, validation_limit=5).counts["validation"]["de", "en"]
+    assert counts == PairCounts(read=42, kept=5, empty=1, duplicate=20, beyond_limit=16)
+    assert "16 beyond the limit" in counts.describe()
+
+
+def test_what_is_left_out_is_said_of_both_splits(source: Path) -> None:
+    train = f"{LINES:,} of {LINES + 1:,} pairs (1 too long)"
+    valid = "20 of 42 pairs (1 empty, 20 duplicate, 1 too long)"
+    prepared = prepare(source, directions=("en-de",))
+    numbers = [f"{len(split.tokens):,}" for split in (prepared.train, prepared.validation)]
+    assert list(prepared.describe("here")) == [
+        f"de-en: {train}",
+        f"here: 1 directions, {LINES:,} pairs, {numbers[0]} tokens",
+        f"validation: de-en: {valid}",
+        f"validation: 1 directions, 20 pairs, {numbers[1]} tokens",
+    ]
+
+
+def test_nothing_is_said_of_training_text_where_nothing_is_trained(source: Path) -> None:
+    prepared = prepare(source, validation_source=str(source), directions=("en-de",))
+    lines = list(prepared.describe("here"))
+    assert len(lines) == 2 and all(line.startswith("validation: ") for line in lines)
+
+
+def test_every_batch_is_written_in_order(source: Path) -> None:
+    prepared = prepare(source)
+    decode = prepared.vocabulary.tokenizer.decode
+    assert prepared.train.ranges == {PAIRS[0]: (0, LINES), PAIRS[1]: (LINES, 2 * LINES)}
+    assert prepared.train.offsets[-1] == len(prepared.train.tokens)
+    for i in (0, 1, 1023, 1024, 2048, LINES - 1):
+        sides = [decode(prepared.train.side(LINES + i, side).tolist()) for side in (0, 1)]
+        assert sides == [f"en number {i}", f"fr number {i}"]
+
+
+def test_a_pair_is_forgotten_when_its_training_text_is_written(source: Path, tmp_path) -> None:
+    made, seen = Preparation(config(source), lambda what, done, total: None), {}
+    tokenizer = load_tokenizer("bytes")
+    made._write("validation", tmp_path, tokenizer, np.uint16, seen)
+    assert {pair: len(digests) for pair, digests in seen.items()} == dict.fromkeys(PAIRS, 21)
+    made._write("train", tmp_path, tokenizer, np.uint16, seen)
+    assert seen == {}
+
+
+def test_sentencepiece_learns_from_as_many_lines_as_it_is_told(source, monkeypatch) -> None:
+    pytest.importorskip("sentencepiece")
+    asked: list[int] = []
+
+    def train(texts, kind, size: int, sample: int) -> bytes:
+        asked.append(sample)
+        return train_sentencepiece(texts, kind, size, sample)
+
+    monkeypatch.setattr("magneto.translation.prepare.train_sentencepiece", train)
+    for lines in (700, 900, 900):
+        prepare(source, tokenizer="sentencepiece", vocab_size=290, tokenizer_lines=lines)
+    assert asked == [700, 900]  # another number is another vocabulary; the same is found
+    with pytest.raises(ValueError, match="tokenizer_lines must be 1 or more"):
+        config(source, tokenizer_lines=0)
+
+
+def test_the_vocabulary_that_came_out_finds_the_same_tokens(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run keeps its vocabulary; to open it must not tokenise the text again."""
+    first = prepare(source, tokenizer="bpe", vocab_size=300)
+    (tmp_path / "run").mkdir()
+    first.vocabulary.save(tmp_path / "run")
+    monkeypatch.setattr(Preparation, "fill", lambda *_: pytest.fail("tokenised again"))
+    again = prepare(source, tokenizer=str(tmp_path / "run"), vocab_size=300)
+    assert np.array_equal(again.train.tokens, first.train.tokens)
