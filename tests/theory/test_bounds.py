@@ -325,7 +325,7 @@ def test_which_placements_have_one() -> None:
     assert find_family("post") is find_family("deepnorm")
     assert find_family(VARIANTS["sub-cross-inside"]) is find_family("sub")
     assert set(find_family("sub").backward) == set(FORMS)
-    for name in ("normformer", "peri"):
+    for name in ("normformer", "peri", "olmo2", "keel", "hybrid", "gated"):
         title = PLACEMENTS[name].title
         with pytest.raises(ValueError, match=rf"{title} .*post, pre, deepnorm, sub, pre-qk"):
             find_family(name)
@@ -335,8 +335,15 @@ def test_a_row_of_ones_own_has_the_bound_of_its_layout() -> None:
     mine = replace(PLACEMENTS["sub"], name="mine", gain=lambda depth: 3.0)
     scales = derived_scales(mine, Depth("encoder", 6))
     assert bound(mine, scales) == pytest.approx(2 / 9 * (1 + harmonic(11)))
-    with pytest.raises(ValueError, match="no bound is derived"):
-        bound(replace(mine, final="none"), scales)
+    changes = (
+        {"final": "none"},
+        {"value_norm": "head"},
+        {"gated": ("self_attention",)},
+        {"first": PLACEMENTS["pre"]},
+    )
+    for change in changes:
+        with pytest.raises(ValueError, match="no bound is derived"):
+            bound(replace(mine, **change), scales)
 
 
 def test_wrong_use_is_named() -> None:

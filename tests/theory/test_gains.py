@@ -3,7 +3,7 @@
 import pytest
 
 from magneto.theory.depth import Depth
-from magneto.theory.gains import deepnorm_alpha, deepnorm_beta, sub_gain
+from magneto.theory.gains import deepnorm_alpha, deepnorm_beta, keel_alpha, sub_gain
 
 # layers: gain alone, encoder's and decoder's gain at N = M; then DeepNorm's (alpha, beta) likewise.
 CONSTANTS = {
@@ -49,6 +49,12 @@ def test_deepnorm_identities(layers: int) -> None:
     for depth in (alone, decoder):
         share = 2 * deepnorm_beta(depth) ** 2 / deepnorm_alpha(depth) ** 2
         assert depth.sublayers * share == pytest.approx(1)
+
+
+def test_keel_alpha_is_the_number_of_sublayers() -> None:
+    assert keel_alpha(Depth("decoder", 512)) == 1024
+    assert keel_alpha(Depth("encoder", 6, 4)) == 12
+    assert keel_alpha(Depth("decoder", 6, 4)) == 18
 
 
 def test_encoder_gain_uses_both_depths() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from magneto.theory.depth import Depth
 from magneto.theory.placement import PLACEMENTS, VARIANTS, Placement, find_placement
 
 # Norms of width d per encoder layer, and in a decoder layer that attends to an encoder.
@@ -13,6 +14,10 @@ NORMS_PER_LAYER = {
     "sub": (4, 5),
     "peri": (4, 6),
     "pre-qk": (2, 3),
+    "olmo2": (2, 3),
+    "keel": (4, 6),
+    "hybrid": (1, 2),
+    "gated": (2, 3),
 }
 
 
@@ -36,6 +41,25 @@ def test_final_norm_where_the_last_sublayer_has_none(name: str) -> None:
 def test_variants_differ_from_their_rows() -> None:
     assert VARIANTS["normformer-fairseq"].head_scale == "after_out"
     assert VARIANTS["sub-cross-inside"].cross_attention == ("inside",)
+    assert VARIANTS["hybrid-star"].at(0).feed_forward == ("before",)
+    assert VARIANTS["hybrid-star"].at(1).feed_forward == ()
+
+
+def test_the_first_layer_of_keel() -> None:
+    """Section 3.1: no norm after the first attention, no alpha in the first layer."""
+    row, depth = PLACEMENTS["keel"], Depth("decoder", 12)
+    assert (row.at(0).self_attention, row.at(0).alpha(depth)) == (("before",), 1)
+    assert (row.at(0).feed_forward, row.at(1)) == (row.feed_forward, row)
+    assert row.alpha(depth) == 24
+
+
+@pytest.mark.parametrize("name", [*PLACEMENTS, *VARIANTS])
+def test_a_first_layer_leaves_to_the_stack_what_is_the_stacks(name: str) -> None:
+    """Where it has one of these, it is the stack's, since only the stack's is used."""
+    row = find_placement(name)
+    first = row.at(0)
+    assert first.scaled == row.scaled
+    assert first.final in ("none", row.final)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +78,17 @@ def test_a_row_of_ones_own() -> None:
 def test_unknown_slot() -> None:
     with pytest.raises(ValueError, match="unknown slot 'middle'"):
         Placement(name="odd", title="", source="", feed_forward=("middle",))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"query_key_norm": "norm"}, "query_key_norm must be one of none, head, width, not 'norm'"),
+        ({"value_norm": "width"}, "value_norm must be one of none, head"),
+        ({"final": "yes"}, "final must be one of none, norm"),
+        ({"gated": ("feed_forward",)}, "gated names kinds of attention, not 'feed_forward'"),
+    ],
+)
+def test_unknown_words(wrong: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Placement(name="odd", title="", source="", **wrong)

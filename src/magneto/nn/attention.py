@@ -80,20 +80,44 @@ class HeadScale(nn.Module):
         return x * self.weight.repeat_interleave(self.head_width)
 
 
+class Gate(nn.Module):
+    """Lets a share of every element through (arXiv 2505.06708); a module, for hooks to see it."""
+
+    def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
+        """Multiply (B, T, width) by the sigmoid of logits of the same shape."""
+        return joined * logits.sigmoid()
+
+
+class NoGate(nn.Module):
+    """What stands where a row has no gate."""
+
+    def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
+        """Return joined, (B, T, width)."""
+        return joined
+
+
 class Attention(nn.Module):
-    """What self- and cross-attention share: attend, join the heads, norm, project."""
+    """What self- and cross-attention share: attend, join the heads, gate, norm, project."""
 
     def __init__(self, config: TransformerConfig, sublayer: Sublayer) -> None:
         super().__init__()
         row = config.row
         self.head_width = config.head_width
         self.sublayer: Sublayer = sublayer
-        self.head_norm_q = optional_norm(row.query_key_norm == "norm", config.head_width, config)
-        self.head_norm_k = optional_norm(row.query_key_norm == "norm", config.head_width, config)
+        wide, each = row.query_key_norm == "width", row.query_key_norm == "head"
+        self.width_norm_q = optional_norm(wide, config.width, config)
+        self.width_norm_k = optional_norm(wide, config.key_value_width, config)
+        self.head_norm_q = optional_norm(each, config.head_width, config)
+        self.head_norm_k = optional_norm(each, config.head_width, config)
+        self.head_norm_v = optional_norm(row.value_norm == "head", config.head_width, config)
         self.dot_product = DotProductAttention(config.attention_dropout)
+        gated = sublayer in row.gated
+        linear = (config.width, config.width, config.bias)
+        self.gate_proj = nn.Linear(*linear) if gated else Nothing()
+        self.gate = Gate() if gated else NoGate()
         self.scale_before_out = self._head_scale(config, "before_out")
         self.inside = optional_norm("inside" in row.slots(sublayer), config.width, config)
-        self.out_proj = nn.Linear(config.width, config.width, bias=config.bias)
+        self.out_proj = nn.Linear(*linear)
         self.scale_after_out = self._head_scale(config, "after_out")
 
     def _head_scale(self, config: TransformerConfig, position: str) -> nn.Module:
@@ -104,10 +128,29 @@ class Attention(nn.Module):
         """(B, T, heads * D) to (B, heads, T, D)."""
         return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
 
-    def output(self, attended: Tensor) -> Tensor:
-        """Join heads (B, H, T, D) to (B, T, width), norm and project."""
+    def queries(self, projected: Tensor) -> Tensor:
+        """(B, T, H * D) to (B, H, T, D), normed."""
+        return self.head_norm_q(self.split(self.width_norm_q(projected)))
+
+    def keys(self, projected: Tensor) -> Tensor:
+        """(B, S, K * D) to (B, K, S, D), normed."""
+        return self.head_norm_k(self.split(self.width_norm_k(projected)))
+
+    def values(self, projected: Tensor) -> Tensor:
+        """(B, S, K * D) to (B, K, S, D), normed."""
+        return self.head_norm_v(self.split(projected))
+
+    def output(self, attended: Tensor, x: Tensor) -> Tensor:
+        """Join heads (B, H, T, D) to (B, T, width), gate by the sublayer's input, norm, project."""
         joined = self.scale_before_out(attended.transpose(1, 2).flatten(2))
+        joined = self.gate(joined, self.gate_proj(x))
         return self.scale_after_out(self.out_proj(self.inside(joined)))
+
+    def gate_roles(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield ("gate", weight) where there is a gate."""
+        for name, parameter in self.gate_proj.named_parameters():
+            if name == "weight":
+                yield "gate", parameter
 
 
 class SelfAttention(Attention):
@@ -123,18 +166,17 @@ class SelfAttention(Attention):
     def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
         """Attend within x, (B, T, width), and what the cache holds of before."""
         query, key, value = self.qkv_proj(x).split(self.widths, dim=-1)
-        query = self.head_norm_q(self.split(query))
-        key = self.head_norm_k(self.split(key))
-        query, key, bias = self.positions(query, key, shared)
-        value = self.split(value)
+        query, key, bias = self.positions(self.queries(query), self.keys(key), shared)
+        value = self.values(value)
         if cache is not None:
             key, value = cache.update(key, value, self.layer)
-        return self.output(self.dot_product(query, key, value, mask, bias))
+        return self.output(self.dot_product(query, key, value, mask, bias), x)
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (role, weight) of each projection; the fused one slice by slice, as views."""
         yield from zip("qkv", self.qkv_proj.weight.split(self.widths), strict=True)
         yield "out", self.out_proj.weight
+        yield from self.gate_roles()
 
 
 class CrossAttention(Attention):
@@ -149,17 +191,17 @@ class CrossAttention(Attention):
 
     def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
         """Attend from x, (B, T, width), to memory, (B, S, width)."""
-        query = self.head_norm_q(self.split(self.q_proj(x)))
+        query = self.queries(self.q_proj(x))
         key, value = self.keys_values(memory, cache)
-        return self.output(self.dot_product(query, key, value, mask))
+        return self.output(self.dot_product(query, key, value, mask), x)
 
     def keys_values(self, memory: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
         """Return keys and values of the memory, from the cache if it has them."""
         if cache is not None and cache.is_updated.get(self.layer, False):
             held = cache.cross_attention_cache.layers[self.layer]
             return held.keys, held.values
-        key = self.head_norm_k(self.split(self.k_proj(memory)))
-        value = self.split(self.v_proj(memory))
+        key = self.keys(self.k_proj(memory))
+        value = self.values(self.v_proj(memory))
         if cache is not None:
             key, value = cache.cross_attention_cache.update(key, value, self.layer)
             cache.is_updated[self.layer] = True
@@ -171,3 +213,4 @@ class CrossAttention(Attention):
         yield "k", self.k_proj.weight
         yield "v", self.v_proj.weight
         yield "out", self.out_proj.weight
+        yield from self.gate_roles()

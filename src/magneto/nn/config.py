@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 from magneto.config import ConfigError
 from magneto.theory.depth import Depth, Stack
@@ -127,6 +127,11 @@ class TransformerConfig:
     def row(self) -> Placement:
         """The row of the placement table."""
         return find_placement(self.placement)
+
+    def at(self, layer: int) -> Self:
+        """Return the configuration of one layer, counted from 0: its placement is the layer's."""
+        row = self.row.at(layer)
+        return self if row is self.row else replace(self, placement=row)
 
     def depth(self, stack: Stack) -> Depth:
         """Return the depth of one stack, with that of its partner if there is one."""

@@ -2,7 +2,7 @@
 
 | tensor                             | distribution                                           |
 |------------------------------------|--------------------------------------------------------|
-| q, k of self- and cross-attention  | base, gain 1                                           |
+| q, k, gate of any attention        | base, gain 1                                           |
 | v, out of self-attention, fc1, fc2 | base, times the placement's gain                       |
 | v, out of cross-attention          | base, times the gain if the row scales cross-attention |
 | biases                             | 0                                                      |

@@ -61,6 +61,7 @@ class Layer(nn.Module):
 
     def __init__(self, config: TransformerConfig, depth: Depth, layer: int) -> None:
         super().__init__()
+        config = config.at(layer)
         drop = config.drop_path * layer / max(depth.layers - 1, 1)
         self.self_attention = SelfAttentionSublayer(config, depth, layer, drop)
         self.feed_forward = FeedForwardSublayer(config, depth, drop)
@@ -77,6 +78,7 @@ class CrossLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig, depth: Depth, layer: int) -> None:
         super().__init__()
+        config = config.at(layer)
         drop = config.drop_path * layer / max(depth.layers - 1, 1)
         self.self_attention = SelfAttentionSublayer(config, depth, layer, drop)
         self.cross_attention = CrossAttentionSublayer(config, depth, layer, drop)

@@ -123,16 +123,17 @@ _DEEPNET = Family(
     note="an order of growth: its constant cannot be compared with those of Pre-LN and Sub-LN",
 )
 
-Layout = tuple[tuple[Slot, ...], tuple[Slot, ...], str, str]
+Layout = tuple[tuple[Slot, ...], tuple[Slot, ...], str]
 FAMILIES: dict[Layout, Family] = {
-    (("before",), ("before",), "norm", "none"): _PRE,
-    (("before", "inside"), ("before", "inside"), "norm", "none"): _SUB,
-    (("after",), ("after",), "none", "none"): _DEEPNET,
+    (("before",), ("before",), "norm"): _PRE,
+    (("before", "inside"), ("before", "inside"), "norm"): _SUB,
+    (("after",), ("after",), "none"): _DEEPNET,
 }
-"""Which formula is derived for a layout: norms of self-attention, of the feed-forward network, on
-top, and head scales. Norms of queries and keys are not asked for: queries and keys change no
-magnitude, so they are in none of the derivations. Nor are cross-attention's: theorem 3 models it
-its own way (one norm, before the output projection), whatever the code does."""
+"""Which formula is derived for a layout: norms of self-attention, of the feed-forward network, and
+on top. Norms of queries and keys are not asked for: queries and keys change no magnitude, so they
+are in none of the derivations. Nor are cross-attention's: theorem 3 models it its own way (one
+norm, before the output projection), whatever the code does. What else a row may have (head scales,
+a norm of values, gates, a first layer of its own) is in no derivation: such a row has no bound."""
 
 
 def find_family(placement: str | Placement) -> Family:
@@ -142,7 +143,7 @@ def find_family(placement: str | Placement) -> Family:
         ValueError: If none is derived for it; the message names the placements that have one.
     """
     row = find_placement(placement)
-    family = FAMILIES.get(_layout(row))
+    family = _family(row)
     if family is None:
         raise ValueError(
             f"no bound is derived for {row.title} ({row.name}): there is one for "
@@ -153,11 +154,13 @@ def find_family(placement: str | Placement) -> Family:
 
 def bounded_placements() -> list[str]:
     """Return the names of the placements a bound is derived for."""
-    return [row.name for row in PLACEMENTS.values() if _layout(row) in FAMILIES]
+    return [row.name for row in PLACEMENTS.values() if _family(row) is not None]
 
 
-def _layout(row: Placement) -> Layout:
-    return (row.self_attention, row.feed_forward, row.final, row.head_scale)
+def _family(row: Placement) -> Family | None:
+    more = (row.head_scale != "none", row.value_norm != "none", row.gated, row.first)
+    layout = (row.self_attention, row.feed_forward, row.final)
+    return None if any(more) else FAMILIES.get(layout)
 
 
 def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -> float:

@@ -1,4 +1,4 @@
-"""Constants derived from depth: Sub-LN's gain gamma, and DeepNorm's alpha and beta.
+"""Constants derived from depth: Sub-LN's gain gamma, DeepNorm's alpha and beta, Keel's alpha.
 
 In the paper's symbols N is the number of encoder layers and M of decoder layers; log is natural.
 """
@@ -44,3 +44,12 @@ def deepnorm_beta(depth: Depth) -> float:
     if depth.stack == "encoder":
         return 0.87 * (depth.layers**4 * depth.other_layers) ** (-1 / 16)
     return (12 * depth.layers) ** -0.25
+
+
+def keel_alpha(depth: Depth) -> float:
+    """Return alpha of Keel, the weight of the skip: the number of sublayers (arXiv 2601.19895, 3).
+
+    The paper has decoders alone, with two sublayers per layer. Three in a decoder that attends to
+    an encoder is this library's reading.
+    """
+    return float(depth.sublayers)

@@ -2,8 +2,9 @@
 
 A sublayer computes `x <- after(alpha * x + branch(W_out inside(f(before(x)))))`, where f is
 attention or the first half of the feed-forward network. A placement says which of the four slots
-hold a norm, for each kind of sublayer; an empty slot is the identity. Nothing else in the library
-asks for a placement by name: a new placement is one more row.
+hold a norm, for each kind of sublayer; an empty slot is the identity. It also says what attention
+does to queries, keys, values and heads, and how the lowest layer differs. Nothing else in the
+library asks for a placement by name: a new placement is one more row.
 """
 
 from __future__ import annotations
@@ -14,12 +15,23 @@ from difflib import get_close_matches
 from typing import Literal, get_args
 
 from magneto.theory.depth import Depth
-from magneto.theory.gains import deepnorm_alpha, deepnorm_beta, one, sub_gain
+from magneto.theory.gains import deepnorm_alpha, deepnorm_beta, keel_alpha, one, sub_gain
 
 Slot = Literal["before", "inside", "branch", "after"]
 Sublayer = Literal["self_attention", "cross_attention", "feed_forward"]
 SLOTS: tuple[Slot, ...] = get_args(Slot)
 SUBLAYERS: tuple[Sublayer, ...] = get_args(Sublayer)
+AttentionSublayer = Literal["self_attention", "cross_attention"]
+Final = Literal["none", "norm"]
+HeadScalePosition = Literal["none", "before_out", "after_out"]
+QueryKeyNorm = Literal["none", "head", "width"]
+ValueNorm = Literal["none", "head"]
+_WORDS = {
+    "final": get_args(Final),
+    "head_scale": get_args(HeadScalePosition),
+    "query_key_norm": get_args(QueryKeyNorm),
+    "value_norm": get_args(ValueNorm),
+}
 
 
 @dataclass(frozen=True)
@@ -36,10 +48,17 @@ class Placement:
         final: "norm" for one more norm on top of the stack.
         head_scale: Where a learned scalar per attention head multiplies ("none", before the output
             projection, or after it).
-        query_key_norm: "norm" to normalise each head's queries and keys.
+        query_key_norm: "head" to normalise each head's queries and keys, "width" to normalise those
+            of all heads together, before they are split.
+        value_norm: "head" to normalise each head's values.
+        gated: Kinds of attention whose joined heads are multiplied, element by element, by the
+            sigmoid of a linear layer of the sublayer's input, before `inside` and the output
+            projection. Cross-attention's gate reads the query's side.
         scaled: Kinds of sublayer whose v, out, fc1 and fc2 weights get the derived gain.
         gain: Gain of those weights at initialisation.
         alpha: Weight of the skip connection.
+        first: Row of a stack's lowest layer where it differs; None: like all others. Its `final`,
+            `scaled` and `gain` are not used: they are the stack's.
     """
 
     name: str
@@ -48,22 +67,40 @@ class Placement:
     self_attention: tuple[Slot, ...] = ()
     cross_attention: tuple[Slot, ...] = ()
     feed_forward: tuple[Slot, ...] = ()
-    final: Literal["none", "norm"] = "none"
-    head_scale: Literal["none", "before_out", "after_out"] = "none"
-    query_key_norm: Literal["none", "norm"] = "none"
+    final: Final = "none"
+    head_scale: HeadScalePosition = "none"
+    query_key_norm: QueryKeyNorm = "none"
+    value_norm: ValueNorm = "none"
+    gated: tuple[AttentionSublayer, ...] = ()
     scaled: tuple[Sublayer, ...] = ()
     gain: Callable[[Depth], float] = field(default=one)
     alpha: Callable[[Depth], float] = field(default=one)
+    first: Placement | None = None
 
     def __post_init__(self) -> None:
         for sublayer in SUBLAYERS:
             unknown = set(self.slots(sublayer)) - set(SLOTS)
             if unknown:
                 raise ValueError(f"placement {self.name!r}: unknown slot {unknown.pop()!r}")
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                raise ValueError(
+                    f"placement {self.name!r}: {name} must be one of {', '.join(words)}, "
+                    f"not {getattr(self, name)!r}"
+                )
+        outside = set(self.gated) - set(get_args(AttentionSublayer))
+        if outside:
+            raise ValueError(
+                f"placement {self.name!r}: gated names kinds of attention, not {outside.pop()!r}"
+            )
 
     def slots(self, sublayer: Sublayer) -> tuple[Slot, ...]:
         """Return the slots that hold a norm in one kind of sublayer."""
         return getattr(self, sublayer)
+
+    def at(self, layer: int) -> Placement:
+        """Return the row of one layer, counted from 0 at the bottom of its stack."""
+        return self.first if layer == 0 and self.first is not None else self
 
     def sublayer_gain(self, sublayer: Sublayer, depth: Depth) -> float:
         """Return the gain at initialisation of v, out, fc1 and fc2 in one kind of sublayer."""
@@ -137,7 +174,58 @@ _ROWS = (
         cross_attention=("before",),
         feed_forward=("before",),
         final="norm",
-        query_key_norm="norm",
+        query_key_norm="head",
+    ),
+    # Norms of queries and keys are over all heads together, before they are split.
+    Placement(
+        name="olmo2",
+        title="OLMo 2",
+        source="OLMo team 2024 (2 OLMo 2 Furious), arXiv 2501.00656",
+        self_attention=("branch",),
+        cross_attention=("branch",),
+        feed_forward=("branch",),
+        final="norm",
+        query_key_norm="width",
+    ),
+    # The first attention has no norm after it, and the first layer no alpha (section 3.1).
+    Placement(
+        name="keel",
+        title="Keel",
+        source="Chen and Wei 2026 (Post-LayerNorm Is Back), arXiv 2601.19895",
+        self_attention=("before", "after"),
+        cross_attention=("before", "after"),
+        feed_forward=("before", "after"),
+        alpha=keel_alpha,
+        first=Placement(
+            name="keel-first",
+            title="Keel, first layer",
+            source="arXiv 2601.19895, section 3.1",
+            self_attention=("before",),
+            cross_attention=("before", "after"),
+            feed_forward=("before", "after"),
+        ),
+    ),
+    # Its norm on the feed-forward network's input and on that input's skip is `after` one step
+    # earlier (equation 6). The norm on top is OLMo's, whose models the authors train.
+    Placement(
+        name="hybrid",
+        title="HybridNorm",
+        source="Zhuo et al. 2025, arXiv 2503.04598",
+        self_attention=("after",),
+        cross_attention=("after",),
+        final="norm",
+        query_key_norm="head",
+        value_norm="head",
+    ),
+    Placement(
+        name="gated",
+        title="Gated attention",
+        source="Qiu et al. 2025, arXiv 2505.06708 (gate G1, elementwise, head-specific)",
+        self_attention=("before",),
+        cross_attention=("before",),
+        feed_forward=("before",),
+        final="norm",
+        gated=("self_attention", "cross_attention"),
     ),
 )
 
@@ -161,6 +249,18 @@ VARIANTS: dict[str, Placement] = {
             name="sub-cross-inside",
             title="Sub-LN (cross-attention as in theorem 3)",
             cross_attention=("inside",),
+        ),
+        # The paper's second method: its first layer is Pre-LN (equation 7).
+        replace(
+            PLACEMENTS["hybrid"],
+            name="hybrid-star",
+            title="HybridNorm*",
+            first=replace(
+                PLACEMENTS["pre"],
+                name="hybrid-star-first",
+                query_key_norm="head",
+                value_norm="head",
+            ),
         ),
     )
 }

@@ -1,0 +1,300 @@
+"""Rows against their papers' equations, written out here: the same outputs and gradients.
+
+Each equation reads a stack's weights by name and nothing else of it. Everything is in float64, with
+weights, biases and norms drawn at random, so that a norm in the wrong place cannot hide.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from magneto import PLACEMENTS, Decoder, EncoderDecoder, TransformerConfig
+
+LAYERS, HEADS, KEY_VALUE_HEADS, WIDTH = 3, 4, 2, 32
+HEAD_WIDTH = WIDTH // HEADS
+Weights = dict[str, Tensor]
+
+
+class Equations:
+    """The parts all papers share, over the weights of one stack."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Causal softmax attention, head by head; lists of (B, T, D) make (B, T, width)."""
+        length = query[0].shape[1]
+        future = torch.ones(length, length).triu(1).bool()
+        heads = []
+        for i, q in enumerate(query):
+            shared = i * KEY_VALUE_HEADS // HEADS
+            logits = q @ key[shared].transpose(1, 2) / HEAD_WIDTH**0.5
+            probabilities = logits.masked_fill(future, float("-inf")).softmax(-1)
+            heads.append(probabilities @ value[shared])
+        return torch.cat(heads, -1)
+
+    def projections(self, layer: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of all heads together."""
+        inner = KEY_VALUE_HEADS * HEAD_WIDTH
+        projected = self.linear(f"{layer}.self_attention.attention.qkv_proj", x)
+        return projected.split([WIDTH, inner, inner], -1)
+
+    def attention(self, layer: str, x: Tensor) -> Tensor:
+        """Plain attention up to the output projection."""
+        return self.attend(*(part.split(HEAD_WIDTH, -1) for part in self.projections(layer, x)))
+
+    def out(self, layer: str, joined: Tensor) -> Tensor:
+        return self.linear(f"{layer}.self_attention.attention.out_proj", joined)
+
+    def mlp(self, layer: str, x: Tensor) -> Tensor:
+        inner = F.gelu(self.linear(f"{layer}.feed_forward.mlp.fc1", x))
+        return self.linear(f"{layer}.feed_forward.mlp.fc2", inner)
+
+    def every_head(self, name: str, parts: Tensor) -> list[Tensor]:
+        return [self.norm(name, head) for head in parts.split(HEAD_WIDTH, -1)]
+
+
+def olmo2(eq: Equations, x: Tensor) -> Tensor:
+    """h = x + norm(attention(x)); x = h + norm(mlp(h)); queries and keys normed before heads."""
+    for n in range(LAYERS):
+        layer = f"layers.{n}"
+        inside = f"{layer}.self_attention.attention"
+        query, key, value = eq.projections(layer, x)
+        query = eq.norm(f"{inside}.width_norm_q", query).split(HEAD_WIDTH, -1)
+        key = eq.norm(f"{inside}.width_norm_k", key).split(HEAD_WIDTH, -1)
+        attended = eq.out(layer, eq.attend(query, key, value.split(HEAD_WIDTH, -1)))
+        h = x + eq.norm(f"{layer}.self_attention.branch", attended)
+        x = h + eq.norm(f"{layer}.feed_forward.branch", eq.mlp(layer, h))
+    return eq.norm("final_norm", x)
+
+
+def keel(eq: Equations, x: Tensor) -> Tensor:
+    """x = norm(L x + F(norm(x))), L sublayers; the first layer has no L, its attention no norm."""
+    alpha = 2 * LAYERS
+    for n in range(LAYERS):
+        layer = f"layers.{n}"
+        attention, mlp = f"{layer}.self_attention", f"{layer}.feed_forward"
+        branch = eq.out(layer, eq.attention(layer, eq.norm(f"{attention}.before", x)))
+        x = x + branch if n == 0 else eq.norm(f"{attention}.after", alpha * x + branch)
+        branch = eq.mlp(layer, eq.norm(f"{mlp}.before", x))
+        x = eq.norm(f"{mlp}.after", (1 if n == 0 else alpha) * x + branch)
+    return x
+
+
+def hybrid_attention(eq: Equations, layer: str, x: Tensor) -> Tensor:
+    """Attention with each head's queries, keys and values normed (equation 5)."""
+    inside = f"{layer}.self_attention.attention.head_norm"
+    parts = zip("qkv", eq.projections(layer, x), strict=True)
+    return eq.out(layer, eq.attend(*(eq.every_head(f"{inside}_{n}", part) for n, part in parts)))
+
+
+def hybrid(eq: Equations, x: Tensor) -> Tensor:
+    """y = attention(x) + x; x = mlp(norm(y)) + norm(y) (equation 6)."""
+    for n in range(LAYERS):
+        layer = f"layers.{n}"
+        y = hybrid_attention(eq, layer, x) + x
+        normed = eq.norm(f"{layer}.self_attention.after", y)
+        x = eq.mlp(layer, normed) + normed
+    return eq.norm("final_norm", x)
+
+
+def hybrid_star(eq: Equations, x: Tensor) -> Tensor:
+    """The first layer: y = attention(norm(x)) + x; x = mlp(norm(y)) + y (equation 7)."""
+    first = "layers.0"
+    y = hybrid_attention(eq, first, eq.norm(f"{first}.self_attention.before", x)) + x
+    x = eq.mlp(first, eq.norm(f"{first}.feed_forward.before", y)) + y
+    for n in range(1, LAYERS):
+        layer = f"layers.{n}"
+        y = hybrid_attention(eq, layer, x) + x
+        normed = eq.norm(f"{layer}.self_attention.after", y)
+        x = eq.mlp(layer, normed) + normed
+    return eq.norm("final_norm", x)
+
+
+def gated(eq: Equations, x: Tensor) -> Tensor:
+    """Y' = Y * sigmoid(X W), Y the heads' outputs, X the attention's normed input (equation 5)."""
+    for n in range(LAYERS):
+        layer = f"layers.{n}"
+        normed = eq.norm(f"{layer}.self_attention.before", x)
+        gate = eq.linear(f"{layer}.self_attention.attention.gate_proj", normed)
+        heads = eq.attention(layer, normed) / (1 + (-gate).exp())
+        x = x + eq.out(layer, heads)
+        x = x + eq.mlp(layer, eq.norm(f"{layer}.feed_forward.before", x))
+    return eq.norm("final_norm", x)
+
+
+EQUATIONS: dict[str, Callable[[Equations, Tensor], Tensor]] = {
+    "olmo2": olmo2,
+    "keel": keel,
+    "hybrid": hybrid,
+    "hybrid-star": hybrid_star,
+    "gated": gated,
+}
+
+
+def shape(placement: str, **changes) -> TransformerConfig:
+    sizes = {"width": WIDTH, "heads": HEADS, "layers": LAYERS, "ffn_width": 48}
+    return TransformerConfig(placement=placement, **{**sizes, **changes})
+
+
+def shake(module: torch.nn.Module) -> None:
+    """Draw every parameter at random: norms near 1, biases away from 0."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if "norm" in name or name.split(".")[-2] in ("before", "branch", "after"):
+                parameter.normal_(float(name.endswith("weight")), 0.3)
+            elif name.endswith("bias"):
+                parameter.normal_(0, 0.3)
+
+
+@pytest.mark.parametrize("placement", EQUATIONS)
+def test_outputs_and_gradients_are_the_papers(placement: str) -> None:
+    torch.manual_seed(0)
+    model = Decoder(shape(placement, key_value_heads=KEY_VALUE_HEADS)).double()
+    shake(model)
+    x = torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+    weigh = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    weights: Weights = dict(model.named_parameters())
+    expected = EQUATIONS[placement](Equations(weights), x)
+    output = model(x)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-10)
+    # An unused parameter has no gradient, and raises here: every weight is in the equations.
+    leaves = [x, *weights.values()]
+    wanted = torch.autograd.grad((expected * weigh).sum(), leaves)
+    found = torch.autograd.grad((output * weigh).sum(), leaves)
+    for name, mine, theirs in zip(["x", *weights], found, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-8, msg=f"gradient of {name}")
+
+
+@pytest.mark.parametrize("key_value_heads", [HEADS, KEY_VALUE_HEADS])
+def test_olmo2_equals_transformers(key_value_heads: int) -> None:
+    """The whole model, RMSNorm and rotary positions included; its weights converted by hand."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    theirs = transformers.Olmo2Model(
+        transformers.Olmo2Config(
+            vocab_size=8,
+            hidden_size=WIDTH,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=HEADS,
+            num_key_value_heads=key_value_heads,
+            rms_norm_eps=1e-6,
+            pad_token_id=None,
+            attn_implementation="eager",
+        )
+    )
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(float(parameter.ndim == 1), 0.2)
+    ours = Decoder(
+        shape(
+            "olmo2",
+            layers=2,
+            key_value_heads=key_value_heads,
+            norm="rmsnorm",
+            norm_eps=1e-6,
+            bias=False,
+            activation="swiglu",
+            positions="rotary",
+            rotary_base=theirs.config.rope_parameters["rope_theta"],
+        )
+    )
+    given = dict(theirs.named_parameters())
+    sources = olmo2_names(2)
+    made = {name: torch.cat([given[part] for part in parts]) for name, parts in sources.items()}
+    ours.load_state_dict(made)
+    x = torch.randn(2, 6, WIDTH)
+    weigh = torch.randn(2, 6, WIDTH)
+    one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    output, expected = ours(one), theirs(inputs_embeds=other, use_cache=False).last_hidden_state
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
+    (output * weigh).sum().backward()
+    (expected * weigh).sum().backward()
+    torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-5)
+    for name, parameter in ours.named_parameters():
+        theirs_grad = torch.cat([given[part].grad for part in sources[name]])
+        torch.testing.assert_close(parameter.grad, theirs_grad, rtol=1e-5, atol=1e-5)
+
+
+def olmo2_names(layers: int) -> dict[str, list[str]]:
+    """Return which of transformers' weights make up each of ours."""
+    names = {"final_norm.weight": ["norm.weight"]}
+    for n in range(layers):
+        ours, theirs = f"layers.{n}", f"layers.{n}"
+        attention, self_attn = f"{ours}.self_attention.attention", f"{theirs}.self_attn"
+        for mine, parts in {
+            f"{attention}.qkv_proj": [f"{self_attn}.{part}_proj" for part in "qkv"],
+            f"{attention}.out_proj": [f"{self_attn}.o_proj"],
+            f"{attention}.width_norm_q": [f"{self_attn}.q_norm"],
+            f"{attention}.width_norm_k": [f"{self_attn}.k_norm"],
+            f"{ours}.self_attention.branch": [f"{theirs}.post_attention_layernorm"],
+            f"{ours}.feed_forward.branch": [f"{theirs}.post_feedforward_layernorm"],
+            f"{ours}.feed_forward.mlp.fc1": [f"{theirs}.mlp.{p}_proj" for p in ("gate", "up")],
+            f"{ours}.feed_forward.mlp.fc2": [f"{theirs}.mlp.down_proj"],
+        }.items():
+            names[f"{mine}.weight"] = [f"{part}.weight" for part in parts]
+    return names
+
+
+def test_keel_counts_the_sublayers_of_its_stack() -> None:
+    """Two per layer, three where a decoder attends to an encoder; the first layer has no alpha."""
+    pair = EncoderDecoder(shape("keel", encoder_layers=2, decoder_layers=4))
+    for stack, alpha in ((pair.encoder, 4), (pair.decoder, 12)):
+        for n, layer in enumerate(stack.layers):
+            assert {part.alpha for part in layer.children()} == {1 if n == 0 else alpha}
+
+
+def test_cross_attention_is_gated_by_its_query() -> None:
+    """A closed gate shuts the memory out; what the gate reads is the decoder's own stream."""
+    torch.manual_seed(0)
+    model = EncoderDecoder(shape("gated", encoder_layers=1, decoder_layers=1)).eval()
+    attention = model.decoder.layers[0].cross_attention.attention
+    read = []
+    attention.gate_proj.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    target, memories = torch.randn(1, 3, WIDTH), torch.randn(2, 1, 6, WIDTH)
+    open_gate = [model.decoder(target, memory=memory) for memory in memories]
+    assert not torch.allclose(*open_gate, atol=1e-3)
+    assert torch.equal(*read) and read[0].shape == target.shape
+    with torch.no_grad():
+        attention.gate_proj.bias.fill_(-100)
+    closed = [model.decoder(target, memory=memory) for memory in memories]
+    torch.testing.assert_close(*closed, rtol=0, atol=1e-6)
+
+
+def test_a_gate_is_half_open_on_average_at_first() -> None:
+    torch.manual_seed(0)
+    model = Decoder(shape("gated", width=64))
+    seen: list[Tensor] = []
+    for layer in model.layers:
+        layer.self_attention.attention.gate_proj.register_forward_hook(
+            lambda module, inputs, output: seen.append(output.sigmoid())
+        )
+    model(torch.randn(8, 16, 64))
+    assert torch.stack(seen).mean().item() == pytest.approx(0.5, abs=0.02)
+    assert torch.stack(seen).std().item() > 0.1
+
+
+def test_rows_without_the_new_parts_hold_none_of_them() -> None:
+    """Their weights keep their names, and the generator draws them in the same order."""
+    new = ("gate_proj", "width_norm", "head_norm_v")
+    for placement in ("post", "pre", "normformer", "deepnorm", "sub", "peri", "pre-qk"):
+        names = Decoder(shape(placement)).state_dict()
+        assert not [name for name in names if any(part in name for part in new)], placement
+
+
+def test_every_row_since_the_paper_has_its_equation() -> None:
+    """`sub` has its own test beside the stacks'."""
+    older = {"post", "pre", "normformer", "deepnorm", "sub", "peri", "pre-qk"}
+    assert set(PLACEMENTS) - older <= set(EQUATIONS)
