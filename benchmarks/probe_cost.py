@@ -22,7 +22,7 @@ import torch
 
 from magneto.analysis.probe.probe_hook import PERIOD, ProbeHook
 from magneto.files import write_json
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.environment import environment
 from magneto.training.hooks import Hook
@@ -58,7 +58,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as run:
         train(
             recipe.build_task(), recipe.training, Path(run), seed=recipe.seed, hooks=hooks,
-            report=Reporter(quiet=True),
+            report=ProgressBars(quiet=True),
         )  # fmt: skip
     took = [after - before for before, after in pairwise(ends)]
     # Steps are counted from 1 and the fourth is watched: hooked, watched, plain, plain.

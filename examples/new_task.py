@@ -21,9 +21,10 @@ from torch.nn import functional as F
 
 from magneto import Encoder, TransformerConfig
 from magneto.data.batching import ShuffledExamples
+from magneto.progress import SILENT, Progress
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
-from magneto.training.task import BatchStream, Loss, Progress, Task, silent
+from magneto.training.task import BatchStream, Loss, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,7 @@ class Sorting(Task):
         model: nn.Module,
         device: torch.device,
         limit: int | None = None,
-        progress: Progress = silent,
+        progress: Progress = SILENT,
     ) -> dict[str, float]:
         """Return the loss, and the share of places that are right."""
         loss = self.loss(model, self.rows(1).to(device))

@@ -3,7 +3,7 @@
 import pytest
 
 from magneto import progress
-from magneto.progress import Reporter, clock
+from magneto.progress import ProgressBars, clock
 
 
 def test_lines_have_rate_and_time_left(
@@ -11,19 +11,19 @@ def test_lines_have_rate_and_time_left(
 ) -> None:
     now = iter(range(0, 1000, 5))
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    report = Reporter()
+    report = ProgressBars()
     for step in range(0, 101, 10):
-        report("training", step, 100, "loss 2")
+        report.update("training", step, 100, "loss 2")
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "training 20/100, 2/s, 0:40 left, loss 2"
     assert lines[-1].startswith("training 100/100, 2/s, 0:00 left") and not report.pieces
 
 
 def test_short_work_and_quiet_reporters_say_nothing(capsys: pytest.CaptureFixture) -> None:
-    report = Reporter()
-    report("evaluating", 0, 2)
-    report("evaluating", 2, 2)
-    silent = Reporter(quiet=True)
+    report = ProgressBars()
+    report.update("evaluating", 0, 2)
+    report.update("evaluating", 2, 2)
+    silent = ProgressBars(quiet=True)
     silent("evaluating", 0, 2)
     silent.say("hello")
     report.say("a line")

@@ -8,7 +8,7 @@ import torch
 from magneto.config import ConfigError
 from magneto.language.masked_language import MaskedLanguageModel
 from magneto.language.model import LanguageModel
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe, load_recipe, open_run, recipe_names
 from magneto.theory.placement import PLACEMENTS
 from magneto.training.loop import train
@@ -128,7 +128,7 @@ def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> Non
             "model.encoder_layers": 2, "model.decoder_layers": 1,
         }  # fmt: skip
     recipe = load_recipe(name, changes)
-    report = Reporter(quiet=True)
+    report = ProgressBars(quiet=True)
     run = tmp_path / "run"
     result = train(recipe.build_task(), recipe.training, run, seed=1, report=report)
     assert result.status == "finished" and result.step == 2

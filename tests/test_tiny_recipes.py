@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from magneto.language.baselines import text_baselines
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.loop import train
 
@@ -24,7 +24,7 @@ def learn(name: str, directory: Path, **changes: Any) -> tuple[Any, dict[str, fl
     task = recipe.build_task()
     task.prepare()
     began = time.process_time()
-    report = Reporter(quiet=True)
+    report = ProgressBars(quiet=True)
     result = train(task, recipe.training, directory, seed=recipe.seed, report=report)
     spent = time.process_time() - began
     assert spent < A_MINUTE_OF_TWO_CORES, f"{spent:.0f} seconds of processor time"

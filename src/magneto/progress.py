@@ -1,14 +1,39 @@
-"""What a person sees of long work: bars on a terminal, plain lines elsewhere. All on stderr."""
+"""Progress of long work: bars on a terminal, plain lines elsewhere. All on stderr."""
 
 from __future__ import annotations
 
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 # Seconds between plain lines where there is no terminal.
 EVERY = 10.0
+
+
+class Progress(Protocol):
+    """What long work tells of itself."""
+
+    def update(self, what: str, done: int, total: int | None) -> None:
+        """Say that `done` of `total` (None: unknown) of `what` is done."""
+        ...
+
+    def say(self, line: str) -> None:
+        """Say one line."""
+        ...
+
+
+class Silent:
+    """A `Progress` that shows nothing."""
+
+    def update(self, what: str, done: int, total: int | None) -> None:
+        """Show nothing."""
+
+    def say(self, line: str) -> None:
+        """Say nothing."""
+
+
+SILENT = Silent()
 
 
 @dataclass
@@ -22,7 +47,7 @@ class Piece:
     row: Any = None
 
 
-class Reporter:
+class ProgressBars:
     """Shows pieces of work, which may lie inside each other, with their rate and the time left."""
 
     def __init__(self, quiet: bool = False) -> None:
@@ -39,7 +64,7 @@ class Reporter:
         else:
             print(line, file=sys.stderr, flush=True)
 
-    def __call__(self, what: str, done: int, total: int | None, note: str = "") -> None:
+    def update(self, what: str, done: int, total: int | None, note: str = "") -> None:
         """Show that `done` of `total` of `what` is done; all done takes its bar away."""
         if self.quiet:
             return

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 from magneto.cli import main
 from magneto.commands.translate import Lines, arriving, open_translation, search_of
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.translation.translator import TextTranslator
 
 SMALL = """--model.width 32 --model.encoder_layers 1 --model.decoder_layers 1 --model.heads 4
@@ -109,7 +109,7 @@ def lines_of(run: Path, quiet: bool) -> Lines:
     given = SimpleNamespace(to="de", json=False, n_best=None, **OPTIONS)
     opened: Any = open_translation(run, "auto", {"training.device": "cpu"})
     translator = TextTranslator(opened.model, opened.task.vocabulary, 24, search_of(given))
-    return Lines(translator, given, Reporter(quiet))
+    return Lines(translator, given, ProgressBars(quiet))
 
 
 def test_lines_are_written_as_they_come(run: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from magneto.cli import main
 from magneto.data.tokenizer import load_tokenizer
 from magneto.data.tokenizer_training import KINDS, LINE_CHARACTERS, _lines, train_tokenizer
-from magneto.training.task import silent
 
 TEXTS = [
     "Hello, world!\n\ttabs and  two  spaces ", " leads", "naïve café 東京 🙂", "", "\r\n", "ﬁ Å ①",
@@ -27,7 +26,7 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_comes_back_and_special_tokens_are_there(kind, corpus: Path, tmp_path: Path) -> None:
     pytest.importorskip("sentencepiece")
-    made = train_tokenizer(str(corpus), "body", kind, 310, tmp_path / "out", silent)
+    made = train_tokenizer(str(corpus), "body", kind, 310, tmp_path / "out", SILENT)
     assert made.path is not None and made.path.parent == tmp_path / "out"
     assert [p.name for p in (tmp_path / "out").iterdir()] == [made.path.name]
     loaded = load_tokenizer(tmp_path / "out")

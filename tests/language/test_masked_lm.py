@@ -12,7 +12,7 @@ from magneto.functional.cross_entropy import IGNORED
 from magneto.language.baselines import unigram_nats
 from magneto.language.config import MaskedLanguageModelConfig, MaskedTextDataConfig
 from magneto.language.masked_lm import MaskedLanguageModeling
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.loop import train
 
@@ -29,7 +29,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def masked_task(corpus: Path, seed: int = 1, **data) -> MaskedLanguageModeling:
-    values = {"length": 48, "tokenizer": "bytes", **data}
+    values = {"max_length": 48, "tokenizer": "bytes", **data}
     config = MaskedTextDataConfig(source=str(corpus), **values)
     model = MaskedLanguageModelConfig(**SIZES, positions="rotary", rotary_base=100.0)
     return MaskedLanguageModeling(model, config, seed)
@@ -134,7 +134,7 @@ def test_the_tiny_recipe_leaves_the_plateau_within_a_minute(tmp_path: Path) -> N
     recipe = load_recipe("masked-lm/tiny", {"training.device": "cpu"})
     task = recipe.build_task()
     task.prepare()
-    report = Reporter(quiet=True)
+    report = ProgressBars(quiet=True)
     started = time.process_time()
     result = train(task, recipe.training, tmp_path / "run", seed=recipe.seed, report=report)
     spent = time.process_time() - started

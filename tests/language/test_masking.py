@@ -31,7 +31,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def masking(tokenizer, **changes) -> Masking:
-    return Masking(MaskedTextDataConfig(**{"length": 80, **changes}), tokenizer)
+    return Masking(MaskedTextDataConfig(**{"max_length": 80, **changes}), tokenizer)
 
 
 def rows(tokenizer, count: int = 6, length: int = 80) -> np.ndarray:
@@ -124,9 +124,9 @@ def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"mask_ratio": 0.0}, "mask_ratio must be in"),
-        ({"length": 1}, "length must be 2"),
+        ({"max_length": 1}, "length must be 2"),
         ({"vocab_size": 259}, "260 or more"),
-        ({"mask_ratio": 1.0, "length": 0}, "length must be 1 or more.*; mask_ratio"),
+        ({"mask_ratio": 1.0, "max_length": 0}, "length must be 1 or more.*; mask_ratio"),
     ],
     ids=str,
 )

@@ -14,7 +14,7 @@ from magneto.data.splits import held_out
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.language.config import TextDataConfig
 from magneto.language.text import prepare_text, tokenised
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +106,7 @@ def test_built_in_text() -> None:
 
 
 def test_tokenised_once_and_exactly(tmp_path: Path, cache: Path) -> None:
-    config = TextDataConfig(source=str(corpus(tmp_path)), tokenizer="bytes", length=32)
+    config = TextDataConfig(source=str(corpus(tmp_path)), tokenizer="bytes", max_length=32)
     first = prepare_text(config, silent)
     made = {path: path.stat().st_mtime_ns for path in cache.rglob("*.bin")}
     second = prepare_text(config, silent)
@@ -124,10 +124,10 @@ def test_tokenised_once_and_exactly(tmp_path: Path, cache: Path) -> None:
 
 def test_the_tokenizer_that_came_out_finds_its_tokens(tmp_path: Path, cache: Path) -> None:
     """A run keeps its tokenizer; to open it must not tokenise the text again."""
-    config = TextDataConfig(source=str(corpus(tmp_path)), vocab_size=300, length=16)
+    config = TextDataConfig(source=str(corpus(tmp_path)), vocab_size=300, max_length=16)
     first = prepare_text(config, silent)
     first.tokenizer.save(tmp_path)
-    kept = TextDataConfig(source=config.source, tokenizer=str(tmp_path), length=16)
+    kept = TextDataConfig(source=config.source, tokenizer=str(tmp_path), max_length=16)
     again = prepare_text(kept, silent)
     assert np.array_equal(again.train.tokens, first.train.tokens)
     assert len([path for path in cache.iterdir() if not path.is_symlink()]) == 1
@@ -135,17 +135,17 @@ def test_the_tokenizer_that_came_out_finds_its_tokens(tmp_path: Path, cache: Pat
 
 def test_the_cache_knows_what_changed(tmp_path: Path) -> None:
     path = corpus(tmp_path)
-    config = TextDataConfig(source=str(path), tokenizer="bytes", length=8)
+    config = TextDataConfig(source=str(path), tokenizer="bytes", max_length=8)
     before = len(prepare_text(config, silent).train.tokens)
     path.write_text(path.read_text() + "\n" + json.dumps({"text": "more " * 50}))
     assert len(prepare_text(config, silent).train.tokens) > before
-    other = TextDataConfig(source=str(path), tokenizer="bpe", vocab_size=300, length=8)
+    other = TextDataConfig(source=str(path), tokenizer="bpe", vocab_size=300, max_length=8)
     assert prepare_text(other, silent).tokenizer.vocab_size == 300
 
 
 def test_a_streams_tokenizer_is_learnt_again_from_changed_text(tmp_path: Path) -> None:
     path = corpus(tmp_path)
-    config = TextDataConfig(source=str(path), vocab_size=300, length=8, streaming=True)
+    config = TextDataConfig(source=str(path), vocab_size=300, max_length=8, streaming=True)
     before = prepare_text(config, silent).tokenizer.encode(["zyzzyva"])[0]
     assert prepare_text(config, silent).tokenizer.encode(["zyzzyva"])[0] == before
     path.write_text("\n".join(json.dumps({"text": "zyzzyva " * 50 + str(i)}) for i in range(60)))
@@ -156,7 +156,10 @@ def test_validation_from_another_source(tmp_path: Path) -> None:
     path = corpus(tmp_path)
     (tmp_path / "other.txt").write_text("held out " * 20)
     config = TextDataConfig(
-        source=str(path), validation_source=str(tmp_path / "other.txt"), tokenizer="bytes", length=8
+        source=str(path),
+        validation_source=str(tmp_path / "other.txt"),
+        tokenizer="bytes",
+        max_length=8,
     )
     prepared = prepare_text(config, silent)
     assert bytes(prepared.validation.tokens[:8].astype(np.uint8)) == b"held out"
@@ -165,7 +168,7 @@ def test_validation_from_another_source(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["bytes", "bpe"])
 def test_a_saved_tokenizer_is_named_by_its_folder(tmp_path: Path, kind: str) -> None:
-    settings = {"source": str(corpus(tmp_path)), "vocab_size": 300, "length": 8}
+    settings = {"source": str(corpus(tmp_path)), "vocab_size": 300, "max_length": 8}
     made = prepare_text(TextDataConfig(**settings, tokenizer=kind), silent)
     (tmp_path / "saved").mkdir()
     made.tokenizer.save(tmp_path / "saved")
@@ -246,7 +249,7 @@ def test_streaming_resumes_exactly(steps: int) -> None:
     ("changes", "words"),
     [
         ({"validation_fraction": 0.0}, "validation_fraction"),
-        ({"length": 0}, "length"),
+        ({"max_length": 0}, "length"),
         ({"vocab_size": 100}, "257"),
     ],
 )
@@ -256,6 +259,8 @@ def test_impossible_settings(changes: dict, words: str) -> None:
 
 
 def test_it_says_when_the_silent_part_begins(tmp_path: Path, capsys) -> None:
-    report = Reporter()
-    prepare_text(TextDataConfig(source=str(corpus(tmp_path)), vocab_size=300, length=16), report)
+    report = ProgressBars()
+    prepare_text(
+        TextDataConfig(source=str(corpus(tmp_path)), vocab_size=300, max_length=16), report
+    )
     assert "learning a tokenizer from " in capsys.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.training.checkpoint import find_weights, list_checkpoints, load_weights, newest_whole
 from magneto.training.hooks import Hook, Stop
 from magneto.training.loop import train
@@ -82,7 +82,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:
 
     kept = {key: value for key, value in settings.items() if key != "dropout"}
     result = train(
-        Toy(dropout=0.1), config(**kept), tmp_path / "cut", seed=3, report=Reporter(quiet=True),
+        Toy(dropout=0.1), config(**kept), tmp_path / "cut", seed=3, report=ProgressBars(quiet=True),
         hooks=[Hook(17, stop)],
     )  # fmt: skip
     assert (result.status, result.step) == ("interrupted", 17)
@@ -132,7 +132,12 @@ def test_interrupt_leaves_a_checkpoint(tmp_path: Path) -> None:
         signal.raise_signal(signal.SIGINT)
 
     result = train(
-        Toy(), config(), tmp_path, seed=3, report=Reporter(quiet=True), hooks=[Hook(9, interrupt)]
+        Toy(),
+        config(),
+        tmp_path,
+        seed=3,
+        report=ProgressBars(quiet=True),
+        hooks=[Hook(9, interrupt)],
     )
     assert (result.status, result.step) == ("interrupted", 9)
     assert list_checkpoints(tmp_path)[-1].name == "step-00000009"
@@ -306,6 +311,6 @@ def test_no_step_reads_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run_toy_with = [Hook(1, lambda trainer: seen.append(len(reads)))]
     train(
         Toy(), config(steps=30, log_every=30, save_every=0, evaluate_every=0, clip_norm=1.0),
-        tmp_path, seed=3, report=Reporter(quiet=True), hooks=run_toy_with,
+        tmp_path, seed=3, report=ProgressBars(quiet=True), hooks=run_toy_with,
     )  # fmt: skip
     assert seen[0] == seen[28] and reads.count("tolist") > 0

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.progress import Reporter
+from magneto.progress import SILENT, ProgressBars
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import TrainingResult, train
-from magneto.training.task import Loss, Task, silent
+from magneto.training.task import Loss, Task
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Toy(Task):
     def size(self, batch: tuple[Tensor, Tensor]) -> int:
         return len(batch[0])
 
-    def evaluate(self, model, device, limit=None, progress=silent) -> dict[str, float]:
+    def evaluate(self, model, device, limit=None, progress=SILENT) -> dict[str, float]:
         x, y = (tensor.to(device) for tensor in self.set)
         return {"loss": (model(x).float() - y).square().mean().item()}
 
@@ -123,7 +123,9 @@ def run_toy(
     run: Path, resume: bool = False, task: Toy | None = None, **changes: Any
 ) -> TrainingResult:
     task = task or Toy(dropout=changes.pop("dropout", 0.0))
-    return train(task, config(**changes), run, seed=3, resume=resume, report=Reporter(quiet=True))
+    return train(
+        task, config(**changes), run, seed=3, resume=resume, report=ProgressBars(quiet=True)
+    )
 
 
 if __name__ == "__main__":

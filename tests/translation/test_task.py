@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from magneto.cli import main
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.loop import train
 from magneto.translation.config import ParallelDataConfig, TranslationConfig
@@ -112,7 +112,7 @@ def test_tiny_beats_word_pairs_by_a_nat_within_a_minute(
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     recipe = load_recipe("translation/tiny", {"training.device": "cpu"})
     task = recipe.build_task()
-    report = Reporter(quiet=True)
+    report = ProgressBars(quiet=True)
     started = time.process_time()
     result = train(task, recipe.training, tmp_path / "run", seed=recipe.seed, report=report)
     spent = time.process_time() - started
@@ -221,7 +221,7 @@ def run(text: Path, out: Path, **changes) -> list[dict]:
     recipe = load_recipe("translation/tiny", values)
     out.mkdir(exist_ok=True)
     recipe.save(out / "recipe.yaml")
-    again, report = (out / "checkpoints").exists(), Reporter(quiet=True)
+    again, report = (out / "checkpoints").exists(), ProgressBars(quiet=True)
     train(recipe.build_task(), recipe.training, out, seed=1, resume=again, report=report)
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 

@@ -15,7 +15,7 @@ from magneto.analysis.sweep.workers import default_jobs, run_cluster, run_local
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.theory.placement import PLACEMENTS
 
 
@@ -61,7 +61,7 @@ def main(words: Sequence[str]) -> int:
     sweep = Sweep(given.recipe, dict(overrides), grid, given.keep_weights)
     folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
     open_sweep(folder, sweep)
-    report = Reporter()
+    report = ProgressBars()
     if not all(is_done(folder, cell) for cell in sweep.cells()):
         sweep.load(sweep.cells()[0]).build_task().prepare(report)
     whole = run(folder, sweep, given, report)
@@ -81,7 +81,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def run(folder: Path, sweep: Sweep, given: Any, report: Reporter) -> bool:
+def run(folder: Path, sweep: Sweep, given: Any, report: ProgressBars) -> bool:
     """Run the cells that are not done; return whether all are now."""
     jobs = given.jobs or default_jobs()
     if given.cluster:
@@ -92,7 +92,7 @@ def run(folder: Path, sweep: Sweep, given: Any, report: Reporter) -> bool:
             job.result()
 
     def progress(done: int, total: int) -> None:
-        report("comparing cells", done, total)
+        report.update("comparing cells", done, total)
 
     whole = run_local(folder, sweep, 0 if given.cluster else jobs, progress)
     report.finish()

@@ -11,7 +11,7 @@ from magneto.commands.arguments import Parser, print_json
 from magneto.commands.in_context import add_options, evaluate_in_context
 from magneto.commands.translation_scores import add_translation_options, evaluate_translation
 from magneto.config import ConfigError
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import open_run, task_class
 from magneto.runs import load_run
 from magneto.training.distributed import pick_device
@@ -49,7 +49,7 @@ def main(words: Sequence[str]) -> int:
         overrides |= other_data(given.run, given.data)
     if issubclass(task_class(open_run(given.run, overrides).task), Translation):
         return evaluate_translation(given, overrides)
-    report = Reporter()
+    report = ProgressBars()
     opened = load_run(given.run, given.weights, overrides)
     opened.task.prepare(report)
     device = pick_device(opened.recipe.training.device)

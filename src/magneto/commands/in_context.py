@@ -16,7 +16,7 @@ from magneto.config import ConfigError
 from magneto.language.in_context.evaluate import SuiteScore, evaluate_suite
 from magneto.language.in_context.files import Questions, load_questions
 from magneto.language.in_context.suites import SUITES
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.runs import load_run
 
 
@@ -48,7 +48,7 @@ def evaluate_in_context(given: argparse.Namespace, overrides: dict[str, str]) ->
     if given.data and Path(given.data).is_file() and len(names) - len(theirs) > 1:
         raise ConfigError(["--data: one file for several tasks; give the folder that has them"])
     suites = [load_questions(SUITES[name], given.data) for name in names if name in SUITES]
-    report = Reporter()
+    report = ProgressBars()
     run = language_model_run(load_run(given.run, given.weights, overrides))
     length = context_length(run, given.max_length)
     scores = [

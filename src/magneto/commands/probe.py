@@ -15,7 +15,7 @@ from magneto.commands.arguments import Parser, print_json
 from magneto.commands.probe_tables import print_diagnoses, print_growth
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe
 from magneto.theory.depth import Stack
 from magneto.theory.placement import find_placement
@@ -63,7 +63,7 @@ def main(words: Sequence[str]) -> int:
     if given.seeds is not None and given.seeds < (1 if given.depths else 0):
         command.error(f"--seeds must be {1 if given.depths else 0} or more, not {given.seeds}")
     recipes = load_each(given.recipe, overrides, given.placements)
-    report, started = Reporter(), time.perf_counter()
+    report, started = ProgressBars(), time.perf_counter()
     look = measure_depths if given.depths else look_at_each
     found, show = look(recipes, given, report)
     report.finish()
@@ -96,7 +96,7 @@ def load_each(name: str, overrides: dict[str, str], placements: str | None) -> l
     return [load_recipe(name, {**overrides, "model.placement": row}) for row in rows]
 
 
-def look_at_each(recipes: list[Recipe], given: Any, report: Reporter) -> tuple[dict, Any]:
+def look_at_each(recipes: list[Recipe], given: Any, report: ProgressBars) -> tuple[dict, Any]:
     """Diagnose every recipe."""
     seeds = 3 if given.seeds is None else given.seeds
     found: list[Diagnosis] = []
@@ -108,7 +108,7 @@ def look_at_each(recipes: list[Recipe], given: Any, report: Reporter) -> tuple[d
     return answer, lambda: print_diagnoses(found)
 
 
-def measure_depths(recipes: list[Recipe], given: Any, report: Reporter) -> tuple[dict, Any]:
+def measure_depths(recipes: list[Recipe], given: Any, report: ProgressBars) -> tuple[dict, Any]:
     """Measure the growth of the update with depth, beside the bound's."""
     depths = read_depths(given.depths)
     stack: Stack = given.stack
@@ -119,7 +119,7 @@ def measure_depths(recipes: list[Recipe], given: Any, report: Reporter) -> tuple
         depths=depths,
         seeds=range(given.seeds or 5),
         stack=stack,
-        progress=lambda done, total: report("measuring updates, layers", done, total),
+        progress=lambda done, total: report.update("measuring updates, layers", done, total),
     )
     grown = growth(updates)
     bounds = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError, nearest
 from magneto.data.tokenizer_training import KINDS, SAMPLE, train_tokenizer
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 
 
 def parser() -> Parser:
@@ -48,7 +48,7 @@ def main(words: Sequence[str]) -> int:
         given = f"not {words[0]!r}{nearest(words[0], ['train'])}" if words else "give it first"
         raise ConfigError([f"magneto tokenizer knows one thing to do, train: {given}"])
     given = parser().parse(words[1:])
-    report = Reporter()
+    report = ProgressBars()
     try:
         made = train_tokenizer(
             given.data, given.text_field, given.kind, given.vocab_size, given.out, report,

@@ -12,7 +12,7 @@ from pathlib import Path
 from magneto.analysis.probe.probe_hook import PERIOD, ProbeHook
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
 from magneto.training.loop import train
 from magneto.training.metrics_logger import METRICS_FILE
@@ -61,7 +61,7 @@ def main(words: Sequence[str]) -> int:
     else:
         raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
     hooks = [ProbeHook(given.probe_every).hook] if given.probe_every is not None else []
-    report = Reporter(quiet=not is_main_process())
+    report = ProgressBars(quiet=not is_main_process())
     task = recipe.build_task()
     task.check_strategy(recipe.training.distributed)
     if is_main_process():

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from magneto.commands.arguments import Parser, finite
 from magneto.config import ConfigError
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import open_run, task_class
 from magneto.runs import OpenRun, load_run
 from magneto.translation.task import Translation
@@ -98,7 +98,7 @@ def main(words: Sequence[str]) -> int:
             vocabulary.tag(language)
     how = search_of(given, given.n_best or 1)
     translator = TextTranslator(opened.model, vocabulary, opened.recipe.data.max_length, how)
-    Lines(translator, given, Reporter()).run(sys.stdin.buffer, sys.stdout.buffer)
+    Lines(translator, given, ProgressBars()).run(sys.stdin.buffer, sys.stdout.buffer)
     return 0
 
 
@@ -134,7 +134,7 @@ class Lines:
         report: Shows how far it is.
     """
 
-    def __init__(self, translator: TextTranslator, given: Any, report: Reporter) -> None:
+    def __init__(self, translator: TextTranslator, given: Any, report: ProgressBars) -> None:
         self.translator, self.given, self.report = translator, given, report
         self.counts = LineCounts()
 
@@ -158,7 +158,7 @@ class Lines:
         before, scored = self.counts.lines, self.given.json or self.given.n_best is not None
 
         def show(done: int) -> None:
-            self.report("translating lines", before + done, None)
+            self.report.update("translating lines", before + done, None)
 
         found = self.translator.translate(texts, self.given.to, scored, show)
         for text, each in zip(texts, found, strict=True):

@@ -12,7 +12,7 @@ import torch
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.translate import search_of, search_options
 from magneto.config import ConfigError
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 from magneto.runs import load_run
 from magneto.translation.config import split_direction
@@ -47,7 +47,7 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, str]) -
     The loss is over sentences that pass the recipe's filters, of the same directions; translations
     are scored of all.
     """
-    report, how = Reporter(), search_of(given)
+    report, how = ProgressBars(), search_of(given)
     directions = given.directions.split(",") if given.directions else None
     data = open_run(given.run, overrides).data
     if given.data:
@@ -102,7 +102,7 @@ def chosen(texts: ReferenceTexts, directions: list[str] | None) -> ReferenceText
     return ReferenceTexts(texts.split, kept, texts.unknown, texts.counts)
 
 
-def note_what_was_met(texts: ReferenceTexts, source: str, report: Reporter) -> None:
+def note_what_was_met(texts: ReferenceTexts, source: str, report: ProgressBars) -> None:
     """Say what is scored, and what of it is odd."""
     total = sum(len(pairs) for pairs in texts.texts.values())
     odd = [f"{n:,} lines with invalid UTF-8 replaced" for n in [texts.counts.invalid_utf8] if n]

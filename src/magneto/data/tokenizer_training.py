@@ -23,10 +23,10 @@ from magneto.data.tokenizer import (
     load_tokenizer,
     train_bpe,
 )
+from magneto.progress import Progress
 
 Kind = Literal["byte-bpe", "unigram", "bpe"]
 KINDS: tuple[str, ...] = get_args(Kind)
-Progress = Callable[[str, int, int | None], None]
 # Lines, chosen at random among all, from which SentencePiece learns: its unigram model takes 2.5
 # minutes for 64k pieces from 60 thousand lines, and more than ten from 50 MB.
 SAMPLE = 60_000
@@ -66,7 +66,7 @@ def train_tokenizer(
         if not least <= value <= most:
             raise ValueError(f"{name} {value}: must be in {least:,} to {most:,}")
     path = _target(out, kind)
-    say, counts = getattr(progress, "say", lambda line: None), Counts()
+    say, counts = progress.say, Counts()
     texts = _counted(read_documents(source, field, counts), progress)
     first = next(texts, None)  # what is wrong with the source is known before anything is made
     if first is None:
@@ -156,7 +156,7 @@ def _target(out: Path, kind: str) -> Path:
 
 def _counted(texts: Iterator[str], progress: Progress) -> Iterator[str]:
     for number, text in enumerate(texts, 1):
-        progress("reading documents", number, None)
+        progress.update("reading documents", number, None)
         yield text
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from magneto.data.batching import cut_windows, window_batch
 from magneto.language.model import LanguageModel
 from magneto.language.text_task import TextTask
-from magneto.training.task import BatchStream, Loss, Progress, silent
+from magneto.progress import SILENT, Progress
+from magneto.training.task import BatchStream, Loss
 
 # Sequences of an evaluation batch.
 EVALUATION_BATCH = 16
@@ -39,7 +40,7 @@ class CausalLanguageModeling(TextTask):
         model: nn.Module,
         device: torch.device,
         limit: int | None = None,
-        progress: Progress = silent,
+        progress: Progress = SILENT,
     ) -> dict[str, float]:
         """Return loss (nats per token), perplexity, and bits per byte of text.
 
@@ -54,7 +55,7 @@ class CausalLanguageModeling(TextTask):
             batch = {k: v.to(device) for k, v in window_batch(split.tokens, length, rows).items()}
             loss = self.loss(model, batch)
             total, count = total + loss.total.double(), count + loss.count.double()
-            progress("evaluating batches", done, len(batches))
+            progress.update("evaluating batches", done, len(batches))
         loss_per_token = (total / count).item()
         bytes_per_token = split.text_bytes / len(split.tokens)
         return {

@@ -18,7 +18,8 @@ from magneto.language.config import MaskedTextDataConfig
 from magneto.language.masked_language import MaskedLanguageModel
 from magneto.language.masking import Masking
 from magneto.language.text_task import TextTask
-from magneto.training.task import BatchStream, Loss, Progress, silent
+from magneto.progress import SILENT, Progress
+from magneto.training.task import BatchStream, Loss
 
 # Sequences of an evaluation batch.
 EVALUATION_BATCH = 16
@@ -31,7 +32,7 @@ class MaskedLanguageModeling(TextTask):
 
     data_config: MaskedTextDataConfig
 
-    def prepare(self, progress: Progress = silent) -> None:
+    def prepare(self, progress: Progress = SILENT) -> None:
         """Tokenise the source; raises ValueError if the tokenizer has no mask token."""
         if self.data_config.tokenizer != "bpe":  # known before the work, not after it
             Masking(self.data_config, load_tokenizer(self.data_config.tokenizer))
@@ -73,7 +74,7 @@ class MaskedLanguageModeling(TextTask):
         model: nn.Module,
         device: torch.device,
         limit: int | None = None,
-        progress: Progress = silent,
+        progress: Progress = SILENT,
     ) -> dict[str, float]:
         """Return loss (nats per hidden token), perplexity, and the share guessed right.
 
@@ -89,7 +90,7 @@ class MaskedLanguageModeling(TextTask):
             total = F.cross_entropy(logits, answers, ignore_index=IGNORED, reduction="sum")
             right = (logits.argmax(-1) == answers).sum()
             sums += torch.stack([total, right, (answers != IGNORED).sum()]).double()
-            progress("evaluating batches", done, len(batches))
+            progress.update("evaluating batches", done, len(batches))
         total, right, count = sums.tolist()
         return {
             "loss": total / count,

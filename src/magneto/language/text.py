@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -21,8 +21,8 @@ from magneto.data.sources import Counts, read_documents, source_fingerprint
 from magneto.data.splits import held_out
 from magneto.data.tokenizer import BPE_CHARACTERS, Tokenizer, load_tokenizer, train_bpe
 from magneto.language.config import TextDataConfig
+from magneto.progress import Progress
 
-Progress = Callable[[str, int, int | None], None]
 # Documents tokenised at a time; the tokenizer spreads them over the cores.
 BATCH = 256
 VERSION = 2
@@ -106,7 +106,7 @@ def _tokenizer_name(config: TextDataConfig) -> Any:
 def _make_tokenizer(config: TextDataConfig, directory: Path, progress: Progress) -> Tokenizer:
     if config.tokenizer != "bpe":
         return load_tokenizer(config.tokenizer)
-    progress("training a tokenizer on documents", 0, None)
+    progress.update("training a tokenizer on documents", 0, None)
     texts = _limited(split_documents(config, "train", Counts()), progress)
     train_bpe(texts, config.vocab_size, directory / "tokenizer.json", config.special)
     return load_tokenizer(directory / "tokenizer.json")
@@ -116,11 +116,11 @@ def _limited(texts: Iterable[str], progress: Progress) -> Iterator[str]:
     size = number = 0
     for number, text in enumerate(texts, 1):
         size += len(text)
-        progress("training a tokenizer on documents", number, None)
+        progress.update("training a tokenizer on documents", number, None)
         yield text
         if size > BPE_CHARACTERS:
             break
-    say = getattr(progress, "say", lambda line: None)
+    say = progress.say
     say(f"learning a tokenizer from {number:,} documents, which can take minutes")
 
 
@@ -138,7 +138,7 @@ def _fill(config: TextDataConfig, directory: Path, progress: Progress) -> None:
             for tokens, text_bytes in tokenised(documents, tokenizer):
                 tokens.astype(kind).tofile(file)
                 size += text_bytes
-                progress(f"tokenising {split} documents", counts.documents, None)
+                progress.update(f"tokenising {split} documents", counts.documents, None)
         index["text_bytes"][split] = size
         index["counts"] = asdict(counts)
     (directory / "index.json").write_text(json.dumps(index), encoding="utf-8")

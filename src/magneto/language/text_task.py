@@ -16,7 +16,8 @@ from magneto.data.sources import Counts
 from magneto.data.tokenizer import Tokenizer, load_tokenizer
 from magneto.language.config import TextDataConfig
 from magneto.language.text import PreparedText, prepare_text, split_documents, tokenised
-from magneto.training.task import DIGEST_FILE, BatchStream, Progress, Task, silent
+from magneto.progress import SILENT, Progress
+from magneto.training.task import DIGEST_FILE, BatchStream, Task
 
 
 class TextTask(Task):
@@ -26,7 +27,7 @@ class TextTask(Task):
 
     def __init__(self, model: Any, data: TextDataConfig, seed: int) -> None:
         super().__init__(model, data, seed)
-        self._progress: Progress = silent
+        self._progress: Progress = SILENT
 
     @cached_property
     def text(self) -> PreparedText:
@@ -40,16 +41,13 @@ class TextTask(Task):
             return self.text.tokenizer
         return load_tokenizer(self.data_config.tokenizer)
 
-    def prepare(self, progress: Progress = silent) -> None:
+    def prepare(self, progress: Progress = SILENT) -> None:
         """Tokenise the source, unless it was done before."""
         if "text" in self.__dict__:
             return
         self._progress = progress
-        say = getattr(progress, "say", None)
-        counts = self.text.counts
-        if say is not None:
-            tokens = f"{len(self.text.train.tokens):,} tokens"
-            say(f"{self.data_config.source}: {counts.describe()}, {tokens}")
+        counts, tokens = self.text.counts, f"{len(self.text.train.tokens):,} tokens"
+        progress.say(f"{self.data_config.source}: {counts.describe()}, {tokens}")
 
     def vocabulary(self) -> int:
         """Return the model's vocabulary: the tokenizer's, if none is set.

@@ -71,7 +71,7 @@ def log(trainer: Trainer) -> None:
     row["data_wait_seconds"] = trainer.batches.read_waited()
     trainer.add_row(row)
     note = f"loss {row['loss']:.4g}, {rate:,.0f} {trainer.task.unit}/s"
-    trainer.report("training", trainer.step, trainer.config.steps, note)
+    trainer.report.update("training", trainer.step, trainer.config.steps, note)
 
 
 def evaluate(trainer: Trainer) -> None:

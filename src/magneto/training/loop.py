@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.training import hooks as periodic
 from magneto.training.batch import to_device
 from magneto.training.config import TrainingConfig
@@ -52,7 +52,7 @@ def train(
     seed: int,
     resume: bool = False,
     hooks: Sequence[Hook] = (),
-    report: Reporter | None = None,
+    report: ProgressBars | None = None,
 ) -> TrainingResult:
     """Train a task's model in the directory `run`.
 
@@ -79,7 +79,7 @@ def train(
         torch.set_num_threads(config.threads)
     with join_world(config) as world:
         main = world.is_main_process
-        report = report if report and main else Reporter(quiet=not main)
+        report = report if report and main else ProgressBars(quiet=not main)
         with main_process_first(world):
             run.mkdir(parents=True, exist_ok=True)
             task.prepare(report)
@@ -103,7 +103,7 @@ class Trainer:
         run: Path,
         seed: int,
         world: World,
-        report: Reporter,
+        report: ProgressBars,
     ) -> None:
         self.task, self.config, self.run, self.seed = task, config, run, seed
         self.world, self.report = world, report

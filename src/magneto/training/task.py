@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -11,16 +11,10 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-Progress = Callable[[str, int, int | None], None]
-"""Called with what is being done, how much of it is done, and how much there is (None: unknown)."""
-
+from magneto.progress import SILENT, Progress
 
 DIGEST_FILE = "data.digest"
 """In a run: what names the content of the data it is trained on."""
-
-
-def silent(what: str, done: int, total: int | None) -> None:
-    """A `Progress` that shows nothing."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ class Task(ABC):
         """Raise ValueError if it can't be trained on ranks of a kind ("ddp", "fsdp", ...)."""
         return None
 
-    def prepare(self, progress: Progress = silent) -> None:
+    def prepare(self, progress: Progress = SILENT) -> None:
         """Do the slow work that is done once (tokenise, cache); called on the first rank first."""
         return None
 
@@ -110,7 +104,7 @@ class Task(ABC):
         model: nn.Module,
         device: torch.device,
         limit: int | None = None,
-        progress: Progress = silent,
+        progress: Progress = SILENT,
     ) -> dict[str, float]:
         """Return metrics on the validation split, of at most `limit` batches."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -20,6 +20,7 @@ import numpy as np
 from magneto.data.cache import also_known, cache_directory, fingerprint, made_whole
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
 from magneto.data.tokenizer_training import train_sentencepiece
+from magneto.progress import Progress
 from magneto.translation.config import PairCounts, ParallelDataConfig, sought_languages
 from magneto.translation.filter import Pair
 from magneto.translation.sources import parallel_fingerprint
@@ -31,7 +32,6 @@ from magneto.translation.vocabulary import (
     read_tags,
 )
 
-Progress = Callable[[str, int, int | None], None]
 VERSION = 3
 # Pairs of sentences tokenised at a time.
 BATCH = 1024
@@ -195,7 +195,7 @@ class Preparation:
                     ends = place + np.cumsum([len(side) for side in sides], dtype=np.int64)
                     ends.tofile(offsets)
                     place, example = int(ends[-1]), example + len(sides) // 2
-                    self.progress(f"tokenising {split} pairs", example, None)
+                    self.progress.update(f"tokenising {split} pairs", example, None)
                 if split == "validation":
                     seen[pair] = held
                 found.append({"pair": pair, "range": (start, example), "counts": asdict(counts)})
@@ -249,7 +249,7 @@ class Preparation:
                 if left < 0:
                     break
                 number += 1
-                self.progress("training a tokenizer on pairs", number, None)
+                self.progress.update("training a tokenizer on pairs", number, None)
                 yield from texts
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from magneto.data.cache import content_digest
-from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Progress, Task, silent
+from magneto.progress import SILENT, Progress
+from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Task
 from magneto.translation.batching import Group, GroupMaker, TokenGroups, cut_groups
 from magneto.translation.config import ParallelDataConfig, Texts, TranslationConfig
 from magneto.translation.model import TranslationModel
@@ -41,7 +42,7 @@ class Translation(Task):
         if model.encoder_layers is None:
             raise ValueError("translation needs model.encoder_layers and model.decoder_layers")
         super().__init__(model, data, seed)
-        self._progress: Progress = silent
+        self._progress: Progress = SILENT
         # Directions to validate on; None for all that are trained.
         self.validated: list[Pair] | None = None
         if data.select_by == "bleu":
@@ -66,17 +67,14 @@ class Translation(Task):
             raise ValueError("data.select_by: bleu needs a whole model on each rank: "
                              "use --distributed ddp, or select_by: loss")  # fmt: skip
 
-    def prepare(self, progress: Progress = silent) -> None:
+    def prepare(self, progress: Progress = SILENT) -> None:
         """Filter and tokenise the source, unless it was done before; say what was left out."""
         if "text" in self.__dict__:
             return
         self._progress = progress
         text = self.text
-        say = getattr(progress, "say", None)
-        if say is None:
-            return
         for line in text.describe(self.data_config.source):
-            say(line)
+            progress.say(line)
 
     def build_model(self) -> TranslationModel:
         """Build the model, with the data's vocabulary if none is set.
@@ -143,7 +141,7 @@ class Translation(Task):
         model: nn.Module,
         device: torch.device,
         limit: int | None = None,
-        progress: Progress = silent,
+        progress: Progress = SILENT,
     ) -> dict[str, float]:
         """Return loss (nats per target token, without label smoothing) and perplexity.
 
@@ -156,7 +154,7 @@ class Translation(Task):
             g = {k: v.to(device) for k, v in made.items() if isinstance(v, Tensor)}
             part = model(g["source"], g["target"], g["source_mask"], targets=g["targets"])
             total, count = total + part.nll.double(), count + part.count.double()
-            progress("evaluating batches", done, len(chosen))
+            progress.update("evaluating batches", done, len(chosen))
         loss = (total / count).item()
         found = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
         if self.data_config.select_by == "bleu":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from magneto.progress import Progress
 from magneto.translation.model import TranslationModel
 from magneto.translation.scores import Direction, TranslationScores, score_translations
 from magneto.translation.vocabulary import TranslationVocabulary
@@ -97,7 +98,7 @@ def is_visible(text: str) -> bool:
 def score_directions(
     translator: TextTranslator,
     texts: Mapping[Direction, Sequence[tuple[str, str]]],
-    progress: Callable[[str, int, int | None], None],
+    progress: Progress,
 ) -> tuple[dict[Direction, TranslationScores], dict[Direction, list[str]]]:
     """Translate and score sentences of each direction.
 
@@ -116,10 +117,10 @@ def score_directions(
         sources = [source for source, _ in pairs]
 
         def show(done: int, what: str = what, total: int = len(sources)) -> None:
-            progress(what, done, total)
+            progress.update(what, done, total)
 
         found = translator.translate(sources, direction[1], progress=show)
-        progress(what, len(sources), len(sources))
+        progress.update(what, len(sources), len(sources))
         written[direction] = [each.texts[0] for each in found]
         scores[direction] = score_translations(written[direction], [r for _, r in pairs])
     return scores, written

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.batching import ShuffledExamples
-from magneto.training.task import BatchStream, Loss, Progress, Task, silent
+from magneto.progress import SILENT, Progress
+from magneto.training.task import BatchStream, Loss, Task
 from magneto.vision.classifier import ImageClassifier
 from magneto.vision.data import LabelledImages, load_images
 
@@ -29,7 +30,7 @@ class ImageClassification(Task):
         """Training and validation images."""
         return load_images(self.data_config, self.seed)
 
-    def prepare(self, progress: Progress = silent) -> None:
+    def prepare(self, progress: Progress = SILENT) -> None:
         """Load the images, so that a missing library is known at once."""
         shape = tuple(self.splits[0].images.shape[1:])
         wanted = (
@@ -79,7 +80,7 @@ class ImageClassification(Task):
         model: nn.Module,
         device: torch.device,
         limit: int | None = None,
-        progress: Progress = silent,
+        progress: Progress = SILENT,
     ) -> dict[str, float]:
         """Return loss and accuracy."""
         held = self.splits[1]
@@ -94,6 +95,6 @@ class ImageClassification(Task):
         for done, (images, labels) in enumerate(batches[:limit], 1):
             loss = self.loss(model, (images.to(device), labels.to(device)))
             totals += torch.stack((loss.total, loss.count, loss.logs["accuracy"])).float()
-            progress("evaluating batches", done, len(batches[:limit]))
+            progress.update("evaluating batches", done, len(batches[:limit]))
         total, count, right = totals.tolist()
         return {"loss": total / count, "accuracy": right / count}

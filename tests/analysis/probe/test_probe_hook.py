@@ -12,7 +12,7 @@ import torch
 from benchmarks.probe_cost import measure
 from magneto.analysis.probe.probe_hook import PERIOD, PROBE_FILE, ProbeHook
 from magneto.analysis.probe.short_run import initial_model, short_run
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import Recipe
 from magneto.training.hooks import Hook
 from magneto.training.loop import train
@@ -27,7 +27,7 @@ def test_the_hook_writes_every_period_and_changes_nothing(small: Small, tmp_path
     for name, hooks in (("plain", []), ("watched", [ProbeHook(3).hook])):
         done = train(
             made.build_task(), made.training, tmp_path / name, seed=made.seed, hooks=hooks,
-            report=Reporter(quiet=True),
+            report=ProgressBars(quiet=True),
         )  # fmt: skip
         results.append(done.metrics)
     assert results[0] == results[1]
@@ -51,7 +51,7 @@ def test_a_resumed_run_has_each_row_once(small: Small, tmp_path: Path) -> None:
     def go(resume: bool, hooks: list) -> None:
         train(
             made.build_task(), made.training, tmp_path, seed=made.seed, resume=resume, hooks=hooks,
-            report=Reporter(quiet=True),
+            report=ProgressBars(quiet=True),
         )  # fmt: skip
 
     class Killed(Exception):
@@ -69,7 +69,7 @@ def test_a_resumed_run_has_each_row_once(small: Small, tmp_path: Path) -> None:
 
 
 def test_a_trouble_is_said_once(small: Small, tmp_path: Path) -> None:
-    class Heard(Reporter):
+    class Heard(ProgressBars):
         def __init__(self) -> None:
             super().__init__()
             self.lines: list[str] = []
@@ -140,7 +140,7 @@ def test_a_compiled_model_is_watched_as_it_is(small: Small, tmp_path: Path) -> N
     for compiled in (False, True):
         made = small(training__compile=str(compiled).lower())
         run = tmp_path / str(compiled)
-        hooks, report = [ProbeHook(2).hook], Reporter(quiet=True)
+        hooks, report = [ProbeHook(2).hook], ProgressBars(quiet=True)
         train(made.build_task(), made.training, run, seed=1, hooks=hooks, report=report)
         rows.append(read_rows(run / PROBE_FILE)[0])
     for plain, compiled in zip(rows[0]["layers"], rows[1]["layers"], strict=True):

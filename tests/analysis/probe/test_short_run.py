@@ -11,7 +11,7 @@ from magneto.analysis.probe.diagnosis import diagnose, find_stacks, theory_of
 from magneto.analysis.probe.short_run import FirstStep, ShortRun, initial_model, short_run
 from magneto.nn.config import TransformerConfig
 from magneto.nn.transformer import Decoder, EncoderDecoder
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import Recipe
 from magneto.theory.bounds import bound
 from magneto.theory.depth import Depth
@@ -32,7 +32,9 @@ def run_of(made: Recipe, steps: int) -> ShortRun:
 @pytest.mark.parametrize("extra", [{}, {"model__dropout": 0.2, "training__micro_batches": 2}])
 def test_it_takes_the_steps_that_training_takes(small: Small, tmp_path: Path, extra: dict) -> None:
     made = small(**extra)
-    train(made.build_task(), made.training, tmp_path, seed=made.seed, report=Reporter(quiet=True))
+    train(
+        made.build_task(), made.training, tmp_path, seed=made.seed, report=ProgressBars(quiet=True)
+    )
     trained = [row for row in read_metrics(tmp_path) if "loss" in row][:3]
     short = run_of(made, 3).steps
     assert [step.loss for step in short] == [row["loss"] for row in trained]

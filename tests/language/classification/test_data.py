@@ -112,7 +112,7 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         build(
             ClassificationDataConfig,
-            {"glue": "colla", "length": 3, "labels": ["a", "a"], "vocab_size": 5},
+            {"glue": "colla", "max_length": 3, "labels": ["a", "a"], "vocab_size": 5},
             "data",
         )
     text = "\n".join(caught.value.lines)
@@ -140,10 +140,10 @@ def test_glue_sets_columns_metric_and_kind() -> None:
 def test_inputs_of_single_texts_and_pairs() -> None:
     words = ByteTokenizer()
     s, e = words.begin, words.end
-    one = ClassificationDataConfig(length=8)
+    one = ClassificationDataConfig(max_length=8)
     assert assemble([1, 2], None, words, one) == ([s, 1, 2, e], 4, False)
     assert assemble([1, 2], [3], words, one) == ([s, 1, 2, e, e, 3, e], 5, False)
-    single = ClassificationDataConfig(length=8, separator="single")
+    single = ClassificationDataConfig(max_length=8, separator="single")
     assert assemble([1, 2], [3], words, single) == ([s, 1, 2, e, 3, e], 4, False)
     assert assemble([1] * 9, None, words, one) == ([s, *[1] * 6, e], 8, True)
     assert assemble([1] * 9, [3], words, one) == ([s, 1, 1, 1, e, e, 3, e], 6, True)
@@ -154,7 +154,11 @@ def test_inputs_of_single_texts_and_pairs() -> None:
 def test_encoding_keeps_order_and_labels() -> None:
     rows = [Row("ab", "c", "no"), Row("a" * 30, "c", "yes")]
     made = encode(
-        rows, ("no", "yes"), ByteTokenizer(), ClassificationDataConfig(length=20), lambda *_: None
+        rows,
+        ("no", "yes"),
+        ByteTokenizer(),
+        ClassificationDataConfig(max_length=20),
+        lambda *_: None,
     )
     assert made.labels.tolist() == [0, 1] and made.truncated == 1
     assert made.lengths.tolist() == [7, 20] and made.second.tolist() == [5, 18]

@@ -18,7 +18,7 @@ from magneto.language.classification.scores import class_scores
 from magneto.language.classification.task import TextClassification
 from magneto.language.config import TextEncoderConfig
 from magneto.language.pretrained import FREE
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.loop import train
 
@@ -50,7 +50,7 @@ def write_pairs(path: Path, count: int = 600, seed: int = 0) -> Path:
 def pairs(path: Path, model: dict | None = None, **data) -> TextClassification:
     values = {
         "text_column": "one", "pair_column": "two", "label_column": "answer", "tokenizer": "bytes",
-        "length": 24, **data,
+        "max_length": 24, **data,
     }  # fmt: skip
     config = ClassificationDataConfig(source=str(path), **values)
     return TextClassification(TextClassifierConfig(**{**SIZES, **(model or {})}), config, 1)
@@ -189,7 +189,7 @@ def test_tiny_beats_its_baselines_within_a_minute(tmp_path: Path) -> None:
     answers = label_baselines(texts.train, texts.validation[""], texts.labels)
     best = max(class_scores(given, known, 2)["accuracy"] for given in answers.values())
     started = time.process_time()
-    result = train(task, recipe.training, tmp_path / "run", seed=1, report=Reporter(quiet=True))
+    result = train(task, recipe.training, tmp_path / "run", seed=1, report=ProgressBars(quiet=True))
     spent = time.process_time() - started
     assert result.metrics["accuracy"] > best + 0.1
     assert spent < 120, f"{spent:.0f} seconds of processor time, for at most 60 on 2 cores"

@@ -12,11 +12,11 @@ from magneto.analysis.probe.short_run import ShortRun, initial_model, short_run
 from magneto.analysis.probe.update import Growth, growth, measure_growth, measured_shape
 from magneto.analysis.probe.verdict import Verdict, judge
 from magneto.nn.transformer import LayerStack
+from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
 from magneto.theory.bounds import bound, encoder_decoder_bound, find_family
 from magneto.theory.placement import Placement
 from magneto.theory.scales import derived_scales
-from magneto.training.task import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Diagnosis:
 
 
 def diagnose(
-    recipe: Recipe, *, steps: int, seeds: int = 3, progress: Progress = silent
+    recipe: Recipe, *, steps: int, seeds: int = 3, progress: Progress = SILENT
 ) -> Diagnosis:
     """Look at a recipe at initialisation and along its first steps.
 
@@ -110,7 +110,7 @@ def diagnose(
                 depths=depths,
                 seeds=range(seeds),
                 stack="decoder" if last.causal else "encoder",
-                progress=lambda done, total: progress("measuring updates", done, total),
+                progress=lambda done, total: progress.update("measuring updates", done, total),
             )
         )
     return Diagnosis(

@@ -13,12 +13,12 @@ from magneto.analysis.probe.short_run import initial_model, short_run
 from magneto.analysis.probe.update import growth, measure_growth, measured_shape
 from magneto.analysis.sweep.sweep import PLACEMENT, Sweep
 from magneto.files import plain, write_json
+from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
 from magneto.theory.bounds import bound, find_family
 from magneto.theory.depth import Depth, Stack
 from magneto.theory.placement import Placement, find_placement
 from magneto.theory.scales import derived_scales
-from magneto.training.task import Progress, silent
 
 FILE = "measurements.json"
 DEPTHS = (6, 12, 24, 48)
@@ -26,7 +26,7 @@ DEPTHS = (6, 12, 24, 48)
 SEEDS, SAMPLES = range(6), 2
 
 
-def measure(folder: Path, sweep: Sweep, progress: Progress = silent) -> dict[str, Any]:
+def measure(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> dict[str, Any]:
     """Measure every placement of a sweep, or read what was measured in its folder before.
 
     Args:
@@ -51,13 +51,13 @@ def measure(folder: Path, sweep: Sweep, progress: Progress = silent) -> dict[str
     return found
 
 
-def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = silent) -> dict[str, Any]:
+def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) -> dict[str, Any]:
     """Measure recipes that differ in their placement, by its name."""
     activations: dict[str, dict[str, float | None]] = {}
     stacks = []
     for name, recipe in recipes.items():
         task = recipe.build_task()
-        task.prepare(silent)
+        task.prepare(SILENT)
         model = initial_model(task, recipe.training, recipe.seed)
         stacks.append(find_stacks(model)[-1])
         run = short_run(task, model, recipe.training, seed=recipe.seed, steps=1, rates=())
@@ -71,7 +71,7 @@ def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = silent) 
         seeds=SEEDS,
         samples=SAMPLES,
         stack=stack,
-        progress=lambda done, total: progress("measuring updates, layers", done, total),
+        progress=lambda done, total: progress.update("measuring updates, layers", done, total),
     )
     bounds = {name: bounds_over(find_placement(name), DEPTHS, stack) for name in recipes}
     return plain(

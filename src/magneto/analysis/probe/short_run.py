@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from magneto.analysis.probe.probe import LIMITS, LayerReading, Probe, Trouble, first_trouble
 from magneto.nn.transformer import LayerStack
+from magneto.progress import SILENT, Progress
 from magneto.training.batch import to_device
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World, pick_device
 from magneto.training.optimizer import build_optimizer, set_learning_rate
 from magneto.training.schedule import learning_rate
 from magneto.training.step import accumulate, scale_gradients, step_seed
-from magneto.training.task import Progress, Task, silent
+from magneto.training.task import Task
 
 # Rates at which the first step is tried: half decades.
 RATES = tuple(10 ** (power / 2) for power in range(-12, 1))
@@ -123,7 +124,7 @@ def short_run(
     seed: int,
     steps: int,
     rates: Sequence[float] = RATES,
-    progress: Progress = silent,
+    progress: Progress = SILENT,
 ) -> ShortRun:
     """Take the first steps of training, and watch.
 
@@ -162,7 +163,7 @@ def short_run(
         total, count, *_ = sums.tolist()
         loss = total / max(count, 1)
         seen.append(StepReading(step + 1, loss, rate, norm.item(), probe.read()))
-        progress("steps", step + 1, steps)
+        progress.update("steps", step + 1, steps)
         if not math.isfinite(loss):
             break
     return ShortRun(seen, tried)

@@ -18,7 +18,7 @@ from typing import Any
 from magneto.analysis.sweep.lease import acquire_lease
 from magneto.config import ConfigError
 from magneto.files import write_json
-from magneto.progress import Reporter
+from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe
 from magneto.training.hooks import Hook, Stop
 from magneto.training.loop import Trainer, TrainingResult, train
@@ -187,7 +187,7 @@ def run_cell(
         seed=recipe.seed,
         resume=True,
         hooks=[Hook(recipe.training.log_every, check)],
-        report=Reporter(quiet=True),
+        report=ProgressBars(quiet=True),
     )
     if result.status != "interrupted" and not lost():
         write_json(run / "outcome.json", outcome(result, run))

@@ -6,7 +6,7 @@ An input is `<s> text </s>`, or `<s> text </s></s> pair </s>` (arXiv 1907.11692)
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,8 @@ from magneto.language.classification.sources import (
     find_validation,
     hold_out,
 )
+from magneto.progress import Progress
 
-Progress = Callable[[str, int, int | None], None]
 # Texts tokenised at a time.
 BATCH = 1024
 
@@ -143,7 +143,7 @@ def encode(
             inputs.append(np.array(made, np.int32))
             second.append(begin)
             truncated += cut
-        progress("tokenising rows", start + len(piece), len(rows))
+        progress.update("tokenising rows", start + len(piece), len(rows))
     return Examples(inputs, np.array(second), label_values(rows, labels), truncated)
 
 

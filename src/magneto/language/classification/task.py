@@ -21,7 +21,8 @@ from magneto.language.classification.data import Examples, Texts, encode, make_t
 from magneto.language.classification.model import TextClassifier
 from magneto.language.classification.scores import class_scores, number_scores
 from magneto.language.pretrained import check_pretrained, load_pretrained, pretrained_run
-from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Progress, Task, silent
+from magneto.progress import SILENT, Progress
+from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Task
 
 EVALUATION_BATCH = 64
 LABELS_FILE = "labels.json"
@@ -40,7 +41,7 @@ class TextClassification(Task):
     ) -> None:
         super().__init__(model, data, seed)
         self.primary_metric = data.primary_metric  # type: ignore[misc]
-        self._progress: Progress = silent
+        self._progress: Progress = SILENT
 
     @cached_property
     def texts(self) -> Texts:
@@ -75,13 +76,14 @@ class TextClassification(Task):
 
     def _encode(self, name: str, rows: list) -> Examples:
         made = encode(rows, self.labels, self.tokenizer, self.data_config, self._progress)
-        say = getattr(self._progress, "say", None)
-        if made.truncated and say is not None:
+        if made.truncated:
             most = self.data_config.max_length
-            say(f"{name}: {made.truncated} of {len(rows)} inputs cut to {most} tokens")
+            self._progress.say(
+                f"{name}: {made.truncated} of {len(rows)} inputs cut to {most} tokens"
+            )
         return made
 
-    def prepare(self, progress: Progress = silent) -> None:
+    def prepare(self, progress: Progress = SILENT) -> None:
         """Read the texts; see that model, data and pre-trained run fit together.
 
         Raises:
@@ -92,10 +94,8 @@ class TextClassification(Task):
         self._progress = progress
         if self.model_config.pretrained:
             check_pretrained(self.model_config)
-        say = getattr(progress, "say", None)
-        if say is not None:
-            say(f"{self.data_config.source}: {self.texts.counts.describe()}, "
-                f"{len(self.labels) or 'no'} classes")  # fmt: skip
+        progress.say(f"{self.data_config.source}: {self.texts.counts.describe()}, "
+                     f"{len(self.labels) or 'no'} classes")  # fmt: skip
         given, most = self.data_config.max_length, self.model_config.max_length
         if self.model_config.positions == "learned" and most < given:
             raise ValueError(f"data.max_length ({given}) is above model.max_length ({most})")
@@ -179,7 +179,7 @@ class TextClassification(Task):
         model: nn.Module,
         device: torch.device,
         limit: int | None = None,
-        progress: Progress = silent,
+        progress: Progress = SILENT,
     ) -> dict[str, float]:
         """Return "loss" and the scores of `magneto.language.classification.scores`.
 
@@ -206,7 +206,7 @@ class TextClassification(Task):
             found = self._answers(model, batch)
             losses.append(self._losses(found, batch["labels"]).double().sum())
             answers.append(found)
-            progress("evaluating batches", done, len(batches))
+            progress.update("evaluating batches", done, len(batches))
         labels = examples.labels[np.concatenate(batches)]
         given = torch.cat(answers).cpu()
         scores = (

@@ -18,7 +18,7 @@ from magneto.language.in_context.scores import Accuracy, accuracy, credit
 from magneto.language.in_context.suites import Item
 from magneto.language.likelihood import Texts, log_likelihoods
 from magneto.language.model import LanguageModel
-from magneto.training.task import Progress, silent
+from magneto.progress import SILENT, Progress
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def evaluate_suite(
     seeds: Sequence[int],
     length: int,
     limit: int | None = None,
-    progress: Progress = silent,
+    progress: Progress = SILENT,
 ) -> SuiteScore:
     """Let a model answer a suite's questions.
 
@@ -154,7 +154,9 @@ def answer_all(
     Raises:
         ValueError: If a log-likelihood is not finite.
     """
-    values = log_likelihoods(model, texts, progress=lambda done, total: progress(what, done, total))
+    values = log_likelihoods(
+        model, texts, progress=lambda done, total: progress.update(what, done, total)
+    )
     if not all(np.isfinite(value).all() for value in values):
         raise ValueError(f"{what}: a log-likelihood is not finite")
     means = [
