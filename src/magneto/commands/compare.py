@@ -48,10 +48,12 @@ def main(words: Sequence[str]) -> int:
     given, overrides = parser().parse_with_overrides(words)
     if given.data:
         overrides["data.source"] = given.data
+    if given.jobs is not None and given.jobs < 1:
+        raise ConfigError([f"--jobs {given.jobs}: at least 1"])
     grid: dict[str, list[Any]] = {
         PLACEMENT: split(given.placements),
-        RATE: sorted(float(rate) for rate in numbers(given.lrs, "--lrs")),
-        SEED: [int(seed) for seed in numbers(given.seeds, "--seeds")],
+        RATE: sorted(numbers(given.lrs, "--lrs")),
+        SEED: whole_numbers(given.seeds, "--seeds"),
     }
     for word in given.grid:
         name, equals, values = word.partition("=")
@@ -78,12 +80,17 @@ def main(words: Sequence[str]) -> int:
     else:
         print(table(comparison))
         print(f"\nreport: {page}")
-    return 0
+    if whole:
+        return 0
+    missing = sum(cell["status"] == "missing" for cell in comparison["cells"])
+    report.say(f"{missing} of {len(comparison['cells'])} runs have no result yet: another process "
+               "holds them, or they were stopped; the same command goes on")  # fmt: skip
+    return 1
 
 
 def run(folder: Path, sweep: Sweep, given: Any, report: ProgressBars) -> bool:
     """Run the cells that are not done; return whether all are now."""
-    jobs = given.jobs or default_jobs()
+    jobs = default_jobs() if given.jobs is None else given.jobs
     if given.cluster:
         options = dict(word.split("=", 1) for word in given.cluster_option)
         started = run_cluster(folder, jobs, given.cluster, options)
@@ -108,12 +115,30 @@ def numbers(words: str, option: str) -> list[float]:
     """Split at commas, into numbers.
 
     Raises:
-        ConfigError: If one is no number.
+        ConfigError: If one is no number, or there twice.
     """
     try:
-        return [float(word) for word in split(words)]
+        found = [float(word) for word in split(words)]
     except ValueError:
         raise ConfigError([f"{option} takes numbers with commas, not {words!r}"]) from None
+    if twice := [word for word, value in zip(split(words), found, strict=True)
+                 if found.count(value) > 1]:  # fmt: skip
+        raise ConfigError([f"{option} has one number twice: {', '.join(twice)}"])
+    if not found:
+        raise ConfigError([f"{option} needs a number"])
+    return found
+
+
+def whole_numbers(words: str, option: str) -> list[int]:
+    """Split at commas, into whole numbers.
+
+    Raises:
+        ConfigError: If one is none.
+    """
+    found = numbers(words, option)
+    if wrong := [value for value in found if value != value // 1]:
+        raise ConfigError([f"{option} takes whole numbers, not {wrong[0]:g}"])
+    return [int(value) for value in found]
 
 
 def table(comparison: dict[str, Any]) -> str:
@@ -126,16 +151,18 @@ def table(comparison: dict[str, Any]) -> str:
         for rate in rates:
             row += f"{cell_text(comparison['cells'], summary['placement'], rate):>12}"
         lines.append(row)
-    missing = sum(cell["status"] == "missing" for cell in comparison["cells"])
-    note = [f"{missing} of {len(comparison['cells'])} runs have no result yet."] if missing else []
-    return "\n".join([*lines, "", *comparison["answer"], *note])
+    stuck = any(cell["status"] == "did not learn" for cell in comparison["cells"])
+    notes = [f"* did not learn: {comparison['metric']} of the trivial baseline is "
+             f"{comparison['baseline']:.4f}"] if stuck else []  # fmt: skip
+    return "\n".join([*lines, *notes, "", *comparison["answer"]])
 
 
 def cell_text(cells: list[dict[str, Any]], placement: str, rate: float) -> str:
-    """Write one cell of the table: the mean score, or how many seeds diverged."""
+    """Write one cell of the table: the mean score, or how many seeds failed; * did not learn."""
     found = [c for c in cells if (c["placement"], c["learning_rate"]) == (placement, rate)]
     diverged = sum(c["status"] == "diverged" for c in found)
+    stuck = sum(c["status"] == "did not learn" for c in found)
     scores = [c["score"] for c in found if c["score"] is not None]
     if diverged:
         return "diverged" if diverged == len(found) else f"{diverged}/{len(found)} div."
-    return f"{sum(scores) / len(scores):.4f}" if scores else "-"
+    return f"{sum(scores) / len(scores):.4f}{'*' if stuck else ''}" if scores else "-"

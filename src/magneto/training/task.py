@@ -108,6 +108,14 @@ class Task(ABC):
     ) -> dict[str, float]:
         """Return metrics on the validation split, of at most `limit` batches."""
 
+    def baseline(self) -> dict[str, float]:
+        """Return metrics of a trivial answer to the same validation data; {} if there is none.
+
+        Token frequencies, the commonest class, the mean: what a model that has learnt beats. Keys
+        are those of `summarise`, as far as they are defined.
+        """
+        return {}
+
     def examples(self) -> int | None:
         """Return how many examples an epoch has, or None where there are no epochs."""
         return None

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from magneto.analysis.report.report import write_report
-from magneto.analysis.sweep.compare import Scored, answer, summarise
+from magneto.analysis.sweep.answer import answer
+from magneto.analysis.sweep.judged import Scored
+from magneto.analysis.sweep.summary import summarise
 
 RATES = (1e-3, 1e-2, 1.0)
 SCORES = {
@@ -43,7 +45,7 @@ def comparison(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         def __init__(self, name: str) -> None:
             self.title = TITLES[name]
 
-    monkeypatch.setattr("magneto.analysis.sweep.compare.find_placement", Row)
+    monkeypatch.setattr("magneto.analysis.sweep.summary.find_placement", Row)
     cells = [
         cell(name, rate, seed, score)
         for name, table in SCORES.items()
@@ -205,7 +207,7 @@ def test_without_measurements_or_results(tmp_path: Path, monkeypatch: pytest.Mon
         "answer": answer(summaries, False, "loss"), "seeds": [1],
     }  # fmt: skip
     words = " ".join(Page(write_report(bare, tmp_path).read_text()).words)
-    assert "No placement finished" in words and "9 of 9 runs have no result yet" in words
+    assert "No placement learned" in words and "9 of 9 runs have no result yet" in words
     assert "no run finished" in words
 
 

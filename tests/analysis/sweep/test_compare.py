@@ -7,17 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from magneto.analysis.sweep.compare import Scored, answer, learnt, score_cell, summarise
+from magneto.analysis.sweep.answer import answer
+from magneto.analysis.sweep.judged import Judge, Scored, score_cell, verdict
+from magneto.analysis.sweep.summary import summarise
 from magneto.analysis.sweep.sweep import Cell, cell_directory
+
+BASELINE = 7.5
+
+
+def status(score: float | None) -> str:
+    if score is None:
+        return "diverged"
+    return "did not learn" if score == BASELINE else "finished"
 
 
 def cells(
     placement: str, table: dict[float, list[float | None]], first: float = 8.0
 ) -> list[Scored]:
-    """A score per seed at each rate; None diverged."""
+    """A score per seed at each rate; None diverged, a score at the baseline did not learn."""
     return [
         Scored(
-            placement, rate, seed, "diverged" if score is None else "finished",
+            placement, rate, seed, status(score),
             score=score, loss=score, initial_loss=first,
         )
         for rate, scores in table.items()
@@ -59,10 +69,13 @@ def test_answer_names_noise_and_failure() -> None:
     everything = PRE + SUB + post
     summaries = [summarise(everything, name, False) for name in ("pre", "sub", "post")]
     text = " ".join(answer(summaries, False, "loss"))
-    assert text.startswith("Sub-LN is best here: loss 3.1 ± 1.3 at learning rate 0.01.")
-    assert "Within noise of it: Pre-LN (1 higher)." in text
-    assert "At no rate did every seed finish: Post-LN." in text
-    assert "Largest stable learning rate, 0.1: Sub-LN." in text
+    assert "Sub-LN is best here: loss 3.1 ± 1.3 at learning rate 0.01." in text
+    assert "Beyond noise: Pre-LN (1 ± 0.61 higher)." in text
+    assert text.startswith("Did not learn at any rate: Post-LN.")
+    assert (
+        "Largest stable learning rate: Sub-LN 0.1 (the largest tried); "
+        "Pre-LN 0.001 (1 of 2 failed at 0.01, nothing between was tried)."
+    ) in text
     assert "Pre-LN in 3 of 6" in text
 
 
@@ -71,7 +84,10 @@ def test_answer_says_how_far_behind_each_is() -> None:
     sub = cells("sub", {1e-3: [3.0, 3.001]})
     known = [summarise(sub + near + far, name, False) for name in ("post", "pre", "sub")]
     text = " ".join(answer(known, False, "loss"))
-    assert "Within noise of it: Pre-LN (0.2 higher). Beyond noise: Post-LN (6 higher)." in text
+    assert (
+        "Within noise of it: Pre-LN (0.2 ± 1.3 higher). Beyond noise: Post-LN (6 ± 0.003 higher)."
+        in text
+    )
     single = [*known[:1], summarise(cells("pre", {1e-3: [4.0]}), "pre", False), *known[2:]]
     assert "Behind it: Pre-LN (1 higher)." in " ".join(answer(single, False, "loss"))
 
@@ -86,20 +102,77 @@ def test_equal_numbers_of_diverged_runs_are_told_once() -> None:
 def test_one_seed_is_not_told_from_noise() -> None:
     single = cells("pre", {1e-3: [4.0]}) + cells("sub", {1e-3: [3.0]})
     summaries = [summarise(single, name, False) for name in ("pre", "sub")]
-    assert "no difference here can be told from noise" in " ".join(answer(summaries, False, "loss"))
+    words = answer(summaries, False, "loss")
+    assert words[0] == "Not decided: one seed, so no difference can be told from noise."
+    assert words[1].startswith("Sub-LN has the best score: loss 3 at learning rate 0.001.")
+    alone = answer(summaries[1:], False, "loss")
+    assert alone[0].startswith("Sub-LN is best here")  # there is nothing to decide
 
 
 def test_nothing_finished() -> None:
     post = summarise(cells("post", {1.0: [None]}), "post", False)
-    assert post.score is None and post.sensitivity == pytest.approx(0)
-    assert "No placement finished" in answer([post], False, "loss")[0]
+    assert post.score is None and post.sensitivity is None
+    assert answer([post], False, "loss")[-1].startswith("No placement learned at every seed")
     assert asdict(post)["best_learning_rate"] is None
 
 
-def test_ending_above_the_first_loss_is_not_finishing() -> None:
-    assert learnt(3.0, 3.0, 8.0) and learnt(0.9, None, None)
-    assert not learnt(9.0, 9.0, 8.0)
-    assert not learnt(float("nan"), None, None) and not learnt(None, 1.0, 2.0)
+def ended(loss: float | None, curve: float = 3.0) -> dict:
+    return {"status": "finished", "reason": "", "metrics": {"loss": loss}, "curve": [[1, curve]]}
+
+
+@pytest.mark.parametrize(
+    ("loss", "first", "baseline", "expected"),
+    [
+        (3.0, 8.0, 7.5, "finished"),
+        (3.0, None, None, "finished"),
+        (9.0, 8.0, 7.5, "diverged"),
+        (float("nan"), None, None, "diverged"),
+        (None, 8.0, 7.5, "diverged"),
+        (7.5, 8.0, 7.5, "did not learn"),
+        (7.36, 8.0, 7.5, "did not learn"),
+        (7.34, 8.0, 7.5, "finished"),
+        (7.34, 8.0, None, "finished"),
+    ],
+)
+def test_what_became_of_a_run(
+    loss: float | None, first: float | None, baseline: float | None, expected: str
+) -> None:
+    """A loss has to be 2 % of the baseline below it; without one, below the beginning."""
+    found, reason = verdict(ended(loss), Judge("loss", False, baseline), first)
+    assert found == expected
+    assert bool(reason) == (expected != "finished")
+
+
+@pytest.mark.parametrize(
+    ("score", "baseline", "learned"),
+    [(0.52, 0.5, True), (0.505, 0.5, False), (0.03, 0.0, True), (0.01, 0.0, False),
+     (4.0, 1.5, True), (3.0, 1.5, False)],
+)  # fmt: skip
+def test_where_higher_is_better_the_margin_is_of_what_is_left(
+    score: float, baseline: float, learned: bool
+) -> None:
+    assert Judge("accuracy", True, baseline).beats_baseline(score) == learned
+
+
+def test_what_did_not_learn_is_not_stable() -> None:
+    """Post-LN sits at the loss of token frequencies at every rate."""
+    post = cells("post", {1e-3: [BASELINE] * 2, 1e-2: [BASELINE] * 2, 1e-1: [BASELINE] * 2})
+    sub = cells("sub", {1e-3: [4.0, 4.1], 1e-2: [BASELINE, 3.9], 1e-1: [3.0, 3.1]})
+    none, some = (summarise(post + sub, name, False) for name in ("post", "sub"))
+    assert none.largest_stable_rate is None and none.sensitivity is None and none.score is None
+    assert (some.largest_stable_rate, some.next_rate, some.failed_there) == (1e-3, 1e-2, (1, 2))
+    assert some.best_learning_rate == 1e-1 and some.best_beyond_stable
+    words = answer([none, some], False, "loss")
+    assert words[0] == "Did not learn at any rate: Post-LN."
+    assert words[1] == "Finished without learning: Sub-LN in 1 of 6 runs."
+    assert "Sub-LN has its best score at 0.1, above its largest stable rate." in words
+
+
+def test_sensitivity_is_capped_at_the_loss_at_initialisation() -> None:
+    """One run that blew up before its first logged row does not raise the others' cap."""
+    table = cells("sub", {1e-3: [4.0], 1e-2: [None]}, first=6.0)
+    blown = [c if c.score else Scored("sub", 1e-2, 0, "diverged", initial_loss=6.0) for c in table]
+    assert summarise(blown, "sub", False).sensitivity == pytest.approx((0 + 2.0) / 2)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +190,8 @@ def test_overfitting_is_no_divergence(
         "metrics": {"accuracy": 0.8, "loss": validation}, "curve": [[10, 0.7], [20, last]],
     }  # fmt: skip
     (cell_directory(tmp_path, cell) / "outcome.json").write_text(json.dumps(content))
-    assert score_cell(tmp_path, cell, "accuracy").status == status
-    assert score_cell(tmp_path, cell, "loss").status == (
+    judge = Judge("accuracy", True, 0.5)
+    assert score_cell(tmp_path, cell, judge).status == status
+    assert score_cell(tmp_path, cell, Judge("loss", False)).status == (
         "finished" if validation < 0.7 else "diverged"
     )

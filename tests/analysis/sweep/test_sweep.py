@@ -1,5 +1,6 @@
 """A grid survives being killed, shared and repeated: no cell lost, none run twice, one table."""
 
+import contextlib
 import json
 import os
 import random
@@ -7,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from magneto.analysis.sweep.lease import acquire_lease
 from magneto.analysis.sweep.sweep import (
     PLACEMENT,
     RATE,
@@ -177,6 +180,12 @@ def test_compare_from_the_command_line(
     [
         (["--lrs", "fast"], "--lrs takes numbers"),
         (["--placements", "pre,subln"], "did you mean 'sub'"),
+        (["--seeds", "1,1"], "--seeds has one number twice: 1, 1"),
+        (["--lrs", "1e-3,0.001"], "--lrs has one number twice: 1e-3, 0.001"),
+        (["--seeds", "1.7"], "--seeds takes whole numbers, not 1.7"),
+        (["--seeds", ","], "--seeds needs a number"),
+        (["--jobs", "-1"], "--jobs -1: at least 1"),
+        (["--jobs", "0"], "--jobs 0: at least 1"),
         (["--grid", "model.layers"], "--grid takes FIELD=A,B"),
         (["--grid", "model.lyers=1,2"], "did you mean model.layers"),
     ],
@@ -185,6 +194,55 @@ def test_mistakes(words: list[str], answer: str, tmp_path: Path, capsys) -> None
     code = main(["compare", "image-classification/tiny", "--out", str(tmp_path / "x"), *words])
     lines = capsys.readouterr().err.splitlines()
     assert code == 2 and len(lines) == 1 and answer in lines[0]
+
+
+def living_workers(folder: Path) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if b"magneto.analysis.sweep.workers" in words and str(folder).encode() in words:
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_worker_outlives_its_comparison(tmp_path: Path, number: int) -> None:
+    """And what is stopped by a signal goes on with the same command to the same end."""
+    slow = ["--training.steps", "100000", "--training.save_every", "5"]
+    words = [sys.executable, "-m", "magneto", *command(tmp_path / "grid"), *slow]
+    process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
+    grid = tmp_path / "grid"
+    wait_for(lambda: any(grid.glob("cells/*/checkpoints/step-*")))
+    assert living_workers(grid)
+    process.send_signal(number)
+    code = process.wait(timeout=60)
+    assert code == (130 if number != signal.SIGKILL else -signal.SIGKILL)
+    wait_for(lambda: not living_workers(grid))
+    for cell in grid.glob("cells/*"):
+        lease = acquire_lease(cell)
+        assert lease is not None  # nobody living holds it
+        lease.release()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until something holds, which it does in seconds; a minute is for a busy machine."""
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.1)
+    pytest.fail("it did not happen within a minute")
+
+
+def test_a_workers_error_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    words = command(tmp_path / "grid", "--training.device", "cuda:7")
+    assert main(words) == 2
+    lines = [
+        line for line in capfd.readouterr().err.splitlines() if "rror" in line or "no " in line
+    ]
+    assert not any("Traceback" in line for line in lines)
+    assert any("every worker ended with the error above" in line for line in lines)
 
 
 def test_cluster_runs_the_same_cells(tmp_path: Path, capsys) -> None:

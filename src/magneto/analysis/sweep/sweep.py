@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 from magneto.analysis.sweep.lease import acquire_lease
 from magneto.config import ConfigError
-from magneto.files import write_json
+from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe
 from magneto.training.hooks import Hook, Stop
@@ -25,6 +26,8 @@ from magneto.training.loop import Trainer, TrainingResult, train
 from magneto.training.metrics_logger import read_metrics
 
 SPEC_FILE = "sweep.json"
+# Seconds between looks at cells that others hold.
+WAIT = 1.0
 PLACEMENT, RATE, SEED = "model.placement", "training.learning_rate", "seed"
 # A cell is looked at, not used: its weights go when it is done, unless asked for.
 WEIGHTS = ("checkpoints", "best", "final", "averaged", "candidates", "diverged")
@@ -133,30 +136,50 @@ def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def work(folder: Path, device: str | None = None) -> int:
-    """Lease and run cells until none is free; return how many were run here.
+def work(
+    folder: Path, device: str | None = None, orphaned: Callable[[], bool] = lambda: False
+) -> int:
+    """Lease and run cells until all are done, and wait for those that others hold.
 
     Args:
         folder: Of the sweep.
         device: Overrides where cells run.
+        orphaned: Whether the process that started this one is gone; then it stops too.
+
+    Returns:
+        How many cells were run here.
     """
     sweep = read_sweep(folder)
     count = 0
-    for cell in _in_order(sweep):
-        if is_done(folder, cell):
-            continue
-        lease = acquire_lease(cell_directory(folder, cell))
-        if lease is None:
-            continue
-        try:
-            if not is_done(folder, cell):
-                result = run_cell(folder, sweep, cell, device, lambda c=lease: c.lost)
-                count += result.status != "interrupted"
-                if result.status == "interrupted":
-                    return count
-        finally:
-            lease.release()
+    while not orphaned():
+        left = [cell for cell in _in_order(sweep) if not is_done(folder, cell)]
+        if not left:
+            break
+        before = count
+        for cell in left:
+            ended = _try_cell(folder, sweep, cell, device, orphaned)
+            if ended is False:
+                return count
+            count += ended is True
+        if count == before:
+            time.sleep(WAIT)
     return count
+
+
+def _try_cell(
+    folder: Path, sweep: Sweep, cell: Cell, device: str | None, orphaned: Callable[[], bool]
+) -> bool | None:
+    """Run a cell unless another has it; return whether it ended by itself, None if not run."""
+    lease = None if is_done(folder, cell) else acquire_lease(cell_directory(folder, cell))
+    if lease is None:
+        return None
+    try:
+        if is_done(folder, cell):
+            return None
+        result = run_cell(folder, sweep, cell, device, lambda: lease.lost or orphaned())
+        return result.status != "interrupted"
+    finally:
+        lease.release()
 
 
 def _in_order(sweep: Sweep) -> Iterator[Cell]:
@@ -176,9 +199,13 @@ def run_cell(
     recipe.save(run / RUN_FILE)
     task = recipe.build_task()
 
+    initial: dict[str, float] = {}
+
     def check(trainer: Trainer) -> None:
+        if trainer.detector.first is not None:
+            initial["initial_loss"] = trainer.detector.first
         if lost():
-            trainer.stop = Stop("interrupted", "another worker has taken over this cell")
+            trainer.stop = Stop("interrupted", "another process has taken over this cell")
 
     result = train(
         task,
@@ -190,7 +217,7 @@ def run_cell(
         report=ProgressBars(quiet=True),
     )
     if result.status != "interrupted" and not lost():
-        write_json(run / "outcome.json", outcome(result, run))
+        write_json(run / "outcome.json", plain({**outcome(result, run), **initial}))
         if not sweep.keep_weights:
             for name in WEIGHTS:
                 shutil.rmtree(run / name, ignore_errors=True)
@@ -198,7 +225,10 @@ def run_cell(
 
 
 def outcome(result: TrainingResult, run: Path) -> dict[str, Any]:
-    """Return what a comparison keeps of a run: its end, and its loss curve."""
+    """Return what a comparison keeps of a run: its end, and its curves of loss."""
     rows = read_metrics(run)
-    curve = [[row["step"], row["loss"]] for row in rows if "loss" in row]
-    return {**asdict(result), "curve": curve}
+    training, validation = (
+        [[row["step"], row[key]] for row in rows if key in row]
+        for key in ("loss", "validation_loss")
+    )
+    return {**asdict(result), "curve": training, "validation_curve": validation}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,11 @@ def default_jobs() -> int:
 def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, int], None]) -> bool:
     """Run a sweep with worker processes; return whether every cell is done.
 
-    None is started where every cell is done. Ctrl-C lets each worker save its cell before it stops.
+    None is started where every cell is done. Ctrl-C and SIGTERM let each worker save its cell
+    before it stops; a worker whose parent was killed stops likewise.
+
+    Raises:
+        ValueError: If every worker ended with an error, which it has printed.
     """
     cells = sweep.cells()
     if all(is_done(folder, cell) for cell in cells):
@@ -44,23 +50,54 @@ def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, in
         for number in range(jobs)
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
-    processes = [subprocess.Popen(command, env=environment) for command in commands]
+    # Sessions of their own: signals reach them through this process, once.
+    processes = [
+        subprocess.Popen(command, env=environment, start_new_session=True) for command in commands
+    ]
     try:
-        while any(process.poll() is None for process in processes):
-            progress(sum(is_done(folder, cell) for cell in cells), len(cells))
-            time.sleep(LOOK)
-    except KeyboardInterrupt:
-        for process in processes:
-            process.wait()  # the terminal has sent them the signal too
-        raise
+        with sigterm_as_ctrl_c():
+            while any(process.poll() is None for process in processes):
+                progress(sum(is_done(folder, cell) for cell in cells), len(cells))
+                time.sleep(LOOK)
     finally:
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
+        end_all(processes)
+    if processes and all(process.returncode for process in processes):
+        raise ValueError("no cell could be run: every worker ended with the error above")
     done = sum(is_done(folder, cell) for cell in cells)
     progress(done, len(cells))
     return done == len(cells)
+
+
+def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ask those that still run to stop, and wait; asked again, they stop at once."""
+    try:
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+        for process in processes:
+            process.wait()
+    except KeyboardInterrupt:
+        for process in processes:
+            process.terminate()
+        raise
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that workers are ended with this."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # outside the main thread signals are somebody else's
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) -> list[Any]:
@@ -88,7 +125,9 @@ def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) 
 def main(words: list[str]) -> None:
     """Be a worker: folder, and a device if given one."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    work(Path(words[0]), *words[1:2])
+    parent = os.getppid()
+    device = words[1] if len(words) > 1 else None
+    work(Path(words[0]), device, orphaned=lambda: os.getppid() != parent)
 
 
 if __name__ == "__main__":
@@ -96,3 +135,7 @@ if __name__ == "__main__":
         main(sys.argv[1:])
     except KeyboardInterrupt:
         sys.exit(130)
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        if os.environ.get("MAGNETO_TRACEBACK"):
+            raise
+        sys.exit(f"magneto: {error}")
