@@ -19,7 +19,7 @@ class Inner:
 
     def __post_init__(self) -> None:
         if self.width < 1:
-            raise ValueError("width must be 1 or more; and so on")
+            raise ConfigError(["width must be 1 or more", "and so on"])
 
 
 @dataclass(frozen=True)

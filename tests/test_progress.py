@@ -24,7 +24,7 @@ def test_short_work_and_quiet_reporters_say_nothing(capsys: pytest.CaptureFixtur
     report.update("evaluating", 0, 2)
     report.update("evaluating", 2, 2)
     silent = ProgressBars(quiet=True)
-    silent("evaluating", 0, 2)
+    silent.update("evaluating", 0, 2)
     silent.say("hello")
     report.say("a line")
     captured = capsys.readouterr()

@@ -25,7 +25,7 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def language_task(text: Path, **data) -> CausalLanguageModeling:
-    config = TextDataConfig(source=str(text), tokenizer="bytes", **{"length": 48, **data})
+    config = TextDataConfig(source=str(text), tokenizer="bytes", **{"max_length": 48, **data})
     return CausalLanguageModeling(LanguageModelConfig(**SIZES, positions="rotary"), config, 1)
 
 

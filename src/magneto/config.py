@@ -74,7 +74,7 @@ def _dataclass(kind: type, values: Any, where: str, problems: list[str]) -> Any:
     hints = field_types(kind)
     given: dict[str, Any] = {}
     wrong_values: list[str] = []
-    for key, value in _current_keys(kind, values, where).items():
+    for key, value in current_keys(kind, values, where).items():
         path = f"{where}.{key}" if where else str(key)
         if key not in hints:
             known = [f"{where}.{name}" if where else name for name in hints]
@@ -97,8 +97,8 @@ def problem_lines(error: ValueError) -> list[str]:
     return error.lines if isinstance(error, ConfigError) else [str(error)]
 
 
-def _current_keys(kind: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the values with old names of keys as they are called now, and warn of each."""
+def current_keys(kind: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the values by the names that keys have now, with a `RenamedKey` for each old one."""
     names = renamed_keys(kind)
     found: dict[str, Any] = {}
     for key, value in values.items():

@@ -18,6 +18,7 @@ from magneto.config import (
     ConfigError,
     RenamedKey,
     build,
+    current_keys,
     nearest,
     override,
     renamed_keys,
@@ -112,7 +113,25 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe
         raise ConfigError([f"{path}{line}: not YAML: {problem}"]) from error
     if not isinstance(values, Mapping):
         raise ConfigError([f"{path}: a recipe holds keys and values"])
-    return build_recipe(name, override(values, overrides or {}))
+    return build_recipe(name, _overridden(values, overrides or {}))
+
+
+def _overridden(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Set dotted keys in a recipe's mappings, both by the names that keys have now."""
+    model_config, data_config = config_classes(str(changes.get("task", values.get("task", ""))))
+    kinds = {"model": model_config, "data": data_config, "training": TrainingConfig}
+    current = dict(values)
+    for section, kind in kinds.items():
+        inner = current.get(section)
+        if isinstance(inner, Mapping):
+            current[section] = current_keys(kind, inner, section)
+    renamed: dict[str, Any] = {}
+    for dotted, value in changes.items():
+        section, dot, key = dotted.partition(".")
+        kind = kinds.get(section)
+        pair = current_keys(kind, {key: value}, section) if dot and kind else {key: value}
+        renamed |= {f"{section}{dot}{name}": part for name, part in pair.items()}
+    return override(current, renamed)
 
 
 def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:

@@ -48,7 +48,7 @@ def test_json(place: Path, capsys: pytest.CaptureFixture) -> None:
     words = "--tasks winogrande,hellaswag --num-fewshot 0,1 --seeds 1,2 --json".split()  # noqa: SIM905
     assert evaluate(place, *words) == 0
     found = json.loads(capsys.readouterr().out)
-    order = [(score["suite"], score["shots"]) for score in found["scores"]]
+    order = [(score["suite"], score["num_fewshot"]) for score in found["scores"]]
     assert order == [("winogrande", 0), ("winogrande", 1), ("hellaswag", 0), ("hellaswag", 1)]
     first, second, third, _ = found["scores"]
     assert (first["items"], first["chance"], first["seeds"]) == (6, 0.5, [1])

@@ -8,6 +8,7 @@ import pytest
 from magneto.cli import main
 from magneto.data.tokenizer import load_tokenizer
 from magneto.data.tokenizer_training import KINDS, LINE_CHARACTERS, _lines, train_tokenizer
+from magneto.progress import SILENT
 
 TEXTS = [
     "Hello, world!\n\ttabs and  two  spaces ", " leads", "naïve café 東京 🙂", "", "\r\n", "ﬁ Å ①",

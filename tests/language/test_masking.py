@@ -126,7 +126,7 @@ def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
         ({"mask_ratio": 0.0}, "mask_ratio must be in"),
         ({"max_length": 1}, "length must be 2"),
         ({"vocab_size": 259}, "260 or more"),
-        ({"mask_ratio": 1.0, "max_length": 0}, "length must be 1 or more.*; mask_ratio"),
+        ({"mask_ratio": 1.0, "max_length": 0}, "length must be 1 or more.*\nmask_ratio"),
     ],
     ids=str,
 )

@@ -14,17 +14,13 @@ from magneto.data.splits import held_out
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.language.config import TextDataConfig
 from magneto.language.text import prepare_text, tokenised
-from magneto.progress import ProgressBars
+from magneto.progress import SILENT, ProgressBars
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def silent(what: str, done: int, total: int | None) -> None:
-    pass
 
 
 def read(path: Path) -> tuple[list[str], Counts]:
@@ -107,9 +103,9 @@ def test_built_in_text() -> None:
 
 def test_tokenised_once_and_exactly(tmp_path: Path, cache: Path) -> None:
     config = TextDataConfig(source=str(corpus(tmp_path)), tokenizer="bytes", max_length=32)
-    first = prepare_text(config, silent)
+    first = prepare_text(config, SILENT)
     made = {path: path.stat().st_mtime_ns for path in cache.rglob("*.bin")}
-    second = prepare_text(config, silent)
+    second = prepare_text(config, SILENT)
     assert len(made) == 2
     assert made == {path: path.stat().st_mtime_ns for path in cache.rglob("*.bin")}
     documents = read(Path(config.source))[0]
@@ -125,10 +121,10 @@ def test_tokenised_once_and_exactly(tmp_path: Path, cache: Path) -> None:
 def test_the_tokenizer_that_came_out_finds_its_tokens(tmp_path: Path, cache: Path) -> None:
     """A run keeps its tokenizer; to open it must not tokenise the text again."""
     config = TextDataConfig(source=str(corpus(tmp_path)), vocab_size=300, max_length=16)
-    first = prepare_text(config, silent)
+    first = prepare_text(config, SILENT)
     first.tokenizer.save(tmp_path)
     kept = TextDataConfig(source=config.source, tokenizer=str(tmp_path), max_length=16)
-    again = prepare_text(kept, silent)
+    again = prepare_text(kept, SILENT)
     assert np.array_equal(again.train.tokens, first.train.tokens)
     assert len([path for path in cache.iterdir() if not path.is_symlink()]) == 1
 
@@ -136,20 +132,20 @@ def test_the_tokenizer_that_came_out_finds_its_tokens(tmp_path: Path, cache: Pat
 def test_the_cache_knows_what_changed(tmp_path: Path) -> None:
     path = corpus(tmp_path)
     config = TextDataConfig(source=str(path), tokenizer="bytes", max_length=8)
-    before = len(prepare_text(config, silent).train.tokens)
+    before = len(prepare_text(config, SILENT).train.tokens)
     path.write_text(path.read_text() + "\n" + json.dumps({"text": "more " * 50}))
-    assert len(prepare_text(config, silent).train.tokens) > before
+    assert len(prepare_text(config, SILENT).train.tokens) > before
     other = TextDataConfig(source=str(path), tokenizer="bpe", vocab_size=300, max_length=8)
-    assert prepare_text(other, silent).tokenizer.vocab_size == 300
+    assert prepare_text(other, SILENT).tokenizer.vocab_size == 300
 
 
 def test_a_streams_tokenizer_is_learnt_again_from_changed_text(tmp_path: Path) -> None:
     path = corpus(tmp_path)
     config = TextDataConfig(source=str(path), vocab_size=300, max_length=8, streaming=True)
-    before = prepare_text(config, silent).tokenizer.encode(["zyzzyva"])[0]
-    assert prepare_text(config, silent).tokenizer.encode(["zyzzyva"])[0] == before
+    before = prepare_text(config, SILENT).tokenizer.encode(["zyzzyva"])[0]
+    assert prepare_text(config, SILENT).tokenizer.encode(["zyzzyva"])[0] == before
     path.write_text("\n".join(json.dumps({"text": "zyzzyva " * 50 + str(i)}) for i in range(60)))
-    assert len(prepare_text(config, silent).tokenizer.encode(["zyzzyva"])[0]) < len(before)
+    assert len(prepare_text(config, SILENT).tokenizer.encode(["zyzzyva"])[0]) < len(before)
 
 
 def test_validation_from_another_source(tmp_path: Path) -> None:
@@ -161,7 +157,7 @@ def test_validation_from_another_source(tmp_path: Path) -> None:
         tokenizer="bytes",
         max_length=8,
     )
-    prepared = prepare_text(config, silent)
+    prepared = prepare_text(config, SILENT)
     assert bytes(prepared.validation.tokens[:8].astype(np.uint8)) == b"held out"
     assert prepared.train.text_bytes == sum(len(t.encode()) for t in read(path)[0])
 
@@ -169,18 +165,18 @@ def test_validation_from_another_source(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["bytes", "bpe"])
 def test_a_saved_tokenizer_is_named_by_its_folder(tmp_path: Path, kind: str) -> None:
     settings = {"source": str(corpus(tmp_path)), "vocab_size": 300, "max_length": 8}
-    made = prepare_text(TextDataConfig(**settings, tokenizer=kind), silent)
+    made = prepare_text(TextDataConfig(**settings, tokenizer=kind), SILENT)
     (tmp_path / "saved").mkdir()
     made.tokenizer.save(tmp_path / "saved")
-    again = prepare_text(TextDataConfig(**settings, tokenizer=str(tmp_path / "saved")), silent)
+    again = prepare_text(TextDataConfig(**settings, tokenizer=str(tmp_path / "saved")), SILENT)
     assert again.train.tokens.tolist() == made.train.tokens.tolist()
 
 
 def test_too_little_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("short")
     config = TextDataConfig(source=str(tmp_path / "a.txt"), tokenizer="bytes")
-    with pytest.raises(ValueError, match=r"too few for one sequence of 512: .* lower data\.length"):
-        prepare_text(config, silent)
+    with pytest.raises(ValueError, match=r"too few for one sequence of 512: .* data\.max_length"):
+        prepare_text(config, SILENT)
 
 
 def test_windows_follow_one_another() -> None:

@@ -264,7 +264,7 @@ def test_residual_dtype_under_autocast(placement: str) -> None:
         ({"layers": 0}, "layers must be 1 or more"),
         ({"placement": "sup"}, "did you mean 'sub'"),
         ({"positions": "rotary", "width": 36, "heads": 4}, "even head width"),
-        ({"width": -1, "dropout": 2.0}, "width must be 1.*dropout must be"),
+        ({"width": -1, "dropout": 2.0}, "width must be 1.*\ndropout must be"),
     ],
 )
 def test_impossible_configurations(changes: dict, words: str) -> None:

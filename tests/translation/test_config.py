@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from magneto.config import ConfigError
+from magneto.progress import SILENT
 from magneto.translation.config import PairCounts, ParallelDataConfig, split_direction
 from magneto.translation.files import LineFiles, open_files
 from magneto.translation.filter import unlike
@@ -19,10 +20,6 @@ from magneto.translation.sources import open_parallel
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def silent(what: str, done: int, total: int | None) -> None:
-    pass
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
@@ -39,7 +36,7 @@ def read(path: Path, first: str, second: str, split: str = "train") -> list[tupl
 
 def prepare(source: Path, **changes) -> PreparedParallel:
     values = {"tokenizer": "bytes", "max_length": 100, **changes}
-    return prepare_parallel(ParallelDataConfig(source=str(source), **values), silent)
+    return prepare_parallel(ParallelDataConfig(source=str(source), **values), SILENT)
 
 
 def sentences(prepared: PreparedParallel, split: str, pair: tuple[str, str]) -> list:

@@ -32,7 +32,7 @@ def test_all_with_the_centre_or_those_given() -> None:
             "text has no text in frr (data.languages) with en; did you mean fr? (it has de, en, fr",
         ),
         ({"languages": ("en", "frr")}, "no text in frr (data.languages) with en; did you mean fr?"),
-        ({"languages": ("de", "fr")}, "languages lack en (the pivot_language)"),
+        ({"languages": ("de", "fr")}, "languages lack en (the pivot language)"),
         ({"languages": ("de", "fr"), "directions": ("de-en",)}, "lack en (a direction's)"),
         (
             {"pivot_language": "eng"},

@@ -7,6 +7,7 @@ import pytest
 
 from magneto.data.tokenizer import load_tokenizer
 from magneto.data.tokenizer_training import train_sentencepiece
+from magneto.progress import SILENT
 from magneto.translation.config import PairCounts, ParallelDataConfig
 from magneto.translation.prepare import Preparation, PreparedParallel, prepare_parallel
 
@@ -36,7 +37,7 @@ def config(source: Path, **changes) -> ParallelDataConfig:
 
 
 def prepare(source: Path, **changes) -> PreparedParallel:
-    return prepare_parallel(config(source, **changes), lambda what, done, total: None)
+    return prepare_parallel(config(source, **changes), SILENT)
 
 
 def test_both_splits_are_counted(source: Path) -> None:
@@ -80,7 +81,7 @@ def test_every_batch_is_written_in_order(source: Path) -> None:
 
 
 def test_a_pair_is_forgotten_when_its_training_text_is_written(source: Path, tmp_path) -> None:
-    made, seen = Preparation(config(source), lambda what, done, total: None), {}
+    made, seen = Preparation(config(source), SILENT), {}
     tokenizer = load_tokenizer("bytes")
     made._write("validation", tmp_path, tokenizer, np.uint16, seen)
     assert {pair: len(digests) for pair, digests in seen.items()} == dict.fromkeys(PAIRS, 21)

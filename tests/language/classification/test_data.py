@@ -13,6 +13,7 @@ from magneto.language.classification.config import ClassificationDataConfig
 from magneto.language.classification.data import assemble, encode, make_tokenizer, read_texts
 from magneto.language.classification.files import Row
 from magneto.language.classification.sources import find_splits
+from magneto.progress import SILENT
 
 
 @pytest.fixture(autouse=True)
@@ -158,12 +159,12 @@ def test_encoding_keeps_order_and_labels() -> None:
         ("no", "yes"),
         ByteTokenizer(),
         ClassificationDataConfig(max_length=20),
-        lambda *_: None,
+        SILENT,
     )
     assert made.labels.tolist() == [0, 1] and made.truncated == 1
     assert made.lengths.tolist() == [7, 20] and made.second.tolist() == [5, 18]
     numbers = ClassificationDataConfig(target="number")
-    made = encode([Row("a", None, "2.5")], (), ByteTokenizer(), numbers, lambda *_: None)
+    made = encode([Row("a", None, "2.5")], (), ByteTokenizer(), numbers, SILENT)
     assert made.labels.dtype == np.float32 and made.labels.tolist() == [2.5]
 
 

@@ -117,7 +117,7 @@ def test_the_second_validation_set_has_its_name(tmp_path: Path) -> None:
     ("model", "match"),
     [
         ({"classes": 3}, "2 classes, the model 3"),
-        ({"positions": "learned", "max_length": 8}, r"data\.length \(24\) is above"),
+        ({"positions": "learned", "max_length": 8}, r"data\.max_length \(24\) is above"),
         ({"pretrained": "nowhere"}, "no run in nowhere"),
     ],
     ids=str,

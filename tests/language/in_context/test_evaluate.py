@@ -40,7 +40,7 @@ def model(**changes) -> LanguageModel:
 
 
 def score(language_model: LanguageModel, num_fewshot: int = 0, **changes) -> SuiteScore:
-    given = {"questions": suite(), "seeds": (1, 2, 3), "max_length": 200, **changes}
+    given = {"questions": suite(), "seeds": (1, 2, 3), "length": 200, **changes}
     return evaluate_suite(language_model, BYTES, num_fewshot=num_fewshot, **given)
 
 
