@@ -13,7 +13,6 @@ from typing import Any
 
 from magneto.analysis.report.provenance import environments, without_places
 from magneto.analysis.sweep.sweep import (
-    PLACEMENT,
     RATE,
     SEED,
     Cell,
@@ -22,7 +21,7 @@ from magneto.analysis.sweep.sweep import (
     read_result,
 )
 from magneto.functional.statistics import half_width
-from magneto.theory.placement import find_placement
+from magneto.theory.placement import PLACEMENTS, VARIANTS
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Summary:
 
 def score_cell(folder: Path, cell: Cell, metric: str) -> Scored:
     """Read one cell's outcome."""
-    where = (cell.values[PLACEMENT], float(cell.values[RATE]), int(cell.values[SEED]))
+    where = (cell.row, float(cell.values[RATE]), int(cell.values[SEED]))
     found = read_result(folder, cell)
     if found is None:
         return Scored(*where, "missing")
@@ -138,7 +137,7 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
     width = half_width(scores)
     return Summary(
         placement=placement,
-        title=find_placement(placement).title,
+        title=title_of(placement),
         best_learning_rate=best,
         score=fmean(scores) if scores else None,
         interval=width if math.isfinite(width) else None,
@@ -147,6 +146,12 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
         largest_stable_rate=stable[-1] if stable else None,
         sensitivity=sensitivity(mine),
     )
+
+
+def title_of(row: str) -> str:
+    """Return a placement's title; what is no placement is its own."""
+    placements = PLACEMENTS | VARIANTS
+    return placements[row].title if row in placements else row
 
 
 def whole_scores(cells: Sequence[Scored], rate: float) -> list[float]:
@@ -250,7 +255,7 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
     recipe = sweep.load(sweep.cells()[0])
     task = recipe.build_task()
     cells = [score_cell(folder, cell, task.primary_metric) for cell in sweep.cells()]
-    placements = [str(name) for name in sweep.grid[PLACEMENT]]
+    placements = list(dict.fromkeys(cell.row for cell in sweep.cells()))
     summaries = [summarise(cells, name, task.higher_is_better) for name in placements]
     runs = [cell_directory(folder, cell) for cell in sweep.cells()]
     return {
