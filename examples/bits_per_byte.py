@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from magneto.language.baselines import text_baselines
 from magneto.runs import load_run
 
@@ -16,10 +14,7 @@ from magneto.runs import load_run
 def main(run: Path) -> dict[str, float]:
     """Return bits per byte of the run's best model and of the baselines, by name."""
     opened: Any = load_run(run, "best", {"training.device": "cpu"})
-    task = opened.task
-    task.prepare()
-    with torch.no_grad():
-        metrics = task.evaluate(opened.model, torch.device("cpu"))
+    task, metrics = opened.task, opened.evaluate()
     baselines = text_baselines(task.documents("train"), task.documents("validation"))
     return {"this model": metrics["bits_per_byte"], **baselines}
 

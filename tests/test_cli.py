@@ -97,7 +97,7 @@ def test_json_is_one_object_and_only_language_models_generate(place: Path, capsy
     assert code == 0 and json.loads(out)["status"] == "finished"
     assert "accuracy" in json.loads(out)["metrics"] and "step 3" in err
     code, _, err = outcome(capsys, "generate", place / "digits", "x")
-    assert code == 2 and "not a language model" in err
+    assert code == 2 and "use magneto evaluate" in err
 
 
 def test_going_on_with_more_steps(run: Path, capsys) -> None:
@@ -158,7 +158,7 @@ def test_a_run_that_never_began_leaves_its_place_free(place: Path, capsys) -> No
 def test_long_names_of_metrics_stand_apart(run: Path, capsys, monkeypatch) -> None:
     metrics = {"accuracy": 0.5, "accuracy_mismatched": 0.3684}
     monkeypatch.setattr(
-        "magneto.language.causal_lm.CausalLanguageModeling.evaluate", lambda *given: metrics
+        "magneto.language.causal_lm.CausalLanguageModeling.summarise", lambda *given: metrics
     )
     lines = outcome(capsys, "evaluate", run)[1].splitlines()
     assert lines[1:] == ["  accuracy            0.5000", "  accuracy_mismatched 0.3684"]

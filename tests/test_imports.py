@@ -29,7 +29,7 @@ ALLOWED = {
         *("config", "files", "tasks", "theory", "training.config", "nn.config"),
         *(f"{field}.config" for field in FIELDS),
     },
-    "runs": {"recipe", "training", "config", "files"},
+    "runs": {"recipe", "training", *GROUND},
     "analysis": {"theory", "nn", "training", "recipe", "runs", "functional", *GROUND},
     "hf": {"nn", "functional", *GROUND, *FIELDS},
     **{field: FIELD for field in FIELDS},

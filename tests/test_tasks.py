@@ -10,6 +10,7 @@ from magneto.language.causal_lm import CausalLanguageModeling
 from magneto.language.config import LanguageModelConfig, TextDataConfig
 from magneto.vision.config import ImageClassifierConfig, ImageDataConfig
 from magneto.vision.image_classification import ImageClassification
+from tests.evaluating import measured
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64}
 
@@ -33,15 +34,13 @@ def learn(task, steps: int, rate: float = 3e-3) -> tuple[dict, dict]:
     model = task.build_model()
     optimizer = torch.optim.AdamW(model.parameters(), rate)
     stream = task.train_stream(16, 1)
-    with torch.no_grad():
-        before = task.evaluate(model, torch.device("cpu"))
+    before = measured(task, model)
     for _ in range(steps):
         loss = task.loss(model, stream.next(1, [0])[0])
         optimizer.zero_grad()
         (loss.total / loss.count).backward()
         optimizer.step()
-    with torch.no_grad():
-        return before, task.evaluate(model, torch.device("cpu"))
+    return before, measured(task, model)
 
 
 @pytest.mark.parametrize("data", [{}, {"streaming": True}, {"mask_documents": True}], ids=str)

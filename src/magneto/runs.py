@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,12 @@ from typing import Any
 
 from torch import nn
 
-from magneto.recipe import Recipe, open_run
+from magneto.config import ConfigError
+from magneto.progress import SILENT, Progress
+from magneto.recipe import Recipe, open_run, task_class
 from magneto.training.checkpoint import load_weights
-from magneto.training.distributed import pick_device
+from magneto.training.distributed import one_process, pick_device
+from magneto.training.evaluation import evaluate
 from magneto.training.task import Task
 
 
@@ -25,33 +27,52 @@ class OpenRun:
     model: nn.Module
     weights: Path
 
+    def evaluate(self, limit: int | None = None, progress: Progress = SILENT) -> dict[str, float]:
+        """Return the metrics of the validation data, as training measures them.
 
-def own_parts(run: Path) -> dict[str, Any]:
-    """Return overrides by which a run's model gets what it was trained with.
-
-    That is its tokenizer, whatever has become of the text; and a classifier's classes, in order,
-    and weights of its own. So the model is built without training data and without another run.
-    """
-    found: dict[str, Any] = {}
-    if (run / "tokenizer").is_dir():
-        found["data.tokenizer"] = str(run / "tokenizer")
-    path = run / "labels.json"
-    if path.is_file():
-        found["data.labels"] = json.loads(path.read_text(encoding="utf-8")) or None
-        found["model.pretrained"] = None
-    return found
+        Args:
+            limit: Batches at most.
+            progress: Shows it; also that data is prepared.
+        """
+        self.task.prepare(progress)
+        world = one_process(next(self.model.parameters()).device)
+        precision = self.recipe.training.precision
+        return evaluate(self.task, self.model, world, precision, limit, progress)
 
 
-def load_run(run: Path, which: str, overrides: Mapping[str, Any]) -> OpenRun:
+def load_run(
+    run: Path, which: str, overrides: Mapping[str, Any], verb: str | None = None
+) -> OpenRun:
     """Open a run with its best, final, averaged or last weights (see `load_weights`).
 
-    Its data is not prepared.
+    Its data is not prepared, and what it keeps of its own (its tokenizer, a classifier's classes)
+    is used: the model is built without training data and without another run.
+
+    Args:
+        run: Its directory.
+        which: Weights.
+        overrides: Dotted fields of its recipe.
+        verb: What it is opened for, if not for any task's runs; see `Task.verbs`.
 
     Raises:
         FileNotFoundError: If there is no run, or no such weights in it.
+        ConfigError: If its task's runs are not used by the verb; names those that use them.
     """
-    recipe = open_run(run, {**own_parts(run), **overrides})
-    task = recipe.build_task()
-    model = task.build_model()
+    task = run_task(run, overrides, verb)
+    recipe = open_run(run, {**task.kept_settings(run), **overrides})
+    built = recipe.build_task()
+    model = built.build_model()
     weights = load_weights(model, run, which)
-    return OpenRun(recipe, task, model.to(pick_device(recipe.training.device)).eval(), weights)
+    device = pick_device(recipe.training.device)
+    return OpenRun(recipe, built, model.to(device).eval(), weights)
+
+
+def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -> type[Task]:
+    """Return the class of a run's task; see `load_run`."""
+    name = open_run(run, overrides).task
+    task = task_class(name)
+    if verb is not None and verb not in task.verbs:
+        right = " or ".join(f"magneto {known}" for known in (*task.verbs, "evaluate"))
+        raise ConfigError([f"magneto {verb} has no use for {run}: the run's task is {name}; "
+                           f"use {right}"])  # fmt: skip
+    return task

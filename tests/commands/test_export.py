@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +12,9 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from magneto.cli import main  # noqa: E402
-from magneto.commands.export import write  # noqa: E402
 from magneto.config import ConfigError  # noqa: E402
 from magneto.runs import OpenRun, load_run  # noqa: E402
+from magneto.vision.image_classification import ImageClassification  # noqa: E402
 
 TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
 --training.tensorboard false --training.device cpu --model.width 32 --model.heads 4
@@ -147,9 +146,7 @@ def test_a_tokenizer_that_transformers_lacks_is_said_so(place: Path, capsys) -> 
 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:
-    opened: Any = SimpleNamespace(
-        model=torch.nn.Linear(1, 1), task=None, recipe=SimpleNamespace(task="sorting", data=None)
-    )
-    with pytest.raises(ConfigError, match="task is sorting: only models of text are exported"):
-        write(opened, tmp_path / "out")
+    task: Any = ImageClassification(None, None, 1)
+    with pytest.raises(ConfigError, match="ImageClassification has no export"):
+        task.export(torch.nn.Linear(1, 1), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -15,6 +15,7 @@ from magneto.language.masked_lm import MaskedLanguageModeling
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.loop import train
+from tests.evaluating import measured
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64}
 
@@ -37,7 +38,7 @@ def masked_task(corpus: Path, seed: int = 1, **data) -> MaskedLanguageModeling:
 
 def unigram(task: MaskedLanguageModeling) -> float:
     """Nats of token frequencies on the very tokens that evaluation asks for."""
-    parts = [task.evaluation_batch(rows)["targets"] for rows in task.evaluation_batches()]
+    parts = [batch["targets"] for batch in task.validation_batches()]
     answers = np.concatenate([part[part != IGNORED].numpy() for part in parts])
     return unigram_nats(task.text.train.tokens, answers, task.masking.plain)
 
@@ -58,8 +59,7 @@ def test_it_learns(corpus: Path, data: dict) -> None:
         optimizer.zero_grad()
         (loss.total / loss.count).backward()
         optimizer.step()
-    with torch.no_grad():
-        metrics = task.evaluate(model, torch.device("cpu"))
+    metrics = measured(task, model)
     assert metrics["loss"] < unigram(task) - 0.3
     assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]))
     assert 0.2 < metrics["masked_accuracy"] <= 1
@@ -69,11 +69,9 @@ def test_evaluation_agrees_with_the_training_loss(corpus: Path) -> None:
     task = masked_task(corpus, masking="word")
     torch.manual_seed(0)
     model = task.build_model().eval()
+    metrics = measured(task, model)
     with torch.no_grad():
-        metrics = task.evaluate(model, torch.device("cpu"))
-        parts = [
-            task.loss(model, task.evaluation_batch(rows)) for rows in task.evaluation_batches()
-        ]
+        parts = [task.loss(model, batch) for batch in task.validation_batches()]
     total, count = sum(p.total.item() for p in parts), sum(p.count.item() for p in parts)
     assert metrics["loss"] == pytest.approx(total / count, rel=1e-5)
 
@@ -116,8 +114,7 @@ def test_a_window_is_hidden_otherwise_the_next_time(corpus: Path) -> None:
 
 def test_every_run_is_asked_the_same(corpus: Path) -> None:
     first, second = masked_task(corpus, seed=1), masked_task(corpus, seed=2)
-    for rows in first.evaluation_batches():
-        assert same([first.evaluation_batch(rows)], [second.evaluation_batch(rows)])
+    assert same(list(first.validation_batches()), list(second.validation_batches()))
 
 
 def test_a_tokenizer_without_mask_is_refused_before_any_work(corpus: Path, tmp_path: Path) -> None:

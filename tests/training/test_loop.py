@@ -15,6 +15,8 @@ from safetensors.torch import load_file
 
 from magneto.progress import ProgressBars
 from magneto.training.checkpoint import find_weights, list_checkpoints, load_weights, newest_whole
+from magneto.training.distributed import one_process
+from magneto.training.evaluation import evaluate
 from magneto.training.hooks import Hook, Stop
 from magneto.training.loop import train
 from magneto.training.metrics_logger import read_metrics
@@ -225,7 +227,7 @@ def test_ema_is_what_is_evaluated(tmp_path: Path) -> None:
     model = Toy().build_model()
     load_weights(model, tmp_path, "best")
     best = json.loads((tmp_path / "best" / "state.json").read_text())
-    measured = Toy().evaluate(model.eval(), torch.device("cpu"))
+    measured = evaluate(Toy(), model, one_process(torch.device("cpu")), "fp32")
     assert measured["loss"] == pytest.approx(best["metrics"]["loss"], rel=1e-6)
 
 

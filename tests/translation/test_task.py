@@ -22,12 +22,12 @@ from magneto.training.loop import train
 from magneto.translation.config import ParallelDataConfig, TranslationConfig
 from magneto.translation.task import Translation
 from magneto.translation.vocabulary import load_vocabulary
+from tests.evaluating import measured
 
 SIZES = {
     "width": 48, "encoder_layers": 1, "decoder_layers": 1, "heads": 4, "ffn_width": 96,
     "positions": "sinusoidal", "activation": "relu",
 }  # fmt: skip
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_it_learns_and_uses_its_source_and_its_tag(text: Path) -> None:
         optimizer.step()
     model.eval()
     with torch.no_grad():
-        metrics = task.evaluate(model, CPU)
+        metrics = measured(task, model)
         assert metrics["loss"] < unigram(task) - 0.5
         assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]), rel=1e-4)
         group = next(iter(stream.next(1, [0])))[0]

@@ -16,6 +16,7 @@ from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
+from magneto.recipe import load_recipe, placement_name
 from magneto.theory.placement import PLACEMENTS
 
 
@@ -30,7 +31,7 @@ def parser() -> Parser:
     )
     add = made.add_argument
     add("recipe", help="name or path of a recipe")
-    add("--placements", default=",".join(PLACEMENTS), help="names, with commas (all)")
+    add("--placements", help="names, with commas (all; none for a model without placement)")
     add("--lrs", default="1e-3,3e-3,1e-2", help="peak learning rates (1e-3,3e-3,1e-2)")
     add("--seeds", default="1", help="seeds (1)")
     add("--grid", action="append", default=[], metavar="FIELD=A,B", help="any other field too")
@@ -51,15 +52,12 @@ def main(words: Sequence[str]) -> int:
     if given.jobs is not None and given.jobs < 1:
         raise ConfigError([f"--jobs {given.jobs}: at least 1"])
     grid: dict[str, list[Any]] = {
-        PLACEMENT: split(given.placements),
         RATE: sorted(numbers(given.lrs, "--lrs")),
         SEED: whole_numbers(given.seeds, "--seeds"),
     }
-    for word in given.grid:
-        name, equals, values = word.partition("=")
-        if not equals:
-            raise ConfigError([f"--grid takes FIELD=A,B, not {word!r}"])
-        grid = {name: split(values), **grid}
+    others = dict(field_values(word) for word in reversed(given.grid))
+    first = {name: values[0] for name, values in others.items()}
+    grid = {**others, **placements(given, {**overrides, **first}), **grid}
     sweep = Sweep(given.recipe, dict(overrides), grid, given.keep_weights)
     folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
     open_sweep(folder, sweep)
@@ -68,7 +66,7 @@ def main(words: Sequence[str]) -> int:
         sweep.load(sweep.cells()[0]).build_task().prepare(report)
     whole = run(folder, sweep, given, report)
     comparison = plain(collect(folder, sweep, "magneto compare " + shlex.join(words)))
-    if not given.no_measurements:
+    if not given.no_measurements and PLACEMENT in grid:
         comparison["measured"] = measure(folder, sweep, report)
         report.finish()
     write_json(folder / "comparison.json", comparison)
@@ -86,6 +84,34 @@ def main(words: Sequence[str]) -> int:
     report.say(f"{missing} of {len(comparison['cells'])} runs have no result yet: another process "
                "holds them, or they were stopped; the same command goes on")  # fmt: skip
     return 1
+
+
+def field_values(word: str) -> tuple[str, list[str]]:
+    """Read FIELD=A,B.
+
+    Raises:
+        ConfigError: If it is something else.
+    """
+    name, _, values = word.partition("=")
+    if not split(values):
+        raise ConfigError([f"--grid takes FIELD=A,B, not {word!r}"])
+    return name, split(values)
+
+
+def placements(given: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
+    """Return the placements to compare as a field of the grid; nothing for a model that has none.
+
+    Raises:
+        ConfigError: If the recipe is wrong, or placements are asked of a model without.
+    """
+    recipe = load_recipe(given.recipe, {RATE: 1.0, **changes})
+    if placement_name(recipe.model):
+        named = split(given.placements or "all")
+        return {PLACEMENT: list(PLACEMENTS) if named == ["all"] else named}
+    if given.placements:
+        raise ConfigError([f"--placements: the model of {given.recipe} has no placement; "
+                           "compare other fields with --grid FIELD=A,B"])  # fmt: skip
+    return {}
 
 
 def run(folder: Path, sweep: Sweep, given: Any, report: ProgressBars) -> bool:

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from magneto import hf
 from magneto.commands.arguments import Parser, print_json
-from magneto.config import ConfigError
-from magneto.language.classification.model import TextClassifier
-from magneto.language.masked_language import MaskedLanguageModel
-from magneto.language.model import LanguageModel
-from magneto.runs import OpenRun, load_run
-from magneto.translation.model import TranslationModel
+from magneto.runs import load_run
 
 
 def parser() -> Parser:
@@ -38,47 +31,16 @@ def main(words: Sequence[str]) -> int:
     directory = given.out or given.directory
     if directory is None:
         made.error("say where to write: magneto export RUN DIR")
-    overrides = {"training.device": "cpu"}
-    opened = load_run(given.run, given.weights, overrides)
-    name = write(opened, directory)
+    opened = load_run(given.run, given.weights, {"training.device": "cpu"})
+    name = opened.task.export(opened.model, directory)
     if given.json:
         print_json({"directory": str(directory), "weights": str(opened.weights), "auto": name})
-    else:
-        print(f"{directory}: load it with magneto.hf.register() and {name}")
-        if not (directory / "tokenizer_config.json").is_file():
-            print(
-                "transformers has no tokenizer of this kind: "
-                f'use magneto.data.tokenizer.load_tokenizer("{directory}")'
-            )
+        return 0
+    first = "magneto.hf.register() and " if name.startswith("Auto") else ""
+    print(f"{directory}: load it with {first}{name}")
+    if any(directory.glob("tokenizer.*")) and not (directory / "tokenizer_config.json").is_file():
+        print(
+            "transformers has no tokenizer of this kind: "
+            f'use magneto.data.tokenizer.load_tokenizer("{directory}")'
+        )
     return 0
-
-
-def write(opened: OpenRun, directory: Path) -> str:
-    """Export a run; return the name of the Auto class that loads it.
-
-    Raises:
-        ConfigError: If transformers has no place for what the run trains.
-    """
-    task: Any = opened.task
-    model, length = opened.model, getattr(opened.recipe.data, "length", 0)
-    if isinstance(model, LanguageModel):
-        return hf.export(model, task.tokenizer, directory, length)
-    if isinstance(model, MaskedLanguageModel):
-        return hf.export(model, task.tokenizer, directory, length, hf.MASKED)
-    if isinstance(model, TextClassifier):
-        return hf.export(model, task.tokenizer, directory, length, classifier_input(task))
-    if isinstance(model, TranslationModel):
-        return hf.export(model, task.vocabulary, directory, task.data_config.max_length)
-    raise ConfigError([f"the run's task is {opened.recipe.task}: only models of text are exported"])
-
-
-def classifier_input(task: Any) -> hf.EncoderInput:
-    """Return how a text classification puts its inputs together, and its classes."""
-    between = "{end} {end}" if task.data_config.separator == "double" else "{end}"
-    return hf.EncoderInput(
-        single="{begin} $A {end}",
-        pair=f"{{begin}} $A {between} $B:1 {{end}}:1",
-        types=task.model_config.token_types,
-        labels=task.labels,
-        number="number" if task.data_config.number else "none",
-    )

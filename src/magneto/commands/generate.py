@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from magneto import hf
 from magneto.commands.arguments import Parser, print_json
-from magneto.commands.text import language_model_run
 from magneto.runs import load_run
 
 
@@ -34,7 +34,7 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given = parser().parse(words)
-    opened = language_model_run(load_run(given.run, given.weights, {}))
+    opened: Any = load_run(given.run, given.weights, {}, verb="generate")
     how = hf.Sampling(
         new_tokens=given.new_tokens,
         temperature=given.temperature,
@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> int:
         count=given.count,
         seed=given.seed,
     )
-    texts = hf.generate(opened.model, opened.tokenizer, given.prompt, how)
+    texts = hf.generate(opened.model, opened.task.tokenizer, given.prompt, how)
     if given.json:
         print_json({"run": str(given.run), "prompt": given.prompt, "texts": texts})
     else:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from magneto.commands.arguments import Parser, print_json
-from magneto.commands.text import LanguageModelRun, language_model_run
 from magneto.config import ConfigError
 from magneto.language.in_context.evaluate import SuiteScore, evaluate_suite
 from magneto.language.in_context.files import Questions, load_questions
@@ -36,7 +35,7 @@ def add_options(made: Parser) -> None:
     )
 
 
-def evaluate_in_context(given: argparse.Namespace, overrides: dict[str, str]) -> int:
+def evaluate(given: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Run `magneto evaluate RUN --tasks ...`."""
     names = [name.strip() for name in given.tasks.split(",") if name.strip()]
     num_fewshot = numbers("--num-fewshot", given.num_fewshot)
@@ -49,18 +48,22 @@ def evaluate_in_context(given: argparse.Namespace, overrides: dict[str, str]) ->
         raise ConfigError(["--data: one file for several tasks; give the folder that has them"])
     suites = [load_questions(SUITES[name], given.data) for name in names if name in SUITES]
     report = ProgressBars()
-    run = language_model_run(load_run(given.run, given.weights, overrides))
-    length = context_length(run, given.max_length)
+    opened: Any = load_run(given.run, given.weights, overrides)
+    model, tokenizer = opened.model, opened.task.tokenizer
+    length = context_length(model.config, opened.recipe.data.max_length, given.max_length)
     scores = [
         evaluate_suite(
-            run.model, run.tokenizer, each, count, seeds, length, given.limit, report
+            model, tokenizer, each, count, seeds, length, given.limit, report
         )
         for each in suites
         for count in num_fewshot
     ]  # fmt: skip
     others = {}
     if theirs:
-        others = harness_results(run, length, theirs, num_fewshot, seeds[0], manager, given.limit)
+        from magneto.hf import harness
+
+        wrapped = harness.harness_model(model, tokenizer, length)
+        others = harness_results(wrapped, theirs, num_fewshot, seeds[0], manager, given.limit)
     report.finish()
     show(given, length, suites, scores, others)
     return 0
@@ -104,24 +107,22 @@ def harness_manager(names: Sequence[str], include: Path | None) -> Any:
     return manager
 
 
-def context_length(run: LanguageModelRun, asked: int | None) -> int:
+def context_length(config: Any, trained: int, asked: int | None) -> int:
     """Return the tokens to feed at most: as in training, unless asked otherwise.
 
     Raises:
         ConfigError: If it is more than the model has positions for.
     """
-    config = run.model.config
     most = config.max_length if config.positions == "learned" else None
     if asked is not None and (asked < 2 or (most is not None and asked > most)):
         raise ConfigError(
             [f"--max-length {asked}: at least 2" + (f", at most {most}" if most else "")]
         )
-    return asked or min(run.length, most or run.length)
+    return asked or min(trained, most or trained)
 
 
 def harness_results(
-    run: LanguageModelRun,
-    length: int,
+    wrapped: Any,
     names: Sequence[str],
     num_fewshot: Sequence[int],
     seed: int,
@@ -131,7 +132,6 @@ def harness_results(
     """Return the harness's metrics: number of num_fewshot, task, metric."""
     from magneto.hf import harness
 
-    wrapped = harness.harness_model(run.model, run.tokenizer, length)
     return {
         str(count): {
             task: {key: v for key, v in metrics.items() if isinstance(v, int | float)}

@@ -16,7 +16,7 @@ from magneto.commands.probe_tables import print_diagnoses, print_growth
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
-from magneto.recipe import Recipe, load_recipe
+from magneto.recipe import Recipe, load_recipe, placement_name
 from magneto.theory.depth import Stack
 from magneto.theory.placement import find_placement
 
@@ -112,6 +112,8 @@ def measure_depths(recipes: list[Recipe], given: Any, report: ProgressBars) -> t
     """Measure the growth of the update with depth, beside the bound's."""
     depths = read_depths(given.depths)
     stack: Stack = given.stack
+    if not placement_name(recipes[0].model):
+        raise ConfigError([f"--depths: the model of {given.recipe} has no placement to measure"])
     shape = measured_shape(recipes[0].model)
     updates = measure_growth(
         shape,

@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from magneto.commands.arguments import Parser, finite
-from magneto.config import ConfigError
 from magneto.progress import ProgressBars
-from magneto.recipe import open_run, task_class
-from magneto.runs import OpenRun, load_run
-from magneto.translation.task import Translation
+from magneto.runs import OpenRun, load_run, run_task
 from magneto.translation.translator import TextTranslator, Translated, is_visible
 
 # Bytes read at once, if so many are there; and how much of one line is kept.
@@ -73,9 +70,7 @@ def open_translation(run: Path, which: str, overrides: dict[str, Any]) -> OpenRu
         ConfigError: If it is another kind of run.
         FileNotFoundError: If there is no run, or nothing in it yet.
     """
-    task = open_run(run, overrides).task
-    if not issubclass(task_class(task), Translation):
-        raise ConfigError([f"the run's task is {task}, not translation"])
+    run_task(run, overrides, "translate")
     if not (run / "tokenizer").is_dir():
         raise FileNotFoundError(f"no vocabulary in {run}: nothing was trained there yet")
     return load_run(run, which, overrides)

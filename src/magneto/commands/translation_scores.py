@@ -7,8 +7,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.translate import search_of, search_options
 from magneto.config import ConfigError
@@ -29,7 +27,7 @@ from magneto.translation.vocabulary import read_tags
 COLUMNS = "  {:<22}{:>10}{:>8}{:>8}"
 
 
-def add_translation_options(made: Parser) -> None:
+def add_options(made: Parser) -> None:
     """Add what belongs to a translation run."""
     group = made.add_argument_group("translation runs")
     group.add_argument(
@@ -41,7 +39,7 @@ def add_translation_options(made: Parser) -> None:
     search_options(group)
 
 
-def evaluate_translation(given: argparse.Namespace, overrides: dict[str, str]) -> int:
+def evaluate(given: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Run `magneto evaluate RUN` for a translation run.
 
     The loss is over sentences that pass the recipe's filters, of the same directions; translations
@@ -57,17 +55,15 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, str]) -
         overrides |= {"data.languages": ",".join(known), "data.directions": ",".join(names)}
     else:
         texts = chosen(read_validation_texts(data, given.limit), directions)
+    # It translates them all itself.
+    overrides |= {"data.select_by": "loss"}
     opened: Any = load_run(given.run, given.weights, overrides)
-    opened.task.prepare(report)
     opened.task.validated = list(texts.texts)
-    vocabulary = opened.task.vocabulary
-    device = next(opened.model.parameters()).device
     result: dict[str, Any] = {"run": str(given.run), "weights": str(opened.weights)}
     result |= {"data": given.data or data.source}
-    with torch.no_grad():
-        result |= opened.task.evaluate(opened.model, device, given.limit, report)
+    result |= opened.evaluate(given.limit, report)
     note_what_was_met(texts, result["data"], report)
-    translator = TextTranslator(opened.model, vocabulary, data.max_length, how)
+    translator = TextTranslator(opened.model, opened.task.vocabulary, data.max_length, how)
     scores, written = score_directions(translator, texts.texts, report)
     report.finish()
     if given.write:

@@ -204,6 +204,12 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     return FastTokenizer(path)
 
 
+def kept_tokenizer(run: Path) -> dict[str, str]:
+    """Return the recipe's field by which a run's own tokenizer is used, if it keeps one."""
+    folder = run / "tokenizer"
+    return {"data.tokenizer": str(folder)} if folder.is_dir() else {}
+
+
 def _load_directory(path: Path) -> Tokenizer:
     if (path / "tokenizer.bytes").exists():
         return ByteTokenizer()

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from magneto.data.frequencies import count_numbers, frequency_nats
+
 
 def unigram_bits(train: bytes, test: bytes) -> float:
     """Bits per byte of single-byte frequencies of `train`, one added to each count."""
@@ -55,5 +57,6 @@ def unigram_nats(train: np.ndarray, test: np.ndarray, allowed: np.ndarray) -> fl
         test: Token numbers to be predicted.
         allowed: (vocabulary,), True for tokens that can be asked for; the others have no share.
     """
-    counts = (np.bincount(train, minlength=len(allowed)) + 1.0) * allowed
-    return float(-np.log(counts[test] / counts.sum()).mean())
+    size = len(allowed)
+    nats = frequency_nats(count_numbers(train, size), count_numbers(test, size), allowed)
+    return nats / len(test)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from magneto.data.batching import cut_windows, window_batch
+from magneto.data.frequencies import count_numbers, frequency_nats
+from magneto.data.lazy_batches import LazyBatches
 from magneto.language.model import LanguageModel
 from magneto.language.text_task import TextTask
-from magneto.progress import SILENT, Progress
-from magneto.training.task import BatchStream, Loss
+from magneto.training.task import BatchStream, Loss, Scores
 
 # Sequences of an evaluation batch.
 EVALUATION_BATCH = 16
@@ -21,6 +25,8 @@ EVALUATION_BATCH = 16
 
 class CausalLanguageModeling(TextTask):
     """Packed text, a `LanguageModel`, cross-entropy in nats per token."""
+
+    verbs = ("generate", "evaluate --tasks")
 
     def build_model(self) -> LanguageModel:
         """Build the model, with the tokenizer's vocabulary if none is set."""
@@ -35,31 +41,42 @@ class CausalLanguageModeling(TextTask):
         loss = model(batch["tokens"], self.attention_mask(batch["tokens"]), batch["targets"])
         return Loss(loss.total, loss.count)
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        limit: int | None = None,
-        progress: Progress = SILENT,
-    ) -> dict[str, float]:
+    def validation_batches(self) -> Sequence[dict[str, Tensor]]:
+        """Return the windows of the validation split, in their order."""
+        tokens, length = self.text.validation.tokens, self.data_config.max_length
+        numbers = np.arange(cut_windows(tokens, length))
+        plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))
+        return LazyBatches(plans, lambda rows: window_batch(tokens, length, rows))
+
+    def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
+        """Sum the cross-entropy, and count the tokens."""
+        loss = self.loss(model, batch)
+        return Scores({"loss": loss.total, "count": loss.count})
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss (nats per token), perplexity, and bits per byte of text.
 
         Bits per byte spreads the nats of all tokens, ends of documents included, over the bytes of
-        the documents; under a `limit` it uses the split's mean bytes per token.
+        the documents; under a limit it uses the split's mean bytes per token.
         """
-        split, length = self.text.validation, self.data_config.max_length
-        numbers = np.arange(cut_windows(split.tokens, length))
-        batches = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))[:limit]
-        total = count = torch.zeros((), device=device, dtype=torch.float64)
-        for done, rows in enumerate(batches, 1):
-            batch = {k: v.to(device) for k, v in window_batch(split.tokens, length, rows).items()}
-            loss = self.loss(model, batch)
-            total, count = total + loss.total.double(), count + loss.count.double()
-            progress.update("evaluating batches", done, len(batches))
-        loss_per_token = (total / count).item()
+        split, loss = self.text.validation, sums["loss"] / sums["count"]
         bytes_per_token = split.text_bytes / len(split.tokens)
         return {
-            "loss": loss_per_token,
-            "perplexity": math.exp(min(loss_per_token, 700.0)),
-            "bits_per_byte": loss_per_token / math.log(2) / bytes_per_token,
+            "loss": loss,
+            "perplexity": math.exp(min(loss, 700.0)),
+            "bits_per_byte": loss / math.log(2) / bytes_per_token,
         }
+
+    @cached_property
+    def _baseline(self) -> dict[str, float]:
+        tokens, length = self.text.validation.tokens, self.data_config.max_length
+        count, size = cut_windows(tokens, length) * length, self.tokenizer.vocab_size
+        train = count_numbers(self.text.train.tokens, size)
+        nats = frequency_nats(train, count_numbers(tokens[1 : count + 1], size))
+        return self.summarise({"loss": nats, "count": count}, ())
+
+    def export(self, model: nn.Module, directory: Path) -> str:
+        """Write the model and its tokenizer for transformers."""
+        from magneto import hf
+
+        return hf.export(model, self.tokenizer, directory, self.data_config.max_length)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.batching import NumberedRows, cut_windows, window_batch
+from magneto.data.frequencies import count_numbers, frequency_nats
+from magneto.data.lazy_batches import LazyBatches
 from magneto.data.tokenizer import load_tokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedTextDataConfig
@@ -19,7 +23,7 @@ from magneto.language.masked_language import MaskedLanguageModel
 from magneto.language.masking import Masking
 from magneto.language.text_task import TextTask
 from magneto.progress import SILENT, Progress
-from magneto.training.task import BatchStream, Loss
+from magneto.training.task import BatchStream, Loss, Scores
 
 # Sequences of an evaluation batch.
 EVALUATION_BATCH = 16
@@ -69,46 +73,59 @@ class MaskedLanguageModeling(TextTask):
         loss = model(batch["tokens"], mask, batch["positions"], batch["targets"])
         return Loss(loss.total, loss.count)
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        limit: int | None = None,
-        progress: Progress = SILENT,
-    ) -> dict[str, float]:
-        """Return loss (nats per hidden token), perplexity, and the share guessed right.
+    def validation_batches(self) -> Sequence[dict[str, Tensor]]:
+        """Return the windows of the validation split, in their order.
 
         The same tokens are hidden each time, whatever the recipe's seed.
         """
-        batches = self.evaluation_batches(limit)
-        sums = torch.zeros(3, device=device, dtype=torch.float64)
-        for done, rows in enumerate(batches, 1):
-            batch = {k: v.to(device) for k, v in self.evaluation_batch(rows).items()}
-            mask = self.attention_mask(batch["tokens"])
-            logits = model(batch["tokens"], mask, batch["positions"]).flatten(0, 1).float()
-            answers = batch["targets"].flatten()
-            total = F.cross_entropy(logits, answers, ignore_index=IGNORED, reduction="sum")
-            right = (logits.argmax(-1) == answers).sum()
-            sums += torch.stack([total, right, (answers != IGNORED).sum()]).double()
-            progress.update("evaluating batches", done, len(batches))
-        total, right, count = sums.tolist()
+        tokens, length = self.text.validation.tokens, self.data_config.max_length - 1
+        numbers = np.arange(cut_windows(tokens, length))
+        plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))
+
+        def make(rows: np.ndarray) -> dict[str, Tensor]:
+            windows = window_batch(tokens, length, rows)["tokens"].numpy()
+            seeds = [(EVALUATION_SEED, int(number)) for number in rows]
+            return self.masking.batch(self._begun(windows), seeds)
+
+        return LazyBatches(plans, make)
+
+    def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
+        """Sum the cross-entropy over the hidden tokens; count them, and those guessed right."""
+        mask = self.attention_mask(batch["tokens"])
+        logits = model(batch["tokens"], mask, batch["positions"]).flatten(0, 1).float()
+        answers = batch["targets"].flatten()
+        total = F.cross_entropy(logits, answers, ignore_index=IGNORED, reduction="sum")
+        right = (logits.argmax(-1) == answers).sum()
+        return Scores({"loss": total, "right": right, "count": (answers != IGNORED).sum()})
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Return loss (nats per hidden token), perplexity, and the share guessed right."""
+        loss = sums["loss"] / sums["count"]
         return {
-            "loss": total / count,
-            "perplexity": math.exp(min(total / count, 700.0)),
-            "masked_accuracy": right / count,
+            "loss": loss,
+            "perplexity": math.exp(min(loss, 700.0)),
+            "masked_accuracy": sums["right"] / sums["count"],
         }
 
-    def evaluation_batches(self, limit: int | None = None) -> list[np.ndarray]:
-        """Return the window numbers of each evaluation batch."""
-        numbers = np.arange(
-            cut_windows(self.text.validation.tokens, self.data_config.max_length - 1)
-        )
-        return np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))[:limit]
+    @cached_property
+    def _baseline(self) -> dict[str, float]:
+        # No special token is ever hidden.
+        plain, size = self.masking.plain, self.tokenizer.vocab_size
+        train = count_numbers(self.text.train.tokens, size)
+        asked = np.zeros(size, np.int64)
+        for batch in self.validation_batches():
+            targets = batch["targets"]
+            asked += count_numbers(targets[targets != IGNORED].numpy(), size)
+        sums = {
+            "loss": frequency_nats(train, asked, plain),
+            "right": asked[(train * plain).argmax()],
+            "count": asked.sum(),
+        }
+        return self.summarise({name: float(value) for name, value in sums.items()}, ())
 
-    def evaluation_batch(self, numbers: np.ndarray) -> dict[str, Tensor]:
-        """Return numbered windows of the validation split, with their hidden tokens."""
-        tokens = self.text.validation.tokens
-        rows = window_batch(tokens, self.data_config.max_length - 1, numbers)["tokens"].numpy()
-        return self.masking.batch(
-            self._begun(rows), [(EVALUATION_SEED, int(number)) for number in numbers]
-        )
+    def export(self, model: nn.Module, directory: Path) -> str:
+        """Write the model and its tokenizer for transformers."""
+        from magneto import hf
+
+        length = self.data_config.max_length
+        return hf.export(model, self.tokenizer, directory, length, hf.MASKED)

@@ -13,7 +13,7 @@ from torch import Tensor
 from magneto.data.batching import ShuffledExamples, StreamedWindows, cut_windows, window_batch
 from magneto.data.cache import content_digest
 from magneto.data.sources import Counts
-from magneto.data.tokenizer import Tokenizer, load_tokenizer
+from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer
 from magneto.language.config import TextDataConfig
 from magneto.language.text import PreparedText, prepare_text, split_documents, tokenised
 from magneto.progress import SILENT, Progress
@@ -99,6 +99,24 @@ class TextTask(Task):
         (directory / "tokenizer").mkdir(exist_ok=True)
         self.tokenizer.save(directory / "tokenizer")
         (directory / DIGEST_FILE).write_text(self._digest, encoding="utf-8")
+
+    @classmethod
+    def kept_settings(cls, run: Path) -> dict[str, Any]:
+        """Return the run's own tokenizer, whatever has become of the text."""
+        return kept_tokenizer(run)
+
+    @classmethod
+    def other_data(cls, source: str) -> dict[str, Any]:
+        """Return what measures a run on all of another text."""
+        return {"data.source": source, "data.validation_source": source}
+
+    def baseline(self) -> dict[str, float]:
+        """Return the metrics of the training split's token frequencies; none of streamed text."""
+        return {} if self.data_config.streaming else self._baseline
+
+    @cached_property
+    def _baseline(self) -> dict[str, float]:
+        raise NotImplementedError
 
     @cached_property
     def _digest(self) -> str:

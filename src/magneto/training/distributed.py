@@ -44,6 +44,11 @@ class World:
         return self.rank == 0
 
 
+def one_process(device: torch.device) -> World:
+    """Return the world of a process that is alone."""
+    return World(0, 1, device, "none")
+
+
 @contextmanager
 def join_world(config: TrainingConfig) -> Iterator[World]:
     """Join the other processes, if there are any, and leave them at the end.
@@ -65,7 +70,7 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
         )
     device = pick_device(config.device)
     if strategy == "none":
-        yield World(0, 1, device, strategy)
+        yield one_process(device)
         return
     if device.type == "cuda":
         dist.init_process_group("nccl", device_id=device)
@@ -157,6 +162,15 @@ def broadcast_from_main(value: Any, world: World) -> Any:
     held = [value]
     dist.broadcast_object_list(held, src=0)
     return held[0]
+
+
+def gather_lists(values: list[Any], world: World) -> list[Any]:
+    """Return the values of all ranks' lists, rank by rank, on every rank."""
+    if world.world_size == 1:
+        return values
+    held: list[Any] = [None] * world.world_size
+    dist.all_gather_object(held, values)
+    return [value for part in held for value in part]
 
 
 @contextmanager

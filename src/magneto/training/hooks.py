@@ -14,7 +14,7 @@ import torch
 
 from magneto.files import plain
 from magneto.training.checkpoint import forget_old, model_tensors, save_checkpoint, save_weights
-from magneto.training.distributed import reshard, unwrap
+from magneto.training.evaluation import evaluate as evaluate_task
 from magneto.training.schedule import learning_rate
 
 if TYPE_CHECKING:
@@ -89,20 +89,16 @@ def evaluate(trainer: Trainer) -> None:
 
 def run_evaluation(trainer: Trainer) -> dict[str, float]:
     """Return the task's metrics of the model as it would be used."""
-    model, config = trainer.model, trainer.config
-    averaged = trainer.average.in_place() if trainer.average else nullcontext()
-    model.eval()
-    autocast = torch.autocast(
-        trainer.world.device.type, torch.bfloat16, enabled=config.precision == "bf16"
-    )
-    with torch.no_grad(), averaged, autocast:
-        used = model if trainer.world.strategy == "fsdp" else unwrap(model)
-        metrics = trainer.task.evaluate(
-            used, trainer.world.device, config.evaluate_limit, trainer.report
+    config = trainer.config
+    with trainer.average.in_place() if trainer.average else nullcontext():
+        return evaluate_task(
+            trainer.task,
+            trainer.model,
+            trainer.world,
+            config.precision,
+            config.evaluate_limit,
+            trainer.report,
         )
-        reshard(model)
-    model.train()
-    return metrics
 
 
 def keep_best(trainer: Trainer, metrics: dict[str, float]) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import torch
 from torch import Tensor, nn
 
+from magneto.config import ConfigError
 from magneto.progress import SILENT, Progress
 
 DIGEST_FILE = "data.digest"
@@ -30,6 +30,22 @@ class Loss:
     total: Tensor
     count: Tensor
     logs: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What one validation batch adds to the metrics.
+
+    Attributes:
+        sums: Tensors of any shape on the model's device, under the same names for every batch; they
+            are added up over batches and ranks in float64.
+        predictions: What a metric needs of the whole set at once (answers and labels for a
+            correlation, texts for BLEU): nested dicts, lists and tuples of tensors and plain
+            values, or None. Tensors stay on their device; the evaluation moves them, once.
+    """
+
+    sums: Mapping[str, Tensor]
+    predictions: Any = None
 
 
 class BatchStream(Protocol):
@@ -52,9 +68,12 @@ class Task(ABC):
     """One objective on one kind of data.
 
     Attributes:
-        primary_metric: Key of `evaluate`'s result by which checkpoints are chosen.
+        primary_metric: Key of `summarise`'s result by which checkpoints are chosen.
         higher_is_better: Its direction.
         unit: What throughput counts, in the plural.
+        verbs: Further commands that use its runs, as they are typed after `magneto`.
+        evaluation: How `magneto evaluate` measures its runs: a key of
+            `magneto.commands.evaluate.EVALUATIONS`.
         ModelConfig: Dataclass of a recipe's `model` section, of a task that is not in
             `magneto.tasks.TASKS` and named by its import path.
         DataConfig: Dataclass of the `data` section, likewise.
@@ -66,6 +85,8 @@ class Task(ABC):
     primary_metric: str = "loss"
     higher_is_better: bool = False
     unit: ClassVar[str] = "examples"
+    verbs: ClassVar[tuple[str, ...]] = ()
+    evaluation: ClassVar[str] = "validation"
     ModelConfig: ClassVar[type]
     DataConfig: ClassVar[type]
 
@@ -99,14 +120,38 @@ class Task(ABC):
         """Return how many units a batch holds, without waiting for the device."""
 
     @abstractmethod
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        limit: int | None = None,
-        progress: Progress = SILENT,
-    ) -> dict[str, float]:
-        """Return metrics on the validation split, of at most `limit` batches."""
+    def validation_batches(self) -> Sequence[Any]:
+        """Return the validation split in batches, each made on the CPU when it is asked for.
+
+        Batch i is the same whatever the number of ranks and whatever the limit, which takes the
+        first ones; so their order should not follow the content. See
+        `magneto.data.lazy_batches.LazyBatches`.
+        """
+
+    @abstractmethod
+    def score(self, model: nn.Module, batch: Any) -> Scores:
+        """Run the model on one validation batch, which is on its device; wait for nothing.
+
+        The model is in evaluation mode, without gradients, under the run's precision. For ranks
+        that hold shards of the model it is run the same number of times whatever the batch.
+        """
+
+    @abstractmethod
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Return the metrics of scored batches.
+
+        Args:
+            sums: Of all batches and ranks: a number each, or nested lists where it has a shape.
+            predictions: Of the batches that have any, in the order of the batches, on the CPU.
+        """
+
+    def baseline(self) -> dict[str, float]:
+        """Return metrics of a trivial answer to the same validation data; {} if there is none.
+
+        Token frequencies, the commonest class, the mean: what a model that has learnt beats. Keys
+        are those of `summarise`, as far as they are defined.
+        """
+        return {}
 
     def baseline(self) -> dict[str, float]:
         """Return metrics of a trivial answer to the same validation data; {} if there is none.
@@ -123,7 +168,35 @@ class Task(ABC):
     def artifacts(self, directory: Path) -> None:
         """Write what a run's model needs later besides weights, and a digest of the data.
 
-        A folder `tokenizer` comes back as `data.tokenizer` when the run is opened. Where something
-        else is in a run already, it is not resumed.
+        Where something else is in a run already, it is not resumed.
         """
         return None
+
+    @classmethod
+    def kept_settings(cls, run: Path) -> dict[str, Any]:
+        """Return the recipe's fields that a run has its own values for, from `artifacts`.
+
+        With them a run's model is built without training data and without another run.
+        """
+        return {}
+
+    @classmethod
+    def other_data(cls, source: str) -> dict[str, Any]:
+        """Return the recipe's fields by which a run is measured on another source."""
+        return {"data.source": source}
+
+    def export(self, model: nn.Module, directory: Path) -> str:
+        """Write a trained model for others to load.
+
+        Args:
+            model: With a run's weights, in fp32, on the CPU.
+            directory: Where; not there yet, or empty.
+
+        Returns:
+            The name of the class whose `from_pretrained(directory)` loads it.
+
+        Raises:
+            ConfigError: If the task has no export.
+        """
+        raise ConfigError([f"{type(self).__name__} has no export: its runs are used from Python, "
+                           "by magneto.runs.load_run"])  # fmt: skip

@@ -19,6 +19,9 @@ from magneto.translation.filter import Pair
 from magneto.translation.prepare import ParallelSplit
 from magneto.translation.vocabulary import TranslationVocabulary
 
+# Sides of sentences whose tokens are counted at a time; an even number.
+SIDES = 1 << 20
+
 Group = dict[str, Any]
 """source, source_mask (batch, source length); target, targets (batch, target length): tensors.
 predicted: targets that count; cells: places of both sides; real: those that are not padding."""
@@ -97,6 +100,20 @@ class GroupMaker:
         pair = self.directions[direction]
         found = self.split.lengths((min(pair), max(pair)))[numbers]
         return (found[:, ::-1] if self.flipped[direction] else found) + np.array([2, 1])
+
+    def target_counts(self, size: int) -> np.ndarray:
+        """Return how often each of `size` tokens is a target, ends included, (size,)."""
+        counts = np.zeros(size, np.int64)
+        for pair, flipped, number in zip(self.directions, self.flipped, self.sizes, strict=True):
+            start, stop = self._range(pair)
+            offsets = self.split.offsets[2 * start : 2 * stop + 1]
+            for first in range(0, len(offsets) - 1, SIDES):
+                part = offsets[first : first + SIDES + 1]
+                side = np.arange(len(part) - 1) % 2 != flipped
+                places = np.repeat(side, np.diff(part))
+                counts += np.bincount(self.split.tokens[part[0] : part[-1]][places], minlength=size)
+            counts[self.end] += number
+        return counts
 
     def make(self, directions: np.ndarray, numbers: np.ndarray) -> Group:
         """Return a padded group of examples (direction, number within it)."""

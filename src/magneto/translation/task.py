@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain, zip_longest
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -13,18 +16,24 @@ import torch
 from torch import Tensor, nn
 
 from magneto.data.cache import content_digest
+from magneto.data.frequencies import frequency_nats
+from magneto.data.lazy_batches import LazyBatches
+from magneto.data.tokenizer import kept_tokenizer
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Task
+from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Scores, Task
 from magneto.translation.batching import Group, GroupMaker, TokenGroups, cut_groups
 from magneto.translation.config import ParallelDataConfig, Texts, TranslationConfig
 from magneto.translation.model import TranslationModel
 from magneto.translation.prepare import Pair, PreparedParallel, known_tags, prepare_parallel
 from magneto.translation.references import read_validation_texts
-from magneto.translation.translator import TextTranslator, score_directions
+from magneto.translation.scores import score_translations
+from magneto.translation.translator import TextTranslator
 from magneto.translation.vocabulary import TranslationVocabulary, load_vocabulary
 
 # Of the order of evaluation batches: one for all runs, so that a limit takes the same ones.
 EVALUATION_SEED = 0
+# Sentences that are translated together in an evaluation.
+TRANSLATED = 64
 
 
 class Translation(Task):
@@ -35,6 +44,8 @@ class Translation(Task):
     """
 
     unit = "tokens"
+    verbs = ("translate",)
+    evaluation = "translation"
     model_config: TranslationConfig
     data_config: ParallelDataConfig
 
@@ -136,43 +147,92 @@ class Translation(Task):
         directions = self.validated or self.text.directions
         return GroupMaker(self.text.validation, self.vocabulary, directions)
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        limit: int | None = None,
-        progress: Progress = SILENT,
-    ) -> dict[str, float]:
+    def validation_batches(self) -> Sequence[Group]:
+        """Return the groups of the validation split, in mixed order.
+
+        If BLEU chooses the best checkpoint, the sentences to translate are spread over them, under
+        "texts": (direction, sentences with references) each.
+        """
+        count = len(self.validation_groups)
+
+        def make(number: int) -> Group:
+            group = self._validation_maker.make(*self.validation_groups[number])
+            return group | {"texts": self._bleu_texts[number::count]}
+
+        return LazyBatches(range(count), make)
+
+    def score(self, model: nn.Module, batch: Group) -> Scores:
+        """Sum the cross-entropy without label smoothing; translate, if BLEU is asked for.
+
+        To translate waits for the device.
+        """
+        part = model(
+            batch["source"], batch["target"], batch["source_mask"], targets=batch["targets"]
+        )
+        sums = {"loss": part.nll, "count": part.count}
+        if not batch["texts"]:
+            return Scores(sums)
+        from magneto.hf import BeamSearch
+
+        how = BeamSearch(beams=1, longest=self.data_config.max_length)
+        wrapped: Any = model
+        translator = TextTranslator(wrapped, self.vocabulary, self.data_config.max_length, how)
+        return Scores(sums, [translator.answers(*each) for each in batch["texts"]])
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss (nats per target token, without label smoothing) and perplexity.
 
         If BLEU chooses the best checkpoint, also its unweighted mean over directions.
         """
-        chosen = self.validation_groups[:limit]
-        total = count = torch.zeros((), device=device, dtype=torch.float64)
-        for done, group in enumerate(chosen, 1):
-            made = self._validation_maker.make(*group)
-            g = {k: v.to(device) for k, v in made.items() if isinstance(v, Tensor)}
-            part = model(g["source"], g["target"], g["source_mask"], targets=g["targets"])
-            total, count = total + part.nll.double(), count + part.count.double()
-            progress.update("evaluating batches", done, len(chosen))
-        loss = (total / count).item()
+        loss = sums["loss"] / sums["count"]
         found = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
-        if self.data_config.select_by == "bleu":
-            found["bleu"] = self._bleu(model, progress)
+        written: dict[Pair, list[tuple[str, str]]] = {}
+        for direction, answers in chain.from_iterable(predictions):
+            written.setdefault(direction, []).extend(answers)
+        if written:
+            scores = [score_translations(*zip(*pairs, strict=True)) for pairs in written.values()]
+            found["bleu"] = fmean(each.bleu for each in scores)
         return found
 
     @cached_property
-    def _bleu_texts(self) -> dict[Pair, list[Texts]]:
-        return read_validation_texts(self.data_config, self.data_config.bleu_sentences).texts
+    def _bleu_texts(self) -> list[tuple[Pair, list[Texts]]]:
+        """Sentences to translate, some of one direction and of like length at a time.
 
-    def _bleu(self, model: Any, progress: Progress) -> float:
-        """Return the mean over directions of the BLEU of greedy translations."""
-        from magneto.hf import BeamSearch
+        Directions take turns, so that a limit on batches reaches many.
+        """
+        if self.data_config.select_by != "bleu":
+            return []
+        found = read_validation_texts(self.data_config, self.data_config.bleu_sentences).texts
+        parts = []
+        for direction, texts in found.items():
+            ordered = sorted(texts, key=lambda pair: len(pair[0]))
+            starts = range(0, len(ordered), TRANSLATED)
+            parts.append([(direction, ordered[start : start + TRANSLATED]) for start in starts])
+        return [part for turn in zip_longest(*parts) for part in turn if part is not None]
 
-        how = BeamSearch(beams=1, longest=self.data_config.max_length)
-        translator = TextTranslator(model, self.vocabulary, self.data_config.max_length, how)
-        scores, _ = score_directions(translator, self._bleu_texts, progress)
-        return sum(each.bleu for each in scores.values()) / len(scores)
+    def baseline(self) -> dict[str, float]:
+        """Return the metrics of the frequencies of target tokens in the training split."""
+        return self._baseline
+
+    @cached_property
+    def _baseline(self) -> dict[str, float]:
+        # No tag is ever a target.
+        size, text = self.vocabulary.tokenizer.vocab_size, self.text
+        train = GroupMaker(text.train, self.vocabulary, text.directions).target_counts(size)
+        asked = self._validation_maker.target_counts(size)
+        sums = {"loss": frequency_nats(train, asked), "count": float(asked.sum())}
+        return self.summarise(sums, ())
+
+    @classmethod
+    def kept_settings(cls, run: Path) -> dict[str, Any]:
+        """Return the run's own vocabulary, whatever has become of the text."""
+        return kept_tokenizer(run)
+
+    def export(self, model: nn.Module, directory: Path) -> str:
+        """Write the model and its vocabulary for transformers."""
+        from magneto import hf
+
+        return hf.export(model, self.vocabulary, directory, self.data_config.max_length)
 
     def artifacts(self, directory: Path) -> None:
         """Write the vocabulary: tokenizer and languages."""

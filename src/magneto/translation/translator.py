@@ -84,6 +84,14 @@ class TextTranslator:
             made[number] = Translated(written, scores[place], cut[place])
         return made
 
+    def answers(
+        self, direction: Direction, texts: Sequence[tuple[str, str]]
+    ) -> tuple[Direction, list[tuple[str, str]]]:
+        """Return a direction and, for each of its sentences, the translation and the reference."""
+        found = self.translate([source for source, _ in texts], direction[1])
+        pairs = zip(found, texts, strict=True)
+        return direction, [(each.texts[0], reference) for each, (_, reference) in pairs]
+
     def _shortened(self, tokens: list[int]) -> list[int]:
         if len(tokens) <= self.max_length:
             return tokens

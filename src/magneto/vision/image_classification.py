@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,8 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.batching import ShuffledExamples
+from magneto.data.frequencies import count_numbers, frequency_nats
+from magneto.data.lazy_batches import LazyBatches
 from magneto.progress import SILENT, Progress
-from magneto.training.task import BatchStream, Loss, Task
+from magneto.training.task import BatchStream, Loss, Scores, Task
 from magneto.vision.classifier import ImageClassifier
 from magneto.vision.data import LabelledImages, load_images
 
@@ -75,26 +79,30 @@ class ImageClassification(Task):
         """Return the number of images."""
         return len(batch[1])
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        limit: int | None = None,
-        progress: Progress = SILENT,
-    ) -> dict[str, float]:
-        """Return loss and accuracy."""
+    def validation_batches(self) -> Sequence[tuple[Tensor, Tensor]]:
+        """Return the validation images and their labels, in their order."""
         held = self.splits[1]
-        batches = list(
-            zip(
-                held.images.split(EVALUATION_BATCH),
-                held.labels.split(EVALUATION_BATCH),
-                strict=True,
-            )
-        )
-        totals = torch.zeros(3, device=device)
-        for done, (images, labels) in enumerate(batches[:limit], 1):
-            loss = self.loss(model, (images.to(device), labels.to(device)))
-            totals += torch.stack((loss.total, loss.count, loss.logs["accuracy"])).float()
-            progress.update("evaluating batches", done, len(batches[:limit]))
-        total, count, right = totals.tolist()
-        return {"loss": total / count, "accuracy": right / count}
+        plans = torch.arange(len(held)).split(EVALUATION_BATCH)
+        return LazyBatches(plans, lambda rows: (held.images[rows], held.labels[rows]))
+
+    def score(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Scores:
+        """Sum the cross-entropy; count the images, and those that are right."""
+        loss = self.loss(model, batch)
+        right = loss.logs["accuracy"]
+        return Scores({"loss": loss.total, "right": right, "count": loss.count})
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Return loss and accuracy."""
+        return {"loss": sums["loss"] / sums["count"], "accuracy": sums["right"] / sums["count"]}
+
+    def baseline(self) -> dict[str, float]:
+        """Return the loss of the classes' frequencies and the accuracy of the commonest."""
+        return self._baseline
+
+    @cached_property
+    def _baseline(self) -> dict[str, float]:
+        size = self.model_config.classes
+        train, asked = (count_numbers(split.labels.numpy(), size) for split in self.splits)
+        right = float(asked[train.argmax()])
+        nats = frequency_nats(train, asked)
+        return self.summarise({"loss": nats, "right": right, "count": float(asked.sum())}, ())

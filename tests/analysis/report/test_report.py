@@ -41,11 +41,7 @@ def cell(placement: str, rate: float, seed: int, score: float | str | None) -> S
 
 
 def comparison(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    class Row:
-        def __init__(self, name: str) -> None:
-            self.title = TITLES[name]
-
-    monkeypatch.setattr("magneto.analysis.sweep.summary.find_placement", Row)
+    monkeypatch.setattr("magneto.analysis.sweep.summary.title_of", TITLES.get)
     cells = [
         cell(name, rate, seed, score)
         for name, table in SCORES.items()

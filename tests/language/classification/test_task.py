@@ -21,12 +21,12 @@ from magneto.language.pretrained import FREE
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.loop import train
+from tests.evaluating import measured
 
 SIZES = {
     "width": 32, "layers": 2, "heads": 4, "ffn_width": 64, "positions": "rotary",
     "embedding_scale": "none", "head_dropout": 0.0,
 }  # fmt: skip
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -67,8 +67,7 @@ def learn(task: TextClassification, steps: int) -> dict[str, float]:
         (loss.total / loss.count).backward()
         optimizer.step()
     model.eval()
-    with torch.no_grad():
-        return task.evaluate(model, CPU)
+    return measured(task, model)
 
 
 @pytest.mark.parametrize("token_types", [0, 2])
@@ -94,23 +93,23 @@ def test_evaluation_does_not_depend_on_batches(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = task.build_model().eval()
     held = task.validation[""]
+    whole, limited = measured(task, model), measured(task, model, limit=1)
     with torch.no_grad():
-        whole = task.evaluate(model, CPU)
         losses = [
             task.loss(model, task._batch(held, np.array([n]))).total.item()
             for n in range(len(held.tokens))
         ]
-        limited = task.evaluate(model, CPU, limit=1)
+        first = task.loss(model, task.validation_batches()[0])
     assert whole["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-    assert limited["loss"] == pytest.approx(np.mean(losses[:64]), rel=1e-5)
+    assert limited["loss"] == pytest.approx((first.total / first.count).item(), rel=1e-5)
+    assert first.count == 64
 
 
 def test_the_second_validation_set_has_its_name(tmp_path: Path) -> None:
     for name in ("train", "dev_matched", "dev_mismatched"):
         write_pairs(tmp_path / f"{name}.tsv", 20)
     task = pairs(tmp_path)
-    with torch.no_grad():
-        metrics = task.evaluate(task.build_model().eval(), CPU)
+    metrics = measured(task, task.build_model())
     assert {"accuracy", "accuracy_mismatched", "loss_mismatched"} <= set(metrics)
 
 

@@ -11,7 +11,7 @@ from magneto.analysis.report.provenance import environments, without_places
 from magneto.analysis.sweep.answer import answer
 from magneto.analysis.sweep.judged import Judge, score_cell
 from magneto.analysis.sweep.summary import summarise
-from magneto.analysis.sweep.sweep import PLACEMENT, RATE, SEED, Sweep, cell_directory
+from magneto.analysis.sweep.sweep import RATE, SEED, Sweep, cell_directory
 
 
 def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
     baseline = task.baseline().get(task.primary_metric)
     judge = Judge(task.primary_metric, task.higher_is_better, baseline)
     cells = [score_cell(folder, cell, judge) for cell in sweep.cells()]
-    placements = [str(name) for name in sweep.grid.get(PLACEMENT, [""])]
+    placements = list(dict.fromkeys(cell.row for cell in sweep.cells()))
     summaries = [summarise(cells, name, task.higher_is_better) for name in placements]
     runs = [cell_directory(folder, cell) for cell in sweep.cells()]
     return {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from magneto.analysis.sweep.sweep import PLACEMENT, RATE, SEED, Cell, read_result
+from magneto.analysis.sweep.sweep import RATE, SEED, Cell, read_result
 
 MARGIN = 0.02
 """Share of the way from the baseline to the best possible score by which a run must beat it."""
@@ -92,7 +92,7 @@ class Judge:
 
 def score_cell(folder: Path, cell: Cell, judge: Judge) -> Scored:
     """Read one cell's outcome and say what became of it."""
-    where = (cell.values.get(PLACEMENT, ""), float(cell.values[RATE]), int(cell.values[SEED]))
+    where = (cell.row, float(cell.values[RATE]), int(cell.values[SEED]))
     found = read_result(folder, cell)
     if found is None:
         return Scored(*where, MISSING)

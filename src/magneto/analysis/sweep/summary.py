@@ -10,7 +10,7 @@ from statistics import fmean
 
 from magneto.analysis.sweep.judged import DIVERGED, FINISHED, MISSING, STUCK, Scored
 from magneto.functional.statistics import half_width
-from magneto.theory.placement import find_placement
+from magneto.theory.placement import PLACEMENTS, VARIANTS
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
     status = [cell.status for cell in mine]
     return Summary(
         placement=placement,
-        title=find_placement(placement).title if placement else "the model",
+        title=title_of(placement),
         best_learning_rate=best,
         score=fmean(scores) if scores else None,
         interval=width if math.isfinite(width) else None,
@@ -82,6 +82,12 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
         best_beyond_stable=best is not None and (largest is None or best > largest),
         sensitivity=sensitivity(mine) if status.count(FINISHED) else None,
     )
+
+
+def title_of(row: str) -> str:
+    """Return a placement's title; what is no placement is its own."""
+    placements = PLACEMENTS | VARIANTS
+    return placements[row].title if row in placements else row
 
 
 def whole_scores(cells: Sequence[Scored], rate: float) -> list[float]:

@@ -74,6 +74,14 @@ class Cell:
         parts = [f"{key.rpartition('.')[2]}={value}" for key, value in self.values.items()]
         return ",".join(parts).replace("/", "_")
 
+    @property
+    def row(self) -> str:
+        """What a comparison sets side by side: the placement, or without one the other fields."""
+        if PLACEMENT in self.values:
+            return str(self.values[PLACEMENT])
+        others = {k: v for k, v in self.values.items() if k not in (RATE, SEED)}
+        return Cell(others).name or "the recipe"
+
 
 def open_sweep(folder: Path, sweep: Sweep) -> None:
     """Write what the grid is; or find it written, and the same or a part of this one.

@@ -7,8 +7,29 @@ from typing import Any
 
 import numpy as np
 
+from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.language.classification.data import label_values
 from magneto.language.classification.files import Row
+
+
+def constant_answer(train: np.ndarray, held: np.ndarray, classes: int) -> tuple[np.ndarray, float]:
+    """Answer without a look at the texts.
+
+    Args:
+        train: Labels of the training texts as `label_values` gives them.
+        held: Those of the texts to answer.
+        classes: How many there are; 0 for numbers.
+
+    Returns:
+        The commonest class, or the mean, for each text, (len(held),); and the summed loss: nats of
+        the classes' frequencies, or squared error.
+    """
+    if not classes:
+        mean = train.mean(dtype=np.float64)
+        return np.full(len(held), mean), float(((held - mean) ** 2).sum())
+    counts = count_numbers(train, classes)
+    nats = frequency_nats(counts, count_numbers(held, classes))
+    return np.full(len(held), counts.argmax()), nats
 
 
 def label_baselines(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,17 +16,28 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.cache import content_digest
+from magneto.data.lazy_batches import LazyBatches
 from magneto.data.length_buckets import LengthBuckets
-from magneto.data.tokenizer import Tokenizer, load_tokenizer
+from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer
+from magneto.language.classification.baselines import constant_answer
 from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
-from magneto.language.classification.data import Examples, Texts, encode, make_tokenizer, read_texts
+from magneto.language.classification.data import (
+    Examples,
+    Texts,
+    encode,
+    label_values,
+    make_tokenizer,
+    read_texts,
+)
 from magneto.language.classification.model import TextClassifier
 from magneto.language.classification.scores import class_scores, number_scores
 from magneto.language.pretrained import check_pretrained, load_pretrained, pretrained_run
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Task
+from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Scores, Task
 
 EVALUATION_BATCH = 64
+# Of the order of evaluation batches: one for all runs, so that a limit takes the same ones.
+EVALUATION_SEED = 0
 LABELS_FILE = "labels.json"
 
 
@@ -174,47 +187,95 @@ class TextClassification(Task):
         """Return the batch's texts."""
         return len(batch["labels"])
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        limit: int | None = None,
-        progress: Progress = SILENT,
-    ) -> dict[str, float]:
+    def validation_batches(self) -> Sequence[dict[str, Any]]:
+        """Return the texts of each validation set, those of a batch of like length.
+
+        Sets take turns, so that a limit reaches each of them.
+        """
+        sets = [[(name, rows) for rows in _by_length(e)] for name, e in self.validation.items()]
+        plans = [plan for turn in zip_longest(*sets) for plan in turn if plan is not None]
+        return LazyBatches(plans, self._validation_batch)
+
+    def _validation_batch(self, plan: tuple[str, np.ndarray]) -> dict[str, Any]:
+        name, rows = plan
+        return {**self._batch(self.validation[name], rows), "set": name}
+
+    def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
+        """Sum the loss of the batch's set, and keep answers and labels."""
+        answers, labels = self._answers(model, batch), batch["labels"]
+        loss = self._losses(answers, labels).double().sum()
+        zero = torch.zeros_like(loss)
+        sums = {key: loss if key == batch["set"] else zero for key in self.texts.validation}
+        chosen = answers.squeeze(-1) if self.data_config.number else answers.argmax(-1)
+        return Scores(sums, {"set": batch["set"], "answers": chosen, "labels": labels})
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return "loss" and the scores of `magneto.language.classification.scores`.
 
-        Those of a second validation set end in its name ("accuracy_mismatched").
+        Those of a second validation set end in its name ("accuracy_mismatched"); a set that a limit
+        does not reach has none.
         """
         metrics: dict[str, float] = {}
-        for name, examples in self.validation.items():
-            found = self._evaluate(model, device, examples, limit, progress)
+        for name, total in sums.items():
+            mine = [each for each in predictions if each["set"] == name]
+            if not mine:
+                continue
+            answers, labels = (
+                torch.cat([each[key] for each in mine]).numpy() for key in ("answers", "labels")
+            )
+            found = (
+                number_scores(answers, labels)
+                if self.data_config.number
+                else class_scores(answers, labels, len(self.labels))
+            )
+            found = {"loss": total / len(labels), **found}
             metrics |= {f"{key}_{name}" if name else key: v for key, v in found.items()}
         return metrics
 
-    def _evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        examples: Examples,
-        limit: int | None,
-        progress: Progress,
-    ) -> dict[str, float]:
-        batches = list(_by_length(examples, limit))
-        answers, losses = [], []
-        for done, numbers in enumerate(batches, 1):
-            batch = {k: v.to(device) for k, v in self._batch(examples, numbers).items()}
-            found = self._answers(model, batch)
-            losses.append(self._losses(found, batch["labels"]).double().sum())
-            answers.append(found)
-            progress.update("evaluating batches", done, len(batches))
-        labels = examples.labels[np.concatenate(batches)]
-        given = torch.cat(answers).cpu()
-        scores = (
-            number_scores(given.squeeze(-1).numpy(), labels)
-            if self.data_config.number
-            else class_scores(given.argmax(-1).numpy(), labels, len(self.labels))
+    def baseline(self) -> dict[str, float]:
+        """Return the loss of the classes' frequencies and the scores of the commonest.
+
+        Of numbers: the squared error and the scores of the training texts' mean.
+        """
+        return self._baseline
+
+    @cached_property
+    def _baseline(self) -> dict[str, float]:
+        train, sums, predictions = label_values(self.texts.train, self.labels), {}, []
+        for name, rows in self.texts.validation.items():
+            labels = label_values(rows, self.labels)
+            answers, sums[name] = constant_answer(train, labels, len(self.labels))
+            found = {"answers": torch.from_numpy(answers), "labels": torch.from_numpy(labels)}
+            predictions.append({"set": name, **found})
+        return self.summarise(sums, predictions)
+
+    @classmethod
+    def kept_settings(cls, run: Path) -> dict[str, Any]:
+        """Return the run's own tokenizer and classes; its weights are its own too."""
+        found: dict[str, Any] = kept_tokenizer(run)
+        if (run / LABELS_FILE).is_file():
+            labels = json.loads((run / LABELS_FILE).read_text(encoding="utf-8"))
+            found |= {"data.labels": labels or None, "model.pretrained": None}
+        return found
+
+    @classmethod
+    def other_data(cls, source: str) -> dict[str, Any]:
+        """Return what measures a run on all of other texts."""
+        return {"data.source": source, "data.validation_source": source}
+
+    def export(self, model: nn.Module, directory: Path) -> str:
+        """Write the model, its tokenizer and its classes for transformers."""
+        from magneto import hf
+
+        between = "{end} {end}" if self.data_config.separator == "double" else "{end}"
+        how = hf.EncoderInput(
+            single="{begin} $A {end}",
+            pair=f"{{begin}} $A {between} $B:1 {{end}}:1",
+            types=self.model_config.token_types,
+            labels=self.labels,
+            number="number" if self.data_config.number else "none",
         )
-        return {"loss": float(torch.stack(losses).sum()) / len(labels), **scores}
+        return hf.export(model, self.tokenizer, directory, self.data_config.max_length, how)
 
     def artifacts(self, directory: Path) -> None:
         """Write the tokenizer and the classes."""
@@ -225,10 +286,9 @@ class TextClassification(Task):
         (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
 
 
-def _by_length(examples: Examples, limit: int | None) -> Iterator[np.ndarray]:
-    """Yield the numbers of each evaluation batch; a limit takes the first texts there are."""
-    count = len(examples.tokens) if limit is None else limit * EVALUATION_BATCH
-    lengths = examples.lengths[:count]
-    order = np.argsort(lengths, kind="stable")
-    for start in range(0, len(order), EVALUATION_BATCH):
-        yield order[start : start + EVALUATION_BATCH]
+def _by_length(examples: Examples) -> list[np.ndarray]:
+    """Cut texts into batches of like length, in an order that does not follow the length."""
+    order = np.argsort(examples.lengths, kind="stable")
+    batches = np.split(order, range(EVALUATION_BATCH, len(order), EVALUATION_BATCH))
+    mixed = np.random.default_rng(EVALUATION_SEED).permutation(len(batches))
+    return [batches[number] for number in mixed]

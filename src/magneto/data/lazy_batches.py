@@ -1,0 +1,24 @@
+"""Batches that are made when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class LazyBatches(Sequence[Any]):
+    """A sequence of batches; batch i is made from the i-th plan each time it is asked for.
+
+    Args:
+        plans: What each batch is made of, its row numbers for example.
+        make: From a plan to a batch.
+    """
+
+    def __init__(self, plans: Sequence[Any], make: Callable[[Any], Any]) -> None:
+        self.plans, self.make = plans, make
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.make(self.plans[number])
