@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.progress import SILENT, Progress
+from magneto.weights import StoredTensor
 
 DIGEST_FILE = "data.digest"
 """In a run: what names the content of the data it is trained on."""
@@ -84,7 +85,15 @@ class Task(ABC):
 
     @abstractmethod
     def build_model(self) -> nn.Module:
-        """Build the model, initialised from torch's current random state."""
+        """Build the model, initialised from torch's current random state.
+
+        It is also built on the meta device, where tensors have shapes and no values: to be drawn
+        module by module (`magneto.training.initial`), and to count its operations.
+        """
+
+    def initial_weights(self) -> Mapping[str, StoredTensor]:
+        """Return weights, by the model's names, that it begins with in place of what is drawn."""
+        return {}
 
     @abstractmethod
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:

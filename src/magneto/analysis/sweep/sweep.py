@@ -20,9 +20,10 @@ from magneto.config import ConfigError
 from magneto.files import write_json
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe
-from magneto.training.hooks import Hook, Stop
-from magneto.training.loop import Trainer, TrainingResult, train
+from magneto.training.hooks import Hook
+from magneto.training.loop import TrainingResult, train
 from magneto.training.metrics_logger import read_metrics
+from magneto.training.state import Stop, TrainingState
 
 SPEC_FILE = "sweep.json"
 PLACEMENT, RATE, SEED = "model.placement", "training.learning_rate", "seed"
@@ -176,9 +177,9 @@ def run_cell(
     recipe.save(run / RUN_FILE)
     task = recipe.build_task()
 
-    def check(trainer: Trainer) -> None:
+    def check(state: TrainingState) -> None:
         if lost():
-            trainer.stop = Stop("interrupted", "another worker has taken over this cell")
+            state.stop = Stop("interrupted", "another worker has taken over this cell")
 
     result = train(
         task,
