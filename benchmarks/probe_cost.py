@@ -26,7 +26,8 @@ from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.environment import environment
 from magneto.training.hooks import Hook
-from magneto.training.loop import Trainer, train
+from magneto.training.loop import train
+from magneto.training.state import TrainingState
 
 ROUND = 4
 # Recipe and overrides.
@@ -49,8 +50,8 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     recipe = load_recipe(recipe_name, {**overrides, **quiet})
     ends = [0.0]
 
-    def clock(trainer: Trainer) -> None:
-        if trainer.world.device.type == "cuda":
+    def clock(state: TrainingState) -> None:
+        if state.world.device.type == "cuda":
             torch.cuda.synchronize()
         ends.append(time.perf_counter())
 

@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "magneto"
 
 # Room: what of this package it may import, besides itself: rooms, or single modules of a room.
-GROUND = {"config", "files", "progress"}
+GROUND = {"config", "files", "progress", "weights"}
 FIELDS = {"language", "translation", "vision"}
 FIELD = {"nn", "theory", "functional", "data", "training.task", "runs", *GROUND}
 ALLOWED = {
@@ -21,6 +21,7 @@ ALLOWED = {
     "functional": set(),
     "files": set(),
     "progress": set(),
+    "weights": {"files"},
     "tasks": set(),
     "nn": {"theory", "config"},
     "data": GROUND,

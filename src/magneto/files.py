@@ -15,7 +15,7 @@ from typing import Any
 MANIFEST = "manifest.json"
 
 
-class Damaged(Exception):
+class Damaged(ValueError):
     """A directory whose files are not what its manifest says."""
 
 
@@ -55,25 +55,40 @@ def clear_aside(directory: Path) -> None:
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
     """Give a directory to fill; it appears at `path` with a manifest, complete, or not at all."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = aside_path(path, os.getpid())
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     try:
         yield aside
-        files = {p.name: _fingerprint(p) for p in sorted(aside.iterdir())}
-        write_json(aside / MANIFEST, files)
-        _sync(aside)
-        if path.exists():
-            old = path.with_name(f".{path.name}.old")
-            shutil.rmtree(old, ignore_errors=True)
-            path.rename(old)
-            aside.rename(path)
-            shutil.rmtree(old)
-        else:
-            aside.rename(path)
-        _sync(path.parent)
+        publish(aside, path, {p.name: fingerprint(p) for p in sorted(aside.iterdir())})
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def aside_path(path: Path, process: int) -> Path:
+    """Return where a process writes what shall appear at `path`; `clear_aside` knows such names."""
+    return path.with_name(f".{path.name}.{process}")
+
+
+def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> None:
+    """Put a filled directory in its place, in place of what stands there.
+
+    Args:
+        aside: Holds the files.
+        path: Where it shall be.
+        manifest: Fingerprint of each file by name.
+    """
+    write_json(aside / MANIFEST, manifest)
+    _sync(aside)
+    if path.exists():
+        old = path.with_name(f".{path.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+        aside.rename(path)
+        shutil.rmtree(old)
+    else:
+        aside.rename(path)
+    _sync(path.parent)
 
 
 def check_directory(path: Path) -> None:
@@ -84,15 +99,21 @@ def check_directory(path: Path) -> None:
     """
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        for name, expected in manifest.items():
-            found = _fingerprint(path / name, sync=False)
-            if found != expected:
-                raise Damaged(f"{path / name} is not as it was written")
     except (OSError, ValueError) as error:
         raise Damaged(f"{path}: {error}") from error
+    if not isinstance(manifest, dict):
+        raise Damaged(f"{path / MANIFEST} is not as it was written")
+    for name, expected in manifest.items():
+        try:
+            found = fingerprint(path / name, sync=False)
+        except OSError as error:
+            raise Damaged(f"{path}: {error}") from error
+        if found != expected:
+            raise Damaged(f"{path / name} is not as it was written")
 
 
-def _fingerprint(path: Path, sync: bool = True) -> dict[str, int]:
+def fingerprint(path: Path, sync: bool = True) -> dict[str, int]:
+    """Return the size and the checksum of a file; with `sync` it is on the disk afterwards."""
     checksum, size = 0, 0
     with path.open("rb") as file:
         while block := file.read(1 << 22):

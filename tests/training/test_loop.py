@@ -14,12 +14,14 @@ import torch
 from safetensors.torch import load_file
 
 from magneto.progress import ProgressBars
-from magneto.training.checkpoint import find_weights, list_checkpoints, load_weights, newest_whole
+from magneto.training.checkpoint import load_weights
 from magneto.training.distributed import one_process
 from magneto.training.evaluation import evaluate
-from magneto.training.hooks import Hook, Stop
+from magneto.training.hooks import Hook
 from magneto.training.loop import train
 from magneto.training.metrics_logger import read_metrics
+from magneto.training.state import Stop
+from magneto.weights import find_weights, list_checkpoints, undamaged
 from tests.training.toy import Toy, ToyData, config, run_toy
 
 TOY = Path(__file__).with_name("toy.py")
@@ -158,8 +160,8 @@ def test_damaged_checkpoint_is_named_and_the_one_before_used(
     content = bytearray(model.read_bytes())
     content[-1] ^= 1
     model.write_bytes(content)
-    found, problems = newest_whole(tmp_path / "cut")
-    assert found == before and "model.safetensors" in problems[0]
+    found, problems = undamaged(list_checkpoints(tmp_path / "cut"))
+    assert found == [before] and "model.safetensors" in problems[0]
     run_toy(tmp_path / "cut", resume=True, steps=20)
     assert same(tmp_path / "whole", tmp_path / "cut")
 
@@ -168,8 +170,8 @@ def test_damaged_checkpoint_is_named_and_the_one_before_used(
 def test_a_missing_file_is_damage(tmp_path: Path, name: str) -> None:
     run_toy(tmp_path, steps=15)
     (list_checkpoints(tmp_path)[-1] / name).unlink()
-    found, problems = newest_whole(tmp_path)
-    assert found == list_checkpoints(tmp_path)[0] and name in problems[0]
+    found, problems = undamaged(list_checkpoints(tmp_path))
+    assert found == list_checkpoints(tmp_path)[:1] and name in problems[0]
 
 
 def test_not_finite_is_divergence_at_its_step(tmp_path: Path) -> None:

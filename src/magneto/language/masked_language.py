@@ -10,6 +10,7 @@ from magneto.functional.cross_entropy import cross_entropy
 from magneto.language.config import MaskedLanguageModelConfig
 from magneto.language.text_encoder import TextEncoder
 from magneto.nn.config import TransformerConfig
+from magneto.nn.init import NormalLinear, Projection
 from magneto.nn.norm import build_norm
 
 
@@ -22,14 +23,11 @@ class MaskedLanguageHead(nn.Module):
 
     def __init__(self, config: TransformerConfig, vocab_size: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.width, config.width)
+        width, std = config.width, config.width**-0.5
+        self.dense = Projection(width, [("dense", width)], bias=True)
         self.activation = nn.GELU()
         self.norm = build_norm(config.norm, config.width, config)
-        self.vocabulary = nn.Linear(config.width, vocab_size)
-        nn.init.xavier_normal_(self.dense.weight)
-        nn.init.zeros_(self.dense.bias)
-        nn.init.normal_(self.vocabulary.weight, std=config.width**-0.5)
-        nn.init.zeros_(self.vocabulary.bias)
+        self.vocabulary = NormalLinear(width, vocab_size, bias=True, std=std)
 
     def forward(self, features: Tensor) -> Tensor:
         """(..., width) to (..., vocab_size)."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from magneto.functional.cross_entropy import cross_entropy
 from magneto.language.config import LanguageModelConfig
 from magneto.nn.embedding import TextEmbedding
+from magneto.nn.init import NormalLinear
 from magneto.nn.transformer import Decoder
 
 
@@ -22,8 +23,8 @@ class LanguageModel(nn.Module):
         self.config = config
         self.embedding = TextEmbedding(config.vocab_size, config.width, config.embedding_scale)
         self.decoder = Decoder(config)
-        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
-        nn.init.normal_(self.head.weight, std=config.width**-0.5)
+        width, std = config.width, config.width**-0.5
+        self.head = NormalLinear(width, config.vocab_size, bias=False, std=std)
         if config.tie_embeddings:
             self.head.weight = self.embedding.table.weight
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors.torch import load_file
-from torch import Tensor
 
 from magneto.language.config import TextEncoderConfig
 from magneto.language.text_encoder import TextEncoder
+from magneto.weights import StoredTensor, find_weights, open_tensors
 
 PREFIX = "text_encoder."
 # What another run may choose anew: it changes no tensor and nothing that the weights compute.
@@ -45,34 +44,31 @@ def check_pretrained(config: Any) -> None:
     ]
     if different:
         raise ValueError(f"{run} has an encoder of another shape: give {' '.join(different)}")
-    _find_weights(run)
+    find_weights(run)
 
 
-def load_pretrained(encoder: TextEncoder, run: Path) -> None:
-    """Put a run's encoder (of its best, final or last weights) in the place of another.
+def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTensor]:
+    """Return the encoder's tensors in a run's best, final or last weights, by their names there.
+
+    Args:
+        encoder: That shall have them; its shapes are looked at, not its values.
+        run: The run's directory.
 
     Raises:
         FileNotFoundError: If the run has no weights.
-        ValueError: If it has no text encoder, or one of another shape.
+        ValueError: If they are damaged, or it has no text encoder, or one of another shape.
     """
-    found = _find_weights(run)
-    tensors = {
-        name.removeprefix(PREFIX): tensor
-        for name, tensor in load_file(found).items()
-        if name.startswith(PREFIX)
-    }
+    stored = open_tensors(find_weights(run))
+    tensors = {name: tensor for name, tensor in stored.items() if name.startswith(PREFIX)}
     if not tensors:
         raise ValueError(f"{run} has no text encoder: give a masked-lm run")
-    _check_tensors(encoder, tensors, run)
-    encoder.load_state_dict(tensors)
-
-
-def _check_tensors(encoder: TextEncoder, tensors: dict[str, Tensor], run: Path) -> None:
-    wanted = encoder.state_dict()
+    wanted = {f"{PREFIX}{name}": tensor for name, tensor in encoder.state_dict().items()}
     for name in sorted(wanted.keys() | tensors.keys()):
         there, here = (tuple(t[name].shape) if name in t else "none" for t in (tensors, wanted))
         if there != here:
+            name = name.removeprefix(PREFIX)
             raise ValueError(f"{run} has another encoder: {name} is {there}, the model has {here}")
+    return tensors
 
 
 def _read_recipe(run: Path) -> dict[str, Any]:
@@ -84,14 +80,6 @@ def _read_recipe(run: Path) -> dict[str, Any]:
         hint = f"; did you mean {beside / near[0]}?" if near else ""
         raise FileNotFoundError(f"no run in {run} (there is no recipe.yaml){hint}")
     return yaml.safe_load(path.read_text(encoding="utf-8")).get("model") or {}
-
-
-def _find_weights(run: Path) -> Path:
-    names = [run / "best", run / "final", *sorted((run / "checkpoints").glob("step-*"))[::-1]]
-    for directory in names:
-        if (directory / "model.safetensors").is_file():
-            return directory / "model.safetensors"
-    raise FileNotFoundError(f"no weights in {run}: it has none yet")
 
 
 def _word(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from magneto.language.config import TextEncoderConfig
-from magneto.nn.embedding import TextEmbedding
+from magneto.nn.embedding import Table, TextEmbedding
 from magneto.nn.transformer import Encoder
 
 
@@ -18,11 +18,10 @@ class TextEncoder(nn.Module):
             raise ValueError("vocab_size is not set")
         self.config = config
         self.embedding = TextEmbedding(config.vocab_size, config.width, config.embedding_scale)
-        self.token_type = nn.Embedding(max(config.token_types, 1), config.width)
-        nn.init.normal_(self.token_type.weight, std=config.width**-0.5)
-        if config.token_types == 0:
-            nn.init.zeros_(self.token_type.weight)
-            self.token_type.weight.requires_grad_(False)
+        learned = config.token_types > 0
+        std = config.width**-0.5 if learned else 0.0
+        self.token_type = Table(max(config.token_types, 1), config.width, std)
+        self.token_type.weight.requires_grad_(learned)
         self.encoder = Encoder(config)
 
     def forward(

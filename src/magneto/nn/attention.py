@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from magneto.nn.cache import Cache
 from magneto.nn.config import TransformerConfig
+from magneto.nn.init import Projection
 from magneto.nn.mask import Mask
 from magneto.nn.norm import Nothing, optional_norm
 from magneto.nn.position import build_logits
@@ -72,8 +73,13 @@ class HeadScale(nn.Module):
 
     def __init__(self, heads: int, head_width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(heads))
+        self.weight = nn.Parameter(torch.empty(heads))
         self.head_width = head_width
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set every scale to 1."""
+        nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale each chunk of head_width features of (..., heads * head_width)."""
@@ -112,12 +118,12 @@ class Attention(nn.Module):
         self.head_norm_v = optional_norm(row.value_norm == "head", config.head_width, config)
         self.dot_product = DotProductAttention(config.attention_dropout)
         gated = sublayer in row.gated
-        linear = (config.width, config.width, config.bias)
-        self.gate_proj = nn.Linear(*linear) if gated else Nothing()
+        width, bias = config.width, config.bias
+        self.gate_proj = Projection(width, [("gate", width)], bias) if gated else Nothing()
         self.gate = Gate() if gated else NoGate()
         self.scale_before_out = self._head_scale(config, "before_out")
         self.inside = optional_norm("inside" in row.slots(sublayer), config.width, config)
-        self.out_proj = nn.Linear(*linear)
+        self.out_proj = Projection(width, [("out", width)], bias)
         self.scale_after_out = self._head_scale(config, "after_out")
 
     def _head_scale(self, config: TransformerConfig, position: str) -> nn.Module:
@@ -160,7 +166,8 @@ class SelfAttention(Attention):
         super().__init__(config, "self_attention")
         self.layer = layer
         self.widths = [config.width, config.key_value_width, config.key_value_width]
-        self.qkv_proj = nn.Linear(config.width, sum(self.widths), bias=config.bias)
+        slices = list(zip("qkv", self.widths, strict=True))
+        self.qkv_proj = Projection(config.width, slices, config.bias)
         self.positions = build_logits(config)
 
     def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
@@ -185,9 +192,10 @@ class CrossAttention(Attention):
     def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__(config, "cross_attention")
         self.layer = layer
-        self.q_proj = nn.Linear(config.width, config.width, bias=config.bias)
-        self.k_proj = nn.Linear(config.width, config.key_value_width, bias=config.bias)
-        self.v_proj = nn.Linear(config.width, config.key_value_width, bias=config.bias)
+        width, bias = config.width, config.bias
+        self.q_proj = Projection(width, [("q", width)], bias)
+        self.k_proj = Projection(width, [("k", config.key_value_width)], bias)
+        self.v_proj = Projection(width, [("v", config.key_value_width)], bias)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
         """Attend from x, (B, T, width), to memory, (B, S, width)."""

@@ -8,18 +8,41 @@ import torch
 from torch import Tensor, nn
 
 
+class Table(nn.Embedding):
+    """Learned vectors by number, N(0, std²) at first; a std of 0 gives zeros."""
+
+    def __init__(self, count: int, width: int, std: float) -> None:
+        self.std = std
+        super().__init__(count, width)
+
+    def reset_parameters(self) -> None:
+        """Draw the vectors."""
+        nn.init.normal_(self.weight, std=self.std)
+
+
 class TextEmbedding(nn.Module):
     """A table of token vectors, N(0, 1/width), and their scale."""
 
     def __init__(self, vocab_size: int, width: int, scale: Literal["none", "sqrt_width"]) -> None:
         super().__init__()
-        self.table = nn.Embedding(vocab_size, width)
+        self.table = Table(vocab_size, width, std=width**-0.5)
         self.scale = width**0.5 if scale == "sqrt_width" else 1.0
-        nn.init.normal_(self.table.weight, std=width**-0.5)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, length) token numbers to (batch, length, width)."""
         return self.table(tokens) * self.scale
+
+
+class PatchProjection(nn.Conv2d):
+    """A convolution that sees each patch once; Xavier uniform as a matrix, bias zero at first."""
+
+    def __init__(self, channels: int, patch_size: int, width: int) -> None:
+        super().__init__(channels, width, patch_size, stride=patch_size)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights, zero the bias."""
+        nn.init.xavier_uniform_(self.weight.view(len(self.weight), -1))
+        nn.init.zeros_(self.bias)  # type: ignore[arg-type]
 
 
 class PatchEmbedding(nn.Module):
@@ -27,9 +50,7 @@ class PatchEmbedding(nn.Module):
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
         super().__init__()
-        self.proj = nn.Conv2d(channels, width, patch_size, stride=patch_size)
-        nn.init.xavier_uniform_(self.proj.weight.view(width, -1))
-        nn.init.zeros_(self.proj.bias)  # type: ignore[arg-type]
+        self.proj = PatchProjection(channels, patch_size, width)
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) to (batch, patches, width), row by row."""
@@ -41,7 +62,12 @@ class ClassToken(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.vector = nn.Parameter(torch.zeros(width))
+        self.vector = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the vector to zero."""
+        nn.init.zeros_(self.vector)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, patches, width) to (batch, 1 + patches, width)."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.config import TransformerConfig
+from magneto.nn.init import Projection
 from magneto.nn.norm import optional_norm
 from magneto.theory.placement import Sublayer
 
@@ -46,10 +47,11 @@ class FeedForward(nn.Module):
         inner = config.ffn_width
         self.widths = [inner] * (2 if config.activation == "swiglu" else 1)
         self.activation = ACTIVATIONS[config.activation]
-        self.fc1 = nn.Linear(config.width, sum(self.widths), bias=config.bias)
+        slices = [("fc1", rows) for rows in self.widths]
+        self.fc1 = Projection(config.width, slices, config.bias)
         self.activation_dropout = nn.Dropout(config.activation_dropout)
         self.inside = optional_norm("inside" in config.row.feed_forward, inner, config)
-        self.fc2 = nn.Linear(inner, config.width, bias=config.bias)
+        self.fc2 = Projection(inner, [("fc2", config.width)], config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, width) to the same shape."""

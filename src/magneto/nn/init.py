@@ -1,5 +1,9 @@
 """Initialisation: one function, by role. Modules say what their weights are for.
 
+A module that holds parameters or buffers itself fills them in `reset_parameters`, as torch's own
+modules do, and touches nothing below it. So a model can be built without memory and be drawn later,
+one module at a time, in any order (`magneto.training.initial`).
+
 | tensor                             | distribution                                           |
 |------------------------------------|--------------------------------------------------------|
 | q, k, gate of any attention        | base, gain 1                                           |
@@ -17,7 +21,7 @@ drawn slice by slice, with the fan of the slice. Sub-LN's gain: paper, section 3
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -44,8 +48,56 @@ class HasRoles(Protocol):
         ...
 
 
+class Projection(nn.Linear):
+    """A linear layer drawn by role, slice by slice of its rows; its bias is zero at first.
+
+    Args:
+        width: Input features.
+        slices: (role, rows) of each slice, from the first row on.
+        bias: Whether there is one.
+    """
+
+    def __init__(self, width: int, slices: Sequence[tuple[str, int]], bias: bool) -> None:
+        self.slices = tuple(slices)
+        # What `initialize` last drew it with.
+        self.base: BaseInit = "xavier_normal"
+        self.gain = 1.0
+        super().__init__(width, sum(rows for _, rows in self.slices), bias=bias)
+
+    def reset_parameters(self) -> None:
+        """Draw each slice from the base, times the gain if its role is scaled; zero the bias."""
+        parts = self.weight.split([rows for _, rows in self.slices])
+        for (role, _), part in zip(self.slices, parts, strict=True):
+            draw(part, self.base, self.gain if role in SCALED_ROLES else 1.0)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class NormalLinear(nn.Linear):
+    """A linear layer of N(0, std²), never scaled by a placement's gain; its bias is zero at first.
+
+    Args:
+        width: Input features.
+        outputs: Output features.
+        bias: Whether there is one.
+        std: Of the weights.
+    """
+
+    def __init__(self, width: int, outputs: int, bias: bool, std: float) -> None:
+        self.std = std
+        super().__init__(width, outputs, bias=bias)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights, zero the bias."""
+        nn.init.normal_(self.weight, std=self.std)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
 def initialize(module: nn.Module, placement: Placement, depth: Depth, base: BaseInit) -> None:
     """Draw every sublayer weight below `module` by its role, and zero the biases of linear layers.
+
+    A `Projection` remembers base and gain, so that its `reset_parameters` draws the same again.
 
     Args:
         module: A stack; or any module whose sublayers have `roles()`.
@@ -58,6 +110,9 @@ def initialize(module: nn.Module, placement: Placement, depth: Depth, base: Base
             nn.init.zeros_(child.bias)
         if isinstance(child, HasRoles):
             gain = placement.sublayer_gain(child.sublayer, depth)
+            for projection in child.modules():
+                if isinstance(projection, Projection):
+                    projection.base, projection.gain = base, gain
             for role, weight in child.roles():
                 draw(weight, base, gain if role in SCALED_ROLES else 1.0)
 

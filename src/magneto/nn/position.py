@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.nn.config import TransformerConfig
+from magneto.nn.embedding import Table
 
 
 class NoPositions(nn.Module):
@@ -29,8 +30,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.table = nn.Embedding(config.max_length, config.width)
-        nn.init.normal_(self.table.weight, std=config.width**-0.5)
+        self.table = Table(config.max_length, config.width, std=config.width**-0.5)
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Add the vectors of `index`, (batch or 1, length), to x."""
@@ -86,8 +86,7 @@ class T5Table(nn.Module):
     def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
         super().__init__()
         self.bidirectional = bidirectional
-        self.bias = nn.Embedding(self.buckets, config.heads)
-        nn.init.zeros_(self.bias.weight)
+        self.bias = Table(self.buckets, config.heads, std=0.0)
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x, and the bias (1, heads, query length, key length)."""

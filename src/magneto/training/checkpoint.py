@@ -1,9 +1,9 @@
-"""Checkpoints: complete or not there, readable by any number of ranks, never unpickled.
+"""What a checkpoint holds, and how it comes back: piece by piece, on any number of ranks.
 
-A checkpoint is a directory of safetensors files with whole (unsharded) tensors, JSON, and a
-manifest of sizes and checksums. Whole tensors are gathered by torch's distributed state-dict
-functions, so what 2 ranks wrote 1 can read, and the other way; the first rank needs memory for one
-whole copy.
+A checkpoint is a directory of safetensors files, JSON, and a manifest of sizes and checksums; it is
+complete or not there, and nothing in it is ever unpickled. One process and "ddp" write whole
+tensors. Of a sharded run every rank writes the rows it has, and reads the rows it needs, so that
+no process holds the whole model.
 """
 
 from __future__ import annotations
@@ -11,165 +11,102 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 
-from magneto.files import Damaged, check_directory, whole_directory, write_json
-from magneto.training.distributed import World, barrier, unwrap
+from magneto.training.distributed import Piece, piece_of, unwrap
+from magneto.training.ema import WeightAverage
+from magneto.weights import StoredTensor, find_weights, list_checkpoints, open_tensors, step_of
 
-MODEL = "model.safetensors"
-OPTIMIZER = "optimizer.safetensors"
+OPTIMIZER = "optimizer"
+AVERAGE = "ema"
 STATE = "state.json"
 
 
-def step_directory(run: Path, step: int) -> Path:
-    """Return where the checkpoint of a step lies."""
-    return run / "checkpoints" / f"step-{step:08d}"
+def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict[str, Piece]:
+    """Return this rank's pieces of parameters and saved buffers; a tied one under its first name.
 
-
-def model_tensors(model: nn.Module, world: World) -> dict[str, Tensor]:
-    """Gather whole weights on the CPU of the first rank; a tied one under its first name only."""
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    gathered: dict[str, Any] = get_model_state_dict(model, options=options)
-    names = first_names(unwrap(model))
-    # On a CPU the gathered tensors are the live ones, and would change under the caller's hands.
-    return {name: gathered[name].clone() for name in names} if world.is_main_process else {}
-
-
-def first_names(model: nn.Module) -> list[str]:
-    """List the names of parameters and saved buffers, each shared tensor once."""
-    saved = model.state_dict(keep_vars=True)
+    Args:
+        model: As the loop has it, sharded or not.
+        average: Whose weights stand in the place of the model's, if it is given.
+    """
+    inner = unwrap(model)
+    saved = inner.state_dict(keep_vars=True)
     seen: dict[int, str] = {}
     for name, tensor in saved.items():
         seen.setdefault(id(tensor), name)
-    return list(seen.values())
+    pieces = {name: piece_of(saved[name]) for name in seen.values()}
+    if average is not None:
+        for (name, _), tensor in zip(inner.named_parameters(), average.average, strict=True):
+            pieces[name] = replace(pieces[name], tensor=tensor)
+    return pieces
 
 
-def set_model_tensors(model: nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
-    """Put whole weights into a model, spread or not.
+@torch.no_grad()
+def fill(pieces: Mapping[str, Piece], stored: Mapping[str, StoredTensor], where: object) -> None:
+    """Read stored tensors into the memory of pieces; `where` names them in an error.
 
     Raises:
-        ValueError: If names or shapes are not the model's.
+        ValueError: If names or shapes differ.
     """
-    inner = unwrap(model)
-    expected = inner.state_dict(keep_vars=True)
-    first = {id(expected[name]): name for name in first_names(inner)}
-    wanted = {name: first[id(tensor)] for name, tensor in expected.items()}
-    missing = sorted(set(wanted.values()) - set(tensors))
-    surplus = sorted(set(tensors) - set(wanted.values()))
+    missing, surplus = sorted(set(pieces) - set(stored)), sorted(set(stored) - set(pieces))
     wrong = [
-        f"{name} is {tuple(tensors[name].shape)}, the model has {tuple(expected[name].shape)}"
-        for name in set(wanted.values()) & set(tensors)
-        if tensors[name].shape != expected[name].shape
+        f"{name} is {stored[name].shape}, the model has {pieces[name].shape}"
+        for name in sorted(set(pieces) & set(stored))
+        if stored[name].shape != pieces[name].shape
     ]
     if missing or surplus or wrong:
         problem = wrong or [f"missing {missing[:3]}, unexpected {surplus[:3]}"]
         raise ValueError(f"{where} holds another model's weights: {problem[0]}")
-    full: dict[str, Any] = {name: tensors[source] for name, source in wanted.items()}
-    set_model_state_dict(model, full, options=StateDictOptions(full_state_dict=True))
+    for name, piece in pieces.items():
+        if piece.tensor.numel():
+            piece.tensor.copy_(stored[name].rows(piece.start, piece.stop))
 
 
-def save_checkpoint(
-    run: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    extra: dict[str, dict[str, Tensor]],
-    state: dict[str, Any],
-    world: World,
+def optimizer_pieces(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Piece]:
+    """Return this rank's pieces of the optimizer's tensors, as "exp_avg/decoder.head.weight"."""
+    names = {id(parameter): name for name, parameter in unwrap(model).named_parameters()}
+    return {
+        f"{kind}/{names[id(parameter)]}": piece_of(torch.as_tensor(value))
+        for parameter, values in optimizer.state.items()
+        for kind, value in values.items()
+    }
+
+
+def fill_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer, stored: dict[str, StoredTensor]
 ) -> None:
-    """Write the checkpoint of `state["step"]`; every rank calls this.
+    """Give an optimizer its stored tensors; rates and decays stay as they are set.
 
-    Args:
-        run: The run's directory.
-        model: As the loop has it, spread or not.
-        optimizer: Its optimizer.
-        extra: Further files of whole tensors, by name (averaged weights).
-        state: Plain values: the step, the stream, what hooks remember.
-        world: The ranks.
+    Raises:
+        ValueError: If a tensor is of a parameter that the model has not.
     """
-    weights = model_tensors(model, world)
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    gathered: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=options)
-    if world.is_main_process:
-        with whole_directory(step_directory(run, state["step"])) as directory:
-            save_file(weights, directory / MODEL)
-            flat = {
-                f"{key}/{name}": torch.as_tensor(value).contiguous()
-                for name, values in gathered["state"].items()
-                for key, value in values.items()
-            }
-            save_file(flat, directory / OPTIMIZER)
-            for name, tensors in extra.items():
-                save_file(tensors, directory / f"{name}.safetensors")
-            groups = gathered["param_groups"]
-            write_json(directory / STATE, {**state, "param_groups": groups})
-    barrier(world)
+    names = {name: parameter for name, parameter in unwrap(model).named_parameters()}
+    order = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in stored.items():
+        kind, name = key.split("/", 1)
+        if name not in names or id(names[name]) not in order:
+            raise ValueError(f"the optimizer's {key} is of a parameter that is not trained")
+        of_rows = tensor.shape and tensor.shape == tuple(names[name].shape)
+        empty = torch.zeros_like(names[name].detach()) if of_rows else torch.zeros(tensor.shape)
+        fill({key: piece_of(empty)}, {key: tensor}, "the optimizer's file")
+        state.setdefault(order.index(id(names[name])), {})[kind] = empty
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def load_checkpoint(
     directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
     """Put a checkpoint into model and optimizer; return its state. Every rank calls this."""
-    set_model_tensors(model, load_file(directory / MODEL), directory)
-    state = json.loads((directory / STATE).read_text(encoding="utf-8"))
-    values: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in load_file(directory / OPTIMIZER).items():
-        kind, name = key.split("/", 1)
-        values.setdefault(name, {})[kind] = tensor
-    whole: dict[str, Any] = {"state": values, "param_groups": state.pop("param_groups")}
-    options = StateDictOptions(full_state_dict=True)
-    set_optimizer_state_dict(model, optimizer, whole, options=options)
-    return state
-
-
-def list_checkpoints(run: Path) -> list[Path]:
-    """List the checkpoints of a run, oldest first."""
-    return sorted((run / "checkpoints").glob("step-*"))
-
-
-def newest_whole(run: Path) -> tuple[Path | None, list[str]]:
-    """Return the newest undamaged checkpoint, and a line for each damaged one passed over."""
-    problems = []
-    for directory in reversed(list_checkpoints(run)):
-        try:
-            check_directory(directory)
-            return directory, problems
-        except Damaged as error:
-            problems.append(f"damaged checkpoint passed over: {error}")
-    return None, problems
-
-
-def forget_old(run: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints."""
-    for directory in list_checkpoints(run)[:-keep]:
-        shutil.rmtree(directory)
-
-
-def save_weights(
-    directory: Path,
-    tensors: dict[str, Tensor],
-    state: dict[str, Any],
-    extra: Mapping[str, dict[str, Tensor]] = MappingProxyType({}),
-) -> None:
-    """Write weights and what is known of them, without an optimizer (the first rank only)."""
-    with whole_directory(directory) as aside:
-        save_file(tensors, aside / MODEL)
-        for name, others in extra.items():
-            contiguous = {key: tensor.contiguous() for key, tensor in others.items()}
-            save_file(contiguous, aside / f"{name}.safetensors")
-        write_json(aside / STATE, state)
+    fill(model_pieces(model), open_tensors(directory), directory)
+    fill_optimizer(model, optimizer, open_tensors(directory, OPTIMIZER))
+    return json.loads((directory / STATE).read_text(encoding="utf-8"))
 
 
 def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
@@ -178,47 +115,50 @@ def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
     Args:
         model: Of the run's shape.
         run: The run's directory.
-        which: "best", "final", "averaged", "last" (checkpoint), a step's number, or "auto": the
-            first there is of best, final and last.
+        which: As in `magneto.weights.find_weights`.
 
     Returns:
         The directory they came from.
 
     Raises:
         FileNotFoundError: If the run has no such weights.
+        ValueError: If they are damaged, or another model's.
     """
     directory = find_weights(run, which)
-    set_model_tensors(model, load_file(directory / MODEL), directory)
+    fill(model_pieces(model), open_tensors(directory), directory)
     return directory
 
 
-def find_weights(run: Path, which: str = "auto") -> Path:
-    """Return the directory of the named weights of a run; see `load_weights`.
+def forget_old(run: Path, whole: list[Path], keep: int) -> None:
+    """Remove what is older than the newest `keep` undamaged checkpoints.
 
-    Raises:
-        FileNotFoundError: If there are none.
+    Args:
+        run: The run's directory.
+        whole: The undamaged ones; those removed are taken from the list.
+        keep: How many stay. A damaged one is not counted.
     """
-    last = newest_whole(run)[0]
-    there = {name: run / name for name in ("best", "final", "averaged")}
-    there |= {str(int(p.name.split("-")[1])): p for p in list_checkpoints(run)}
-    if last is not None:
-        there["last"] = last
-    there = {name: path for name, path in there.items() if (path / MODEL).is_file()}
-    order = ("best", "final", "last") if which == "auto" else (which,)
-    for name in order:
-        if name in there:
-            return there[name]
-    has = f"it has {', '.join(there)}" if there else "it has none yet"
-    raise FileNotFoundError(f"no {which} weights in {run}: {has}")
+    whole.sort(key=step_of)
+    if len(whole) < keep:
+        return
+    del whole[:-keep]
+    for directory in list_checkpoints(run):
+        if step_of(directory) < step_of(whole[0]):
+            shutil.rmtree(directory)
 
 
-def average_weights(directories: list[Path]) -> dict[str, Tensor]:
-    """Return the mean of several checkpoints' weights, summed in float64."""
-    total: dict[str, Tensor] = {}
-    for directory in directories:
-        for name, tensor in load_file(directory / MODEL).items():
-            total[name] = total.get(name, torch.zeros(())) + tensor.double()
-            kind = tensor.dtype
-            if directory == directories[-1]:
-                total[name] = (total[name] / len(directories)).to(kind)
-    return total
+def average_weights(pieces: dict[str, Piece], directories: list[Path]) -> dict[str, Piece]:
+    """Return this rank's pieces of the mean of several directories' weights.
+
+    Args:
+        pieces: The model's, which say what this rank has of each tensor.
+        directories: Of weights; summed in float64.
+    """
+    held = [open_tensors(directory) for directory in directories]
+    averaged = {}
+    for name, piece in pieces.items():
+        total = torch.zeros(piece.tensor.shape, dtype=torch.float64)
+        if piece.tensor.numel():
+            for stored in held:
+                total += stored[name].rows(piece.start, piece.stop).double()
+        averaged[name] = replace(piece, tensor=(total / len(held)).to(piece.tensor.dtype))
+    return averaged

@@ -38,7 +38,8 @@ class TrainingConfig:
         evaluate_every: Steps between evaluations; 0 for one at the end.
         evaluate_limit: Batches of an evaluation, or None for all.
         save_every: Steps between checkpoints; 0 for one at the end.
-        keep_checkpoints: How many checkpoints stay.
+        keep_checkpoints: How many undamaged checkpoints stay.
+        async_save: Copy what is saved to the CPU's memory and write it while training goes on.
         average_checkpoints: Average the weights of so many checkpoints at the end; 0 for none.
         average_by: Average the last ones or the best ones.
         device: "auto", "cpu", "cuda" or any name torch knows.
@@ -83,6 +84,7 @@ class TrainingConfig:
     evaluate_limit: int | None = None
     save_every: int = 0
     keep_checkpoints: int = 2
+    async_save: bool = False
     average_checkpoints: int = 0
     average_by: Literal["last", "best"] = "last"
     device: str = "auto"

@@ -6,6 +6,7 @@ on CPUs. "ddp" keeps a copy of the model on each rank, "fsdp" (FSDP2) a shard of
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -103,17 +105,24 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def distribute_model(model: nn.Module, world: World) -> nn.Module:
-    """Distribute a model over the ranks: as it is, copied, or every layer sharded."""
-    if world.strategy == "ddp":
-        return DistributedDataParallel(model)
+def shard_model(model: nn.Module, world: World) -> nn.Module:
+    """Cut every layer, and what is around the layers, among the ranks of "fsdp"; in place.
+
+    The model may be on the meta device, so that no rank ever holds all of it.
+    """
     if world.strategy == "fsdp":
+        mesh = init_device_mesh(world.device.type, (world.world_size,))
         for module in model.modules():
             if isinstance(module, nn.ModuleList):
                 for layer in module:
-                    fully_shard(layer)
-        fully_shard(model)  # in place
+                    fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
     return model
+
+
+def replicate_model(model: nn.Module, world: World) -> nn.Module:
+    """Let the ranks of "ddp" add up their gradients."""
+    return DistributedDataParallel(model) if world.strategy == "ddp" else model
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -133,6 +142,39 @@ def reshard(model: nn.Module) -> None:
 def local_shard(tensor: Tensor) -> Tensor:
     """Return this rank's shard of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What this rank holds of a tensor: some of its rows, or all of it.
+
+    Attributes:
+        tensor: The rows, the very memory of the model, detached.
+        start: Number of the first row.
+        shape: Of the whole tensor.
+        sharded: Whether other ranks hold other rows; if not, each holds everything.
+    """
+
+    tensor: Tensor
+    start: int
+    shape: tuple[int, ...]
+    sharded: bool
+
+    @property
+    def stop(self) -> int:
+        """Number of the row after the last; a scalar is its only row."""
+        return self.start + (len(self.tensor) if self.shape else 1)
+
+
+def piece_of(tensor: Tensor) -> Piece:
+    """Return what this rank holds of a tensor."""
+    tensor = tensor.detach()
+    if not isinstance(tensor, DTensor):
+        return Piece(tensor, 0, tuple(tensor.shape), sharded=False)
+    # Rows are cut as torch.chunk cuts them: the last ranks may have fewer, or none.
+    mesh, rows = tensor.device_mesh, tensor.shape[0]
+    start = min(mesh.get_local_rank() * math.ceil(rows / mesh.size()), rows)
+    return Piece(tensor.to_local(), start, tuple(tensor.shape), sharded=True)
 
 
 def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from magneto.files import plain, write_json
 from magneto.progress import clock
 from magneto.training.batch import named_tensors
-from magneto.training.checkpoint import (
-    average_weights,
-    list_checkpoints,
-    model_tensors,
-    save_weights,
-)
-from magneto.training.hooks import Stop, save, used_weights
-
-if TYPE_CHECKING:
-    from magneto.training.loop import Trainer
+from magneto.training.checkpoint import average_weights, model_pieces
+from magneto.training.distributed import broadcast_from_main, piece_of
+from magneto.training.hooks import save, used_weights
+from magneto.training.state import Stop, TrainingState
+from magneto.weights import MODEL, step_directory, undamaged
 
 
 @dataclass(frozen=True)
@@ -44,76 +42,94 @@ class TrainingResult:
     seconds: float
 
 
-def end(trainer: Trainer, started: float) -> TrainingResult:
+def end(state: TrainingState, started: float) -> TrainingResult:
     """Leave behind what the run's end owes: a checkpoint, final weights, the result."""
-    trainer.report.finish()
-    if trainer.stop is not None and trainer.stop.status == "interrupted":
-        save(trainer)  # which may find that it has diverged
-    stop = trainer.stop or Stop("finished")
+    state.report.finish()
+    if state.stop is not None and state.stop.status == "interrupted":
+        save(state)  # which may find that it has diverged
+    stop = state.stop or Stop("finished")
     if stop.status == "finished":
-        save_final(trainer)
+        save_final(state)
     if stop.status == "diverged":
-        save_diverged(trainer, stop)
-    best = trainer.best[0] if trainer.best else {}
+        save_diverged(state, stop)
+    state.writer.wait()
+    best = state.best[0] if state.best else {}
     seconds = time.perf_counter() - started
     result = TrainingResult(
-        stop.status, trainer.step, trainer.metrics, best, stop.at, stop.reason, seconds
+        stop.status, state.step, state.metrics, best, stop.at, stop.reason, seconds
     )
-    if trainer.world.is_main_process:
-        write_json(trainer.run / "result.json", plain(asdict(result)))
-    trainer.report.say(last_words(trainer, result))
+    if state.world.is_main_process:
+        write_json(state.run / "result.json", plain(asdict(result)))
+    state.report.say(last_words(state, result))
     return result
 
 
-def last_words(trainer: Trainer, result: TrainingResult) -> str:
+def last_words(state: TrainingState, result: TrainingResult) -> str:
     """Say in one line how it ended and what can be done now."""
     if result.status == "interrupted":
-        where = f"interrupted after step {result.step} of {trainer.config.steps}"
-        return f"{where}; go on with: magneto train --resume {trainer.run}"
+        where = f"interrupted after step {result.step} of {state.config.steps}"
+        return f"{where}; go on with: magneto train --resume {state.run}"
     if result.status == "diverged":
         where = f"diverged at step {result.diverged_at}: {result.reason}"
-        return f"{where}; weights and batch are kept in {trainer.run / 'diverged'}"
+        return f"{where}; weights and batch are kept in {state.run / 'diverged'}"
     return f"finished after {clock(result.seconds)}"
 
 
-def save_final(trainer: Trainer) -> None:
+def save_final(state: TrainingState) -> None:
     """Write the last weights, and the average of several checkpoints if that was asked for."""
-    tensors = used_weights(trainer)
-    if not trainer.world.is_main_process:
+    pieces = used_weights(state)
+    values = {"step": state.step, "metrics": plain(state.metrics)}
+    state.writer.write(state.run / "final", {MODEL: pieces}, values)
+    if not state.config.average_checkpoints:
         return
-    state = {"step": trainer.step, "metrics": plain(trainer.metrics)}
-    save_weights(trainer.run / "final", tensors, state)
-    count = trainer.config.average_checkpoints
-    if count:
-        found = list_checkpoints(trainer.run)[-count:]
-        if trainer.config.average_by == "best":
-            found = sorted((trainer.run / "candidates").glob("step-*"))
-        if found:
-            names = {"average_of": [path.name for path in found]}
-            save_weights(trainer.run / "averaged", average_weights(found), names)
+    state.writer.wait()  # the last checkpoint is among those averaged
+    found = broadcast_from_main(averaged(state), state.world)
+    if found:
+        names = {"average_of": [path.name for path in found]}
+        kinds = {MODEL: average_weights(pieces, found)}
+        state.writer.write(state.run / "averaged", kinds, names)
 
 
-def save_diverged(trainer: Trainer, stop: Stop) -> None:
+def averaged(state: TrainingState) -> list[Path]:
+    """Return what is to be averaged, without what is damaged (the main process only)."""
+    if not state.world.is_main_process:
+        return []
+    if state.config.average_by == "last":
+        return state.whole[-state.config.average_checkpoints :]
+    steps = sorted(entry["step"] for entry in state.best)
+    folder = state.run / "candidates"
+    found, problems = undamaged(step_directory(folder, step) for step in steps)
+    for problem in problems:
+        state.report.say(f"damaged weights left out of the average: {problem}")
+    return found
+
+
+def save_diverged(state: TrainingState, stop: Stop) -> None:
     """Keep the weights, and the whole batch of the step that diverged, for a look.
 
     The batch is made again from where the stream stood at the last log, so that no step has to
     hold on to its batch. The weights are those of `weights_after_step`: losses are read when
     they are logged.
     """
-    tensors = model_tensors(trainer.model, trainer.world)
-    if not trainer.world.is_main_process:
-        return
-    stream = trainer.task.train_stream(trainer.config.batch_size, trainer.seed)
-    stream.load_state_dict(trainer.logged["stream"])
-    at = trainer.step if stop.at is None else stop.at
-    batch: list[Any] = []
-    for _ in range(at - trainer.logged["step"]):
-        batch = stream.next(1, [0])
-    state = {
+    kinds = {MODEL: model_pieces(state.model)}
+    if state.world.is_main_process:
+        batch = diverged_batch(state, state.step if stop.at is None else stop.at)
+        if batch:
+            kinds["batch"] = {name: piece_of(tensor) for name, tensor in batch.items()}
+    values = {
         "diverged_at": stop.at,
         "reason": stop.reason,
-        "weights_after_step": trainer.step,
-        "losses": trainer.losses,
+        "weights_after_step": state.step,
+        "losses": state.losses,
     }
-    extra = {"batch": named_tensors(batch[0])} if batch else {}
-    save_weights(trainer.run / "diverged", tensors, plain(state), extra)
+    state.writer.write(state.run / "diverged", kinds, plain(values))
+
+
+def diverged_batch(state: TrainingState, step: int) -> dict[str, Tensor]:
+    """Make the batch of a step again; return its tensors by name."""
+    stream = state.task.train_stream(state.config.batch_size, state.seed)
+    stream.load_state_dict(state.logged["stream"])
+    batch: list[Any] = []
+    for _ in range(step - state.logged["step"]):
+        batch = stream.next(1, [0])
+    return named_tensors(batch[0]) if batch else {}

@@ -8,148 +8,150 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import Any
 
 from magneto.files import plain
-from magneto.training.checkpoint import forget_old, model_tensors, save_checkpoint, save_weights
+from magneto.training.checkpoint import (
+    AVERAGE,
+    OPTIMIZER,
+    forget_old,
+    model_pieces,
+    optimizer_pieces,
+)
+from magneto.training.distributed import Piece
 from magneto.training.evaluation import evaluate as evaluate_task
 from magneto.training.schedule import learning_rate
-
-if TYPE_CHECKING:
-    from magneto.training.loop import Trainer
+from magneto.training.state import Stop, TrainingState
+from magneto.weights import MODEL, list_steps, step_directory, step_of
 
 
 @dataclass(frozen=True)
 class Hook:
-    """A function of the trainer, called after every so many steps and after the last one.
+    """A function of the run's state, called after every so many steps and after the last one.
 
     Attributes:
         every: Steps between calls; 0 for the last step only.
-        function: May set `trainer.stop` to end the run.
+        function: May set `state.stop` to end the run.
     """
 
     every: int
-    function: Callable[[Trainer], None]
+    function: Callable[[TrainingState], None]
 
     def due(self, step: int, last: int) -> bool:
         """Return whether to call it after `step` steps of `last`."""
         return step == last or (self.every > 0 and step % self.every == 0)
 
 
-@dataclass(frozen=True)
-class Stop:
-    """Why a run ended: status is "finished", "diverged" or "interrupted"."""
-
-    status: str
-    reason: str = ""
-    at: int | None = None
-
-
-def log(trainer: Trainer) -> None:
+def log(state: TrainingState) -> None:
     """Read the steps since the last log from the device, look for divergence, write a row."""
-    steps, trainer.pending = trainer.read_pending(), []
+    steps, state.pending = state.read_pending(), []
     if not steps:
         return
     for step in steps:
-        reason = trainer.detector.look(step["loss"] / max(step["count"], 1))
-        if reason and (trainer.stop is None or trainer.stop.status == "interrupted"):
-            trainer.stop = Stop("diverged", reason, step["step"])
-    trainer.losses = [step["loss"] / max(step["count"], 1) for step in steps]
-    if trainer.stop is None:  # else it is the place to look at
-        trainer.logged = {"step": trainer.step, "stream": trainer.stream_state}
+        reason = state.detector.look(step["loss"] / max(step["count"], 1))
+        if reason and (state.stop is None or state.stop.status == "interrupted"):
+            state.stop = Stop("diverged", reason, step["step"])
+    state.losses = [step["loss"] / max(step["count"], 1) for step in steps]
+    if state.stop is None:  # else it is the place to look at
+        state.logged = {"step": state.step, "stream": state.stream_state}
     names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
     count = max(sum(step["count"] for step in steps), 1)
-    row: dict[str, Any] = {"step": trainer.step}
+    row: dict[str, Any] = {"step": state.step}
     row |= {name: sum(step[name] for step in steps) / count for name in names}
     row["gradient_norm"] = steps[-1]["gradient_norm"]
-    row["learning_rate"] = learning_rate(trainer.config, trainer.step - 1)
-    rate, utilisation = trainer.throughput.read(trainer.world.world_size)
-    row[f"{trainer.task.unit}_per_second"] = rate
+    row["learning_rate"] = learning_rate(state.config, state.step - 1)
+    rate, utilisation = state.throughput.read(state.world.world_size)
+    row[f"{state.task.unit}_per_second"] = rate
     row["flops_utilisation"] = utilisation
-    row["data_wait_seconds"] = trainer.batches.read_waited()
-    trainer.add_row(row)
-    note = f"loss {row['loss']:.4g}, {rate:,.0f} {trainer.task.unit}/s"
-    trainer.report.update("training", trainer.step, trainer.config.steps, note)
+    row["data_wait_seconds"] = state.batches.read_waited()
+    state.add_row(row)
+    note = f"loss {row['loss']:.4g}, {rate:,.0f} {state.task.unit}/s"
+    state.report.update("training", state.step, state.config.steps, note)
 
 
-def evaluate(trainer: Trainer) -> None:
+def evaluate(state: TrainingState) -> None:
     """Evaluate, with the averaged weights if there are any, and keep the best."""
     started = time.perf_counter()
-    metrics = run_evaluation(trainer)
-    trainer.metrics = metrics
-    row = {"step": trainer.step} | {f"validation_{key}": value for key, value in metrics.items()}
-    trainer.add_row(row)
+    metrics = run_evaluation(state)
+    state.metrics = metrics
+    row = {"step": state.step} | {f"validation_{key}": value for key, value in metrics.items()}
+    state.add_row(row)
     values = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
-    trainer.report.say(f"step {trainer.step}: validation {values}")
-    keep_best(trainer, metrics)
-    trainer.throughput.pause(time.perf_counter() - started)
+    state.report.say(f"step {state.step}: validation {values}")
+    keep_best(state, metrics)
+    state.throughput.pause(time.perf_counter() - started)
 
 
-def run_evaluation(trainer: Trainer) -> dict[str, float]:
+def run_evaluation(state: TrainingState) -> dict[str, float]:
     """Return the task's metrics of the model as it would be used."""
-    config = trainer.config
-    with trainer.average.in_place() if trainer.average else nullcontext():
+    config = state.config
+    with state.average.in_place() if state.average else nullcontext():
         return evaluate_task(
-            trainer.task,
-            trainer.model,
-            trainer.world,
-            config.precision,
-            config.evaluate_limit,
-            trainer.report,
-        )
+            state.task, state.model, state.world, config.precision, config.evaluate_limit,
+            state.report,
+        )  # fmt: skip
 
 
-def keep_best(trainer: Trainer, metrics: dict[str, float]) -> None:
+def keep_best(state: TrainingState, metrics: dict[str, float]) -> None:
     """Save the weights if they are among the best by the task's primary metric."""
-    task, config = trainer.task, trainer.config
+    task, config = state.task, state.config
     value = metrics[task.primary_metric]
     if not math.isfinite(value):
         return
     held = config.average_checkpoints if config.average_by == "best" else 0
-    ranking = [*trainer.best, {"step": trainer.step, "value": value}]
+    ranking = [*state.best, {"step": state.step, "value": value}]
     ranking.sort(key=lambda entry: entry["value"], reverse=task.higher_is_better)
-    trainer.best = ranking[: max(held, 1)]
-    kept = {entry["step"] for entry in trainer.best}
-    if trainer.step not in kept:
+    state.best = ranking[: max(held, 1)]
+    kept = {entry["step"] for entry in state.best}
+    if state.step not in kept:
         return
-    tensors = used_weights(trainer)
-    if trainer.world.is_main_process:
-        state = {"step": trainer.step, "metrics": plain(metrics)}
-        if trainer.best[0]["step"] == trainer.step:
-            save_weights(trainer.run / "best", tensors, state)
-        if held:
-            save_weights(trainer.run / "candidates" / f"step-{trainer.step:08d}", tensors, state)
-            for directory in (trainer.run / "candidates").glob("step-*"):
-                if int(directory.name.split("-")[1]) not in kept:
+    kinds = {MODEL: used_weights(state)}
+    values = {"step": state.step, "metrics": plain(metrics)}
+    if state.best[0]["step"] == state.step:
+        state.writer.write(state.run / "best", kinds, values)
+    if held:
+        folder = state.run / "candidates"
+
+        def forget() -> None:
+            for directory in list_steps(folder):
+                if step_of(directory) not in kept:
                     shutil.rmtree(directory)
 
-
-def used_weights(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """Gather the weights that evaluation uses: the averaged ones if there are any."""
-    with trainer.average.in_place() if trainer.average else nullcontext():
-        return model_tensors(trainer.model, trainer.world)
+        state.writer.write(step_directory(folder, state.step), kinds, values, forget)
 
 
-def save(trainer: Trainer) -> None:
+def used_weights(state: TrainingState) -> dict[str, Piece]:
+    """Return this rank's pieces of what evaluation uses: the average if one is kept."""
+    return model_pieces(state.model, state.average)
+
+
+def save(state: TrainingState) -> None:
     """Write a checkpoint, from which the run goes on bit for bit; none of a run gone wrong."""
     started = time.perf_counter()
-    pending = trainer.read_pending()
+    pending = state.read_pending()
     if not all(math.isfinite(step["loss"]) for step in pending):
-        log(trainer)  # finds the divergence; the checkpoints before it stay
+        log(state)  # finds the divergence; the checkpoints before it stay
         return
-    state = {
-        "step": trainer.step,
-        "stream": trainer.stream_state,
+    values = {
+        "step": state.step,
+        "stream": state.stream_state,
         "pending": pending,
-        "logged": trainer.logged,
-        "detector": trainer.detector.state_dict(),
-        "best": trainer.best,
-        "metrics": trainer.metrics,
+        "logged": state.logged,
+        "detector": state.detector.state_dict(),
+        "best": state.best,
+        "metrics": state.metrics,
     }
-    extra = {"ema": used_weights(trainer)} if trainer.average else {}
-    save_checkpoint(trainer.run, trainer.model, trainer.optimizer, extra, state, trainer.world)
-    if trainer.world.is_main_process:
-        forget_old(trainer.run, trainer.config.keep_checkpoints)
-    trainer.throughput.pause(time.perf_counter() - started)
+    kinds = {
+        MODEL: model_pieces(state.model),
+        OPTIMIZER: optimizer_pieces(state.model, state.optimizer),
+    }
+    if state.average:
+        kinds[AVERAGE] = used_weights(state)
+    directory = step_directory(state.run / "checkpoints", state.step)
+
+    def keep() -> None:
+        state.whole[:] = [*(path for path in state.whole if path != directory), directory]
+        forget_old(state.run, state.whole, state.config.keep_checkpoints)
+
+    state.writer.write(directory, kinds, values, keep)
+    state.throughput.pause(time.perf_counter() - started)

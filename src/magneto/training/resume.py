@@ -5,34 +5,26 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import load_file
 
 from magneto.files import clear_aside
-from magneto.training.checkpoint import (
-    list_checkpoints,
-    load_checkpoint,
-    newest_whole,
-    set_model_tensors,
-)
+from magneto.training.checkpoint import AVERAGE, fill, load_checkpoint, model_pieces
 from magneto.training.distributed import broadcast_from_main
 from magneto.training.environment import write_environment
 from magneto.training.metrics_logger import MetricsLogger
+from magneto.training.state import TrainingState
 from magneto.training.task import Task
-
-if TYPE_CHECKING:
-    from magneto.training.loop import Trainer
+from magneto.weights import has_tensors, list_checkpoints, open_tensors, undamaged
 
 
-def begin(trainer: Trainer, resume: bool) -> None:
+def begin(state: TrainingState, resume: bool) -> None:
     """Load the newest whole checkpoint if asked to, and open the records.
 
     Raises:
         ValueError: If the directory holds a run's checkpoints and `resume` was not asked for.
     """
-    run, world, say = trainer.run, trainer.world, trainer.report.say
+    run, world, say = state.run, state.world, state.report.say
     held = broadcast_from_main(list_checkpoints(run) if world.is_main_process else [], world)
     if held and not resume:
         raise ValueError(
@@ -43,22 +35,21 @@ def begin(trainer: Trainer, resume: bool) -> None:
         for directory in (run, run / "checkpoints", run / "candidates"):
             clear_aside(directory)
         (run / "result.json").unlink(missing_ok=True)
-    directory, problems = broadcast_from_main(
-        newest_whole(run) if world.is_main_process else None, world
-    )
-    for problem in problems:
-        say(problem)
+        state.whole, problems = undamaged(list_checkpoints(run))
+        for problem in problems:
+            say(f"damaged checkpoint passed over: {problem}")
+    directory = broadcast_from_main(state.whole[-1] if state.whole else None, world)
     if directory is not None:
-        load(trainer, directory)
-        say(f"going on from {directory}, step {trainer.step}")
+        load(state, directory)
+        say(f"going on from {directory}, step {state.step}")
     elif resume:
         say(f"no whole checkpoint in {run}: starting from step 0")
-    count = sum(parameter.numel() for parameter in trainer.parameters)
+    count = sum(parameter.numel() for parameter in state.parameters)
     say(f"{count:,} parameters on {world.world_size} x {world.device.type}, {world.strategy}")
     if world.is_main_process:
-        trainer.metrics_logger = MetricsLogger(run, trainer.step, trainer.config.tensorboard, say)
+        state.metrics_logger = MetricsLogger(run, state.step, state.config.tensorboard, say)
         write_environment(run)
-        keep_artifacts(trainer.task, run)
+        keep_artifacts(state.task, run)
 
 
 def keep_artifacts(task: Task, run: Path) -> None:
@@ -93,29 +84,26 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
 
 
-def load(trainer: Trainer, directory: Path) -> None:
-    """Put a checkpoint into a trainer."""
-    state = load_checkpoint(directory, trainer.model, trainer.optimizer)
-    if trainer.average:
-        load_average(trainer, directory / "ema.safetensors")
-    trainer.step = state["step"]
-    trainer.stream.load_state_dict(state["stream"])
-    trainer.stream_state, trainer.logged = state["stream"], state["logged"]
-    trainer.detector.load_state_dict(state["detector"])
-    trainer.best, trainer.metrics = state["best"], state["metrics"]
-    for row in state["pending"]:
+def load(state: TrainingState, directory: Path) -> None:
+    """Put a checkpoint into a run's state."""
+    held = load_checkpoint(directory, state.model, state.optimizer)
+    load_average(state, directory)
+    state.step = held["step"]
+    state.stream.load_state_dict(held["stream"])
+    state.stream_state, state.logged = held["stream"], held["logged"]
+    state.detector.load_state_dict(held["detector"])
+    state.best, state.metrics = held["best"], held["metrics"]
+    for row in held["pending"]:
         step = row.pop("step")
-        values = torch.tensor(list(row.values()), device=trainer.world.device)
-        trainer.pending.append((step, list(row), values))
+        values = torch.tensor(list(row.values()), device=state.world.device)
+        state.pending.append((step, list(row), values))
 
 
-def load_average(trainer: Trainer, path: Path) -> None:
-    """Fill the average of the weights; without a file it begins at the weights as they are."""
-    average = trainer.average
-    if average is None:
+def load_average(state: TrainingState, directory: Path) -> None:
+    """Fill the average of the weights; where none was kept it begins at the weights as they are."""
+    if state.average is None:
         return
-    average.take()
-    if path.exists():
-        # Whole tensors go through the model, which cuts them for this rank.
-        with average.in_place():
-            set_model_tensors(trainer.model, load_file(path), path)
+    state.average.take()
+    if has_tensors(directory, AVERAGE):
+        pieces = model_pieces(state.model, state.average)
+        fill(pieces, open_tensors(directory, AVERAGE), directory)

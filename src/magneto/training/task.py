@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from magneto.config import ConfigError
 from magneto.progress import SILENT, Progress
+from magneto.weights import StoredTensor
 
 DIGEST_FILE = "data.digest"
 """In a run: what names the content of the data it is trained on."""
@@ -105,7 +106,15 @@ class Task(ABC):
 
     @abstractmethod
     def build_model(self) -> nn.Module:
-        """Build the model, initialised from torch's current random state."""
+        """Build the model, initialised from torch's current random state.
+
+        It is also built on the meta device, where tensors have shapes and no values: to be drawn
+        module by module (`magneto.training.initial`), and to count its operations.
+        """
+
+    def initial_weights(self) -> Mapping[str, StoredTensor]:
+        """Return weights, by the model's names, that it begins with in place of what is drawn."""
+        return {}
 
     @abstractmethod
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
@@ -144,14 +153,6 @@ class Task(ABC):
             sums: Of all batches and ranks: a number each, or nested lists where it has a shape.
             predictions: Of the batches that have any, in the order of the batches, on the CPU.
         """
-
-    def baseline(self) -> dict[str, float]:
-        """Return metrics of a trivial answer to the same validation data; {} if there is none.
-
-        Token frequencies, the commonest class, the mean: what a model that has learnt beats. Keys
-        are those of `summarise`, as far as they are defined.
-        """
-        return {}
 
     def baseline(self) -> dict[str, float]:
         """Return metrics of a trivial answer to the same validation data; {} if there is none.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from magneto.training.batch import map_tensors
 from magneto.training.task import Task
 
 # Dense matrix-product peaks by part of the device's name, FLOP/s in (bf16, fp32 with TF32 off).
@@ -25,20 +27,33 @@ PEAKS = {
 }
 
 
-def count_flops(task: Task, model: nn.Module, batch: Any, precision: str) -> float:
+def count_flops(task: Task, batch: Any) -> float:
     """Count the floating-point operations of one forward and backward pass, per unit of the batch.
 
-    Recomputed activations are counted where the model recomputes them.
+    They are counted on the meta device: nothing is computed, and nothing takes memory. Recomputed
+    activations are counted where the model recomputes them.
+
+    Returns:
+        The number; not a number where the model or the loss looks at values, which are not there.
     """
-    device = next(model.parameters()).device
-    was_training = model.training
-    model.train()
+    # Autocast does not reach the meta device. A model that works under autocast only (its residual
+    # stream is kept in bf16) works in bf16 throughout.
+    for dtype in (torch.float32, torch.bfloat16):
+        try:
+            return _count(task, batch, dtype)
+        except RuntimeError:
+            continue
+    return math.nan
+
+
+def _count(task: Task, batch: Any, dtype: torch.dtype) -> float:
+    def on_meta(tensor: Tensor) -> Tensor:
+        return tensor.to("meta", dtype if tensor.is_floating_point() else tensor.dtype)
+
+    with torch.device("meta"):
+        model = task.build_model().to(dtype).train()
     with FlopCounterMode(display=False) as counter:
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            total = task.loss(model, batch).total
-        total.backward()
-    model.zero_grad(set_to_none=True)
-    model.train(was_training)
+        task.loss(model, map_tensors(batch, on_meta)).total.backward()
     return counter.get_total_flops() / max(task.size(batch), 1)
 
 

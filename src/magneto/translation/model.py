@@ -28,7 +28,12 @@ class TranslationModel(nn.Module):
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
         self.head.weight = self.embedding.table.weight
         # Not learned; converted BART and Marian models have one.
-        self.register_buffer("logits_bias", torch.zeros(config.vocab_size))
+        self.register_buffer("logits_bias", torch.empty(config.vocab_size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the bias of the logits to zero."""
+        nn.init.zeros_(self.logits_bias)
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
         """Return the encoder's features of (batch, source length) tokens."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from magneto.nn.embedding import ClassToken, PatchEmbedding
+from magneto.nn.init import NormalLinear
 from magneto.nn.transformer import Encoder
 from magneto.vision.config import ImageClassifierConfig
 
@@ -24,9 +25,7 @@ class ImageClassifier(nn.Module):
         if config.pooling == "mean_then_norm":
             self.pooled_norm, self.encoder.final_norm = self.encoder.final_norm, nn.Identity()
         self.pooled = slice(0, 1) if config.pooling == "first" else slice(int(learned), None)
-        self.head = nn.Linear(config.width, config.classes)
-        nn.init.normal_(self.head.weight, std=0.001)
-        nn.init.zeros_(self.head.bias)
+        self.head = NormalLinear(config.width, config.classes, bias=True, std=0.001)
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) to logits (batch, classes)."""

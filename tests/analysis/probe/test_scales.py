@@ -50,7 +50,7 @@ def test_torchs_own_linear_layers_have_a_third() -> None:
     stack = Encoder(config())
     for module in stack.modules():
         if isinstance(module, nn.Linear):
-            module.reset_parameters()
+            nn.Linear.reset_parameters(module)
     scales = effective_scales(stack)
     assert squares(scales.v + scales.w) == pytest.approx([1 / 3] * 12, rel=0.05)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,9 +14,7 @@ from magneto.training.distributed import unwrap
 from magneto.training.hooks import Hook
 from magneto.training.metrics_logger import cut_after
 from magneto.training.schedule import learning_rate
-
-if TYPE_CHECKING:
-    from magneto.training.loop import Trainer
+from magneto.training.state import TrainingState
 
 PROBE_FILE = "probe.jsonl"
 # A watched step takes about a quarter of a step more on a CPU, a few thousandths in the mean (see
@@ -53,42 +50,42 @@ class ProbeHook:
         """The hook to give to `train`; all but the watched steps cost one comparison."""
         return Hook(1, self)
 
-    def __call__(self, trainer: Trainer) -> None:
+    def __call__(self, state: TrainingState) -> None:
         """Read the step that was watched, and hook the model if the next one is to be."""
         if self.probe is None:
-            self.probe = Probe(unwrap(trainer.model))
-            path = trainer.run / PROBE_FILE
-            if trainer.world.is_main_process and path.exists():
-                cut_after(path, trainer.step - 1)
+            self.probe = Probe(unwrap(state.model))
+            path = state.run / PROBE_FILE
+            if state.world.is_main_process and path.exists():
+                cut_after(path, state.step - 1)
         if self.watching:
             self.hooked.close()
             self.watching = False
-            self._write(trainer, self.probe.read())
-        if (trainer.step + 1) % self.period == 0 and trainer.step < trainer.config.steps:
+            self._write(state, self.probe.read())
+        if (state.step + 1) % self.period == 0 and state.step < state.config.steps:
             self.watching = True
-            self._begin(trainer, self.probe)
+            self._begin(state, self.probe)
 
-    def _begin(self, trainer: Trainer, probe: Probe) -> None:
+    def _begin(self, state: TrainingState, probe: Probe) -> None:
         """Hook the layers, and the optimizer before its step, until the step is taken."""
-        if trainer.config.compile:  # compiled code does not see hooks set after it was made
+        if state.config.compile:  # compiled code does not see hooks set after it was made
             torch.compiler.set_stance("force_eager")
             self.hooked.callback(torch.compiler.set_stance, "default")
-        mark = trainer.optimizer.register_step_pre_hook(lambda *rest: probe.mark())
+        mark = state.optimizer.register_step_pre_hook(lambda *rest: probe.mark())
         for handle in (mark, *probe.hook()):
             self.hooked.callback(handle.remove)
 
-    def _write(self, trainer: Trainer, layers: list[LayerReading]) -> None:
+    def _write(self, state: TrainingState, layers: list[LayerReading]) -> None:
         """Add a row; say a new trouble."""
-        if not trainer.world.is_main_process:
+        if not state.world.is_main_process:
             return
         row = {
-            "step": trainer.step,
-            "learning_rate": learning_rate(trainer.config, trainer.step - 1),
+            "step": state.step,
+            "learning_rate": learning_rate(state.config, state.step - 1),
             "layers": [asdict(layer) for layer in layers],
         }
-        with (trainer.run / PROBE_FILE).open("a", encoding="utf-8") as file:
+        with (state.run / PROBE_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain(row)) + "\n")
-        trouble = first_trouble(layers, "bf16" if trainer.config.precision == "bf16" else "fp16")
+        trouble = first_trouble(layers, "bf16" if state.config.precision == "bf16" else "fp16")
         if trouble and trouble.layer not in self.said:
             self.said.add(trouble.layer)
-            trainer.report.say(f"step {trainer.step}: {trouble.layer}: {trouble.reason}")
+            state.report.say(f"step {state.step}: {trouble.layer}: {trouble.reason}")

@@ -21,6 +21,7 @@ from magneto.progress import SILENT, Progress
 from magneto.training.batch import to_device
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World, pick_device
+from magneto.training.initial import initial_model as training_model
 from magneto.training.optimizer import build_optimizer, set_learning_rate
 from magneto.training.schedule import learning_rate
 from magneto.training.step import accumulate, scale_gradients, step_seed
@@ -112,8 +113,7 @@ class ShortRun:
 
 def initial_model(task: Task, config: TrainingConfig, seed: int) -> nn.Module:
     """Build the model with the weights that training would begin with."""
-    torch.manual_seed(seed)
-    return task.build_model().to(pick_device(config.device)).train()
+    return training_model(task, seed, World(0, 1, pick_device(config.device), "none"))
 
 
 def short_run(

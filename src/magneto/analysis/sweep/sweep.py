@@ -21,9 +21,10 @@ from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe
-from magneto.training.hooks import Hook, Stop
-from magneto.training.loop import Trainer, TrainingResult, train
+from magneto.training.hooks import Hook
+from magneto.training.loop import TrainingResult, train
 from magneto.training.metrics_logger import read_metrics
+from magneto.training.state import Stop, TrainingState
 
 SPEC_FILE = "sweep.json"
 # Seconds between looks at cells that others hold.
@@ -209,11 +210,11 @@ def run_cell(
 
     initial: dict[str, float] = {}
 
-    def check(trainer: Trainer) -> None:
-        if trainer.detector.first is not None:
-            initial["initial_loss"] = trainer.detector.first
+    def check(state: TrainingState) -> None:
+        if state.detector.first is not None:
+            initial["initial_loss"] = state.detector.first
         if lost():
-            trainer.stop = Stop("interrupted", "another process has taken over this cell")
+            state.stop = Stop("interrupted", "another process has taken over this cell")
 
     result = train(
         task,

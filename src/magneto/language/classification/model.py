@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from magneto.language.classification.config import TextClassifierConfig
 from magneto.language.text_encoder import TextEncoder
+from magneto.nn.init import NormalLinear, Projection
 
 
 class ClassificationHead(nn.Module):
@@ -18,13 +19,9 @@ class ClassificationHead(nn.Module):
     def __init__(self, width: int, classes: int, dropout: float) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        self.dense = nn.Linear(width, width)
+        self.dense = Projection(width, [("dense", width)], bias=True)
         self.activation = nn.Tanh()
-        self.answer = nn.Linear(width, classes)
-        nn.init.xavier_normal_(self.dense.weight)
-        nn.init.normal_(self.answer.weight, std=0.02)
-        for layer in (self.dense, self.answer):
-            nn.init.zeros_(layer.bias)
+        self.answer = NormalLinear(width, classes, bias=True, std=0.02)
 
     def forward(self, features: Tensor) -> Tensor:
         """(batch, length, width) to (batch, classes)."""

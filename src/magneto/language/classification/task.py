@@ -31,9 +31,10 @@ from magneto.language.classification.data import (
 )
 from magneto.language.classification.model import TextClassifier
 from magneto.language.classification.scores import class_scores, number_scores
-from magneto.language.pretrained import check_pretrained, load_pretrained, pretrained_run
+from magneto.language.pretrained import check_pretrained, pretrained_run, pretrained_weights
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Scores, Task
+from magneto.weights import StoredTensor
 
 EVALUATION_BATCH = 64
 # Of the order of evaluation batches: one for all runs, so that a limit takes the same ones.
@@ -123,7 +124,7 @@ class TextClassification(Task):
         return found
 
     def build_model(self) -> TextClassifier:
-        """Build the model, with the encoder of the pre-trained run if one is named.
+        """Build the model; the encoder of a pre-trained run is in `initial_weights`.
 
         Raises:
             ValueError: If the vocabulary set is too small.
@@ -132,10 +133,15 @@ class TextClassification(Task):
         size = self.model_config.vocab_size or least
         if size < least:
             raise ValueError(f"model.vocab_size ({size}) is below the tokenizer's ({least})")
-        model = TextClassifier(replace(self.model_config, vocab_size=size, classes=self._classes()))
-        if self.model_config.pretrained:
-            load_pretrained(model.text_encoder, pretrained_run(self.model_config))
-        return model
+        return TextClassifier(replace(self.model_config, vocab_size=size, classes=self._classes()))
+
+    def initial_weights(self) -> dict[str, StoredTensor]:
+        """Return the encoder of the pre-trained run, if one is named."""
+        if not self.model_config.pretrained:
+            return {}
+        with torch.device("meta"):
+            encoder = self.build_model().text_encoder
+        return pretrained_weights(encoder, pretrained_run(self.model_config))
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return texts in random order, those of a batch of like length."""
