@@ -134,8 +134,9 @@ class Trainer:
         self.wanted = list(range(first, first + accumulated))
         self.stream = self.task.train_stream(config.batch_size, self.seed)
         self.batches = Prefetch(
-            self.stream, self.parts, self.wanted, pin=world.device.type == "cuda"
-        )
+            self.stream, self.parts, self.wanted,
+            pin=world.device.type == "cuda", num_workers=config.num_workers,
+        )  # fmt: skip
         self.stream_state = self.stream.state_dict()
         self.logged: dict[str, Any] = {"step": 0, "stream": self.stream_state}
 
@@ -163,7 +164,7 @@ class Trainer:
             Hook(config.evaluate_every, periodic.evaluate),
             Hook(config.save_every, periodic.save),
         ]
-        batches = iter(self.batches)
+        batches = self.batches.start(self.step)
         self.throughput.read(self.world.world_size)  # building and loading are not training
         while self.step < config.steps and self.stop is None:
             pieces, self.stream_state = next(batches)
@@ -212,7 +213,7 @@ class Trainer:
             self.metrics_logger.add(row)
 
     def close(self) -> None:
-        """Stop the batch thread and close the records."""
+        """Stop the batch thread and its workers, and close the records."""
         self.batches.close()
         self.report.finish()
         if self.metrics_logger is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from magneto.data.batching import make_named
 from magneto.functional.cross_entropy import IGNORED
 from magneto.translation.filter import Pair
 from magneto.translation.prepare import ParallelSplit
@@ -185,9 +186,17 @@ class TokenGroups:
             self.used += 1
         bounds = [len(chosen) * part // parts for part in range(parts + 1)]
         return [
-            [self.maker.make(*group) for group in chosen[bounds[number] : bounds[number + 1]]]
+            [self._make(*group) for group in chosen[bounds[number] : bounds[number + 1]]]
             for number in wanted
         ]
+
+    def _make(self, directions: np.ndarray, numbers: np.ndarray) -> Group:
+        def name(row: int) -> str:
+            source, target = self.maker.directions[directions[row]]
+            return f"sentence {numbers[row]} of {source}-{target}"
+
+        rows = np.arange(len(numbers))
+        return make_named(lambda rows: self.maker.make(directions[rows], numbers[rows]), rows, name)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the stream stands."""
