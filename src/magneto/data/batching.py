@@ -13,6 +13,8 @@ from torch import Tensor
 from magneto.config import error_line
 
 Tokens = dict[str, Tensor]
+# Examples that a message names.
+LISTED = 32
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
@@ -46,6 +48,12 @@ def make_named(
                 raise ValueError(f"{name(number)}: {error_line(its)}") from its
         where = f"{name(numbers[0])} to {name(numbers[-1])}" if len(numbers) else "no examples"
         raise ValueError(f"{where}, together: {error_line(error)}") from error
+
+
+def listed(words: Sequence[Any]) -> str:
+    """Return words, or numbers, as one line; the first `LISTED` of many."""
+    line = ", ".join(str(word) for word in words[:LISTED])
+    return f"{line} and {len(words) - LISTED} more" if len(words) > LISTED else line
 
 
 class ShuffledExamples:
@@ -82,10 +90,18 @@ class ShuffledExamples:
 
     def next(self, parts: int, wanted: Sequence[int]) -> list[Any]:
         """Cut the next global batch in pieces; see `magneto.training.task.BatchStream`."""
-        numbers = self._numbers(self.position, self.position + self.batch_size)
+        pieces = self._next_numbers(parts, wanted)
         self.position += self.batch_size
+        return [make_named(self.make, piece) for piece in pieces]
+
+    def _next_numbers(self, parts: int, wanted: Sequence[int]) -> list[np.ndarray]:
+        numbers = self._numbers(self.position, self.position + self.batch_size)
         pieces = np.array_split(numbers, parts)
-        return [make_named(self.make, pieces[number]) for number in wanted]
+        return [pieces[number] for number in wanted]
+
+    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
+        """Return the numbers of the next examples, in words."""
+        return f"examples {listed(np.concatenate(self._next_numbers(parts, wanted)))}"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, in examples."""
@@ -197,6 +213,11 @@ class StreamedWindows:
         pieces = np.array_split(np.concatenate(rows), parts)
         return [as_batch(pieces[number]) for number in wanted]
 
+    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
+        """Say where the next windows are: a window may span documents."""
+        where = f"document {self.read} of epoch {self.epoch}"
+        return f"windows from {self.used} on after {where}"
+
     def state_dict(self) -> dict[str, Any]:
         """Return where the stream stands."""
         return {"epoch": self.epoch, "read": self.read, "used": self.used, "carry": self.carry}
@@ -241,6 +262,10 @@ class NumberedRows:
         except Exception as error:
             where = f"rows {numbers[0]} to {numbers[-1]} since the start"
             raise ValueError(f"{where}: {error_line(error)}") from error
+
+    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
+        """Return what the other stream says."""
+        return self.stream.name_next(parts, wanted)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where both stand."""

@@ -39,6 +39,11 @@ from magneto.training.task import BatchStream
 AHEAD = 2
 # Signals that are the main process's alone.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# What to try where a worker was killed, and where it ended otherwise.
+OUT_OF_MEMORY = (
+    "if memory ran out, as the system's log says then, lower training.num_workers or batch_size"
+)
+CRASH = "training.num_workers 0 makes the batch in the main process, where a debugger can look"
 
 Made = tuple[list[Any], dict[str, Any]]
 """Pieces of a batch, and the state of the stream after them."""
@@ -94,6 +99,7 @@ class Workers:
             raise ValueError("training.num_workers must be 0: this system can't fork processes")
         self.stream, self.parts, self.wanted, self.count = stream, parts, wanted, count
         self.processes: dict[int, int] = {}
+        self._state: dict[str, Any] = {}  # of the stream, before the next batch to take
         self._connections: list[Connection] = []
 
     def start(self, step: int) -> Iterator[Made]:
@@ -107,6 +113,8 @@ class Workers:
         Raises:
             BatchError: From the iterator, if a batch could not be made or its worker died.
         """
+        self._state = self.stream.state_dict()
+        self.stream.load_state_dict(self._state)  # closes files, which workers must not share
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # none in a half-made worker
         try:
             for _ in range(self.count):
@@ -129,7 +137,8 @@ class Workers:
         for number in range(ahead):
             self._ask(number)
         for number in itertools.count():
-            yield self._take(number, first + number + 1)
+            pieces, self._state = self._take(number, first + number + 1)
+            yield pieces, self._state
             self._ask(number + ahead)
 
     def _ask(self, number: int) -> None:
@@ -150,18 +159,17 @@ class Workers:
         raise BatchError(message) from WorkerTraceback(made.traceback)
 
     def _obituary(self, worker: int, step: int) -> str:
-        """Say how a worker ended, and what to try."""
+        """Say how a worker ended, on which examples, and what to try."""
         process = self.processes.pop(worker, None)
         if process is None:
             return "the workers were stopped"
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        why = (
-            "as the system does when memory runs out: lower training.num_workers or batch_size"
-            if code == -signal.SIGKILL
-            else "num_workers: 0 makes batches in the main process, where a crash can be looked at"
-        )
-        return f"data worker {worker} (process {process}) {how} at the batch of step {step}; {why}"
+        self.stream.load_state_dict(self._state)
+        examples = self.stream.name_next(self.parts, self.wanted)
+        advice = OUT_OF_MEMORY if code == -signal.SIGKILL else CRASH
+        where = f"at the batch of step {step} ({examples})"
+        return f"data worker {worker} (process {process}) {how} {where}; {advice}"
 
     def stop(self) -> None:
         """End the processes; they write nothing, so at once."""
@@ -201,7 +209,6 @@ def _serve(
     stream: BatchStream, parts: int, wanted: Sequence[int], connection: Connection
 ) -> NoReturn:
     """Make each batch that is asked for, by its number since the start."""
-    stream.load_state_dict(stream.state_dict())  # open files are not shared with other workers
     planned = 0
     while True:
         number = connection.recv()
