@@ -101,7 +101,7 @@ class ShuffledExamples:
 
     def name_next(self, parts: int, wanted: Sequence[int]) -> str:
         """Return the numbers of the next examples, in words."""
-        return f"examples {listed(np.concatenate(self._next_numbers(parts, wanted)))}"
+        return f"examples {listed(np.concatenate(self._next_numbers(parts, wanted)).tolist())}"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, in examples."""
