@@ -97,6 +97,13 @@ def problem_lines(error: ValueError) -> list[str]:
     return error.lines if isinstance(error, ConfigError) else [str(error)]
 
 
+def error_line(error: Exception) -> str:
+    """Return what an error says as one line; its type too, where it is not one made for users."""
+    words = "; ".join(str(error).splitlines())
+    made_for_users = isinstance(error, ValueError | OSError) and words
+    return words if made_for_users else f"{type(error).__name__}: {words}"
+
+
 def current_keys(kind: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the values by the names that keys have now, with a `RenamedKey` for each old one."""
     names = renamed_keys(kind)

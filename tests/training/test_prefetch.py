@@ -18,6 +18,9 @@ class Numbers:
         self.position += 1
         return [self.position * 10 + piece for piece in wanted]
 
+    def name_next(self, parts, wanted):
+        return f"number {self.position + 1}"
+
     def state_dict(self):
         return {"position": self.position}
 

@@ -46,6 +46,9 @@ class ToyStream:
         pieces = torch.tensor(rows).tensor_split(parts)
         return [(self.data[0][pieces[w]], self.data[1][pieces[w]]) for w in wanted]
 
+    def name_next(self, parts: int, wanted: Any) -> str:
+        return f"rows from {self.position} on"
+
     def state_dict(self) -> dict[str, Any]:
         return {"position": self.position}
 

@@ -10,12 +10,50 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from magneto.config import error_line
+
 Tokens = dict[str, Tensor]
+# Examples that a message names.
+LISTED = 32
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
     """Return the order of `count` examples in an epoch."""
     return np.random.default_rng([seed, epoch]).permutation(count)
+
+
+def make_named(
+    make: Callable[[np.ndarray], Any],
+    numbers: np.ndarray,
+    name: Callable[[int], str] = "example {}".format,
+) -> Any:
+    """Make a batch of numbered examples.
+
+    Args:
+        make: From an array of numbers to a batch.
+        numbers: Of the examples.
+        name: Of an example, for messages, by its number.
+
+    Raises:
+        ValueError: If it can't be made; names the first example that can't be made alone, or the
+            first and the last where each can.
+    """
+    try:
+        return make(numbers)
+    except Exception as error:
+        for number in numbers:
+            try:
+                make(np.array([number]))
+            except Exception as its:
+                raise ValueError(f"{name(number)}: {error_line(its)}") from its
+        where = f"{name(numbers[0])} to {name(numbers[-1])}" if len(numbers) else "no examples"
+        raise ValueError(f"{where}, together: {error_line(error)}") from error
+
+
+def listed(words: Sequence[Any]) -> str:
+    """Return words, or numbers, as one line; the first `LISTED` of many."""
+    line = ", ".join(str(word) for word in words[:LISTED])
+    return f"{line} and {len(words) - LISTED} more" if len(words) > LISTED else line
 
 
 class ShuffledExamples:
@@ -52,10 +90,18 @@ class ShuffledExamples:
 
     def next(self, parts: int, wanted: Sequence[int]) -> list[Any]:
         """Cut the next global batch in pieces; see `magneto.training.task.BatchStream`."""
-        numbers = self._numbers(self.position, self.position + self.batch_size)
+        pieces = self._next_numbers(parts, wanted)
         self.position += self.batch_size
+        return [make_named(self.make, piece) for piece in pieces]
+
+    def _next_numbers(self, parts: int, wanted: Sequence[int]) -> list[np.ndarray]:
+        numbers = self._numbers(self.position, self.position + self.batch_size)
         pieces = np.array_split(numbers, parts)
-        return [self.make(pieces[number]) for number in wanted]
+        return [pieces[number] for number in wanted]
+
+    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
+        """Return the numbers of the next examples, in words."""
+        return f"examples {listed(np.concatenate(self._next_numbers(parts, wanted)).tolist())}"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, in examples."""
@@ -124,7 +170,7 @@ class StreamedWindows:
                 next(self._source)
         texts = list(islice(self._source, self.block))
         order = np.random.default_rng([self.seed, self.epoch, self.read]).permutation(len(texts))
-        fresh = self.encode([texts[i] for i in order]) if texts else np.zeros(0, np.int64)
+        fresh = self._encode(texts, order) if texts else np.zeros(0, np.int64)
         tokens = np.concatenate([np.asarray(self.carry, np.int64), fresh])
         count = max(len(tokens) - 1, 0) // self.length
         starts = np.arange(count)[:, None] * self.length
@@ -133,6 +179,13 @@ class StreamedWindows:
         self._next_read = self.read + len(texts)
         if len(texts) < self.block:
             self._next_read = -1
+
+    def _encode(self, texts: list[str], order: np.ndarray) -> np.ndarray:
+        return make_named(
+            lambda numbers: self.encode([texts[number] for number in numbers]),
+            order,
+            lambda number: f"document {self.read + number} of epoch {self.epoch}",
+        )
 
     def _next_block(self) -> None:
         if self._next_read < 0:
@@ -159,6 +212,11 @@ class StreamedWindows:
                 self._next_block()
         pieces = np.array_split(np.concatenate(rows), parts)
         return [as_batch(pieces[number]) for number in wanted]
+
+    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
+        """Say where the next windows are: a window may span documents."""
+        where = f"document {self.read} of epoch {self.epoch}"
+        return f"windows from {self.used} on after {where}"
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the stream stands."""
@@ -195,8 +253,19 @@ class NumberedRows:
         self.seen += self.batch_size
         pieces = self.stream.next(parts, wanted)
         return [
-            self.make(piece, numbers[which]) for which, piece in zip(wanted, pieces, strict=True)
+            self._make(piece, numbers[which]) for which, piece in zip(wanted, pieces, strict=True)
         ]
+
+    def _make(self, piece: Any, numbers: np.ndarray) -> Any:
+        try:
+            return self.make(piece, numbers)
+        except Exception as error:
+            where = f"rows {numbers[0]} to {numbers[-1]} since the start"
+            raise ValueError(f"{where}: {error_line(error)}") from error
+
+    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
+        """Return what the other stream says."""
+        return self.stream.name_next(parts, wanted)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where both stand."""

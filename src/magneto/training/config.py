@@ -49,6 +49,8 @@ class TrainingConfig:
         divergence_patience: Steps in a row after which the run is called diverged.
         tensorboard: Whether to write TensorBoard files.
         threads: CPU threads of torch in each process; None leaves the choice to torch.
+        num_workers: Processes per rank that make batches (decode, augment); 0 for a thread of the
+            rank's own. The batches do not depend on it.
 
     Raises:
         ValueError: For impossible values, all in one message.
@@ -93,12 +95,13 @@ class TrainingConfig:
     divergence_patience: int = 100
     tensorboard: bool = True
     threads: int | None = None
+    num_workers: int = 0
 
     def __post_init__(self) -> None:
         least = {
             "steps": 1, "batch_size": 1, "gradient_accumulation_steps": 1, "warmup_steps": 0,
             "log_every": 1, "evaluate_every": 0, "save_every": 0, "keep_checkpoints": 1,
-            "average_checkpoints": 0, "divergence_patience": 1,
+            "average_checkpoints": 0, "divergence_patience": 1, "num_workers": 0,
         }  # fmt: skip
         wrong = [
             f"{name} must be {bound} or more, not {getattr(self, name)}"

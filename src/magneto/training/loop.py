@@ -116,7 +116,13 @@ def begin_state(
         optimizer=build_optimizer(model, config),
         average=WeightAverage(model, config.ema_decay) if config.ema_decay else None,
         stream=stream,
-        batches=Prefetch(stream, parts, wanted, pin=world.device.type == "cuda"),
+        batches=Prefetch(
+            stream,
+            parts,
+            wanted,
+            pin=world.device.type == "cuda",
+            num_workers=config.num_workers,
+        ),
         throughput=throughput,
         writer=Writer(world, config.async_save),
         detector=DivergenceDetector(config.divergence_ratio, config.divergence_patience),
@@ -152,7 +158,7 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
         Hook(config.evaluate_every, periodic.evaluate),
         Hook(config.save_every, periodic.save),
     ]
-    batches = iter(state.batches)
+    batches = state.batches.start(state.step)
     state.throughput.read(state.world.world_size)  # building and loading are not training
     while state.step < config.steps and state.stop is None:
         pieces, state.stream_state = next(batches)

@@ -56,6 +56,10 @@ class BatchStream(Protocol):
         """Cut the next batch in `parts` near-equal pieces; return those numbered `wanted`."""
         ...
 
+    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
+        """Say of which examples `next` would make these pieces, for messages; make nothing."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Return where the stream stands, as plain JSON values that will not change."""
         ...

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from magneto.data.batching import listed, make_named
 from magneto.functional.cross_entropy import IGNORED
 from magneto.translation.filter import Pair
 from magneto.translation.prepare import ParallelSplit
@@ -25,6 +26,9 @@ SIDES = 1 << 20
 Group = dict[str, Any]
 """source, source_mask (batch, source length); target, targets (batch, target length): tensors.
 predicted: targets that count; cells: places of both sides; real: those that are not padding."""
+
+Chosen = tuple[np.ndarray, np.ndarray]
+"""Of a group's examples: the directions, and the numbers within them."""
 
 
 def temperature_shares(sizes: Sequence[int], temperature: float) -> np.ndarray:
@@ -170,7 +174,7 @@ class TokenGroups:
         self.size = min(block, sum(maker.sizes))
         self.block, self.used = 0, 0
         self._planned = -1
-        self._groups: list[tuple[np.ndarray, np.ndarray]] = []
+        self._groups: list[Chosen] = []
 
     def _plan(self) -> None:
         """Choose the examples of the current block and cut them into groups."""
@@ -191,6 +195,11 @@ class TokenGroups:
 
     def next(self, parts: int, wanted: Sequence[int]) -> list[list[Group]]:
         """Cut the next global batch in pieces, which are lists of groups; see `BatchStream`."""
+        return [
+            [self._make(*group) for group in piece] for piece in self._choose_next(parts, wanted)
+        ]
+
+    def _choose_next(self, parts: int, wanted: Sequence[int]) -> list[list[Chosen]]:
         chosen = []
         while len(chosen) < self.batch_size:
             if self._planned != self.block:
@@ -201,10 +210,31 @@ class TokenGroups:
             chosen.append(self._groups[self.used])
             self.used += 1
         bounds = [len(chosen) * part // parts for part in range(parts + 1)]
-        return [
-            [self.maker.make(*group) for group in chosen[bounds[number] : bounds[number + 1]]]
-            for number in wanted
+        return [chosen[bounds[number] : bounds[number + 1]] for number in wanted]
+
+    def _make(self, directions: np.ndarray, numbers: np.ndarray) -> Group:
+        return make_named(
+            lambda rows: self.maker.make(directions[rows], numbers[rows]),
+            np.arange(len(numbers)),
+            lambda row: f"sentence {self._name(directions[row], numbers[row])}",
+        )
+
+    def _name(self, direction: int, number: int) -> str:
+        source, target = self.maker.directions[direction]
+        return f"{number} of {source}-{target}"
+
+    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
+        """Return the next sentences by number and direction."""
+        state = self.state_dict()
+        pieces = self._choose_next(parts, wanted)
+        self.load_state_dict(state)
+        names = [
+            self._name(direction, number)
+            for piece in pieces
+            for group in piece
+            for direction, number in zip(*group, strict=True)
         ]
+        return f"sentences {listed(names)}"
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the stream stands."""
