@@ -10,16 +10,23 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from magneto.training.config import TrainingConfig
+
+
+# How long ranks wait for the first, which prepares the data; by default NCCL gives up after ten
+# minutes. A rank that dies ends the others at once: torchrun sees to it.
+PATIENCE = timedelta(hours=6)
 
 
 @dataclass(frozen=True)
@@ -68,9 +75,9 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
         yield World(0, 1, device, strategy)
         return
     if device.type == "cuda":
-        dist.init_process_group("nccl", device_id=device)
+        dist.init_process_group("nccl", device_id=device, timeout=PATIENCE)
     else:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=PATIENCE)
     try:
         yield World(dist.get_rank(), dist.get_world_size(), device, strategy)
     finally:
@@ -94,6 +101,9 @@ def pick_device(name: str) -> torch.device:
             raise ValueError("training.device is cuda, and there is no GPU that torch can use here")
         if device.index is None:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        count = torch.cuda.device_count()
+        if device.index >= count:
+            raise ValueError(f"training.device: there is no {device}, torch sees {count} GPUs here")
         torch.cuda.set_device(device)
     return device
 
@@ -103,11 +113,13 @@ def distribute_model(model: nn.Module, world: World) -> nn.Module:
     if world.strategy == "ddp":
         return DistributedDataParallel(model)
     if world.strategy == "fsdp":
+        # Without a mesh, FSDP takes the GPU of a machine that has one, even for ranks on its CPU.
+        mesh = init_device_mesh(world.device.type, (world.world_size,))
         for module in model.modules():
             if isinstance(module, nn.ModuleList):
                 for layer in module:
-                    fully_shard(layer)
-        fully_shard(model)  # in place
+                    fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)  # in place
     return model
 
 
