@@ -1,4 +1,4 @@
-"""Every test here runs in a tiny form on the CPU; with -m gpu, in its real form on a CUDA device."""
+"""Every test here has a tiny form on the CPU, and with -m gpu its real form on a CUDA device."""
 
 from __future__ import annotations
 
