@@ -47,7 +47,11 @@ class NanoGPT(nn.Module):
         self.head.weight = self.embedding.weight
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
-                depth = (2 * layers) ** -0.5 if name.endswith(("out_proj.weight", "fc2.weight")) else 1.0
+                depth = (
+                    (2 * layers) ** -0.5
+                    if name.endswith(("out_proj.weight", "fc2.weight"))
+                    else 1.0
+                )
                 nn.init.normal_(parameter, std=0.02 * depth)
 
     def forward(self, tokens: Tensor) -> Tensor:

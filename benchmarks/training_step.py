@@ -260,14 +260,15 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     return result
 
 
-def write_result(result: dict[str, Any], page: str, folder: Path) -> None:
-    """Write NAME.json and NAME.md, aside and renamed, and print the page."""
+def write_result(result: dict[str, Any], page: str, folder: Path, show: bool = True) -> None:
+    """Write NAME.json and NAME.md, aside and renamed, and print the page if it is to be shown."""
     folder.mkdir(parents=True, exist_ok=True)
     for suffix, text in ((".json", json.dumps(result, indent=1) + "\n"), (".md", page)):
         path = folder / f"{result['name']}{suffix}"
         path.with_suffix(".part").write_text(text, encoding="utf-8")
         path.with_suffix(".part").replace(path)
-    print(page)
+    if show:
+        print(page)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,7 @@ ALLOWED = {"fp32": (1e-5, 1e-4, 1e-3), "bf16": (1e-2, 6e-2, 1e-1)}
 @pytest.mark.usefixtures("exact_fp32")
 @pytest.mark.parametrize("precision", ALLOWED)
 @pytest.mark.parametrize("name", TINY)
-def test_a_step_equals_float64_on_the_cpu(
-    name: str, precision: str, device: torch.device
-) -> None:
+def test_a_step_equals_float64_on_the_cpu(name: str, precision: str, device: torch.device) -> None:
     recipe, _ = tiny(name)
     # A large epsilon: Adam divides a gradient that is zero but for rounding by itself.
     config = replace(recipe.training, optimizer="adamw", eps=1e-2, learning_rate=1e-3)

@@ -23,7 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from magneto.training.config import TrainingConfig
 
-
 # How long ranks wait for the first, which prepares the data; by default NCCL gives up after ten
 # minutes. A rank that dies ends the others at once: torchrun sees to it.
 PATIENCE = timedelta(hours=6)
