@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+# Minutes of `make gpu`: what the tests leave is the benchmark's.
+GPU_MINUTES ?= 9
 # What `make demo` compares: the tiny recipe of a task. `make demo TASK=image-classification`, say.
 TASK ?= causal-lm
 TASKS ?= $(sort $(patsubst src/magneto/recipes/%/tiny.yaml,%,$(wildcard src/magneto/recipes/*/tiny.yaml)))
@@ -62,8 +64,15 @@ distributed: $(VENV)/.stamp-dev ## tests with two processes
 slow: $(VENV)/.stamp-dev ## tests that take minutes
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) -m slow $(PYTEST_ARGS)
 
-gpu: $(VENV)/.stamp-dev ## tests that need a CUDA device
-	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS)
+gpu: $(VENV)/.stamp-dev ## on a machine with a GPU: its tests, then its benchmark (GPU_MINUTES=9 in all)
+	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \
+		f"make gpu: torch {torch.__version__} sees no CUDA device here; see docs/concepts/gpu.md")'
+	@start=$$(date +%s); failed=0; \
+	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS) tests/gpu || failed=1; \
+	left=$$((60 * $(GPU_MINUTES) - 20 - $$(date +%s) + start)); \
+	echo "gpu: the benchmark has $$left seconds"; \
+	$(BIN)/python -m benchmarks.gpu --seconds $$left || failed=1; \
+	exit $$failed
 
 demo: $(VENV)/.stamp-core ## which placement, at which learning rate? a comparison and its report (10 minutes in all)
 	$(ONE_THREAD) $(BIN)/magneto compare $(TASK)/tiny $(DEMO_GRID) $(DEMO_ARGS) --out $(DEMO)

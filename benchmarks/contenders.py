@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from benchmarks.nano_gpt import NanoGPT
 from magneto.language.config import LanguageModelConfig
 from magneto.language.model import LanguageModel
 
@@ -23,6 +24,8 @@ NOTES = {
     "transformers GPT-2": 'activation "gelu" instead of its default tanh form; scaled dot product '
     "attention",
     "x-transformers": "no biases in attention and in layer norms; flash attention on",
+    "nanoGPT style": "a page of plain torch, in benchmarks/nano_gpt.py",
+    "torchscale": "Sub-LN, its default",
 }
 
 
@@ -149,6 +152,47 @@ def build_x_transformers(shape: Shape) -> nn.Module:
     )
 
 
+def build_nano_gpt(shape: Shape) -> nn.Module:
+    """Build the benchmark's own."""
+    sizes = (shape.width, shape.layers, shape.heads, shape.ffn_width)
+    return NanoGPT(*sizes, shape.vocab_size, shape.length)
+
+
+class FirstOf(nn.Module):
+    """Calls a model that returns more than logits so that it gives those alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, length) to (batch, length, vocabulary)."""
+        return self.model(tokens)[0]
+
+
+def build_torchscale(shape: Shape) -> nn.Module:
+    """Build torchscale's decoder."""
+    from torchscale.architecture.config import DecoderConfig
+    from torchscale.architecture.decoder import Decoder
+    from torchscale.component.embedding import PositionalEmbedding, TextEmbedding
+
+    config = DecoderConfig(
+        decoder_embed_dim=shape.width,
+        decoder_layers=shape.layers,
+        decoder_attention_heads=shape.heads,
+        decoder_ffn_embed_dim=shape.ffn_width,
+        vocab_size=shape.vocab_size,
+        share_decoder_input_output_embed=True,
+        activation_fn="gelu",
+        dropout=0.0,
+    )
+    tables = {
+        "embed_tokens": TextEmbedding(shape.vocab_size, shape.width),
+        "embed_positions": PositionalEmbedding(shape.length + 2, shape.width),  # it counts from 2
+    }
+    return FirstOf(Decoder(config, **tables))
+
+
 def ours(placement: str) -> Callable[[Shape], nn.Module]:
     """Return the builder of one placement."""
     return lambda shape: build_ours(shape, placement)
@@ -159,6 +203,8 @@ CONTENDERS: dict[str, Callable[[Shape], nn.Module]] = {
     "torch nn.TransformerEncoder": TorchLanguageModel,
     "transformers GPT-2": build_gpt2,
     "x-transformers": build_x_transformers,
+    "nanoGPT style": build_nano_gpt,
+    "torchscale": build_torchscale,
 }
 
 

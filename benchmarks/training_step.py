@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
 import sys
@@ -108,7 +109,7 @@ def prepare(name: str, args: argparse.Namespace, device: torch.device) -> list[T
     count = sum(p.numel() for p in model.parameters())
     made = []
     for mode in args.modes:
-        run = torch.compile(model) if mode == "compiled" else model
+        run = torch.compile(model, backend=args.backend) if mode == "compiled" else model
         entry = Timed(name, mode, count, make_step(model, args.sizes, device, args.precision, run))
         entry.first_seconds = timed(entry.step, device)
         for _ in range(args.warmup):
@@ -130,15 +131,28 @@ def prepare_all(args: argparse.Namespace, device: torch.device) -> tuple[list[Ti
     for name in args.only or CONTENDERS:
         try:
             entries += prepare(name, args, device)
-        except ModuleNotFoundError as error:
-            left_out.append(f"{name}: {error.name} is not installed")
+        except ImportError as error:
+            left_out.append(not_there(name, error))
     return entries, left_out
 
 
-def measure(entries: list[Timed], args: argparse.Namespace, device: torch.device) -> None:
-    """Time all entries in turns."""
+def not_there(name: str, error: ImportError) -> str:
+    """Say why a contender cannot be built."""
+    missing = isinstance(error, ModuleNotFoundError)
+    return f"{name}: {error.name} is not installed" if missing else f"{name}: {error}"
+
+
+def measure(
+    entries: list[Timed],
+    args: argparse.Namespace,
+    device: torch.device,
+    until: float = math.inf,
+) -> None:
+    """Time all entries in turns; after the time `until`, by `time.monotonic`, no further round."""
     order = random.Random(1)
     for number in range(args.rounds):
+        if number and time.monotonic() > until:
+            return
         for entry in order.sample(entries, len(entries)):
             timed(entry.step, device)
             entry.seconds += [timed(entry.step, device) for _ in range(args.turn)]
@@ -203,6 +217,7 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--modes", nargs="+", choices=("eager", "compiled"), default=["eager"])
+    parser.add_argument("--backend", default="inductor", help="of torch.compile")
     parser.add_argument("--only", nargs="+", choices=tuple(CONTENDERS), help="these contenders")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--turn", type=int, default=3, help="timed steps in a turn")
@@ -245,14 +260,15 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     return result
 
 
-def write_result(result: dict[str, Any], page: str, folder: Path) -> None:
-    """Write NAME.json and NAME.md, aside and renamed, and print the page."""
+def write_result(result: dict[str, Any], page: str, folder: Path, show: bool = True) -> None:
+    """Write NAME.json and NAME.md, aside and renamed, and print the page if it is to be shown."""
     folder.mkdir(parents=True, exist_ok=True)
     for suffix, text in ((".json", json.dumps(result, indent=1) + "\n"), (".md", page)):
         path = folder / f"{result['name']}{suffix}"
         path.with_suffix(".part").write_text(text, encoding="utf-8")
         path.with_suffix(".part").replace(path)
-    print(page)
+    if show:
+        print(page)
 
 
 if __name__ == "__main__":

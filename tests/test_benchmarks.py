@@ -21,7 +21,10 @@ def test_contenders_of_one_placement_have_the_same_parameters() -> None:
     pytest.importorskip("transformers")
     counts = {
         parameters(name)
-        for name in ("magneto pre", "torch nn.TransformerEncoder", "transformers GPT-2")
+        for name in (
+            *("magneto pre", "torch nn.TransformerEncoder", "transformers GPT-2"),
+            "nanoGPT style",
+        )
     }
     assert len(counts) == 1
     pytest.importorskip("x_transformers")
@@ -34,6 +37,8 @@ def test_contenders_of_one_placement_have_the_same_parameters() -> None:
 def test_contenders_are_causal(name: str) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("x_transformers")
+    if name == "torchscale":
+        pytest.importorskip("torchscale.architecture.decoder")
     model = build(name, SHAPE, CPU).eval()
     tokens = torch.randint(SHAPE.vocab_size, (2, SHAPE.length))
     changed = tokens.clone()

@@ -91,6 +91,17 @@ def test_a_static_cache_gives_the_same(positions: str) -> None:
     assert torch.equal(static, wrapped.generate(ids(), use_cache=False, **settings))
 
 
+def test_a_gpu_compiles_no_static_cache_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers would, and our decoder would be recorded anew for every token."""
+    wrapped = talker()
+    monkeypatch.setattr(type(wrapped), "device", torch.device("cuda"))
+    cache = transformers.StaticCache(config=wrapped.config, max_cache_len=12)
+    settings = transformers.GenerationConfig()
+    assert not wrapped._valid_auto_compile_criteria({"past_key_values": cache}, settings)
+    settings.compile_config = transformers.CompileConfig()
+    assert wrapped._valid_auto_compile_criteria({"past_key_values": cache}, settings)
+
+
 @pytest.mark.parametrize("kind", ["DynamicCache", "StaticCache"])
 def test_reading_in_parts_equals_reading_at_once(kind: str) -> None:
     wrapped = wrap(core(positions="rotary", key_value_heads=2))

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from magneto.training.throughput import Throughput, count_flops, measured_peak
+from magneto.training.throughput import Throughput, count_flops, measured_peak, nominal_peaks
 from tests.training.toy import Toy
 
 
@@ -32,3 +32,24 @@ def test_rate_leaves_out_pauses() -> None:
 
 def test_a_measured_peak_is_believable() -> None:
     assert 1e8 < measured_peak(torch.device("cpu"), torch.float32, 256) < 1e14
+
+
+@pytest.mark.parametrize(
+    ("name", "bf16"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA L40", 181e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA L4", 121e12),
+    ],
+)
+def test_a_device_has_the_peak_of_its_own_data_sheet(name: str, bf16: float) -> None:
+    found = nominal_peaks(name)
+    assert found is not None and found[0] == bf16
+
+
+def test_an_unknown_device_has_no_nominal_peak() -> None:
+    assert nominal_peaks("Somebody's GPU") is None

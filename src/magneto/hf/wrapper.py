@@ -150,6 +150,17 @@ class MagnetoGenerationModel(MagnetoPreTrainedModel, GenerationMixin):
         """Replace the output projection."""
         self.core.head = new_embeddings
 
+    def _valid_auto_compile_criteria(
+        self, model_kwargs: dict[str, Any], generation_config: Any
+    ) -> bool:
+        """Compile `generate` only where `compile_config` asks for it.
+
+        On a GPU transformers would do so for every static cache. Our attention reads what a cache
+        holds, which grows by a token a step, so a CUDA graph would be recorded for every token.
+        """
+        asked = generation_config.compile_config is not None
+        return asked and super()._valid_auto_compile_criteria(model_kwargs, generation_config)
+
     @staticmethod
     def create_masks_for_generate(*, attention_mask: Tensor | None, **_: Any) -> Tensor | None:
         """Keep the mask two-dimensional: the core makes what its attention needs."""

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -22,6 +23,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from magneto.training.config import TrainingConfig
+
+# How long ranks wait for the first, which prepares the data; by default NCCL gives up after ten
+# minutes. A rank that dies ends the others at once: torchrun sees to it.
+PATIENCE = timedelta(hours=6)
 
 
 @dataclass(frozen=True)
@@ -75,9 +80,9 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
         yield one_process(device)
         return
     if device.type == "cuda":
-        dist.init_process_group("nccl", device_id=device)
+        dist.init_process_group("nccl", device_id=device, timeout=PATIENCE)
     else:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=PATIENCE)
     try:
         yield World(dist.get_rank(), dist.get_world_size(), device, strategy)
     finally:
@@ -101,6 +106,9 @@ def pick_device(name: str) -> torch.device:
             raise ValueError("training.device is cuda, and there is no GPU that torch can use here")
         if device.index is None:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        count = torch.cuda.device_count()
+        if device.index >= count:
+            raise ValueError(f"training.device: there is no {device}, torch sees {count} GPUs here")
         torch.cuda.set_device(device)
     return device
 
@@ -111,6 +119,7 @@ def shard_model(model: nn.Module, world: World) -> nn.Module:
     The model may be on the meta device, so that no rank ever holds all of it.
     """
     if world.strategy == "fsdp":
+        # Without a mesh, FSDP takes the GPU of a machine that has one, even for ranks on its CPU.
         mesh = init_device_mesh(world.device.type, (world.world_size,))
         for module in model.modules():
             if isinstance(module, nn.ModuleList):

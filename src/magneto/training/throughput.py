@@ -14,12 +14,15 @@ from magneto.training.batch import map_tensors
 from magneto.training.task import Task
 
 # Dense matrix-product peaks by part of the device's name, FLOP/s in (bf16, fp32 with TF32 off).
-# Source: the vendors' data sheets.
+# The first part that is in the name counts. Source: the vendors' data sheets.
 PEAKS = {
     "H200": (989e12, 67e12),
+    "H100 PCIe": (756e12, 51e12),
+    "H100 NVL": (835e12, 60e12),
     "H100": (989e12, 67e12),
     "A100": (312e12, 19.5e12),
     "L40S": (362e12, 91.6e12),
+    "L40": (181e12, 90.5e12),
     "L4": (121e12, 30.3e12),
     "V100": (125e12, 15.7e12),
     "4090": (165e12, 82.6e12),
@@ -60,23 +63,36 @@ def _count(task: Task, batch: Any, dtype: torch.dtype) -> float:
 def peak_flops(device: torch.device, precision: str) -> float:
     """Return the device's peak in FLOP/s: from the table, or from a matrix product timed here."""
     if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        for part, peaks in PEAKS.items():
-            if part in name:
-                return peaks[0 if precision == "bf16" else 1]
+        peaks = nominal_peaks(torch.cuda.get_device_name(device))
+        if peaks is not None:
+            return peaks[0 if precision == "bf16" else 1]
     return measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
 
 
-def measured_peak(device: torch.device, dtype: torch.dtype, size: int = 1024) -> float:
-    """Time a few square matrix products; return the best rate in FLOP/s."""
-    matrix = torch.ones(size, size, device=device, dtype=dtype)
+def nominal_peaks(name: str) -> tuple[float, float] | None:
+    """Return the data sheet's FLOP/s (bf16, fp32) of a device by its name, or None."""
+    return next((peaks for part, peaks in PEAKS.items() if part in name), None)
+
+
+def measured_peak(device: torch.device, dtype: torch.dtype, size: int | None = None) -> float:
+    """Time square matrix products; return the best rate in FLOP/s.
+
+    Args:
+        device: Where.
+        dtype: Of the factors, which are random: a GPU multiplies zeros and ones faster.
+        size: Rows; by default 1024 on a CPU, and 8192 elsewhere, where less would time the launch.
+    """
+    there = device.type != "cpu"
+    size, products = size or (8192 if there else 1024), 10 if there else 1
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     best = float("inf")
-    for _ in range(5):
+    for _ in range(5):  # the first of which warms up
         start = time.perf_counter()
-        product = matrix @ matrix
+        for _ in range(products):
+            product = left @ right
         product[0, 0].item()
         best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
+    return 2 * size**3 * products / best
 
 
 class Throughput:

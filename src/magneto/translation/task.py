@@ -121,7 +121,7 @@ class Translation(Task):
         total: Tensor = torch.stack([part.total for part in parts]).sum()
         logs = {
             "nll": torch.stack([part.nll for part in parts]).sum(),
-            "padding": total.new_tensor(empty),
+            "padding": total.new_full((), empty),  # no copy from the host
         }
         return Loss(total, torch.stack([part.count for part in parts]).sum(), logs)
 

@@ -1,0 +1,276 @@
+r"""Everything that is measured on a GPU, by one command and within some minutes.
+
+    python -m benchmarks.gpu
+    python -m benchmarks.gpu --minutes 4 --only rate step-gpu
+    python -m benchmarks.gpu --device cpu --scale tiny
+
+Sections run in the order of their importance. Each has a share of the time that is left, leaves
+out what does not fit, and says so. After each, benchmarks/results/gpu-DEVICE.json and .md are
+written anew, so that a run that is cut off keeps what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks import gpu_models, gpu_steps
+from benchmarks.contenders import SHAPES, Shape
+from benchmarks.training_step import ROOT, machine, write_result
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large everything is.
+
+    Attributes:
+        steps: Names of `contenders.SHAPES` for the training step.
+        backend: Of torch.compile.
+        compiled: How many contenders are compiled, at most.
+        rounds: Interleaved rounds of timed steps, at most.
+        matrix: Rows of the matrices whose product is timed.
+        depths: Numbers of layers for the step's time over depth.
+        deep: The other sizes there.
+        model: The language model that is trained, by its recipe's names.
+        turns: Turns of ten steps that each model there takes, at most.
+        text: What it is trained on; None for the project's own documentation.
+        decoding: Name of `decoding.SHAPES` for beam search.
+        written: Shape of the language model that writes.
+        tokens: How many it writes.
+    """
+
+    steps: tuple[str, ...]
+    backend: str
+    compiled: int
+    rounds: int
+    matrix: int
+    depths: tuple[int, ...]
+    deep: Shape
+    model: Shape
+    turns: int
+    text: str | None
+    decoding: str
+    written: Shape
+    tokens: int
+
+
+SCALES = {
+    "tiny": Scale(
+        steps=("tiny",),
+        backend="eager",
+        compiled=1,
+        rounds=2,
+        matrix=64,
+        depths=(2, 4),
+        deep=Shape(32, 2, 2, 64, 64, 2, 16),
+        model=Shape(32, 2, 2, 64, 257, 2, 16),
+        turns=2,
+        text=None,
+        decoding="tiny",
+        written=SHAPES["tiny"],
+        tokens=4,
+    ),
+    "full": Scale(
+        steps=("gpu", "gpu-deep"),
+        backend="inductor",
+        compiled=8,
+        rounds=20,
+        matrix=8192,
+        depths=(6, 24, 96, 384, 1000),
+        deep=Shape(128, 6, 2, 512, 8192, 16, 256),
+        model=Shape(1024, 24, 16, 4096, 257, 8, 1024),
+        turns=10**6,
+        text="builtin:docstrings",
+        decoding="gpu",
+        written=SHAPES["gpu"],
+        tokens=128,
+    ),
+}
+
+
+@dataclass
+class Bench:
+    """What a section is given.
+
+    Attributes:
+        device: Where.
+        scale: How large.
+        until: When the section should be done, by `time.monotonic`.
+        found: What the sections before found, by name; "rate" has the rates of products.
+        left_out: Lines that say what did not fit, of this section.
+    """
+
+    device: torch.device
+    scale: Scale
+    until: float = 0.0
+    found: dict[str, Found] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    def left(self) -> float:
+        """Return the seconds that the section still has."""
+        return self.until - time.monotonic()
+
+
+@dataclass(frozen=True)
+class Section:
+    """One thing that is measured.
+
+    Attributes:
+        title: Of its part of the page.
+        weight: Its share of the time, beside the other sections'.
+        measure: From a bench to plain values.
+        page: From those to lines of Markdown.
+    """
+
+    title: str
+    weight: float
+    measure: Callable[[Bench], Found]
+    page: Callable[[Found], list[str]]
+
+
+def sections(scale: Scale) -> dict[str, Section]:
+    """Return the sections by name, the most important first."""
+    steps = {
+        f"step-{name}": Section(
+            f"One training step: {name}",
+            10 if number == 0 else 8,
+            lambda bench, name=name: gpu_steps.training_step(bench, name),
+            gpu_steps.training_step_page,
+        )
+        for number, name in enumerate(scale.steps)
+    }
+    first, *others = steps
+    return {
+        "rate": Section("Rate of matrix products", 0.5, gpu_steps.rate, gpu_steps.rate_page),
+        first: steps[first],
+        "language-model": Section(
+            "A deep language model at a high rate", 7,
+            gpu_models.language_model, gpu_models.language_model_page,
+        ),
+        **{name: steps[name] for name in others},
+        "depth": Section("A step over depth", 2.5, gpu_steps.depth, gpu_steps.depth_page),
+        "decoding": Section("Decoding", 3, gpu_models.decoding, gpu_models.decoding_page),
+        "kernels": Section("Kernels of a step", 1, gpu_steps.kernels, gpu_steps.kernels_page),
+    }  # fmt: skip
+
+
+def run(bench: Bench, chosen: dict[str, Section], end: float, write: Callable[[], None]) -> bool:
+    """Measure section after section; return whether none failed."""
+    whole = True
+    weights = {name: section.weight for name, section in chosen.items()}
+    for name, section in chosen.items():
+        left = end - time.monotonic()
+        bench.until = time.monotonic() + left * weights[name] / sum(weights.values())
+        bench.left_out = []
+        del weights[name]
+        began = time.monotonic()
+        found: Found = {}
+        print(f"{section.title}: {max(bench.left(), 0):.0f} seconds", file=sys.stderr)
+        try:
+            if left <= 0:
+                bench.left_out.append("all of it: no time was left")
+            else:
+                found = section.measure(bench)
+        except Exception as error:  # the other sections' numbers are not to be lost
+            whole = False
+            bench.left_out.append(f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}")
+            print(f"{section.title}: {error}", file=sys.stderr)
+        found["left_out"] = bench.left_out
+        found["seconds"] = time.monotonic() - began
+        bench.found[name] = found
+        write()
+        torch.compiler.reset()  # holds on to models
+        gc.collect()
+        if bench.device.type == "cuda":
+            torch.cuda.empty_cache()
+    return whole
+
+
+def markdown(result: Found, chosen: dict[str, Section]) -> str:
+    """Return the result as a page."""
+    where = result["machine"]
+    packages = ("torch", "transformers", "x-transformers", "triton")
+    versions = ", ".join(f"{k} {v}" for k in packages if (v := where["packages"].get(k)))
+    lines = [
+        f"# {result['name']}",
+        "",
+        f"{where['accelerator'] or where['processor']}, {where['cores']} cores, "
+        f"{where['threads']} threads; Python {where['python']}, {versions}; scale "
+        f"{result['scale']}; commit {result['commit']}; {where['date']}.",
+    ]
+    for name, section in chosen.items():
+        found = result["sections"].get(name)
+        if found is None:
+            continue
+        lines += ["", f"## {section.title}", ""]
+        if set(found) > {"left_out", "seconds"}:
+            lines += section.page(found)
+        lines += [f"- Left out: {line}." for line in found["left_out"]]
+        lines += [f"- Took {found['seconds']:.0f} seconds."]
+    return "\n".join(lines) + "\n"
+
+
+def arguments(words: list[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--device", choices=("cuda", "cpu"), default="cuda")
+    add("--scale", choices=SCALES, default="full")
+    add("--minutes", type=float, default=6.0, help="of all sections together (6)")
+    add("--seconds", type=float, help="the same in seconds")
+    add("--only", nargs="+", metavar="SECTION", help="these sections")
+    add("--commit", help="of the source, where git cannot tell")
+    add("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    args = parser.parse_args(words)
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error(f"torch {torch.__version__} sees no CUDA device here: docs/concepts/gpu.md")
+    known = sections(SCALES[args.scale])
+    if unknown := set(args.only or ()) - set(known):
+        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return args
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the benchmark; return the exit code."""
+    end = time.monotonic()
+    args = arguments(words)
+    end += 60 * args.minutes if args.seconds is None else args.seconds
+    # One forward serves several placements and modes: let each have its compiled form.
+    torch._dynamo.config.recompile_limit = 64  # type: ignore[attr-defined]
+    bench = Bench(torch.device(args.device), SCALES[args.scale])
+    chosen = {n: s for n, s in sections(bench.scale).items() if n in (args.only or [n])}
+    where = machine(bench.device)
+    device = re.sub(r"[^a-z0-9]+", "-", (where["accelerator"] or "cpu").lower())
+    result = {
+        "name": f"gpu-{device}" + ("" if args.scale == "full" else f"-{args.scale}"),
+        "scale": args.scale,
+        "commit": args.commit or where["commit"] or "unknown",
+        "machine": where,
+        "sections": bench.found,
+    }
+
+    def write() -> None:
+        write_result(result, markdown(result, chosen), args.out, show=False)
+
+    whole = run(bench, chosen, end, write)
+    print(markdown(result, chosen))
+    return 0 if whole else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

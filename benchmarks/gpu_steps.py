@@ -1,0 +1,229 @@
+"""Sections of benchmarks/gpu.py about one training step: rate, peers, depth, kernels."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from benchmarks import training_step as step
+from benchmarks.contenders import NOTES, SHAPES, Shape, build, build_ours
+from magneto.training.throughput import measured_peak, nominal_peaks
+
+if TYPE_CHECKING:
+    from benchmarks.gpu import Bench, Found
+
+MODES = ("eager", "compiled")
+PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
+# The most telling first: what comes last may find no time left.
+CONTENDERS = (
+    *("magneto sub", "nanoGPT style", "transformers GPT-2", "magneto pre", "x-transformers"),
+    *("torch nn.TransformerEncoder", "torchscale", "magneto post"),
+)
+# The first so many are compiled before the others are looked at.
+FIRST = 3
+# Seconds to compile a layer and its backward pass, before any was timed.
+COMPILING = 2.5
+
+
+def rate(bench: Bench) -> Found:
+    """Time matrix products, in both precisions."""
+    nominal = None
+    if bench.device.type == "cuda":
+        nominal = nominal_peaks(torch.cuda.get_device_name(bench.device))
+    return {
+        name: {
+            "measured": measured_peak(bench.device, dtype, bench.scale.matrix),
+            "nominal": nominal[number] if nominal else None,
+        }
+        for number, (name, dtype) in enumerate(PRECISIONS.items())
+    } | {"rows": bench.scale.matrix}
+
+
+def rate_page(found: Found) -> list[str]:
+    """Return a table of rates."""
+    lines = [
+        f"Products of random square matrices of {found['rows']} rows; the best of 4 timings.",
+        "",
+        "| precision | measured TFLOP/s | nominal TFLOP/s |",
+        "|---|--:|--:|",
+    ]
+    for name in PRECISIONS:
+        each = found[name]
+        nominal = f"{each['nominal'] / 1e12:,.1f}" if each["nominal"] else ""
+        lines.append(f"| {name} | {each['measured'] / 1e12:,.3f} | {nominal} |")
+    return [*lines, ""]
+
+
+def step_flops(shape: Shape) -> float:
+    """Count the operations of the matrix products of one step, forward and backward.
+
+    Six per weight and token, the head's included and the embeddings' not, and attention's two
+    products of length by length, all of which count though half is masked (as in arXiv 2204.02311).
+    """
+    layer = 4 * shape.width**2 + 2 * shape.width * shape.ffn_width
+    weights = shape.layers * layer + shape.width * shape.vocab_size
+    attention = 2 * shape.layers * shape.length * shape.width
+    return 6.0 * shape.batch * shape.length * (weights + attention)
+
+
+def turns(compiled: int) -> list[tuple[str, str]]:
+    """Return contenders and modes in the order in which they find time."""
+    first, others = CONTENDERS[:FIRST], CONTENDERS[FIRST:]
+    ordered = [(name, mode) for part in (first, others) for mode in MODES for name in part]
+    return [each for each in ordered if each[1] == "eager" or each[0] in CONTENDERS[:compiled]]
+
+
+def training_step(bench: Bench, shape_name: str) -> Found:
+    """Time a step of each contender in bf16, eager and compiled, while time is left."""
+    shape = SHAPES[shape_name]
+    words = ["--shape", shape_name, "--device", bench.device.type, "--precision", "bf16"]
+    words += ["--backend", bench.scale.backend, "--rounds", str(bench.scale.rounds)]
+    args = step.arguments([*words, "--turn", "5"])
+    entries: list[step.Timed] = []
+    compiling = COMPILING * shape.layers if bench.scale.backend == "inductor" else 0.0
+    reserve = 0.15 * bench.left()  # for the rounds
+    for name, mode in turns(bench.scale.compiled):
+        if entries and bench.left() - reserve < (compiling if mode == "compiled" else 0.0):
+            bench.left_out.append(f"{name}, {mode}: no time was left")
+            continue
+        args.modes = [mode]
+        began = time.monotonic()
+        try:
+            entries += step.prepare(name, args, bench.device)
+        except ImportError as error:
+            if mode == "eager":
+                bench.left_out.append(step.not_there(name, error))
+        except torch.OutOfMemoryError:
+            bench.left_out.append(f"{name}, {mode}, and all after it: not enough memory")
+            break
+        if mode == "compiled":
+            compiling = time.monotonic() - began
+    step.measure(entries, args, bench.device, bench.until)
+    return {
+        "shape": asdict(shape),
+        "flops": step_flops(shape),
+        "rows": [shares(bench, entry.row(shape.batch * shape.length), shape) for entry in entries],
+        "notes": NOTES,
+    }
+
+
+def shares(bench: Bench, row: Found, shape: Shape) -> Found:
+    """Add the shares of the measured and of the nominal rate to a row."""
+    peaks = bench.found.get("rate", {}).get("bf16", {})
+    done = step_flops(shape) / (row["median_ms"] / 1e3)
+    for name in ("measured", "nominal"):
+        peak = peaks.get(name)
+        row[f"share_of_{name}"] = done / peak if peak else None
+    return row
+
+
+def percent(share: float | None) -> str:
+    """Return a share for a table, or nothing."""
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def training_step_page(found: Found) -> list[str]:
+    """Return a table of contenders, compiled ones first."""
+    sizes = ", ".join(f"{name} {value}" for name, value in found["shape"].items())
+    lines = [
+        f"{sizes}; bf16 autocast over fp32 weights, fused AdamW; medians of interleaved rounds. "
+        f"{found['flops'] / 1e12:,.4f} TFLOP of matrix products a step; MFU is their share of the "
+        "rate measured above, and of the nominal one.",
+        "",
+        "| contender | mode | ms | quartiles | tokens/s | MFU, measured | MFU, nominal | MiB |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for r in sorted(found["rows"], key=lambda r: (r["mode"] == "eager", r["median_ms"])):
+        memory = f"{r['step_memory_mib']:,.0f}" if r["step_memory_mib"] else ""
+        lines.append(
+            f"| {r['contender']} | {r['mode']} | {r['median_ms']:.2f} | "
+            f"{r['quartile_1_ms']:.2f} to {r['quartile_3_ms']:.2f} | "
+            f"{r['tokens_per_second']:,.0f} | {percent(r['share_of_measured'])} | "
+            f"{percent(r['share_of_nominal'])} | {memory} |"
+        )
+    return [*lines, "", *(f"- {name}: {note}." for name, note in found["notes"].items())]
+
+
+def depth(bench: Bench) -> Found:
+    """Time an eager bf16 step of narrow models over depth."""
+    rows = []
+    before = 0.0
+    for layers in bench.scale.depths:
+        for placement in ("sub", "pre"):
+            if bench.left() < 3 * before:
+                bench.left_out.append(f"{layers} layers, {placement}: no time was left")
+                continue
+            began = time.monotonic()
+            shape = replace(bench.scale.deep, layers=layers)
+            torch.manual_seed(1)
+            model = build_ours(shape, placement).to(bench.device).train()
+            take = step.make_step(model, shape, bench.device, "bf16", model)
+            for _ in range(2):
+                step.timed(take, bench.device)
+            seconds = [step.timed(take, bench.device) for _ in range(5)]
+            finite = all(bool(p.isfinite().all()) for p in model.parameters())
+            rows.append(
+                {
+                    "layers": layers,
+                    "placement": placement,
+                    "median_ms": 1e3 * statistics.median(seconds),
+                    "slowest_ms": 1e3 * max(seconds),
+                    "finite": finite,
+                }
+            )
+            before = time.monotonic() - began
+    return {"shape": asdict(bench.scale.deep), "rows": rows}
+
+
+def depth_page(found: Found) -> list[str]:
+    """Return a table over depth."""
+    sizes = ", ".join(f"{k} {v}" for k, v in found["shape"].items() if k != "layers")
+    lines = [
+        f"{sizes}; eager, bf16; medians of 5 steps.",
+        "",
+        "| layers | placement | ms | slowest | ms a layer | weights finite |",
+        "|--:|---|--:|--:|--:|---|",
+    ]
+    for r in found["rows"]:
+        lines.append(
+            f"| {r['layers']} | {r['placement']} | {r['median_ms']:.2f} | {r['slowest_ms']:.2f} | "
+            f"{r['median_ms'] / r['layers']:.3f} | {'yes' if r['finite'] else 'no'} |"
+        )
+    return [*lines, ""]
+
+
+def kernels(bench: Bench) -> Found:
+    """Name the kernels that an eager step of Sub-LN spends its time in."""
+    shape = SHAPES[bench.scale.steps[0]]
+    model = build("magneto sub", shape, bench.device)
+    take = step.make_step(model, shape, bench.device, "bf16", model)
+    for _ in range(2):
+        step.timed(take, bench.device)
+    activity = torch.profiler.ProfilerActivity
+    there = [activity.CPU, *([activity.CUDA] if bench.device.type == "cuda" else [])]
+    with torch.profiler.profile(activities=there) as profile:
+        step.timed(take, bench.device)
+    key = "self_device_time_total" if bench.device.type == "cuda" else "self_cpu_time_total"
+    events: list[Any] = sorted(profile.key_averages(), key=lambda e: -getattr(e, key))
+    whole = sum(getattr(event, key) for event in events)
+    return {
+        "rows": [
+            {"name": e.key, "calls": e.count, "ms": getattr(e, key) / 1e3,
+             "share": getattr(e, key) / whole}
+            for e in events[:12]
+        ]
+    }  # fmt: skip
+
+
+def kernels_page(found: Found) -> list[str]:
+    """Return a table of kernels."""
+    lines = ["An eager step of Sub-LN, the twelve that take longest.", ""]
+    lines += ["| kernel | calls | ms | share |", "|---|--:|--:|--:|"]
+    for r in found["rows"]:
+        name = r["name"].replace("|", "\\|")[:90]
+        lines.append(f"| `{name}` | {r['calls']} | {r['ms']:.2f} | {percent(r['share'])} |")
+    return [*lines, ""]

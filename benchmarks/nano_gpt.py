@@ -1,0 +1,63 @@
+"""A GPT in a page of plain torch, as people write it who want nothing between them and the device.
+
+Pre-activation layer norms, one projection for queries, keys and values, torch's attention, exact
+GELU, learned positions, a tied head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    """One layer."""
+
+    def __init__(self, width: int, heads: int, ffn_width: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv_proj = nn.Linear(width, 3 * width)
+        self.out_proj = nn.Linear(width, width)
+        self.fc1, self.fc2 = nn.Linear(width, ffn_width), nn.Linear(ffn_width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, width) to the same shape."""
+        batch, length, width = x.shape
+        projected = self.qkv_proj(self.attention_norm(x))
+        parts = projected.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(*parts.unbind(), is_causal=True)
+        x = x + self.out_proj(attended.transpose(1, 2).reshape(batch, length, width))
+        return x + self.fc2(F.gelu(self.fc1(self.mlp_norm(x))))
+
+
+class NanoGPT(nn.Module):
+    """Tokens (batch, length) to logits (batch, length, vocabulary)."""
+
+    def __init__(
+        self, width: int, layers: int, heads: int, ffn_width: int, vocab_size: int, length: int
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, width)
+        self.position = nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads, ffn_width) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocab_size, bias=False)
+        self.head.weight = self.embedding.weight
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                depth = (
+                    (2 * layers) ** -0.5
+                    if name.endswith(("out_proj.weight", "fc2.weight"))
+                    else 1.0
+                )
+                nn.init.normal_(parameter, std=0.02 * depth)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Predict what follows each token."""
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.embedding(tokens) + self.position(places)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))

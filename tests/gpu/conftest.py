@@ -1,0 +1,38 @@
+"""Every test here has a tiny form on the CPU, and with -m gpu its real form on a CUDA device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """The device of a test; what one test leaves compiled or allocated is gone for the next."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device here")
+    torch.compiler.reset()
+    yield torch.device(request.param)
+    if request.param == "cuda":
+        torch.cuda.empty_cache()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Data prepared here stays here."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MAGNETO_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture
+def exact_fp32() -> Iterator[None]:
+    """Turn TF32 off for convolutions too: torch has it on there, and off for matrix products."""
+    kept = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = kept

@@ -1,0 +1,81 @@
+"""What makes the host wait for a device: an error on CUDA, counted on a CPU where none would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Calls that turn a tensor into numbers, or numbers into a tensor on the device.
+CALLS = {
+    *(Tensor.item, Tensor.tolist, Tensor.cpu, Tensor.numpy, Tensor.__bool__, Tensor.__int__),
+    *(Tensor.__float__, Tensor.__index__, Tensor.new_tensor, torch.tensor, torch.as_tensor),
+    *(torch.from_numpy, torch.scalar_tensor),
+}
+# Operations whose result's shape, or value, the host must know.
+OPERATIONS = {
+    *("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim"),
+    *("unique_consecutive", "bincount", "equal", "is_nonzero", "lift_fresh", "lift_fresh_copy"),
+}
+
+
+class Calls(TorchFunctionMode):
+    """Notes calls by what Python code says."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__()
+        self.found = found
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func in CALLS:
+            self.found.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class Operations(TorchDispatchMode):
+    """Notes operations by what they come down to."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__()
+        self.found = found
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in OPERATIONS or (name in ("index", "index_put", "index_put_") and masks(args[1])):
+            self.found.append(name)
+        if func is torch.ops.aten.repeat_interleave.Tensor:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def masks(index: list[Tensor | None]) -> bool:
+    """Return whether an index holds a mask, whose places have to be found first."""
+    return any(part is not None and part.dtype in (torch.bool, torch.uint8) for part in index)
+
+
+@contextmanager
+def no_host_reads(device: torch.device) -> Iterator[None]:
+    """Fail where the body makes the host wait.
+
+    Raises:
+        RuntimeError: On CUDA by torch's own check at the very place; else at the end.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return
+    found: list[str] = []
+    with Operations(found), Calls(found):
+        yield
+    if found:
+        raise RuntimeError(f"the host would wait for a device: {', '.join(found)}")

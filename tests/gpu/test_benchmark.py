@@ -1,0 +1,95 @@
+"""The benchmark of GPUs runs in its tiny form, leaves out what does not fit, and loses nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+pytest.importorskip("transformers")
+
+from benchmarks import gpu
+from benchmarks.contenders import SHAPES, build
+from benchmarks.gpu_steps import CONTENDERS, step_flops, turns
+from benchmarks.training_step import make_step
+
+
+def test_a_tiny_run_measures_everything(device: torch.device, tmp_path: Path) -> None:
+    words = ["--device", device.type, "--scale", "tiny", "--minutes", "2", "--out", str(tmp_path)]
+    assert gpu.main(words) == 0
+    (path,) = tmp_path.glob("gpu-*-tiny.json")
+    found = json.loads(path.read_text())["sections"]
+    assert list(found) == ["rate", "step-tiny", "language-model", "depth", "decoding", "kernels"]
+    assert found["rate"]["bf16"]["measured"] > 0
+    rows = found["step-tiny"]["rows"]
+    assert {"magneto sub", "nanoGPT style"} <= {row["contender"] for row in rows}
+    assert {row["mode"] for row in rows} == {"eager", "compiled"}
+    assert all(0 < row["share_of_measured"] < 10 for row in rows)
+    trained = found["language-model"]["rows"]
+    assert [len(trained[name]["losses"]) for name in ("sub", "pre", "post")] == [20, 20, 20]
+    assert all(row["finite"] for row in found["depth"]["rows"])
+    assert len(found["decoding"]["rows"]) == 6 and found["decoding"]["beam_search"]
+    page = path.with_suffix(".md").read_text()
+    assert "| nanoGPT style | eager |" in page and "| sub | 20 |" in page
+
+
+def test_the_operations_of_a_step_are_counted_right() -> None:
+    shape = SHAPES["tiny"]
+    cpu = torch.device("cpu")
+    model = build("magneto pre", shape, cpu)
+    take = make_step(model, shape, cpu, "fp32", model)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        take()
+    assert counter.get_total_flops() == step_flops(shape)
+
+
+def test_the_most_telling_are_compiled_first() -> None:
+    order = turns(4)
+    assert order[0] == ("magneto sub", "eager") and order[3] == ("magneto sub", "compiled")
+    assert [name for name, mode in order if mode == "compiled"] == list(CONTENDERS[:4])
+    assert [name for name, mode in order if mode == "eager"] == list(CONTENDERS)
+
+
+def sections(**measures: Any) -> dict[str, gpu.Section]:
+    return {
+        name: gpu.Section(name, 1.0, measure, lambda found: [f"found {found['value']}"])
+        for name, measure in measures.items()
+    }
+
+
+def test_what_fails_or_finds_no_time_is_said_and_the_rest_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(gpu.time, "monotonic", lambda: clock[0])
+    bench = gpu.Bench(torch.device("cpu"), gpu.SCALES["tiny"])
+    kept = []
+
+    def fails(bench: gpu.Bench) -> dict:
+        raise RuntimeError("the device is gone")
+
+    def late(bench: gpu.Bench) -> dict:
+        clock[0] += bench.left() + 100
+        return {"value": 1}
+
+    chosen = sections(fails=fails, late=late, never=late)
+    assert not gpu.run(bench, chosen, 60.0, lambda: kept.append(len(bench.found)))
+    assert kept == [1, 2, 3]
+    where = {"accelerator": "GPU", "cores": 1, "threads": 1, "python": "3", "date": "today",
+             "packages": {}}  # fmt: skip
+    result = {"name": "x", "scale": "tiny", "commit": "c", "machine": where,
+              "sections": bench.found}  # fmt: skip
+    page = gpu.markdown(result, chosen)
+    assert "RuntimeError: the device is gone" in page and "found 1" in page
+    assert "all of it: no time was left" in page
+
+
+def test_a_machine_without_a_gpu_is_told_so(capsys: pytest.CaptureFixture) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(SystemExit):
+        gpu.main(["--device", "cuda"])
+    assert "sees no CUDA device here" in capsys.readouterr().err

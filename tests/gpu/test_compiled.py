@@ -1,0 +1,82 @@
+"""Every tiny recipe trains compiled, without a break in the graph, and to the same weights."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from magneto.training.optimizer import build_optimizer
+from tests.gpu.tiny import TINY, batches, build, distance, gradients, tiny
+
+# Steps, and the parts that a batch is cut in, of which the first is taken. A recipe whose batches
+# differ in shape is compiled again for the second, with shapes left open.
+SCALES = {"cpu": (1, 2), "cuda": (3, 1)}
+
+
+def compilable(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the largest parts that torch compiles whole: torch compiles no recurrent network."""
+    if not any(isinstance(part, nn.RNNBase) for part in model.modules()):
+        yield model
+    elif not isinstance(model, nn.RNNBase):
+        for part in model.children():
+            # A list is not called, its members are.
+            yield from part if isinstance(part, nn.ModuleList) else compilable(part)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_compiled_in_one_graph_it_trains_the_same(name: str, device: torch.device) -> None:
+    train_compiled(name, device, *SCALES[device.type])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY)
+def test_with_open_shapes_too(name: str) -> None:
+    torch.compiler.reset()
+    train_compiled(name, torch.device("cpu"), *SCALES["cuda"])
+
+
+def train_compiled(name: str, device: torch.device, steps: int, parts: int) -> None:
+    recipe, _ = tiny(name)
+    config = replace(recipe.training, optimizer="adamw", eps=1e-2, learning_rate=1e-3)
+    task, plain = build(name, device)
+    compiled = deepcopy(plain)
+    whole = list(compilable(compiled))
+    for part in whole:
+        part.compile(fullgraph=True, backend="inductor" if device.type == "cuda" else "aot_eager")
+    torch._dynamo.utils.counters.clear()  # type: ignore[attr-defined]
+    for model in (plain, compiled):
+        optimizer = build_optimizer(model, config)
+        for batch in batches(name, device, steps, parts):
+            gradients(task, model, batch)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= len(whole) > 0  # type: ignore[attr-defined]
+    weights = [dict(model.named_parameters()) for model in (compiled, plain)]
+    assert distance(*weights) < 1e-4
+
+
+def test_what_is_around_a_recurrent_network_is_compiled() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.lstm = nn.Linear(4, 4), nn.LSTM(4, 4)
+            self.layers = nn.ModuleList([nn.Linear(4, 4)])
+
+    model = Recurrent()
+    assert list(compilable(model)) == [model.before, model.layers[0]]
+    assert list(compilable(model.before)) == [model.before]
+
+
+def test_a_break_in_the_graph_is_an_error() -> None:
+    class Reads(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch._dynamo.graph_break()
+            return x + 1
+
+    model = Reads()
+    model.compile(fullgraph=True, backend="aot_eager")
+    with pytest.raises(Exception, match="graph_break"):
+        model(torch.ones(2))

@@ -1,0 +1,57 @@
+"""No step waits for the device: not in a task's loss, backward, nor in what the loop does."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.gpu.host_reads import no_host_reads
+from tests.gpu.tiny import TINY, trainer
+
+WAITS = {
+    "item": lambda x: x.sum().item(),
+    "tolist": lambda x: x.tolist(),
+    "cpu": lambda x: x.cpu(),
+    "condition": lambda x: 1 if x.sum() > 0 else 2,
+    "mask as index": lambda x: x[x > 0],
+    "nonzero": lambda x: x.nonzero(),
+    "new_tensor": lambda x: x.new_tensor(3.0),
+    "tensor": lambda x: torch.tensor([1.0, 2.0], device=x.device),
+    "unique": lambda x: x.unique(),
+}
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_what_waits_is_found(what: str, device: torch.device) -> None:
+    x = torch.randn(3, 4, device=device)
+    with pytest.raises(RuntimeError), no_host_reads(device):
+        WAITS[what](x)
+
+
+def test_what_does_not_wait_is_let_through(device: torch.device) -> None:
+    x: Tensor = torch.randn(3, 4, device=device, requires_grad=True)
+    with no_host_reads(device):
+        filled = x.new_full((), 3.0) + torch.arange(4, device=device)
+        (x * filled).masked_fill(x > 0, 0.0).sum().backward()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", TINY)
+def test_a_step_waits_for_nothing(
+    name: str, precision: str, device: torch.device, tmp_path: Path
+) -> None:
+    """After two steps, in which the optimizer makes its state."""
+    settings = {"precision": precision, "clip_norm": 1.0, "ema_decay": 0.9, "batch_size": 2}
+    loop = trainer(name, device, tmp_path, gradient_accumulation_steps=2, **settings)
+    try:
+        taken = iter(loop.batches)
+        for _ in range(2):
+            loop.train_step(next(taken)[0])
+        pieces = next(taken)[0]
+        with no_host_reads(device):
+            loop.train_step(pieces)
+    finally:
+        loop.close()
+    assert loop.step == 3
+    assert all(step["count"] > 0 for step in loop.read_pending())

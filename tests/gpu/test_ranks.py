@@ -1,0 +1,50 @@
+"""One rank of DDP and of FSDP, by gloo or by NCCL, trains to the weights of one process."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.gpu.tiny import ROOT, distance, text_files
+
+DEVICES = [
+    pytest.param("cpu", marks=pytest.mark.distributed),
+    pytest.param("cuda", marks=pytest.mark.gpu),
+]
+
+
+def train(out: Path, device: str, source: str, strategy: str) -> dict[str, torch.Tensor]:
+    """Train a small language model by the command; return its last weights."""
+    words = f"""causal-lm/tiny --data {source} --data.tokenizer bytes --data.max_length 32
+        --model.width 32 --model.ffn_width 64 --model.layers 2 --training.steps 4
+        --training.batch_size 4 --training.clip_norm 0.5 --training.ema_decay 0.9
+        --training.device {device} --training.tensorboard false --training.evaluate_limit 1
+        --distributed {strategy} --out {out}""".split()
+    start = ["-m", "magneto", "train", *words]
+    if strategy != "none":
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        ranks = ["-m", "torch.distributed.run", "--nproc-per-node", "1", "--master-port", port]
+        start = [*ranks, *start]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *start], env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    return load_file(out / "final" / "model.safetensors")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_one_rank_equals_one_process(device: str, tmp_path: Path) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device here")
+    source = text_files()["builtin:docstrings"]["source"]
+    alone = train(tmp_path / "none", device, source, "none")
+    for strategy in ("ddp", "fsdp"):
+        assert distance(train(tmp_path / strategy, device, source, strategy), alone) < 1e-5

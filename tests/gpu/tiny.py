@@ -1,0 +1,108 @@
+"""The tiny recipe of every field: two layers, little data, no dropout, any device."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from magneto.data.cache import cache_directory
+from magneto.progress import ProgressBars
+from magneto.recipe import Recipe, load_recipe, recipe_names
+from magneto.training.batch import to_device
+from magneto.training.config import TrainingConfig
+from magneto.training.distributed import World
+from magneto.training.loop import Trainer
+from magneto.training.task import Task
+
+ROOT = Path(__file__).parents[2]
+# A new field's tiny recipe is in every test here from the day it is there.
+TINY = [name for name in recipe_names() if name.endswith("/tiny")]
+
+
+def text_files() -> dict[str, dict[str, Any]]:
+    """Write the lines of this project's documentation as data; return what replaces which source.
+
+    Built-in text takes seconds to make. As classes, lines are numbered off; as a translation, a
+    line is itself backwards.
+    """
+    folder = cache_directory()
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    lines = [line for page in pages for line in page.read_text(encoding="utf-8").split("\n")]
+    texts = [line for line in lines if len(line.split()) > 3]
+    rows = ({"text": text, "label": number % 2} for number, text in enumerate(texts))
+    (folder / "lines.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    for language, step in (("en", 1), ("de", -1)):
+        turned = [" ".join(text.split()[::step]) for text in texts]
+        (folder / f"lines.{language}").write_text("\n".join(turned) + "\n", encoding="utf-8")
+    one = {"source": str(folder / "lines.jsonl")}
+    two = {"source": str(folder / "lines"), "languages": ("en", "de"), "validation_limit": 50}
+    return {"builtin:docstrings": one, "builtin:word-order": one, "builtin:phrases": two}
+
+
+@cache
+def tiny(name: str) -> tuple[Recipe, Task]:
+    """Return a tiny recipe and its task, prepared; skips where the task's packages are not there.
+
+    What cannot be the same on two devices (dropout) is off; layers alike take long to compile; and
+    data that is slow to make is replaced.
+    """
+    recipe = load_recipe(name)
+    given: dict[str, Any] = vars(recipe.model)
+    model: dict[str, Any] = {f: 0.0 for f in given if "drop" in f}
+    model |= {f: min(value, 2) for f, value in given.items() if f.endswith("layers") and value}
+    data = text_files().get(recipe.data.source, {})
+    recipe = replace(
+        recipe, model=replace(recipe.model, **model), data=replace(recipe.data, **data)
+    )
+    task = recipe.build_task()
+    try:
+        task.prepare()
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{name} needs {error.name}")
+    return recipe, task
+
+
+def build(name: str, device: torch.device) -> tuple[Task, nn.Module]:
+    """Return a tiny recipe's task, and its model as it is at first, in training mode."""
+    recipe, task = tiny(name)
+    torch.manual_seed(recipe.seed)
+    return task, task.build_model().to(device).train()
+
+
+def batches(name: str, device: torch.device, count: int, parts: int = 1) -> list[Any]:
+    """Return the first batches of a tiny recipe's training; of each cut in parts, the first."""
+    recipe, task = tiny(name)
+    stream = task.train_stream(recipe.training.batch_size, recipe.seed)
+    return [to_device(stream.next(parts, [0])[0], device) for _ in range(count)]
+
+
+def trainer(name: str, device: torch.device, run: Path, **changes: Any) -> Trainer:
+    """Return the loop of a tiny recipe, ready to take steps."""
+    recipe, task = tiny(name)
+    config: TrainingConfig = replace(recipe.training, device=str(device), **changes)
+    world = World(0, 1, device, "none")
+    return Trainer(task, config, run, recipe.seed, world, ProgressBars(quiet=True))
+
+
+def gradients(task: Task, model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the mean loss of a batch, and its gradients by name, which the model keeps too."""
+    loss = task.loss(model, batch)
+    mean = loss.total / loss.count
+    mean.backward()
+    found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return mean.detach(), found
+
+
+def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Return the norm of the difference of all tensors, as a share of what is expected."""
+    assert found.keys() == expected.keys()
+    pairs = [(found[n].double().cpu(), expected[n].double().cpu()) for n in expected]
+    apart = torch.stack([(a - b).norm() for a, b in pairs]).norm()
+    return (apart / torch.stack([b.norm() for _, b in pairs]).norm()).item()
