@@ -55,7 +55,7 @@ def test_best_of_grid_then_mean_over_seeds(tmp_path: Path) -> None:
     assert score.row == "Sub-LN, from scratch" and score.column == ("cola", "matthews")
     assert score.point["training.learning_rate"] == 3e-4
     assert score.seeds == pytest.approx((24, 25, 26)) and score.mean == pytest.approx(25)
-    assert score.interval == pytest.approx(4.30 / math.sqrt(3))
+    assert score.interval == pytest.approx(4.3026527 / math.sqrt(3))
 
 
 def test_rows_are_placements_and_origins(tmp_path: Path) -> None:

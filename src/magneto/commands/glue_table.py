@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from magneto.analysis.probe.update import half_width
 from magneto.analysis.sweep.sweep import SEED, Cell, Sweep, read_result, read_sweep
 from magneto.config import ConfigError
+from magneto.functional.statistics import half_width
 from magneto.language.classification.baselines import label_baselines
 from magneto.language.classification.data import label_values
 from magneto.language.classification.glue import GLUE

@@ -11,7 +11,6 @@ from magneto.analysis.probe.update import (
     MEASURES,
     Update,
     growth,
-    half_width,
     measure_growth,
     measure_update,
     measured_shape,
@@ -66,11 +65,6 @@ def test_growth_names_what_cannot_be_fitted() -> None:
     for value in (0.0, math.nan, -1.0):
         with pytest.raises(ValueError, match="sub at 4 layers"):
             growth([Update("sub", n, 0, "label", "sgd", v) for n, v in ((2, 1.0), (4, value))])
-
-
-def test_interval_of_a_mean() -> None:
-    assert math.isnan(half_width([1.0]))
-    assert half_width([1.0, 3.0]) == pytest.approx(12.71)  # t of one degree of freedom, s = sqrt 2
 
 
 def test_measured_shape_keeps_proportions() -> None:

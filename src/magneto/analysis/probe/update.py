@@ -12,12 +12,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from statistics import fmean, linear_regression, stdev
+from statistics import fmean, linear_regression
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from magneto.functional.statistics import half_width
 from magneto.nn.config import TransformerConfig
 from magneto.nn.transformer import Decoder, Encoder, LayerStack
 from magneto.theory.depth import Stack
@@ -33,8 +34,6 @@ MEASURES: tuple[tuple[Reading, Optimizer], ...] = (
 STEP = 1e-7
 # Answers that the step on the cross-entropy chooses from.
 LABELS = 64
-# Two-sided 95 % points of Student's t for 1 to 10 degrees of freedom; 1.96 beyond.
-T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 
 @dataclass(frozen=True)
@@ -273,12 +272,3 @@ def _fit(updates: list[Update]) -> Growth:
         first.placement, first.reading, first.optimizer, fmean(slopes), half_width(slopes),
         math.exp(rise), (math.exp(rise - half), math.exp(rise + half)), (depths[0], depths[-1]),
     )  # fmt: skip
-
-
-def half_width(values: Sequence[float]) -> float:
-    """Half-width of the 95 % confidence interval of a mean (Student's t); nan for one value."""
-    if len(values) < 2:
-        return math.nan
-    freedom = len(values) - 1
-    quantile = T_95[freedom - 1] if freedom <= len(T_95) else 1.96
-    return quantile * stdev(values) / math.sqrt(len(values))

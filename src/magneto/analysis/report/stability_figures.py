@@ -11,10 +11,10 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator
 
-from magneto.analysis.probe.update import half_width
 from magneto.analysis.report.figure_style import FAINT, STYLE, Plot, Series
 from magneto.analysis.report.figures import SMALL, Drawing, finish, log_y
 from magneto.analysis.sweep.grid import finite, rate_text
+from magneto.functional.statistics import half_width
 
 CURVE_POINTS, HOVER_POINTS = 160, 20
 # What may be drawn above the loss that most began with, as a share of what is below it.

@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from magneto.analysis.probe.update import half_width
 from magneto.analysis.report.provenance import environments, without_places
 from magneto.analysis.sweep.sweep import (
     PLACEMENT,
@@ -22,6 +21,7 @@ from magneto.analysis.sweep.sweep import (
     cell_directory,
     read_result,
 )
+from magneto.functional.statistics import half_width
 from magneto.theory.placement import find_placement
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from magneto.analysis.probe.update import half_width
+from magneto.functional.statistics import half_width
 
 COLUMNS = (
     *("recipe", "metric", "placement", "learning_rate", "seed", "status", "score", "loss"),
