@@ -52,16 +52,19 @@ def outcome(capsys: pytest.CaptureFixture, *words: str) -> tuple[int, str, str]:
     return code, captured.out, captured.err
 
 
-def test_help_is_quick_and_needs_no_torch() -> None:
+def test_help_loads_nothing_but_the_standard_library() -> None:
+    """What makes it quick: no torch, no numpy, no module of a command, no file of YAML."""
     program = (
-        "import sys, time; start = time.perf_counter(); from magneto.cli import main; "
-        "main(['--help']); assert 'torch' not in sys.modules; "
-        "print(time.perf_counter() - start)"
+        "import sys; before = set(sys.modules); from magneto.cli import main; main(['--help']); "
+        "print(*sorted(set(sys.modules) - before))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert float(done.stdout.splitlines()[-1]) < 0.6
+    loaded = done.stdout.splitlines()[-1].split()
+    assert {name.split(".")[0] for name in loaded} <= {"magneto", *sys.stdlib_module_names}
+    assert "magneto.cli" in loaded
+    assert not [name for name in loaded if name.startswith("magneto.commands")]
     assert all(name in done.stdout for name in COMMANDS)
 
 
@@ -170,11 +173,10 @@ def test_control_c_saves_and_says_how_to_go_on(place: Path, capsys) -> None:
     command += ["--training.steps", "100000", "--training.save_every", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     metrics = place / "stopped" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (metrics.exists() and metrics.read_text()):
+    while process.poll() is None and not (metrics.exists() and metrics.read_text()):
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate()
     assert process.returncode == 130, err
     assert f"magneto train --resume {place / 'stopped'}" in err
     assert len(list((place / "stopped" / "checkpoints").glob("step-*"))) == 1

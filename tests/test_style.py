@@ -1,4 +1,4 @@
-"""Limits on size that no linter holds."""
+"""Limits that no linter holds: on size, and on clocks in tests."""
 
 import ast
 from pathlib import Path
@@ -22,6 +22,29 @@ def test_files_and_functions_are_short(path: Path) -> None:
         and node.end_lineno - node.lineno >= 50 + docstring_lines(node)
     }
     assert not long
+
+
+CLOCKS = {"perf_counter", "monotonic", "process_time"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda p: p.stem)
+def test_no_test_reads_a_clock(path: Path) -> None:
+    """A busy machine must not fail a test: count operations, or let a false clock tick."""
+    assert not clocks_read(path.read_text(encoding="utf-8"))
+
+
+def clocks_read(text: str) -> list[int]:
+    """Return the lines on which a clock is called."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    names = [(call.lineno, getattr(call.func, "attr", None) or getattr(call.func, "id", None))
+             for call in calls]  # fmt: skip
+    return [line for line, name in names if name in CLOCKS]
+
+
+def test_the_check_for_clocks_can_fail() -> None:
+    assert clocks_read("x = 1\nassert time.perf_counter() < 3") == [2]
+    assert clocks_read("from time import monotonic\nmonotonic()") == [2]
+    assert not clocks_read("clock.perf_counter = tick")
 
 
 def docstring_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -1,4 +1,7 @@
-"""Magneto: one Transformer for every modality, that trains where the usual ones diverge.
+"""Magneto: one Transformer for every modality, and a lab for its norm placements.
+
+The lab says which norm placement trains, at which rate, and why: `magneto probe` before training,
+`magneto compare` by training.
 
 The public names are resolved on first use, so that `import magneto` imports nothing else.
 """

@@ -33,7 +33,8 @@ COMMANDS = {
 
 USAGE = """usage: magneto COMMAND ...
 
-One Transformer for every modality, that trains where the usual ones diverge.
+One Transformer for every modality, and the lab that says
+which norm placement trains, at which rate, and why.
 
 commands:
 {commands}

@@ -1,4 +1,4 @@
-"""Progress of long work: bars on a terminal, plain lines elsewhere. All on stderr."""
+"""Progress bars on a terminal, plain lines elsewhere. All on stderr."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVERY = 10.0
 
 
 class Progress(Protocol):
-    """What long work tells of itself."""
+    """What reports progress: how far some work is, and lines of text."""
 
     def update(self, what: str, done: int, total: int | None) -> None:
         """Say that `done` of `total` (None: unknown) of `what` is done."""

@@ -40,7 +40,7 @@ def test_two_placements_side_by_side(book: Path, capsys: pytest.CaptureFixture) 
     assert code == 0
     for line in ("Post-LN: likely to fail", "Sub-LN: sound", "Side by side"):
         assert line in out
-    assert "wash out what tells positions apart" in out
+    assert "rank collapse at initialisation: of what tells positions apart" in out
     assert "Nothing speaks against Sub-LN." in out
     assert "theory, SGD: the update is at most about 64 (paper)" in out
     assert "16 layers beside 4, one step moves a label's logit x" in out

@@ -1,18 +1,18 @@
 """Batches made ahead on a thread."""
 
-import time
+from types import SimpleNamespace
 
 import pytest
 
+from magneto.training import prefetch
 from magneto.training.prefetch import Prefetch
 
 
 class Numbers:
-    def __init__(self, pause: float = 0.0, last: int = 1000) -> None:
-        self.position, self.pause, self.last = 0, pause, last
+    def __init__(self, last: int = 1000) -> None:
+        self.position, self.last = 0, last
 
     def next(self, parts, wanted):
-        time.sleep(self.pause)
         if self.position == self.last:
             raise ValueError("the disk is gone")
         self.position += 1
@@ -37,12 +37,24 @@ def test_each_batch_comes_with_the_state_after_it() -> None:
     assert not batches._thread.is_alive()
 
 
-def test_waiting_is_measured() -> None:
-    batches = Prefetch(Numbers(pause=0.05), 1, [0])
+def test_waiting_is_measured_and_work_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by 3 while a batch is waited for, and by 100 while it is used."""
+    clock = SimpleNamespace(now=0.0)
+    clock.perf_counter = lambda: clock.now
+    monkeypatch.setattr(prefetch, "time", clock)
+    batches = Prefetch(Numbers(), 1, [0])
+    get = batches._queue.get
+
+    def slow_get():
+        clock.now += 3
+        return get()
+
+    monkeypatch.setattr(batches._queue, "get", slow_get)
     taken = iter(batches)
     for _ in range(4):
         next(taken)
-    assert 0.15 < batches.read_waited() < 2
+        clock.now += 100
+    assert batches.read_waited() == 4 * 3
     assert batches.read_waited() == 0
     batches.close()
 

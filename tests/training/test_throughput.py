@@ -1,10 +1,12 @@
-"""Counting operations and time."""
+"""Counting operations and time, by a clock that the test sets."""
 
-import time
+from collections.abc import Iterable
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from magneto.training import throughput
 from magneto.training.throughput import Throughput, count_flops, measured_peak, nominal_peaks
 from tests.training.toy import Toy
 
@@ -19,15 +21,25 @@ def test_flops_of_a_step_by_hand() -> None:
     assert all(parameter.grad is None for parameter in model.parameters()) and model.training
 
 
-def test_rate_leaves_out_pauses() -> None:
+def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: Iterable[float]) -> None:
+    """Let the clock say these seconds, one at each reading."""
+    readings = iter(seconds)
+    clock = SimpleNamespace(perf_counter=lambda: next(readings))
+    monkeypatch.setattr(throughput, "time", clock)
+
+
+def test_rate_leaves_out_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_clock(monkeypatch, [100.0, 104.0, 106.0, 107.0])
     meter = Throughput(flops_per_unit=10.0, peak=1000.0)
-    time.sleep(0.2)
-    meter.pause(0.1)
-    meter.add(50)
+    meter.pause(1.5)
+    meter.add(30)
+    meter.add(20)
     rate, utilisation = meter.read(world_size=2)
-    assert 500 < rate <= 1000
-    assert utilisation == pytest.approx(rate / 2 * 10 / 1000)
-    assert meter.read(2)[0] == 0
+    assert rate == 2 * 50 / 2.5
+    assert utilisation == pytest.approx(50 / 2.5 * 10 / 1000)
+    assert meter.read(2) == (0, 0)
+    meter.add(3)
+    assert meter.read(1)[0] == 3, "the pause counts once"
 
 
 def test_a_measured_peak_is_believable() -> None:
@@ -53,3 +65,8 @@ def test_a_device_has_the_peak_of_its_own_data_sheet(name: str, bf16: float) -> 
 
 def test_an_unknown_device_has_no_nominal_peak() -> None:
     assert nominal_peaks("Somebody's GPU") is None
+
+
+def test_the_measured_peak_is_the_best_of_five_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_clock(monkeypatch, [0, 4, 10, 13, 20, 20.5, 30, 38, 40, 44])
+    assert measured_peak(torch.device("cpu"), torch.float32, 8) == 2 * 8**3 / 0.5

@@ -1,4 +1,4 @@
-"""What `magneto evaluate --tasks` does: questions after solved ones, ours and the harness's."""
+"""`magneto evaluate --tasks`: zero-shot and few-shot questions, our suites and the harness's."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def layer_table(first: Sequence[LayerReading], last: Sequence[LayerReading], ste
     """Build the table of layers: at initialisation, and at the last step where it says so."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     heads = (
-        "layer", f"RMS 1→{step}", f"alike 1→{step}", f"gradient 1→{step}", "update/\nweight",
+        "layer", f"RMS 1→{step}", "token\nsimilarity", f"gradient 1→{step}", "update/\nweight",
         "largest\nlogit", "entropy\n(nats)",
     )  # fmt: skip
     for head in heads:
@@ -70,7 +70,7 @@ def layer_table(first: Sequence[LayerReading], last: Sequence[LayerReading], ste
         table.add_row(
             names[place],
             arrow(a.activation_rms, b.activation_rms),
-            arrow(a.alikeness, b.alikeness),
+            arrow(a.token_similarity, b.token_similarity),
             arrow(a.gradient_norm, b.gradient_norm, 2),
             number(b.update_ratio, 2),
             arrow(a.attention_logit_max, b.attention_logit_max, 2),

@@ -1,4 +1,4 @@
-"""Real data that every machine has: no network, nothing shipped."""
+"""Built-in text: the documentation strings of Python's standard library. Needs no network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where prepared data is kept, and how a piece of it is known again."""
+"""The cache of prepared data: its directory, fingerprints of its sources, atomic writes."""
 
 from __future__ import annotations
 

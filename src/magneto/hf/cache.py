@@ -1,4 +1,4 @@
-"""Caches of transformers as our attention wants them: all that they return is filled."""
+"""transformers' static caches, seen as caches that grow: they return only what is filled."""
 
 from __future__ import annotations
 

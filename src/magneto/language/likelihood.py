@@ -1,4 +1,4 @@
-"""How likely a language model finds texts that share a beginning, which it reads once."""
+"""Log-likelihoods of texts under a language model; a shared beginning is computed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and values of what was read before, so that generation reads each token once.
+"""The key/value cache: keys and values of earlier tokens, so that generation reads each token once.
 
 The classes have the shape that Hugging Face's caches have (`update`, `get_seq_length`, and for
 cross-attention `is_updated`), so either kind can be handed to a `Decoder`.

@@ -1,4 +1,4 @@
-"""What a stack reads: vectors of tokens and of patches, and the class token before them."""
+"""Embeddings of tokens and of image patches, and the class token before them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the caller's boolean mask to what attention needs, once per forward pass.
+"""Attention masks for padding, causal order and packed documents, built once per forward pass.
 
 True means *may attend*, everywhere.
 """

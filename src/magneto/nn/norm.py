@@ -1,4 +1,4 @@
-"""Norms. They compute in the residual stream's precision and give back what they were given."""
+"""LayerNorm and RMSNorm; both keep the dtype of their input, under mixed precision too."""
 
 from __future__ import annotations
 

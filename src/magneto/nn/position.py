@@ -1,9 +1,9 @@
-"""How a stack knows order. Each kind has two halves.
+"""Position encodings: learned, sinusoidal, rotary (RoPE), and T5's relative bias.
 
-The stack's half runs once per forward pass: it may add something to the embeddings, and it returns
-what the layers share. The layer's half sits between the projections and the attention: from
-queries, keys and the shared tensor it returns queries, keys and a bias on the attention logits.
-Absolute kinds use only the first half, relative ones the second.
+Each kind has two halves. The stack's half runs once per forward pass: it may add something to the
+embeddings, and it returns what the layers share. The layer's half sits between the projections and
+the attention: from queries, keys and the shared tensor it returns queries, keys and a bias on the
+attention logits. Absolute kinds use only the first half, relative ones the second.
 """
 
 from __future__ import annotations

@@ -12,12 +12,13 @@ Schedule = Literal["constant", "linear", "polynomial", "cosine", "inverse_sqrt"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Everything the loop can be told.
+    """The settings of the training loop.
 
     Attributes:
         steps: Optimizer steps.
         batch_size: Examples per optimizer step, over all ranks and micro-batches.
-        gradient_accumulation_steps: Pieces in which each rank runs its share, to save memory.
+        gradient_accumulation_steps: Micro-batches that each rank's part of a batch is cut into, to
+            save memory.
         learning_rate: Peak; None until a recipe's table of rates fills it in.
         schedule: Shape of the learning rate after warm-up.
         warmup_steps: Steps of linear warm-up.

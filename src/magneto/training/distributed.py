@@ -1,4 +1,4 @@
-"""One process or many: the world a process belongs to, how the model is distributed over it.
+"""Distributed training: process group, rank and world size; DDP and FSDP.
 
 Started by torchrun, processes find each other through its environment variables: NCCL on GPUs, gloo
 on CPUs. "ddp" keeps a copy of the model on each rank, "fsdp" (FSDP2) a shard of every parameter.

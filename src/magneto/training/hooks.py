@@ -1,4 +1,4 @@
-"""What happens once every so many steps: log, evaluate, save."""
+"""Hooks of the training loop: what happens every so many steps (log, evaluate, save)."""
 
 from __future__ import annotations
 

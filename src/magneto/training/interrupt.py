@@ -23,7 +23,7 @@ class Interrupt:
         self.say("stopping after this step, with a checkpoint; once more to stop at once")
 
     def __enter__(self) -> Interrupt:
-        """Listen; outside the main thread signals are somebody else's."""
+        """Listen; only the main thread may handle signals, in others this does nothing."""
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._kept[number] = signal.signal(number, self._handle)

@@ -1,4 +1,4 @@
-"""How long a run is, where it is told in epochs and shares and not in steps."""
+"""How long a run is: epochs and warmup_ratio as numbers of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop. It knows `magneto.training.task` and nothing of what is trained.
+"""The training loop. It knows `magneto.training.task` and nothing of what is trained.
 
 Every step takes the gradient of a summed loss over micro-batches and ranks and divides it by one
 count, so that cutting a batch differently changes nothing. Randomness is a function of (seed, step,

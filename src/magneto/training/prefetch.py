@@ -1,4 +1,4 @@
-"""Make the next batches while the current one is computed."""
+"""Prefetching: a thread makes the next batches while the current one is computed."""
 
 from __future__ import annotations
 

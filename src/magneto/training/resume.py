@@ -1,4 +1,4 @@
-"""How a run begins: from nothing, or from the newest whole checkpoint."""
+"""How a run begins: from nothing, or resumed from the newest complete checkpoint."""
 
 from __future__ import annotations
 

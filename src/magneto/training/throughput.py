@@ -1,4 +1,4 @@
-"""How fast, and how much of what the machine could do."""
+"""Throughput in units per second, and model-FLOPs utilisation (MFU)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which directions are trained, and which pairs of sentences are fit for it."""
+"""Which directions are trained, and the filters of pairs of sentences: length ratio, duplicates."""
 
 from __future__ import annotations
 

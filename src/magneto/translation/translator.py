@@ -1,4 +1,4 @@
-"""Texts into texts: what stands between a translation model and whoever uses it."""
+"""Translate texts with a translation model: tokenise, batch by length, search, decode."""
 
 from __future__ import annotations
 

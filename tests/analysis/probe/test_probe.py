@@ -50,7 +50,7 @@ def test_readings_by_hand() -> None:
         assert reading.gradient_norm == pytest.approx(norm, rel=1e-5)
         assert reading.update_ratio == pytest.approx(0.1 * norm / size, rel=1e-4)
         same = y.mean(1).square().mean() / y.square().mean()
-        assert reading.alikeness == pytest.approx(same.item(), abs=1e-5)
+        assert reading.token_similarity == pytest.approx(same.item(), abs=1e-5)
         assert reading.activation_max is not None
         assert reading.activation_max >= y.abs().max().item() - 1e-6  # or a linear layer's inside
 
@@ -80,7 +80,7 @@ def test_attention_by_hand() -> None:
     assert reading.attention_logit_max == pytest.approx(closed.max().item())
     assert reading.attention_entropy == pytest.approx(entropy.mean().item(), rel=1e-5)
     share = entropy / torch.tensor([2.0, 3.0, 4.0]).log()
-    assert reading.attention_spread == pytest.approx(share.mean().item(), rel=1e-5)
+    assert reading.entropy_share == pytest.approx(share.mean().item(), rel=1e-5)
 
 
 def test_padding_and_rows_that_see_nothing_do_not_count() -> None:

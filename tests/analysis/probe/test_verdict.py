@@ -14,7 +14,7 @@ def layer(number: int, **values: float) -> LayerReading:
     sound = {
         "activation_rms": 1.0, "distinct_rms": 0.8, "activation_max": 5.0, "gradient_norm": 1.0,
         "update_ratio": 1e-3, "attention_logit_max": 3.0, "attention_entropy": 2.0,
-        "attention_spread": 0.9,
+        "entropy_share": 0.9,
     }  # fmt: skip
     return LayerReading(f"decoder.layers.{number}", **{**sound, **values})
 
@@ -56,7 +56,7 @@ def test_what_tells_positions_apart(distinct: float, level: str) -> None:
 
 
 def test_a_residual_stream_that_grows_is_no_loss() -> None:
-    """Much alike, yet nothing lost: the common part has grown beside the distinct one."""
+    """Token similarity is high, yet nothing is lost: the common part has grown."""
     made = run(layer(1, activation_rms=10.0, distinct_rms=2.0))
     assert finding(made, "kept")[0] == "sound"
 
@@ -77,7 +77,7 @@ def test_the_first_real_step() -> None:
 def test_gradients_and_attention() -> None:
     assert finding(run(layer(1, gradient_norm=200.0)), "imbalance")[:2] == ("at risk", 200.0)
     assert finding(run(layer(1, gradient_norm=0.0)), "imbalance")[1] == math.inf
-    found = finding(run(layer(1, attention_spread=0.01, attention_logit_max=90.0)), "attention")
+    found = finding(run(layer(1, entropy_share=0.01, attention_logit_max=90.0)), "attention")
     assert found[0] == "at risk" and "decoder.layers.1" in found[2] and "90" in found[2]
 
 

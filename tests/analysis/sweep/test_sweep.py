@@ -150,7 +150,7 @@ def test_two_machines_share_a_folder(tmp_path: Path) -> None:
     open_sweep(tmp_path, sweep())
     words = [sys.executable, "-m", "magneto.analysis.sweep.workers", str(tmp_path)]
     workers = [subprocess.Popen(words) for _ in range(2)]
-    assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
+    assert [worker.wait(timeout=600) for worker in workers] == [0, 0]
     for cell in sweep().cells():
         run = tmp_path / "cells" / cell.name
         assert is_done(tmp_path, cell)

@@ -1,4 +1,4 @@
-"""Look inside a model while it runs, without touching it: hooks on layers and attention.
+"""Hooks on layers and attention that measure a running model without changing it.
 
 What is watched, per layer: the RMS and the largest magnitude of the activations, the gradient norm
 of the weights, the ratio of the last update to the weights, and of attention the largest logit and
@@ -37,7 +37,7 @@ class LayerReading:
         update_ratio: Norm of the last update over the norm of the parameters before it.
         attention_logit_max: Largest attention logit that a mask lets through.
         attention_entropy: Mean entropy of attention, in nats, over rows that see more than one key.
-        attention_spread: That entropy over its largest possible value, in the mean: 1 where
+        entropy_share: That entropy over its largest possible value, in the mean: 1 where
             attention is uniform, 0 where it looks at one key.
         distinct_rms: RMS of the output less its mean over the positions of the same sample: what
             tells positions apart. Padding counts as positions.
@@ -50,12 +50,12 @@ class LayerReading:
     update_ratio: float | None = None
     attention_logit_max: float | None = None
     attention_entropy: float | None = None
-    attention_spread: float | None = None
+    entropy_share: float | None = None
     distinct_rms: float | None = None
 
     @property
-    def alikeness(self) -> float | None:
-        """Share of the output's square that is the same at every position of a sample."""
+    def token_similarity(self) -> float | None:
+        """Share of the output's square that is the same at every position; 1 is rank collapse."""
         if self.activation_rms is None or self.distinct_rms is None or not self.activation_rms:
             return None
         return 1 - (self.distinct_rms / self.activation_rms) ** 2
@@ -214,8 +214,8 @@ def _record_attention(held: _Held, rows: int) -> ForwardHook:
         entropy = torch.special.entr(probabilities).sum(-1)
         count = some.sum().clamp(min=1)
         held.keep("attention_entropy", module, torch.where(some, entropy, 0).sum() / count)
-        spread = entropy / seen.clamp(min=2).log()
-        held.keep("attention_spread", module, torch.where(some, spread, 0).sum() / count)
+        share = entropy / seen.clamp(min=2).log()
+        held.keep("entropy_share", module, torch.where(some, share, 0).sum() / count)
 
     return hook
 

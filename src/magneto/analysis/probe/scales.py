@@ -1,4 +1,4 @@
-"""Scales measured from a real model, so that the theory is asked about the weights there are."""
+"""Scales v and w measured from a model's own weights, for the bounds of the theory."""
 
 from __future__ import annotations
 

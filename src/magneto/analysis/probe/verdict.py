@@ -26,7 +26,7 @@ MOVED_AT_RISK = 0.75
 # The largest gradient norm of a layer over the smallest.
 IMBALANCE_AT_RISK = 100.0
 # Attention entropy over the largest possible, in the mean over a layer.
-SPREAD_AT_RISK = 0.05
+ENTROPY_AT_RISK = 0.05
 # The loss over the first loss; the loop counts the same towards divergence.
 LOSS_ROSE = 1.5
 # The change of the output whose learning rate is named, so that models can be compared.
@@ -90,6 +90,7 @@ def stacks(layers: Sequence[LayerReading]) -> list[list[LayerReading]]:
 def kept_share(layers: Sequence[LayerReading]) -> float:
     """Return what is left at the top of a stack of what tells positions apart at its bottom.
 
+    Near 0 the stack has collapsed in rank: its outputs are the same at every position.
     It is a ratio of mean squares, that of the worst stack; nan where something is not finite.
     """
     shares = []
@@ -102,8 +103,8 @@ def kept_share(layers: Sequence[LayerReading]) -> float:
 def _kept(run: ShortRun) -> Finding:
     value = kept_share(run.first.layers)
     worst = min(stacks(run.first.layers), key=kept_share)
-    alike = worst[-1].alikeness
-    if not math.isfinite(value) or alike is None:
+    similarity = worst[-1].token_similarity
+    if not math.isfinite(value) or similarity is None:
         text = "what tells positions apart could not be measured"
         return Finding("kept", "likely to fail", None, text)
     factor = value ** (1 / max(len(worst) - 1, 1))
@@ -111,16 +112,16 @@ def _kept(run: ShortRun) -> Finding:
     if value < KEPT_AT_RISK:
         level = "likely to fail" if value < KEPT_TOO_LITTLE else "at risk"
         text = (
-            f"at initialisation the layers wash out what tells positions apart: of the first "
-            f"layer's, {percent(value)} is left at the top of {len(worst)} layers (x{factor:.2f} a "
-            f"layer), where the outputs of different positions are {percent(alike)} alike. A loss "
-            f"on each position has next to nothing to learn from"
+            f"rank collapse at initialisation: of what tells positions apart in the first layer's "
+            f"output, {percent(value)} is left at the top of {len(worst)} layers (x{factor:.2f} a "
+            f"layer), where token similarity is {percent(similarity)}. A loss on each position has "
+            f"next to nothing to learn from"
         )
     else:
         text = (
-            f"the layers keep what tells positions apart: x{value:.3g} of the first layer's at the "
-            f"top of {len(worst)} layers (outputs of different positions are {percent(alike)} "
-            f"alike)"
+            f"no rank collapse: the layers keep what tells positions apart, x{value:.3g} of the "
+            f"first layer's at the top of {len(worst)} layers (token similarity "
+            f"{percent(similarity)})"
         )
     return Finding("kept", level, value, text)
 
@@ -160,20 +161,20 @@ def _imbalance(run: ShortRun) -> Finding:
 
 def _attention(run: ShortRun) -> Finding:
     seen = [
-        (layer.attention_spread, layer.attention_logit_max or 0.0, layer.name, step.step)
+        (layer.entropy_share, layer.attention_logit_max or 0.0, layer.name, step.step)
         for step in run.steps
         for layer in step.layers
-        if layer.attention_spread is not None and math.isfinite(layer.attention_spread)
+        if layer.entropy_share is not None and math.isfinite(layer.entropy_share)
     ]
     if not seen:
         return Finding("attention", "sound", None, "no attention was measured")
-    spread, logit, name, step = min(seen)
-    level: Level = "at risk" if spread < SPREAD_AT_RISK else "sound"
+    share, logit, name, step = min(seen)
+    level: Level = "at risk" if share < ENTROPY_AT_RISK else "sound"
     text = (
-        f"the sharpest attention, of {name} at step {step}, has {percent(spread)} of the largest "
+        f"the sharpest attention, of {name} at step {step}, has {percent(share)} of the largest "
         f"possible entropy (largest logit {logit:.3g})"
     )
-    return Finding("attention", level, spread, text)
+    return Finding("attention", level, share, text)
 
 
 def _range(run: ShortRun) -> Finding:

@@ -1,4 +1,4 @@
-"""Where a comparison comes from: what is needed to repeat it, without the places of a machine."""
+"""What is needed to repeat a comparison: command, versions, commits; no paths of this machine."""
 
 from __future__ import annotations
 

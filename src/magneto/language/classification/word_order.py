@@ -1,4 +1,4 @@
-"""A built-in set of labelled sentences: is this how the words stood?
+"""A built-in set of labelled sentences: are the words in their original order?
 
 Real sentences of the Python library's documentation; in half of them the words are shuffled. Which
 half, and how, is a function of the sentence. Words alone can't tell: a bag of them is the same

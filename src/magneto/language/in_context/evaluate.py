@@ -1,4 +1,4 @@
-"""In-context evaluation of a language model: questions after solved ones (section 4.1).
+"""In-context evaluation of a language model: zero-shot and few-shot (paper, section 4.1).
 
 Each question is preceded by demonstrations, all joined by the tokenizer's end of document, `</s>`,
 which also begins the text. The option with the highest log-likelihood is the answer.
