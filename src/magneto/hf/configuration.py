@@ -28,7 +28,8 @@ class MagnetoConfig(PretrainedConfig):
 
     model_type = "magneto"
     shape = LanguageModelConfig
-    keys_to_ignore_at_inference = ("past_key_values",)
+    # A list, since Trainer adds one to it.
+    keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]  # noqa: RUF012
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         self.core = core or asdict(self.shape(**self.default_shape()))

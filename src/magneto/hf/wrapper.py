@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import GenerationMixin, PreTrainedModel
@@ -197,9 +196,3 @@ def refuse(others: Mapping[str, Any], *names: str) -> None:
 def as_mask(attention_mask: Tensor | None) -> Tensor | None:
     """Return transformers' mask of ones and zeros as a boolean one."""
     return None if attention_mask is None else attention_mask.bool()
-
-
-def divided(total: Tensor, count: Tensor, wanted: Tensor | int | None) -> Tensor:
-    """Return a mean loss: a sum over what it counts, or over the number that Trainer gives."""
-    number = torch.as_tensor(count if wanted is None else wanted, device=total.device)
-    return total / number.clamp(min=1)
