@@ -57,6 +57,7 @@ def test_masked_language_model(place: Path, capsys) -> None:
     words = transformers.AutoTokenizer.from_pretrained(out)
     task: Any = opened.task
     ours = task.text.tokenizer
+    assert words.model_max_length == 24
     ids = words("the cat sat", return_tensors="pt")["input_ids"]
     assert ids.tolist() == [[ours.begin, *ours.encode(["the cat sat"])[0]]]
     loaded = transformers.AutoModelForMaskedLM.from_pretrained(out).eval()
@@ -137,6 +138,27 @@ def test_translation(place: Path, capsys) -> None:
     assert written[0, 0] == task.vocabulary.end and written.shape[1] <= 7
 
 
+def test_image_classifier(place: Path, capsys) -> None:
+    pytest.importorskip("sklearn")
+    image = pytest.importorskip("PIL.Image")
+    small = ["--model.layers", "1"]
+    opened, out = exported(
+        place, "images", "image-classification/tiny", Path("builtin:digits"), *small
+    )
+    said = capsys.readouterr().out
+    assert "AutoModelForImageClassification.from_pretrained" in said and "tokenizer" not in said
+    hf.register()
+    task: Any = opened.task
+    pixels = task.splits[1].images[0, 0]
+    picture = image.fromarray(((pixels + 1) * 127.5).round().byte().numpy())
+    pipe = transformers.pipeline("image-classification", model=str(out), top_k=10)
+    found = {guess["label"]: guess["score"] for guess in pipe(picture)}
+    expected = opened.model(pixels[None, None]).softmax(-1)[0]
+    for number in range(10):
+        # A picture has 256 shades, a digit 17 in between.
+        assert found[f"LABEL_{number}"] == pytest.approx(expected[number].item(), abs=0.01)
+
+
 def test_a_tokenizer_that_transformers_lacks_is_said_so(place: Path, capsys) -> None:
     text = place / "bytes.jsonl"
     text.write_text("".join(json.dumps({"text": sentence(n, 12)}) + "\n" for n in range(60)))
@@ -150,6 +172,6 @@ def test_other_models_are_refused(tmp_path: Path) -> None:
     opened: Any = SimpleNamespace(
         model=torch.nn.Linear(1, 1), task=None, recipe=SimpleNamespace(task="sorting", data=None)
     )
-    with pytest.raises(ConfigError, match="task is sorting: only models of text are exported"):
+    with pytest.raises(ConfigError, match="task is sorting: only models of text and"):
         write(opened, tmp_path / "out")
     assert not (tmp_path / "out").exists()

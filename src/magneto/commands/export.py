@@ -14,14 +14,15 @@ from magneto.language.masked_language import MaskedLanguageModel
 from magneto.language.model import LanguageModel
 from magneto.runs import OpenRun, load_run
 from magneto.translation.model import TranslationModel
+from magneto.vision.classifier import ImageClassifier
 
 
 def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "export",
-        "Write a run's model of text for transformers: after `magneto.hf.register()`, "
-        "from_pretrained(DIR) of the Auto class that is named, and pipeline, load it.",
+        "Write a run's model for transformers: from_pretrained(DIR, trust_remote_code=True) of the "
+        "Auto class that is named, and pipeline, load it where this package is installed.",
         "magneto export runs/first first-hf",
     )
     made.add_argument("run", type=Path, help="directory of a run")
@@ -44,8 +45,9 @@ def main(words: Sequence[str]) -> int:
     if given.json:
         print_json({"directory": str(directory), "weights": str(opened.weights), "auto": name})
     else:
-        print(f"{directory}: load it with magneto.hf.register() and {name}")
-        if not (directory / "tokenizer_config.json").is_file():
+        print(f"{directory}: load it with {name}.from_pretrained(DIR, trust_remote_code=True)")
+        reads_text = not isinstance(opened.model, ImageClassifier)
+        if reads_text and not (directory / "tokenizer_config.json").is_file():
             print(
                 "transformers has no tokenizer of this kind: "
                 f'use magneto.data.tokenizer.load_tokenizer("{directory}")'
@@ -60,7 +62,7 @@ def write(opened: OpenRun, directory: Path) -> str:
         ConfigError: If transformers has no place for what the run trains.
     """
     task: Any = opened.task
-    model, length = opened.model, getattr(opened.recipe.data, "length", 0)
+    model, length = opened.model, getattr(opened.recipe.data, "max_length", 0)
     if isinstance(model, LanguageModel):
         return hf.export(model, task.tokenizer, directory, length)
     if isinstance(model, MaskedLanguageModel):
@@ -69,7 +71,10 @@ def write(opened: OpenRun, directory: Path) -> str:
         return hf.export(model, task.tokenizer, directory, length, classifier_input(task))
     if isinstance(model, TranslationModel):
         return hf.export(model, task.vocabulary, directory, task.data_config.max_length)
-    raise ConfigError([f"the run's task is {opened.recipe.task}: only models of text are exported"])
+    if isinstance(model, ImageClassifier):
+        return hf.export_images(model, directory)
+    known = "only models of text and of images are exported"
+    raise ConfigError([f"the run's task is {opened.recipe.task}: {known}"])
 
 
 def classifier_input(task: Any) -> hf.EncoderInput:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
 
+from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
 from magneto.language.classification.config import TextClassifierConfig
 from magneto.language.config import (
     LanguageModelConfig,
@@ -18,7 +20,7 @@ from magneto.translation.config import TranslationConfig
 from magneto.vision.config import ImageClassifierConfig
 
 
-class MagnetoConfig(PretrainedConfig):
+class MagnetoConfig(WithoutCopies, PretrainedConfig):
     """Holds a core's configuration in `core`, as plain values under their own names.
 
     They have a place of their own because transformers gives some of the names (`max_length`)
@@ -28,6 +30,9 @@ class MagnetoConfig(PretrainedConfig):
 
     model_type = "magneto"
     shape = LanguageModelConfig
+    classes: ClassVar = auto_map(
+        AutoConfig="MagnetoConfig", AutoModelForCausalLM="MagnetoForCausalLM"
+    )
     # A list, since Trainer adds one to it.
     keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]  # noqa: RUF012
 
@@ -62,6 +67,14 @@ class MagnetoConfig(PretrainedConfig):
         ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
         return cls(core, **(ends | values))
 
+    def save_pretrained(
+        self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: Any
+    ) -> None:
+        """Write config.json, and the module that its `auto_map` names."""
+        self.auto_map = dict(self.classes)
+        write_module(save_directory)
+        super().save_pretrained(save_directory, push_to_hub, **kwargs)
+
     def core_config(self) -> Any:
         """Return our own configuration."""
         size = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
@@ -73,6 +86,12 @@ class MagnetoEncoderConfig(MagnetoConfig):
 
     model_type = "magneto-encoder"
     shape = MaskedLanguageModelConfig
+    classes = auto_map(
+        AutoConfig="MagnetoEncoderConfig",
+        AutoModel="MagnetoEncoderModel",
+        AutoModelForMaskedLM="MagnetoForMaskedLM",
+        AutoModelForSequenceClassification="MagnetoForSequenceClassification",
+    )
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         self.classifier_dropout = values.pop("classifier_dropout", 0.1)
@@ -103,6 +122,9 @@ class MagnetoSeq2SeqConfig(MagnetoConfig):
 
     model_type = "magneto-seq2seq"
     shape = TranslationConfig
+    classes = auto_map(
+        AutoConfig="MagnetoSeq2SeqConfig", AutoModelForSeq2SeqLM="MagnetoForSeq2SeqLM"
+    )
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         values.setdefault("is_encoder_decoder", True)
@@ -121,6 +143,10 @@ class MagnetoImageConfig(MagnetoConfig):
 
     model_type = "magneto-image"
     shape = ImageClassifierConfig
+    classes = auto_map(
+        AutoConfig="MagnetoImageConfig",
+        AutoModelForImageClassification="MagnetoForImageClassification",
+    )
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         if core and "id2label" not in values:

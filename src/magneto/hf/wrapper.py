@@ -16,11 +16,12 @@ from torch.utils.checkpoint import checkpoint
 from transformers import GenerationMixin, PreTrainedModel
 
 from magneto.hf.attention import use_attention
+from magneto.hf.auto_map import WithoutCopies
 from magneto.hf.configuration import MagnetoConfig
 from magneto.nn.transformer import LayerStack
 
 
-class MagnetoPreTrainedModel(PreTrainedModel):
+class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     """A core of ours in `self.core`, maybe with a head beside it."""
 
     config_class = MagnetoConfig
