@@ -24,7 +24,7 @@ TOKENIZERS = (
 )  # fmt: skip
 ENDS = (
     "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
-    "forced_bos_token_id", "forced_eos_token_id", "id2label", "label2id",
+    "forced_bos_token_id", "forced_eos_token_id", "id2label", "label2id", "problem_type",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from the installed package.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 MODULE = "magneto_classes"
@@ -40,7 +41,7 @@ def auto_map(**classes: str) -> dict[str, str]:
     return {auto: f"{MODULE}.{name}" for auto, name in classes.items()}
 
 
-def write_module(directory: str | Path) -> None:
+def write_module(directory: str | os.PathLike[str]) -> None:
     """Write the module that an `auto_map` names."""
     Path(directory).mkdir(parents=True, exist_ok=True)
     Path(directory, f"{MODULE}.py").write_text(MODULE_SOURCE, encoding="utf-8")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers.image_processing_utils import BaseImageProcessor, BatchFeature
+from transformers.image_processing_base import BatchFeature
+from transformers.image_processing_utils import BaseImageProcessor
 
 from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
 
@@ -37,7 +38,7 @@ class MagnetoImageProcessor(WithoutCopies, BaseImageProcessor):
         super().__init__(**others)
         self.image_size, self.channels = image_size, channels
 
-    def preprocess(self, images: Any, return_tensors: str | None = None, **_: Any) -> BatchFeature:
+    def preprocess(self, images: Any, return_tensors: str | None = None, **_: Any) -> BatchFeature:  # type: ignore[override]
         """Return `pixel_values`, (batch, channels, image_size, image_size).
 
         Args:
@@ -68,7 +69,7 @@ class MagnetoImageProcessor(WithoutCopies, BaseImageProcessor):
         return values[None] if self.channels == 1 else values.transpose(2, 0, 1)
 
     def save_pretrained(
-        self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: Any
+        self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
     ) -> list[str]:
         """Write preprocessor_config.json, and the module that its `auto_map` names."""
         write_module(save_directory)

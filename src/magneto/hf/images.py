@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.modeling_outputs import ImageClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from magneto.hf.configuration import MagnetoImageConfig
 from magneto.hf.losses import classification_loss
 from magneto.hf.wrapper import MagnetoPreTrainedModel, hidden_states, refuse
-from magneto.vision.classifier import ImageClassifier
+from magneto.vision.classifier import ImageClassifier, new_head
 
 
 class MagnetoForImageClassification(MagnetoPreTrainedModel):
@@ -24,6 +24,14 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
         super().__init__(config)
         self.core = core or ImageClassifier(config.core_config())
         self.ready()
+
+    def head_module(self) -> nn.Module:
+        """Return the head."""
+        return self.core.head
+
+    def draw_head(self) -> nn.Module:
+        """Return a new head."""
+        return new_head(self.config.core_config())
 
     @can_return_tuple
     def forward(

@@ -9,6 +9,14 @@ from magneto.nn.transformer import Encoder
 from magneto.vision.config import ImageClassifierConfig
 
 
+def new_head(config: ImageClassifierConfig) -> nn.Linear:
+    """Draw a head small: the first loss is ln classes."""
+    head = nn.Linear(config.width, config.classes)
+    nn.init.normal_(head.weight, std=0.001)
+    nn.init.zeros_(head.bias)
+    return head
+
+
 class ImageClassifier(nn.Module):
     """Patches, encoder, pooling, a head drawn small: the first loss is ln classes."""
 
@@ -24,9 +32,7 @@ class ImageClassifier(nn.Module):
         if config.pooling == "mean_then_norm":
             self.pooled_norm, self.encoder.final_norm = self.encoder.final_norm, nn.Identity()
         self.pooled = slice(0, 1) if config.pooling == "first" else slice(int(learned), None)
-        self.head = nn.Linear(config.width, config.classes)
-        nn.init.normal_(self.head.weight, std=0.001)
-        nn.init.zeros_(self.head.bias)
+        self.head = new_head(config)
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) to logits (batch, classes)."""
