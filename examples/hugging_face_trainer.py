@@ -1,4 +1,4 @@
-"""Train with Hugging Face's Trainer, then let the model write with `generate`.
+"""Train and evaluate with Hugging Face's Trainer, then let the model write with `generate`.
 
 `MagnetoForCausalLM` is a `PreTrainedModel`, so whatever takes one takes it: Trainer, pipeline,
 `from_pretrained`, PEFT. Text is bytes here; any tokenizer of transformers will do.
@@ -19,8 +19,8 @@ from magneto.language.config import LanguageModelConfig
 class Windows(Dataset):
     """Rows of bytes, as Trainer wants them."""
 
-    def __init__(self, length: int) -> None:
-        text = bytearray("\n\n".join(docstrings()[:50]), "utf-8")
+    def __init__(self, texts: list[str], length: int) -> None:
+        text = bytearray("\n\n".join(texts), "utf-8")
         data = torch.frombuffer(text, dtype=torch.uint8).long()
         self.rows = data[: len(data) // length * length].view(-1, length)
 
@@ -32,8 +32,9 @@ class Windows(Dataset):
 
 
 def main(folder: Path, steps: int = 100) -> tuple[float, str]:
-    """Train in a folder; return the mean loss in nats per byte, and a sample of the saved model."""
+    """Train in a folder; return the held-out loss in nats per byte, and a sample of the model."""
     torch.manual_seed(1)
+    texts = docstrings()[:52]
     shape = LanguageModelConfig(
         vocab_size=256, width=64, layers=6, heads=4, ffn_width=256, positions="rotary"
     )
@@ -41,23 +42,35 @@ def main(folder: Path, steps: int = 100) -> tuple[float, str]:
     arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=steps,
-        per_device_train_batch_size=16,
+        per_device_train_batch_size=8,
+        per_device_eval_batch_size=32,
+        gradient_accumulation_steps=2,
         learning_rate=3e-3,
+        eval_strategy="steps",
+        eval_steps=steps // 2,
+        save_steps=steps // 2,
+        load_best_model_at_end=True,
         report_to=[],
         use_cpu=not torch.cuda.is_available(),
         disable_tqdm=True,
     )
-    trainer = Trainer(model=model, args=arguments, train_dataset=Windows(64))
-    loss = trainer.train().training_loss
+    trainer = Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=Windows(texts[:50], 64),
+        eval_dataset=Windows(texts[50:], 64),
+    )
+    trainer.train()
+    held_out_loss = trainer.evaluate()["eval_loss"]
     trainer.save_model(str(folder / "model"))
 
     again = MagnetoForCausalLM.from_pretrained(folder / "model")
     prompt = torch.tensor([list(b"Return the ")])
     written = again.generate(prompt, max_new_tokens=40, do_sample=False)
-    return loss, bytes(written[0].tolist()).decode("utf-8", errors="replace")
+    return held_out_loss, bytes(written[0].tolist()).decode("utf-8", errors="replace")
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
-        mean_loss, sample = main(Path(name))
-    print(f"mean loss {mean_loss:.2f} nats per byte; it writes: {sample!r}")
+        loss, sample = main(Path(name))
+    print(f"held-out loss {loss:.2f} nats per byte; it writes: {sample!r}")

@@ -24,7 +24,7 @@ TOKENIZERS = (
 )  # fmt: skip
 ENDS = (
     "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
-    "forced_bos_token_id", "forced_eos_token_id", "id2label", "label2id",
+    "forced_bos_token_id", "forced_eos_token_id", "id2label", "label2id", "problem_type",
 )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, A
         return f"{type(theirs).__name__}.from_pretrained"
     wrapped = wrap(model, **values)
     wrapped.save_pretrained(directory)
-    return f"magneto.hf.register(), then {AUTO[type(wrapped).__name__]}.from_pretrained"
+    return f"{AUTO[type(wrapped).__name__]}.from_pretrained(DIR, trust_remote_code=True)"
 
 
 def copy_tokenizer(source: Path, directory: Path) -> None:

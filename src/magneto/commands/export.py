@@ -13,8 +13,8 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "export",
-        "Write a run's model of text for transformers: after `magneto.hf.register()`, "
-        "from_pretrained(DIR) of the Auto class that is named, and pipeline, load it.",
+        "Write a run's model for transformers: from_pretrained(DIR, trust_remote_code=True) of the "
+        "Auto class that is named, and pipeline, load it where this package is installed.",
         "magneto export runs/first first-hf",
     )
     made.add_argument("run", type=Path, help="directory of a run")
@@ -36,8 +36,7 @@ def main(words: Sequence[str]) -> int:
     if given.json:
         print_json({"directory": str(directory), "weights": str(opened.weights), "auto": name})
         return 0
-    first = "magneto.hf.register() and " if name.startswith("Auto") else ""
-    print(f"{directory}: load it with {first}{name}")
+    print(f"{directory}: load it with {name}.from_pretrained(DIR, trust_remote_code=True)")
     if any(directory.glob("tokenizer.*")) and not (directory / "tokenizer_config.json").is_file():
         print(
             "transformers has no tokenizer of this kind: "

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from magneto.hf.formats.conversion import load, to_transformers
     from magneto.hf.formats.torch_encoder import from_torch
     from magneto.hf.generation import Sampling, generate
+    from magneto.hf.image_processor import MagnetoImageProcessor
     from magneto.hf.images import MagnetoForImageClassification
     from magneto.hf.modeling import MagnetoForCausalLM
     from magneto.hf.registration import register
-    from magneto.hf.saving import export
+    from magneto.hf.saving import export, export_images
     from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
     from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
     from magneto.hf.tokenizer import MASKED, EncoderInput
@@ -45,11 +46,13 @@ __all__ = [
     "MagnetoForSeq2SeqLM",
     "MagnetoForSequenceClassification",
     "MagnetoImageConfig",
+    "MagnetoImageProcessor",
     "MagnetoSentencePieceTokenizer",
     "MagnetoSeq2SeqConfig",
     "Sampling",
     "Translator",
     "export",
+    "export_images",
     "from_torch",
     "generate",
     "load",
@@ -70,11 +73,13 @@ _HOME = {
     "MagnetoForSeq2SeqLM": "seq2seq",
     "MagnetoForSequenceClassification": "encoders",
     "MagnetoImageConfig": "configuration",
+    "MagnetoImageProcessor": "image_processor",
     "MagnetoSentencePieceTokenizer": "sentencepiece_tokenizer",
     "MagnetoSeq2SeqConfig": "configuration",
     "Sampling": "generation",
     "Translator": "beam_search",
     "export": "saving",
+    "export_images": "saving",
     "from_torch": "formats.torch_encoder",
     "generate": "generation",
     "load": "formats.conversion",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+import os
+from dataclasses import asdict, fields, replace
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
 
+from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
 from magneto.language.classification.config import TextClassifierConfig
 from magneto.language.config import (
     LanguageModelConfig,
@@ -14,11 +18,42 @@ from magneto.language.config import (
     TextEncoderConfig,
 )
 from magneto.nn.config import TransformerConfig
+from magneto.theory.placement import find_placement
 from magneto.translation.config import TranslationConfig
 from magneto.vision.config import ImageClassifierConfig
 
+SHARED = {"vocab_size", "max_length"}
+"""Names that transformers has too."""
 
-class MagnetoConfig(PretrainedConfig):
+OUR_NAMES = {
+    "hidden_size": "width",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "key_value_heads",
+    "intermediate_size": "ffn_width",
+    "max_position_embeddings": "max_length",
+}
+"""What transformers calls our sizes."""
+
+ALSO_TRANSFORMERS = {
+    "attn_implementation", "auto_map", "name_or_path", "num_labels", "output_attentions",
+    "tie_word_embeddings", "torch_dtype", "use_cache",
+}  # fmt: skip
+"""What its configurations take beside the parameters that their class names."""
+
+
+def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
+    """Return the sizes that transformers reads, under its names."""
+    return {
+        "hidden_size": config.width,
+        "num_hidden_layers": config.decoder_layers or config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.key_value_heads or config.heads,
+        "head_dim": config.head_width,
+    }
+
+
+class MagnetoConfig(WithoutCopies, PretrainedConfig):
     """Holds a core's configuration in `core`, as plain values under their own names.
 
     They have a place of their own because transformers gives some of the names (`max_length`)
@@ -28,20 +63,37 @@ class MagnetoConfig(PretrainedConfig):
 
     model_type = "magneto"
     shape = LanguageModelConfig
-    keys_to_ignore_at_inference = ("past_key_values",)
+    classes: ClassVar = auto_map(
+        AutoConfig="MagnetoConfig", AutoModelForCausalLM="MagnetoForCausalLM"
+    )
+    # A list, since Trainer adds one to it.
+    keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]  # noqa: RUF012
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
-        self.core = core or asdict(self.shape(**self.default_shape()))
-        config = self.shape(**self.core)
+        if core is None:
+            core = self._new_core(values)
+        elif beside := {field.name for field in fields(self.shape)} & set(values) - SHARED:
+            raise ValueError(f"{', '.join(sorted(beside))} must be given in core, not beside it")
+        self.core = core
+        for name, size in transformers_sizes(self.shape(**core)).items():
+            values.setdefault(name, size)
         # transformers changes its own copy when it resizes the vocabulary: that copy counts.
         self.vocab_size = values.pop("vocab_size", self.core.get("vocab_size"))
         values.setdefault("tie_word_embeddings", self.core.get("tie_embeddings", False))
         super().__init__(**values)
-        self.hidden_size = config.width
-        self.num_hidden_layers = config.decoder_layers or config.layers
-        self.num_attention_heads = config.heads
-        self.num_key_value_heads = config.key_value_heads or config.heads
-        self.head_dim = config.head_width
+
+    def _new_core(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Take the core's fields out of what was given; what is neither's is refused."""
+        own = {field.name for field in fields(self.shape)}
+        known = set(signature(PretrainedConfig.__init__).parameters) | ALSO_TRANSFORMERS
+        for name in values:
+            if name in own | known or name.startswith("_") or name.endswith("_token_id"):
+                continue
+            near = OUR_NAMES.get(name) or next(iter(get_close_matches(name, own, n=1)), None)
+            hint = f"; did you mean {near}?" if near else ""
+            raise ValueError(f"{type(self).__name__} has no {name}{hint}")
+        given = {name: values.pop(name) for name in own & set(values)}
+        return asdict(self.shape(**(self.default_shape() | given)))
 
     @classmethod
     def default_shape(cls) -> dict[str, Any]:
@@ -56,15 +108,38 @@ class MagnetoConfig(PretrainedConfig):
             config: Of the model; its placement must be a row of the table.
             end: Number of the end-of-document token, which also begins and pads.
             **values: What else transformers' configuration has, `id2label` for example.
+
+        Raises:
+            ValueError: If the placement is no row of the table.
         """
+        if find_placement(config.row.name) != config.row:
+            raise ValueError(f"a directory names its placement: {config.row.name!r} is another row "
+                             "in the table, so this one cannot be kept")  # fmt: skip
         core = asdict(config) | {"placement": config.row.name}
         ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
         return cls(core, **(ends | values))
 
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
+    ) -> None:
+        """Write config.json, and the module that its `auto_map` names."""
+        self.auto_map = dict(self.classes)
+        write_module(save_directory)
+        super().save_pretrained(save_directory, push_to_hub, **kwargs)
+
     def core_config(self) -> Any:
-        """Return our own configuration."""
+        """Return our own configuration.
+
+        Raises:
+            ValueError: If a size was changed under transformers' name of it.
+        """
         size = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
-        return self.shape(**{**self.core, **size})
+        config = self.shape(**{**self.core, **size})
+        for name, held in transformers_sizes(config).items():
+            if getattr(self, name) != held:
+                raise ValueError(f"{name} is {getattr(self, name)}, but the core says {held}: "
+                                 "change core instead")  # fmt: skip
+        return config
 
 
 class MagnetoEncoderConfig(MagnetoConfig):
@@ -72,6 +147,12 @@ class MagnetoEncoderConfig(MagnetoConfig):
 
     model_type = "magneto-encoder"
     shape = MaskedLanguageModelConfig
+    classes = auto_map(
+        AutoConfig="MagnetoEncoderConfig",
+        AutoModel="MagnetoEncoderModel",
+        AutoModelForMaskedLM="MagnetoForMaskedLM",
+        AutoModelForSequenceClassification="MagnetoForSequenceClassification",
+    )
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         self.classifier_dropout = values.pop("classifier_dropout", 0.1)
@@ -102,6 +183,9 @@ class MagnetoSeq2SeqConfig(MagnetoConfig):
 
     model_type = "magneto-seq2seq"
     shape = TranslationConfig
+    classes = auto_map(
+        AutoConfig="MagnetoSeq2SeqConfig", AutoModelForSeq2SeqLM="MagnetoForSeq2SeqLM"
+    )
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         values.setdefault("is_encoder_decoder", True)
@@ -120,11 +204,20 @@ class MagnetoImageConfig(MagnetoConfig):
 
     model_type = "magneto-image"
     shape = ImageClassifierConfig
+    classes = auto_map(
+        AutoConfig="MagnetoImageConfig",
+        AutoModelForImageClassification="MagnetoForImageClassification",
+    )
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
-        if core and "id2label" not in values:
-            values.setdefault("num_labels", core["classes"])
+        if "id2label" not in values:
+            classes = (core or values).get("classes", self.shape.classes)
+            values.setdefault("num_labels", classes)
         super().__init__(core, **values)
+
+    def core_config(self) -> ImageClassifierConfig:
+        """Return our own configuration; `num_labels` says how many classes."""
+        return replace(super().core_config(), classes=self.num_labels)
 
     @classmethod
     def default_shape(cls) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from transformers.utils.generic import can_return_tuple
 
 from magneto.functional.cross_entropy import cross_entropy
 from magneto.hf.configuration import MagnetoEncoderConfig
-from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, divided, hidden_states, refuse
+from magneto.hf.losses import classification_loss, divided
+from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, hidden_states, refuse
 from magneto.language.classification.model import ClassificationHead, TextClassifier
 from magneto.language.masked_language import MaskedLanguageHead, MaskedLanguageModel
 from magneto.language.text_encoder import TextEncoder
@@ -165,6 +166,7 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> SequenceClassifierOutput:
         """Return one row of logits per text, and with labels the mean loss.
@@ -173,7 +175,9 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
             input_ids: (batch, length).
             attention_mask: (batch, length), 1 or True for real tokens.
             token_type_ids: (batch, length), all 0 if not given.
-            labels: (batch,) classes, or numbers: as `config.problem_type` says.
+            labels: (batch,) classes, or numbers: as `config.problem_type` says, see
+                `classification_loss`.
+            num_items_in_batch: What the summed loss is divided by; by default the labels' number.
             **others: `output_hidden_states`, and arguments that change no number.
 
         Raises:
@@ -183,7 +187,7 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
         logits = self.classifier(encoded.last_hidden_state)
         loss = None
         if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+            loss = classification_loss(logits, labels, self.config, num_items_in_batch)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=encoded.hidden_states
         )

@@ -7,12 +7,14 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.generic import can_return_tuple
 
 from magneto.functional.cross_entropy import IGNORED, cross_entropy
 from magneto.hf.cache import growing
 from magneto.hf.configuration import MagnetoConfig
-from magneto.hf.wrapper import MagnetoGenerationModel, as_mask, divided, hidden_states, refuse
+from magneto.hf.losses import divided
+from magneto.hf.wrapper import MagnetoGenerationModel, as_mask, hidden_states, refuse
 from magneto.language.model import LanguageModel
 
 
@@ -21,8 +23,15 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
     def __init__(self, config: MagnetoConfig, core: LanguageModel | None = None) -> None:
         super().__init__(config)
+        # With label smoothing, Trainer shifts the labels of models in this table alone, by name;
+        # all others it would train, silently, to repeat their input.
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(config.model_type, "MagnetoForCausalLM")
         self.core = core or LanguageModel(config.core_config())
         self.ready()
+
+    def _get_name(self) -> str:
+        """Return the name that stands in that table, for classes made of this one (FSDP's) too."""
+        return "MagnetoForCausalLM"
 
     @can_return_tuple
     def forward(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from transformers import (
     AutoConfig,
+    AutoImageProcessor,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
@@ -24,6 +25,7 @@ from magneto.hf.encoders import (
     MagnetoForMaskedLM,
     MagnetoForSequenceClassification,
 )
+from magneto.hf.image_processor import MagnetoImageProcessor
 from magneto.hf.images import MagnetoForImageClassification
 from magneto.hf.modeling import MagnetoForCausalLM
 from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
@@ -50,5 +52,8 @@ def register() -> None:
         AutoConfig.register(config.model_type, config, exist_ok=True)
     for config in CONFIGS[:-1]:  # a directory's own tokenizer_config.json goes before
         AutoTokenizer.register(config, MagnetoSentencePieceTokenizer, exist_ok=True)
+    AutoImageProcessor.register(
+        MagnetoImageConfig, slow_image_processor_class=MagnetoImageProcessor, exist_ok=True
+    )
     for auto, config, model in MODELS:
         auto.register(config, model, exist_ok=True)

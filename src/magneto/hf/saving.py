@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from magneto.hf.encoders import (
     MagnetoForMaskedLM,
     MagnetoForSequenceClassification,
 )
+from magneto.hf.image_processor import MODES, MagnetoImageProcessor
 from magneto.hf.images import MagnetoForImageClassification
 from magneto.hf.modeling import MagnetoForCausalLM
 from magneto.hf.registration import register
@@ -32,6 +33,7 @@ from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
 from magneto.hf.tokenizer import (
     EncoderInput,
     encoder_tokenizer,
+    named_classes,
     transformers_tokenizer,
     translation_tokenizer,
 )
@@ -165,4 +167,33 @@ def export(
             fast.save_pretrained(aside)
             # transformers alone would read it, and cut texts otherwise than in training.
             (aside / "tokenizer.model").unlink(missing_ok=True)
+    return AUTO[type(wrapped).__name__]
+
+
+def export_images(model: ImageClassifier, directory: Path, labels: Sequence[str] = ()) -> str:
+    """Write an image classifier's config.json, model.safetensors and preprocessor_config.json.
+
+    The last is left out if the model reads other than grey or coloured pictures.
+
+    Args:
+        model: In fp32, on the CPU.
+        directory: Where; must not exist, or be empty.
+        labels: Names of the classes, in order; empty for LABEL_0, LABEL_1 and so on.
+
+    Returns:
+        The name of the Auto class that loads it.
+
+    Raises:
+        FileExistsError: If the directory is not empty.
+        ValueError: If there are not as many names as classes.
+    """
+    config: Any = model.config
+    if labels and len(labels) != config.classes:
+        raise ValueError(f"{len(labels)} labels for {config.classes} classes")
+    register()
+    with whole_directory(directory) as aside, bars_on_a_terminal():
+        wrapped = wrap(model, **(named_classes(labels) if labels else {}))
+        wrapped.save_pretrained(aside)
+        if config.channels in MODES:
+            MagnetoImageProcessor(config.image_size, config.channels).save_pretrained(aside)
     return AUTO[type(wrapped).__name__]

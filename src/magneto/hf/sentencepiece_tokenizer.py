@@ -13,8 +13,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizer
 
+from magneto.hf.auto_map import MODULE, WithoutCopies, write_module
 
-class MagnetoSentencePieceTokenizer(PreTrainedTokenizer):
+
+class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
     """A SentencePiece model's own pieces, put together as in training.
 
     In a text, names of special tokens are those tokens, with the space before them; what follows
@@ -46,6 +48,7 @@ class MagnetoSentencePieceTokenizer(PreTrainedTokenizer):
         self.vocab_file = str(vocab_file)
         self.inner: Any = _import_sentencepiece().SentencePieceProcessor(model_file=self.vocab_file)
         self.single, self.pair = single, pair
+        kwargs["auto_map"] = {"AutoTokenizer": [f"{MODULE}.{type(self).__name__}", None]}
         super().__init__(single=single, pair=pair, **kwargs)
 
     @property
@@ -134,7 +137,8 @@ class MagnetoSentencePieceTokenizer(PreTrainedTokenizer):
     def save_vocabulary(
         self, save_directory: str, filename_prefix: str | None = None
     ) -> tuple[str, ...]:
-        """Copy the model."""
+        """Copy the model, and write the module that the `auto_map` names."""
+        write_module(save_directory)
         prefix = f"{filename_prefix}-" if filename_prefix else ""
         path = Path(save_directory, prefix + self.vocab_files_names["vocab_file"])
         if path.absolute() != Path(self.vocab_file).absolute():

@@ -13,7 +13,8 @@ from transformers.utils.generic import can_return_tuple
 from magneto.functional.cross_entropy import IGNORED, cross_entropy
 from magneto.hf.cache import growing
 from magneto.hf.configuration import MagnetoSeq2SeqConfig
-from magneto.hf.wrapper import MagnetoGenerationModel, as_mask, divided, hidden_states, refuse
+from magneto.hf.losses import divided
+from magneto.hf.wrapper import MagnetoGenerationModel, as_mask, hidden_states, refuse
 from magneto.translation.model import TranslationModel
 
 
@@ -145,7 +146,10 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         if decoder_input_ids is not None:
             return decoder_input_ids
         if labels is None:
-            raise ValueError("give decoder_input_ids, or labels")
+            raise ValueError(
+                "give decoder_input_ids, or labels; Trainer's label smoothing needs both: let "
+                "DataCollatorForSeq2Seq(tokenizer, model=model) put batches together"
+            )
         return self.prepare_decoder_input_ids_from_labels(labels)
 
     def _encoded(

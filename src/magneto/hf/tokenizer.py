@@ -32,11 +32,16 @@ class EncoderInput:
             return {"problem_type": "regression", "num_labels": 1}
         if not self.labels:
             return {}
-        return {
-            "problem_type": "single_label_classification",
-            "id2label": dict(enumerate(self.labels)),
-            "label2id": {label: number for number, label in enumerate(self.labels)},
-        }
+        return named_classes(self.labels)
+
+
+def named_classes(labels: Sequence[str]) -> dict[str, Any]:
+    """Return what transformers' configuration says of classes with these names."""
+    return {
+        "problem_type": "single_label_classification",
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
 
 
 MASKED = EncoderInput(single="{begin} $A", pair="{begin} $A {end} $B")

@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import GenerationMixin, PreTrainedModel
 
 from magneto.hf.attention import use_attention
+from magneto.hf.auto_map import WithoutCopies
 from magneto.hf.configuration import MagnetoConfig
 from magneto.nn.transformer import LayerStack
 
 
-class MagnetoPreTrainedModel(PreTrainedModel):
+class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     """A core of ours in `self.core`, maybe with a head beside it."""
 
     config_class = MagnetoConfig
@@ -158,8 +158,10 @@ class MagnetoGenerationModel(MagnetoPreTrainedModel, GenerationMixin):
         On a GPU transformers would do so for every static cache. Our attention reads what a cache
         holds, which grows by a token a step, so a CUDA graph would be recorded for every token.
         """
-        asked = generation_config.compile_config is not None
-        return asked and super()._valid_auto_compile_criteria(model_kwargs, generation_config)
+        if generation_config.compile_config is None:
+            return False
+        theirs: Any = super()
+        return theirs._valid_auto_compile_criteria(model_kwargs, generation_config)
 
     @staticmethod
     def create_masks_for_generate(*, attention_mask: Tensor | None, **_: Any) -> Tensor | None:
@@ -208,9 +210,3 @@ def refuse(others: Mapping[str, Any], *names: str) -> None:
 def as_mask(attention_mask: Tensor | None) -> Tensor | None:
     """Return transformers' mask of ones and zeros as a boolean one."""
     return None if attention_mask is None else attention_mask.bool()
-
-
-def divided(total: Tensor, count: Tensor, wanted: Tensor | int | None) -> Tensor:
-    """Return a mean loss: a sum over what it counts, or over the number that Trainer gives."""
-    number = torch.as_tensor(count if wanted is None else wanted, device=total.device)
-    return total / number.clamp(min=1)

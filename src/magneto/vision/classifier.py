@@ -10,6 +10,11 @@ from magneto.nn.transformer import Encoder
 from magneto.vision.config import ImageClassifierConfig
 
 
+def new_head(config: ImageClassifierConfig) -> nn.Linear:
+    """Draw a head small: the first loss is ln classes."""
+    return NormalLinear(config.width, config.classes, bias=True, std=0.001)
+
+
 class ImageClassifier(nn.Module):
     """Patches, encoder, pooling, a head drawn small: the first loss is ln classes."""
 
@@ -25,7 +30,7 @@ class ImageClassifier(nn.Module):
         if config.pooling == "mean_then_norm":
             self.pooled_norm, self.encoder.final_norm = self.encoder.final_norm, nn.Identity()
         self.pooled = slice(0, 1) if config.pooling == "first" else slice(int(learned), None)
-        self.head = NormalLinear(config.width, config.classes, bias=True, std=0.001)
+        self.head = new_head(config)
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) to logits (batch, classes)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,12 @@ class ImageClassification(Task):
         loss = self.loss(model, batch)
         right = loss.logs["accuracy"]
         return Scores({"loss": loss.total, "right": right, "count": loss.count})
+
+    def export(self, model: Any, directory: Path) -> str:
+        """Write a model, and its image processor, for transformers."""
+        from magneto.hf import export_images
+
+        return export_images(model, directory)
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss and accuracy."""

@@ -1,0 +1,55 @@
+"""What an exported directory brings along, so that transformers loads it without `register()`.
+
+`from_pretrained(DIR, trust_remote_code=True)` of an Auto class looks into the directory's
+`auto_map`, and finds our classes in a module of a few lines beside the weights: it imports them
+from the installed package.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+MODULE = "magneto_classes"
+MODULE_SOURCE = '''"""The classes of this directory; the package magneto has them."""
+
+try:
+    from magneto.hf import (
+        MagnetoConfig,
+        MagnetoEncoderConfig,
+        MagnetoEncoderModel,
+        MagnetoForCausalLM,
+        MagnetoForImageClassification,
+        MagnetoForMaskedLM,
+        MagnetoForSeq2SeqLM,
+        MagnetoForSequenceClassification,
+        MagnetoImageConfig,
+        MagnetoImageProcessor,
+        MagnetoSentencePieceTokenizer,
+        MagnetoSeq2SeqConfig,
+    )
+except ModuleNotFoundError as error:
+    if error.name != "magneto":
+        raise
+    message = "this model needs magneto: pip install 'foundation-transformers[hf]'"
+    raise ModuleNotFoundError(message, name=error.name) from error
+'''
+
+
+def auto_map(**classes: str) -> dict[str, str]:
+    """Return an `auto_map`: the Auto classes, and which of our classes each loads."""
+    return {auto: f"{MODULE}.{name}" for auto, name in classes.items()}
+
+
+def write_module(directory: str | os.PathLike[str]) -> None:
+    """Write the module that an `auto_map` names."""
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    Path(directory, f"{MODULE}.py").write_text(MODULE_SOURCE, encoding="utf-8")
+
+
+class WithoutCopies:
+    """A class whose source transformers need not copy into a directory: the package has it."""
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "") -> None:
+        """Do nothing; transformers calls it of every class that an `auto_map` named."""

@@ -1,0 +1,76 @@
+"""From pictures to what our image classifiers read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from transformers.image_processing_base import BatchFeature
+from transformers.image_processing_utils import BaseImageProcessor
+
+from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
+
+MODES = {1: "L", 3: "RGB"}
+"""Pillow's name of what has so many channels."""
+
+
+class MagnetoImageProcessor(WithoutCopies, BaseImageProcessor):
+    """Makes pictures grey or coloured, square, and of values in [-1, 1], as in training."""
+
+    model_input_names = ["pixel_values"]  # noqa: RUF012
+
+    def __init__(self, image_size: int = 224, channels: int = 3, **others: Any) -> None:
+        """Take a model's sizes.
+
+        Args:
+            image_size: Height and width in pixels.
+            channels: 1 for grey, 3 for colours.
+            **others: Of transformers' class.
+
+        Raises:
+            ValueError: For another number of channels.
+        """
+        if channels not in MODES:
+            raise ValueError(f"pictures have 1 or 3 channels, not {channels}")
+        others["auto_map"] = auto_map(AutoImageProcessor="MagnetoImageProcessor")
+        super().__init__(**others)
+        self.image_size, self.channels = image_size, channels
+
+    def preprocess(self, images: Any, return_tensors: str | None = None, **_: Any) -> BatchFeature:  # type: ignore[override]
+        """Return `pixel_values`, (batch, channels, image_size, image_size).
+
+        Args:
+            images: A picture of Pillow or an array of bytes, (height, width) or (height, width,
+                3); or a sequence of them.
+            return_tensors: "pt" or "np".
+
+        Raises:
+            TypeError: For an array of another type.
+        """
+        pictures = images if isinstance(images, Sequence) else [images]
+        rows = np.stack([self._values(picture) for picture in pictures])
+        return BatchFeature({"pixel_values": rows}, tensor_type=return_tensors)
+
+    def _values(self, picture: Any) -> np.ndarray:
+        from PIL import Image
+
+        if not isinstance(picture, Image.Image):
+            array = np.asarray(picture)
+            if array.dtype != np.uint8:
+                raise TypeError(f"pictures are Pillow's, or arrays of uint8, not of {array.dtype}")
+            picture = Image.fromarray(array)
+        picture = picture.convert(MODES[self.channels])
+        size = (self.image_size, self.image_size)
+        if picture.size != size:
+            picture = picture.resize(size, Image.Resampling.BILINEAR)
+        values = np.asarray(picture, dtype=np.float32) / 127.5 - 1
+        return values[None] if self.channels == 1 else values.transpose(2, 0, 1)
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
+    ) -> list[str]:
+        """Write preprocessor_config.json, and the module that its `auto_map` names."""
+        write_module(save_directory)
+        return super().save_pretrained(save_directory, push_to_hub, **kwargs)

@@ -1,0 +1,95 @@
+"""A configuration says what the model computes, or is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import PLACEMENTS, hf  # noqa: E402
+from magneto.commands.convert import read, write  # noqa: E402
+from magneto.hf.saving import wrap  # noqa: E402
+from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
+from magneto.language.classification.model import TextClassifier  # noqa: E402
+from magneto.language.config import LanguageModelConfig  # noqa: E402
+from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.config import ImageClassifierConfig  # noqa: E402
+
+STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
+
+
+def test_our_sizes_are_understood() -> None:
+    config = hf.MagnetoConfig(**STACK, vocab_size=40, placement="pre", pad_token_id=3)
+    assert config.core_config() == LanguageModelConfig(**STACK, vocab_size=40, placement="pre")
+    assert config.hidden_size == 16 and config.num_hidden_layers == 2 and config.pad_token_id == 3
+    made: Any = transformers.AutoConfig
+    hf.register()
+    assert made.for_model("magneto", **STACK).core == hf.MagnetoConfig(**STACK).core
+    assert hf.MagnetoSeq2SeqConfig(encoder_layers=1, decoder_layers=2).num_hidden_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"hidden_size": 32}, "MagnetoConfig has no hidden_size; did you mean width?"),
+        ({"num_hidden_layers": 2}, "did you mean layers?"),
+        ({"widht": 32}, "has no widht; did you mean width?"),
+        ({"mixture_of_experts": 8}, "has no mixture_of_experts$"),
+        ({"core": {"vocab_size": 40}, "width": 32}, "width must be given in core"),
+    ],
+)
+def test_unknown_sizes_are_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        hf.MagnetoConfig(**given)
+
+
+def test_a_size_cannot_be_changed_beside_the_core(tmp_path: Path) -> None:
+    config = hf.MagnetoConfig(**STACK, vocab_size=40)
+    hf.MagnetoForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="hidden_size is 32, but the core says 16"):
+        hf.MagnetoForCausalLM.from_pretrained(tmp_path, hidden_size=32)
+
+
+def test_a_row_under_anothers_name_is_refused() -> None:
+    row = replace(PLACEMENTS["sub"], feed_forward=("before",))
+    model = LanguageModel(LanguageModelConfig(**STACK, vocab_size=40, placement=row))
+    with pytest.raises(ValueError, match="'sub' is another row in the table"):
+        wrap(model)
+
+
+def images(classes: int = 10) -> ImageClassifier:
+    return ImageClassifier(
+        ImageClassifierConfig(**STACK, image_size=8, patch_size=4, channels=1, classes=classes)
+    )
+
+
+def test_an_image_model_takes_a_new_head(tmp_path: Path) -> None:
+    hf.register()
+    assert hf.MagnetoForImageClassification(
+        hf.MagnetoImageConfig(**STACK, image_size=8, patch_size=4, num_labels=3)
+    ).core.head.weight.shape == (3, 16)
+    assert hf.MagnetoImageConfig(classes=7).num_labels == 7
+    torch.manual_seed(0)
+    wrap(images()).save_pretrained(tmp_path)
+    load: Any = transformers.AutoModelForImageClassification.from_pretrained
+    loaded = load(tmp_path, num_labels=3, ignore_mismatched_sizes=True)
+    assert loaded(torch.randn(2, 1, 8, 8)).logits.shape == (2, 3)
+    assert 0.0005 < loaded.core.head.weight.std() < 0.002 and not loaded.core.head.bias.any()
+    loaded.save_pretrained(tmp_path / "again")
+    assert load(tmp_path / "again").config.num_labels == 3
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        load(tmp_path, num_labels=3)
+
+
+def test_a_conversion_keeps_the_problem_type(tmp_path: Path) -> None:
+    config = TextClassifierConfig(**STACK, vocab_size=40, classes=2, head_dropout=0.0)
+    place = tmp_path / "first"
+    wrap(TextClassifier(config), problem_type="multi_label_classification").save_pretrained(place)
+    model, values = read(str(place), place, {})
+    write(model, None, tmp_path / "second", values)
+    load: Any = transformers.AutoConfig.from_pretrained
+    assert load(tmp_path / "second").problem_type == "multi_label_classification"

@@ -1,0 +1,255 @@
+"""Trainer's train, evaluate and predict against plain torch, for every kind of model."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from magneto.hf.saving import wrap  # noqa: E402
+from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
+from magneto.language.classification.model import TextClassifier  # noqa: E402
+from magneto.language.config import LanguageModelConfig, MaskedLanguageModelConfig  # noqa: E402
+from magneto.language.masked_language import MaskedLanguageModel  # noqa: E402
+from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.translation.config import TranslationConfig  # noqa: E402
+from magneto.translation.model import TranslationModel  # noqa: E402
+from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.config import ImageClassifierConfig  # noqa: E402
+
+ROWS, RATE = 7, 0.05
+STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
+TEXT: dict[str, Any] = {**STACK, "vocab_size": 40, "positions": "learned"}
+Batch = dict[str, torch.Tensor]
+
+
+@dataclass
+class Kind:
+    """A kind of model, data for it, and what it should compute with them.
+
+    Attributes:
+        model: Wrapped for transformers.
+        data: All rows, as Trainer's collator stacks them.
+        logits: Of our own model.
+        targets: What the logits are compared with.
+        loss: Of one number or row of logits each, not reduced; None for cross-entropy.
+    """
+
+    model: Any
+    data: Batch
+    logits: Callable[[Any, Batch], torch.Tensor]
+    targets: torch.Tensor
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+
+    def mean_loss(self, model: Any, smoothing: float = 0.0) -> torch.Tensor:
+        """Return the mean over all targets, written out."""
+        logits = self.logits(model, self.data)
+        if self.loss is not None:
+            return self.loss(logits, self.targets).mean()
+        log_shares = logits.log_softmax(-1)
+        counted = self.targets != -100
+        picked = log_shares.gather(-1, self.targets.clamp(min=0)[..., None])[..., 0]
+        each = -(1 - smoothing) * picked - smoothing * log_shares.mean(-1)
+        return (each * counted).sum() / counted.sum()
+
+    def trained(self, steps: int, smoothing: float = 0.0) -> Any:
+        """Return a copy of the model after steps of gradient descent on all rows."""
+        model = deepcopy(self.model).train()
+        for _ in range(steps):
+            model.zero_grad()
+            self.mean_loss(model, smoothing).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if parameter.grad is not None:  # a table of no token types has none
+                        parameter -= RATE * parameter.grad
+        return model.eval()
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: int) -> Batch:
+        return {name: values[row] for name, values in self.data.items()}
+
+
+def tokens(length: int = 9) -> torch.Tensor:
+    return torch.randint(1, 40, (ROWS, length))
+
+
+def some_ignored(labels: torch.Tensor) -> torch.Tensor:
+    """Leave out a different number of labels in each row."""
+    places = torch.arange(labels.shape[1])
+    return labels.masked_fill(places[None] < torch.arange(len(labels))[:, None], -100)
+
+
+def causal() -> Kind:
+    model = wrap(LanguageModel(LanguageModelConfig(**TEXT)), end=0)
+    ids = tokens()
+    labels = some_ignored(ids)
+    targets = F.pad(labels[:, 1:], (0, 1), value=-100)
+    data = {"input_ids": ids, "labels": labels}
+    return Kind(model, data, lambda m, b: m.core(b["input_ids"]), targets)
+
+
+def masked() -> Kind:
+    model = wrap(MaskedLanguageModel(MaskedLanguageModelConfig(**TEXT)), end=0)
+    labels = some_ignored(tokens())
+    data = {"input_ids": tokens(), "labels": labels}
+    return Kind(model, data, lambda m, b: m.head(m.core(b["input_ids"])), labels)
+
+
+def seq2seq() -> Kind:
+    config = TranslationConfig(**TEXT, encoder_layers=1, decoder_layers=2)
+    model: Any = wrap(TranslationModel(config), end=0)
+    labels = some_ignored(tokens(8))
+    read = model.prepare_decoder_input_ids_from_labels(labels)
+    data = {"input_ids": tokens(), "decoder_input_ids": read, "labels": labels}
+    return Kind(model, data, lambda m, b: m.core(b["input_ids"], b["decoder_input_ids"]), labels)
+
+
+def classifier(classes: int, labels: torch.Tensor, problem: str, loss: Any = None) -> Kind:
+    config = TextClassifierConfig(**TEXT, classes=classes, head_dropout=0.0)
+    model = wrap(TextClassifier(config), end=0, problem_type=problem)
+
+    def logits(model: Any, batch: Batch) -> torch.Tensor:
+        found = model.classifier(model.core(batch["input_ids"]))
+        return found[:, 0] if classes == 1 else found
+
+    return Kind(model, {"input_ids": tokens(), "labels": labels}, logits, labels, loss)
+
+
+def text_classes() -> Kind:
+    return classifier(3, torch.randint(3, (ROWS,)), "single_label_classification")
+
+
+def regression() -> Kind:
+    return classifier(1, torch.randn(ROWS), "regression", lambda x, y: (x - y) ** 2)
+
+
+def regression_of_three() -> Kind:
+    return classifier(3, torch.randn(ROWS, 3), "regression", lambda x, y: (x - y) ** 2)
+
+
+def several_labels() -> Kind:
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return -(y * x.sigmoid().log() + (1 - y) * (-x).sigmoid().log())
+
+    labels = torch.randint(2, (ROWS, 3)).float()
+    return classifier(3, labels, "multi_label_classification", loss)
+
+
+def images() -> Kind:
+    config = ImageClassifierConfig(**STACK, image_size=8, patch_size=4, channels=1, classes=3)
+    labels = torch.randint(3, (ROWS,))
+    data = {"pixel_values": torch.randn(ROWS, 1, 8, 8), "labels": labels}
+    return Kind(wrap(ImageClassifier(config)), data, lambda m, b: m.core(b["pixel_values"]), labels)
+
+
+CLASSES = [causal, masked, seq2seq, text_classes, images]
+NUMBERS = [regression, regression_of_three, several_labels]
+
+
+def trainer(kind: Any, folder: Path, metrics: Any = None, **changes: Any) -> Any:
+    """Return a Trainer whose every step sees all rows once, in several parts."""
+    values: dict[str, Any] = {
+        "output_dir": str(folder), "max_steps": 2, "per_device_train_batch_size": 2,
+        "per_device_eval_batch_size": ROWS, "gradient_accumulation_steps": 4,
+        "optim": "sgd", "learning_rate": RATE, "lr_scheduler_type": "constant",
+        "max_grad_norm": 0, "save_strategy": "no", "report_to": [], "use_cpu": True,
+        "disable_tqdm": True, "logging_strategy": "no",
+    }  # fmt: skip
+    return transformers.Trainer(
+        model=kind.model,
+        args=transformers.TrainingArguments(**(values | changes)),
+        train_dataset=kind,
+        eval_dataset=kind,
+        compute_metrics=metrics,
+    )
+
+
+def assert_same_weights(found: Any, expected: Any) -> None:
+    moved = dict(expected.named_parameters())
+    for name, parameter in found.named_parameters():
+        assert torch.allclose(parameter, moved[name], rtol=0, atol=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("make", "smoothing"),
+    [(make, 0.0) for make in (*CLASSES, *NUMBERS)] + [(make, 0.2) for make in CLASSES],
+)
+def test_train_evaluate_and_predict(tmp_path: Path, make: Any, smoothing: float) -> None:
+    torch.manual_seed(0)
+    kind = make()
+    expected = kind.trained(2, smoothing)
+    made = trainer(kind, tmp_path, label_smoothing_factor=smoothing)
+    made.train()
+    assert_same_weights(kind.model, expected)
+    with torch.no_grad():
+        loss, logits = kind.mean_loss(expected, smoothing), kind.logits(expected, kind.data)
+    assert made.evaluate()["eval_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    found = made.predict(kind)
+    assert torch.allclose(torch.tensor(found.predictions).view_as(logits), logits, atol=1e-5)
+    assert found.metrics["test_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert (found.label_ids == kind.data["labels"].numpy()).all()
+
+
+@pytest.mark.parametrize("make", [*CLASSES, *NUMBERS], ids=lambda make: make.__name__)
+def test_the_best_model_is_loaded_at_the_end(tmp_path: Path, make: Any) -> None:
+    torch.manual_seed(0)
+    kind = make()
+    scores = iter([1.0, 3.0, 2.0])
+    made = trainer(
+        kind, tmp_path, lambda found: {"score": next(scores)}, max_steps=3,
+        load_best_model_at_end=True,
+        metric_for_best_model="score", eval_strategy="steps", eval_steps=1,
+        save_strategy="steps", save_steps=1,
+    )  # fmt: skip
+    expected = kind.trained(2)
+    made.train()
+    assert made.state.best_global_step == 2
+    assert_same_weights(kind.model, expected)
+
+
+@pytest.mark.parametrize("make", NUMBERS[:2], ids=lambda make: make.__name__)
+def test_numbers_cannot_be_smoothed(tmp_path: Path, make: Any) -> None:
+    with pytest.raises(RuntimeError, match="int64"):
+        trainer(make(), tmp_path, label_smoothing_factor=0.1).train()
+
+
+def test_a_class_made_of_ours_is_shifted_too(tmp_path: Path) -> None:
+    """Trainer asks by name, and FSDP gives the class of a model another."""
+    torch.manual_seed(0)
+    kind = causal()
+    expected = kind.trained(2, 0.2)
+    kind.model.__class__ = type("FSDPModel", (type(kind.model),), {})
+    trainer(kind, tmp_path, label_smoothing_factor=0.2).train()
+    assert_same_weights(kind.model, expected)
+
+
+def test_an_adapted_model_is_shifted_too(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    kind = causal()
+    expected = kind.mean_loss(kind.model, 0.2).item()
+    kind.model = peft.get_peft_model(kind.model, peft.LoraConfig(target_modules=["qkv_proj"]))
+    found = trainer(kind, tmp_path, label_smoothing_factor=0.2).evaluate()
+    assert found["eval_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_labels_of_another_shape_are_refused() -> None:
+    model = regression_of_three().model
+    with pytest.raises(ValueError, match=r"labels are \(7,\), the answers \(7, 3\)"):
+        model(tokens(), labels=torch.randn(ROWS))
+
+
+def test_smoothed_translations_need_what_the_decoder_reads(tmp_path: Path) -> None:
+    kind = seq2seq()
+    del kind.data["decoder_input_ids"]
+    with pytest.raises(ValueError, match="DataCollatorForSeq2Seq"):
+        trainer(kind, tmp_path, label_smoothing_factor=0.1).train()
