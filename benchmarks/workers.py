@@ -146,7 +146,9 @@ def markdown(result: dict[str, Any]) -> str:
         f"Processes that wanted a core, on average over a minute (load): {result['load'][0]:.1f} "
         f"at the start and {result['load'][1]:.1f} at the end; turns are interleaved.",
         "",
-        "Making a batch of examples, or tokenising one of text, takes 20 ms of processor time.",
+        "Making a batch of examples, or tokenising one of text, takes 20 ms of processor time. "
+        "Processor time counts batches made ahead and never taken. "
+        "Where the load is above the number of cores, batches/s say nothing about more workers.",
         "",
         "| case | workers | turns | batches/s | ms a batch | processor ms a batch |",
         "|---|--:|--:|--:|--:|--:|",
