@@ -44,7 +44,7 @@ BOXES = {
 }
 # What the boxes of the ground say.
 LINES = {
-    "theory": "placements, gains",
+    "theory": "gains, bounds",
     "functional": "no parameters",
     "config": "reads mappings",
     "files": "atomic writes",
