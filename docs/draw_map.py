@@ -42,14 +42,15 @@ BOXES = {
     "nn": Box(350, 486, 260, 64, "nn", "the backbone"),
     "data": Box(660, 486, 260, 64, "data", "sources, tokenizers, batches"),
 }
-# The ground, and what its boxes say.
-GROUND = {
-    "theory": "placements, gains",
+# What the boxes of the ground say.
+LINES = {
+    "theory": "gains, bounds",
     "functional": "no parameters",
     "config": "reads mappings",
     "files": "atomic writes",
     "progress": "progress bars",
     "tasks": "a line per task",
+    "weights": "shards by rows",
 }
 WIDTH, HEIGHT = 960, 750
 SLAB = Box(40, 590, 880, 126, "")
@@ -133,7 +134,13 @@ def down(start: Box, end: Box) -> str:
     return f"M{x:g} {start.bottom:g} C{x:g} {half:g} {to:g} {half:g} {to:g} {end.y - 3:g}"
 
 
-def drawing(whole: Iterable[Arrow], part: Iterable[Arrow], up: bool, fields: Sequence[str]) -> str:
+def drawing(
+    whole: Iterable[Arrow],
+    part: Iterable[Arrow],
+    up: bool,
+    fields: Sequence[str],
+    ground: Sequence[str],
+) -> str:
     """Return the drawing as SVG.
 
     Args:
@@ -141,6 +148,7 @@ def drawing(whole: Iterable[Arrow], part: Iterable[Arrow], up: bool, fields: Seq
         part: Boxes that may import another's configuration alone.
         up: Whether fields may import `hf` inside functions.
         fields: Rooms in the box of the fields.
+        ground: Rooms that everything stands on.
     """
     lines = [draw_arrow(BOXES[start], BOXES[end]) for start, end in sorted(whole)]
     lines += [draw_arrow(BOXES[start], BOXES[end], "dotted") for start, end in sorted(part)]
@@ -157,7 +165,7 @@ def drawing(whole: Iterable[Arrow], part: Iterable[Arrow], up: bool, fields: Seq
         'markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z"/>'
         "</marker></defs>",
         f'<rect class="sheet" width="{WIDTH}" height="{HEIGHT}" rx="12"/>',
-        *lines, *boxes, *draw_fields(fields), *draw_ground(), "</svg>", "",
+        *lines, *boxes, *draw_fields(fields), *draw_ground(ground), "</svg>", "",
     ])  # fmt: skip
 
 
@@ -176,12 +184,14 @@ def draw_fields(names: Sequence[str]) -> list[str]:
     return drawn
 
 
-def draw_ground() -> list[str]:
+def draw_ground(names: Sequence[str]) -> list[str]:
     """Return the slab that everything stands on, with its boxes."""
-    width = (SLAB.width - 24 - 5 * 12) / len(GROUND)
+    width = (SLAB.width - 12) / len(names) - 12
     drawn = [rectangle(SLAB, "slab"),
-             words(SLAB, SLAB.bottom - 16, "the ground: imports nothing of ours")]  # fmt: skip
-    for number, (name, line) in enumerate(GROUND.items()):
-        box = Box(SLAB.x + 12 + number * (width + 12), SLAB.y + 16, width, 64, name, line)
+             words(SLAB, SLAB.bottom - 16, "the ground: imports nothing above it")]  # fmt: skip
+    for number, name in enumerate(names):
+        box = Box(
+            SLAB.x + 12 + number * (width + 12), SLAB.y + 16, width, 64, name, LINES.get(name, "")
+        )
         drawn.append(draw_box(box, "ground"))
     return drawn

@@ -11,14 +11,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from draw_map import BOXES, GROUND, drawing
+from draw_map import BOXES, drawing
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "magneto"
 IMPORT_TEST = DOCS.parent / "tests" / "test_imports.py"
 TABLE_NAMES = ("GROUND", "FIELDS", "FIELD", "ALLOWED", "LAZILY")
 
-# The rooms above the ground; a package that is not named here or there is a field.
+# Rooms with a box of their own. Of the others a package is a field if it may import `nn`; the rest
+# are the ground.
 BELOW_FIELDS = ("nn", "data", "training", "recipe", "runs")
 ABOVE_FIELDS = ("analysis", "hf", "commands")
 
@@ -55,10 +56,18 @@ def read_table() -> dict[str, Any]:
     return {name: names[name] for name in TABLE_NAMES}
 
 
-def fields() -> list[str]:
-    """Return the packages that are fields, in the alphabet's order."""
-    known = {*GROUND, *BELOW_FIELDS, *ABOVE_FIELDS}
-    return sorted(p.parent.name for p in SOURCE.glob("*/__init__.py") if p.parent.name not in known)
+def fields(table: dict[str, Any]) -> list[str]:
+    """Return the rooms that are fields, in the alphabet's order."""
+    known = {*BELOW_FIELDS, *ABOVE_FIELDS}
+    return sorted(
+        room for room, may in table["ALLOWED"].items() if "nn" in may and room not in known
+    )
+
+
+def ground(table: dict[str, Any]) -> list[str]:
+    """Return the rooms that everything stands on, in the table's order."""
+    known = {*BELOW_FIELDS, *ABOVE_FIELDS, *fields(table)}
+    return [room for room in table["ALLOWED"] if room not in known]
 
 
 def arrows(table: dict[str, Any]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
@@ -68,7 +77,7 @@ def arrows(table: dict[str, Any]) -> tuple[set[tuple[str, str]], set[tuple[str, 
     """
     whole: dict[str, set[str]] = {"cli": {"commands"}, "commands": {*BOXES} - {"cli", "commands"}}
     part: set[tuple[str, str]] = set()
-    rooms = {room: "fields" if room in fields() else room for room in table["ALLOWED"]}
+    rooms = {room: "fields" if room in fields(table) else room for room in table["ALLOWED"]}
     for room, targets in table["ALLOWED"].items():
         for target in targets:
             other, _, module = target.partition(".")
@@ -101,7 +110,7 @@ def reached(graph: dict[str, set[str]], start: str) -> set[str]:
 def table_lines(table: dict[str, Any]) -> str:
     """Return the import table as rows of Markdown, fields last."""
     rows = []
-    for room in sorted(table["ALLOWED"], key=lambda room: room * (room in fields())):
+    for room in sorted(table["ALLOWED"], key=lambda room: room * (room in fields(table))):
         targets = table["ALLOWED"][room]
         said = ", ".join(f"`{target}`" for target in sorted(targets)) or "nothing of ours"
         lazily = ", ".join(f"`{target}`" for target in sorted(table["LAZILY"].get(room, ())))
@@ -130,7 +139,7 @@ def room_section(room: str) -> str:
 
 def page(table: dict[str, Any]) -> str:
     """Return the page."""
-    rooms = [*GROUND, *BELOW_FIELDS, *fields(), *ABOVE_FIELDS, "cli"]
+    rooms = [*ground(table), *BELOW_FIELDS, *fields(table), *ABOVE_FIELDS, "cli"]
     return PAGE.format(table=table_lines(table), rooms="\n\n".join(map(room_section, rooms)))
 
 
@@ -138,7 +147,7 @@ def generated() -> dict[Path, str]:
     """Return the files and what is to stand in them."""
     table = read_table()
     whole, part = arrows(table)
-    picture = drawing(whole, part - whole, bool(table["LAZILY"]), fields())
+    picture = drawing(whole, part - whole, bool(table["LAZILY"]), fields(table), ground(table))
     return {DOCS / "map.md": page(table), DOCS / "map.svg": picture}
 
 

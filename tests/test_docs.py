@@ -1,0 +1,159 @@
+"""The documentation names what there is: modules, keys, options; and says the field's words."""
+
+import ast
+import dataclasses
+import importlib
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magneto.cli import COMMANDS, USAGE
+from magneto.recipe import config_classes
+from magneto.tasks import TASKS
+from magneto.training.config import TrainingConfig
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+# The map is generated, and the log keeps commands as they were when it was written.
+PAGES = [ROOT / "README.md", *(p for p in sorted(DOCS.rglob("*.md")) if "reports" not in p.parts)]
+PRESENT = [page for page in PAGES if page.name not in ("log.md", "map.md")]
+
+# What people search for, by the page that is about it.
+TERMS = {
+    "README.md": ["language model", "learning rate", "checkpoint", "DDP", "FSDP", "world size"],
+    "docs/concepts/probe.md": ["rank collapse", "token similarity", "gradient norm", "entropy"],
+    "docs/concepts/placements.md": ["layer normalization", "residual", "Pre-LN", "QK-norm"],
+    "docs/concepts/initialisation.md": ["Xavier", "fan-in", "gain"],
+    "docs/concepts/compare.md": ["learning rate", "confidence interval", "Student's t", "diverge"],
+    "docs/concepts/in_context.md": ["few-shot", "zero-shot", "--num-fewshot", "--max-length",
+                                    "demonstration"],
+    "docs/concepts/masked_lm.md": ["mask_ratio", "max_length", "whole words"],
+    "docs/concepts/text_classification.md": ["fine-tun", "GLUE", "warmup_ratio", "max_length"],
+    "docs/concepts/translation.md": ["max_tokens", "pivot_language", "label smoothing", "padding"],
+    "docs/concepts/decoding.md": ["beam search", "length penalty", "BLEU", "greedy"],
+    "docs/concepts/hugging_face.md": ["AutoModelForCausalLM", "save_pretrained", "LoRA",
+                                      "gradient checkpointing"],
+    "docs/recipes.md": ["learning rate", "YAML"],
+}  # fmt: skip
+TAGLINE = ("One Transformer for every modality, and the lab that says which norm placement "
+           "trains, at which rate, and why.")  # fmt: skip
+# Blocks that need a run or an exported directory: only their imports are run.
+NEED_A_MODEL = {"decoding.md", "hugging_face.md"}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", TERMS)
+def test_a_page_has_the_terms_that_people_search_for(page: str) -> None:
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split()).lower()
+    assert not [term for term in TERMS[page] if term.lower() not in text]
+
+
+def test_the_first_line_says_what_it_does() -> None:
+    files = ["README.md", "docs/index.md", "mkdocs.yml", "pyproject.toml"]
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in files} | {"--help": USAGE}
+    assert not [name for name, text in texts.items() if TAGLINE not in " ".join(text.split())]
+    assert not [name for name, text in texts.items() if "the usual ones" in text]
+
+
+def blocks() -> list[Any]:
+    """Return every block of Python in the documentation, with its page."""
+    return [
+        pytest.param(page, block, id=f"{page.stem}-{number}")
+        for page in PAGES
+        for number, block in enumerate(
+            re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+        )
+    ]
+
+
+@pytest.mark.parametrize(("page", "block"), blocks())
+def test_python_on_the_pages_runs(page: Path, block: str) -> None:
+    snippet = re.match(r'--8<-- "(.*)"', block)
+    if snippet:
+        assert (ROOT / snippet[1]).is_file(), "examples have tests of their own"
+        return
+    tree = ast.parse(block)
+    if page.name in NEED_A_MODEL:
+        pytest.importorskip("transformers")
+        tree.body = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    exec(compile(tree, name_of(page), "exec"), {})
+
+
+@pytest.mark.parametrize("page", PRESENT, ids=name_of)
+def test_modules_that_are_named_exist(page: Path) -> None:
+    if page.name == "hugging_face.md" or "hf." in page.read_text(encoding="utf-8"):
+        pytest.importorskip("transformers")
+    wrong = [name for name in named_modules(page) if not exists(name)]
+    assert not wrong
+
+
+def named_modules(page: Path) -> set[str]:
+    text = page.read_text(encoding="utf-8")
+    return {name.rstrip(".") for name in re.findall(r"(?<![\w./-])magneto(?:\.\w+)+", text)}
+
+
+def exists(dotted: str) -> bool:
+    """Return whether a dotted name leads to a module or to something in one."""
+    parts = dotted.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+def known_keys() -> set[str]:
+    """Return every dotted key that some task's recipe may have."""
+    found = {f"training.{field.name}" for field in dataclasses.fields(TrainingConfig)}
+    for task in TASKS:
+        for section, kind in zip(("model", "data"), config_classes(task), strict=True):
+            found |= {f"{section}.{field.name}" for field in dataclasses.fields(kind)}
+    return found
+
+
+@pytest.mark.parametrize("page", PRESENT, ids=name_of)
+def test_keys_of_recipes_that_are_named_exist(page: Path) -> None:
+    text = re.sub(r"\]\[[^]]*\]", "", page.read_text(encoding="utf-8"))
+    found = re.findall(r"(?<![\w.])(?:--|`)((?:model|data|training)\.\w+)(?=[ =:`]|$)", text)
+    assert not set(found) - known_keys() - {"data.digest", "model.safetensors"}
+
+
+@pytest.mark.parametrize("page", PRESENT, ids=name_of)
+def test_options_of_commands_that_are_named_exist(page: Path) -> None:
+    wrong = []
+    for line in command_lines(page.read_text(encoding="utf-8")):
+        _, command, *words = shlex.split(line, comments=True)
+        module = importlib.import_module(COMMANDS[command][0])
+        known = set(module.parser()._option_string_actions) | {"--seed", "--task", "--distributed"}
+        options = {word.split("=")[0] for word in words if word.startswith("--")}
+        wrong += [f"{command} {o}" for o in options - known if "." not in o]
+    assert not wrong
+
+
+def command_lines(text: str) -> list[str]:
+    """Return the lines of blocks that call the command, continued ones joined."""
+    joined = re.sub(r"\s*\\\n\s*", " ", text)
+    inside = "\n".join(re.findall(r"```\n(.*?)```", joined, re.DOTALL))
+    names = "|".join(COMMANDS)
+    return re.findall(rf"(?:^|-m )(magneto (?:{names})\b.*)$", inside, re.MULTILINE)
+
+
+def test_the_checks_can_fail() -> None:
+    assert not exists("magneto.language.nothing") and not exists("magneto.nothing")
+    assert exists("magneto.nn.config.TransformerConfig")
+    assert "data.max_length" in known_keys() and "data.length" not in known_keys()
+    assert command_lines("```\ntorchrun -m magneto train a \\\n  --x y  # why\n```") == [
+        "magneto train a --x y  # why"
+    ]
