@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.sources import Counts, read_documents
-from magneto.language.classification.files import RowCounts, read_file
+from magneto.data.counts import Counts
+from magneto.data.documents import read_documents
+from magneto.language.classification.files import read_file
 from magneto.language.classification.glue import GLUE, Columns
 from magneto.language.in_context.files import load_questions
 from magneto.language.in_context.suites import SUITES
-from magneto.translation.config import PairCounts
 from magneto.translation.sources import open_parallel
 
 MARK = b"\xef\xbb\xbf"
@@ -63,7 +63,10 @@ def table(kind: str, separator: str, header: list[str], end: str = "\n") -> byte
 
 def tmx(kind: str) -> str:
     texts = [line.replace("\x0c", "").replace("<", "") for line in lines(kind, 60)]
-    unit = '<tu><tuv xml:lang="EN-us"><seg>a <b>{}</b></seg></tuv><tuv lang="{}"><seg>{}</seg></tuv></tu>'
+    unit = (
+        '<tu><tuv xml:lang="EN-us"><seg>a <b>{}</b></seg></tuv>'
+        '<tuv lang="{}"><seg>{}</seg></tuv></tu>'
+    )
     codes = ["de", "DE-AT", "fr", "x"]
     body = "".join(unit.format(texts[i], codes[i % 4], texts[i + 1]) for i in range(0, 60, 2))
     return f'<tmx version="1.4"><header/><body>{body}</body></tmx>'
@@ -76,7 +79,8 @@ QUOTED = (
     + '",a\n4,"z"z,b\n'
 )
 GRANDE = [
-    {"sentence": f"{n} The cup \u2028missed _ again.", "option1": "a", "option2": "b\u00e9", "answer": str(1 + n % 2)}
+    {"sentence": f"{n} The cup \u2028missed _ again.", "option1": "a", "option2": "b\u00e9",
+     "answer": str(1 + n % 2)}
     for n in range(9)
 ]  # fmt: skip
 STORY = [
@@ -116,7 +120,9 @@ FILES: dict[str, bytes] = {
     "q.tsv": table("pairs", "\t", ["en", "de", "fr"], "\r\n"),
     "r.en-de.tsv": damaged(table("named", "\t", ["sentence", "satz"])),
     "s.jsonl": objects("flat", "en", "de", "x y"),
-    "t.jsonl": b"\n".join(b'{"translation": %s}' % o for o in objects("in", "de", "en").split(b"\r\n")),
+    "t.jsonl": b"\n".join(
+        b'{"translation": %s}' % line for line in objects("in", "de", "en").split(b"\r\n")
+    ),
     "u.tmx": tmx("memory").encode(),
     "v.tmx": tmx("wide").encode("utf-16"),
 }  # fmt: skip
@@ -128,7 +134,7 @@ def documents(path: Path) -> list:
 
 def rows(columns: Columns, number: bool = False) -> Callable[[Path], list]:
     return lambda path: [
-        (row.text, row.pair, row.label) for row in read_file(path, columns, number, RowCounts())
+        (row.text, row.pair, row.label) for row in read_file(path, columns, number, Counts())
     ]
 
 
@@ -138,25 +144,38 @@ def questions(suite: str) -> Callable[[Path], list]:
 
 def pairs(path: Path) -> list:
     source = path.with_name("p") if path.name.startswith("p.") else path
-    return list(open_parallel(str(source), None).read("de", "en", "train", PairCounts()))
+    return list(open_parallel(str(source), None).read("de", "en", "train", Counts()))
 
 
 OWN = Columns(("text",), (), ("label",))
+PAIRED = Columns(("text",), ("other",), ("label",))
+SENTENCE = Columns(("sentence",), (), ("label",))
 # File, how it is read, how many come out, and their digest.
 CASES = [
-    ("a.txt", documents, 6, "e6f708b106ebfec3"), ("b.txt", documents, 7, "b5b1ad70dc892f6f"), ("c.txt", documents, 1, "41f0a09eb2c40ca3"),
-    ("d.txt", documents, 2, "53bfe30a2af79447"), ("empty.txt", documents, 0, "71857576257465c7"), ("mark.txt", documents, 0, "71857576257465c7"),
-    ("e.jsonl", documents, 40, "3a2dbbfc10e8a530"), ("f.jsonl", documents, 38, "f80a2ae3e777be59"),
-    ("e.jsonl", rows(OWN), 39, "8d7dcd36a648b3c5"), ("f.jsonl", rows(Columns(("text",), ("other",), ("label",))), 31, "d46b599d42b84053"),
-    ("g.tsv", rows(Columns(("sentence",), (), ("label",))), 78, "3128d8c6250e7f79"),
-    ("h.tsv", rows(Columns(("sentence",), (), ("label",)), True), 77, "c447b9b0a2d70f3f"),
-    ("i.csv", rows(OWN), 76, "c4b55aa5cad09715"), ("j.csv", rows(OWN), 3, "af5222d0cc0ddfc3"),
+    ("a.txt", documents, 6, "e6f708b106ebfec3"),
+    ("b.txt", documents, 7, "b5b1ad70dc892f6f"),
+    ("c.txt", documents, 1, "41f0a09eb2c40ca3"),
+    ("d.txt", documents, 2, "53bfe30a2af79447"),
+    ("empty.txt", documents, 0, "71857576257465c7"),
+    ("mark.txt", documents, 0, "71857576257465c7"),
+    ("e.jsonl", documents, 40, "3a2dbbfc10e8a530"),
+    ("f.jsonl", documents, 38, "f80a2ae3e777be59"),
+    ("e.jsonl", rows(OWN), 39, "8d7dcd36a648b3c5"),
+    ("f.jsonl", rows(PAIRED), 31, "d46b599d42b84053"),
+    ("g.tsv", rows(SENTENCE), 78, "3128d8c6250e7f79"),
+    ("h.tsv", rows(SENTENCE, True), 77, "c447b9b0a2d70f3f"),
+    ("i.csv", rows(OWN), 76, "c4b55aa5cad09715"),
+    ("j.csv", rows(OWN), 3, "af5222d0cc0ddfc3"),
     ("cola.tsv", rows(GLUE["cola"].columns), 79, "96b380710adb7f18"),
     ("winogrande.jsonl", questions("winogrande"), 9, "2fac94fb4248988e"),
     ("storycloze.csv", questions("storycloze"), 5, "b20b3f9a19477b3d"),
     ("storycloze.tsv", questions("storycloze"), 5, "b20b3f9a19477b3d"),
-    ("p.en", pairs, 400, "71316ee6058273f2"), ("q.tsv", pairs, 81, "dab8f9bce1c3f8fd"), ("r.en-de.tsv", pairs, 82, "844133bb85c978a5"),
-    ("s.jsonl", pairs, 42, "8bd9e31f28cd731c"), ("t.jsonl", pairs, 42, "261a4e44e72083a3"), ("u.tmx", pairs, 15, "1e53a131b2b7e7f1"),
+    ("p.en", pairs, 400, "71316ee6058273f2"),
+    ("q.tsv", pairs, 81, "dab8f9bce1c3f8fd"),
+    ("r.en-de.tsv", pairs, 82, "844133bb85c978a5"),
+    ("s.jsonl", pairs, 42, "8bd9e31f28cd731c"),
+    ("t.jsonl", pairs, 42, "261a4e44e72083a3"),
+    ("u.tmx", pairs, 15, "1e53a131b2b7e7f1"),
     ("v.tmx", pairs, 15, "4acfeee8b85e0ba5"),
 ]  # fmt: skip
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizer
 
+from magneto.files import import_extra
+
 
 class MagnetoSentencePieceTokenizer(PreTrainedTokenizer):
     """A SentencePiece model's own pieces, put together as in training.
@@ -44,7 +46,8 @@ class MagnetoSentencePieceTokenizer(PreTrainedTokenizer):
         if vocab_file is None:
             raise OSError(f"there is no {self.vocab_files_names['vocab_file']}")
         self.vocab_file = str(vocab_file)
-        self.inner: Any = _import_sentencepiece().SentencePieceProcessor(model_file=self.vocab_file)
+        library = import_extra("sentencepiece", "text", "this tokenizer needs sentencepiece")
+        self.inner: Any = library.SentencePieceProcessor(model_file=self.vocab_file)
         self.single, self.pair = single, pair
         super().__init__(single=single, pair=pair, **kwargs)
 
@@ -140,12 +143,3 @@ class MagnetoSentencePieceTokenizer(PreTrainedTokenizer):
         if path.absolute() != Path(self.vocab_file).absolute():
             shutil.copyfile(self.vocab_file, path)
         return (str(path),)
-
-
-def _import_sentencepiece() -> Any:
-    try:
-        import sentencepiece
-    except ImportError as error:
-        message = "this tokenizer needs sentencepiece: pip install 'foundation-transformers[text]'"
-        raise ModuleNotFoundError(message, name="sentencepiece") from error
-    return sentencepiece

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file
 
-from magneto.files import clear_aside
+from magneto.files import clear_aside, directory_aside
 from magneto.training.checkpoint import (
     list_checkpoints,
     load_checkpoint,
@@ -68,10 +66,7 @@ def keep_artifacts(task: Task, run: Path) -> None:
         ValueError: If the task would put something else in its place: the run's weights were
             trained with another tokenizer, on other data.
     """
-    aside = run / f".artifacts.{os.getpid()}"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    try:
+    with directory_aside(run / "artifacts") as aside:
         task.artifacts(aside)
         made = {path: run / path.name for path in sorted(aside.iterdir(), reverse=True)}
         for path, place in made.items():
@@ -83,8 +78,6 @@ def keep_artifacts(task: Task, run: Path) -> None:
         for path, place in made.items():
             if not contents(place):
                 path.replace(place)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def contents(path: Path) -> dict[str, bytes]:
