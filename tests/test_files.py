@@ -1,10 +1,26 @@
-"""Whole or not there."""
+"""Whole or not there; and a package that is not there is named with what installs it."""
 
+import json
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from magneto.files import Damaged, check_directory, clear_aside, plain, whole_directory
+from magneto.files import (
+    Damaged,
+    aside_path,
+    check_directory,
+    clear_aside,
+    clear_dead,
+    import_extra,
+    plain,
+    whole_directory,
+    write_json,
+    write_text,
+)
 
 
 def fill(path: Path, content: str) -> None:
@@ -48,3 +64,49 @@ def test_plain() -> None:
     assert plain({"a": float("inf"), "b": [1, 2.5, float("nan")], "c": "x"}) == {
         "a": None, "b": [1, 2.5, None], "c": "x",
     }  # fmt: skip
+
+
+def test_a_file_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    write_text(path, "ö\r\n")
+    assert path.read_bytes() == "ö\r\n".encode()
+    write_json(path, {"b": Path("c")})
+    assert json.loads(path.read_text()) == {"b": "c"}
+
+    def fail(descriptor: int) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="full"):
+        write_text(path, "new")
+    assert json.loads(path.read_text()) == {"b": "c"}
+    assert [found.name for found in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_only_what_dead_processes_of_this_machine_left_is_cleared(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    here = socket.gethostname()
+    mine = aside_path(tmp_path / "text-1").name
+    kept = {mine, f".text-2.another-{here}.{gone.pid}", f".text-3.{gone.pid}", ".git", "text-4"}
+    dead = {f".text-5.{here}.{gone.pid}", f".result.json.{here}.{gone.pid}"}
+    for name in (kept | dead) - {f".result.json.{here}.{gone.pid}"}:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    (tmp_path / f".result.json.{here}.{gone.pid}").touch()
+    clear_dead(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    clear_aside(tmp_path)  # of a directory that is one process's own
+    assert {path.name for path in tmp_path.iterdir()} == {".git", "text-4"}
+
+
+def test_an_optional_package_is_named_with_its_extra(tmp_path: Path, monkeypatch) -> None:
+    assert import_extra("json.decoder", "text", "this needs json").JSONDecoder
+    with pytest.raises(ModuleNotFoundError) as caught:
+        import_extra("no_such.part", "vision", "pictures need no-such")
+    message = "pictures need no-such: pip install 'foundation-transformers[vision]'"
+    assert (str(caught.value), caught.value.name) == (message, "no_such")
+    (tmp_path / "broken_one.py").write_text("import no_such_either")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match=r"\[text\]' \(No module named 'no_such_either'"):
+        import_extra("broken_one", "text", "it needs broken-one")

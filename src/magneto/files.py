@@ -1,4 +1,4 @@
-"""Atomic writes: a file is there complete or not at all."""
+"""Files that are there whole or not at all, the path nearest to a wrong one, optional packages."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 import math
 import os
 import shutil
+import socket
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +22,71 @@ class Damaged(ValueError):
     """A directory whose files are not what its manifest says."""
 
 
+def import_extra(module: str, extra: str, purpose: str) -> Any:
+    """Import a module of an optional package.
+
+    Args:
+        module: Its full name.
+        extra: Of ours, which installs it.
+        purpose: What needs which package, for the message.
+
+    Raises:
+        ModuleNotFoundError: If it is not there; says what to install.
+    """
+    package = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ImportError as error:
+        why = "" if error.name == package else f" ({error})"  # it is there, and broken
+        install = f"pip install 'foundation-transformers[{extra}]'"
+        raise ModuleNotFoundError(f"{purpose}: {install}{why}", name=package) from error
+
+
+def nearest_path(path: Path) -> str:
+    """Return "; did you mean ...?" with what is nearest to the first part of a path that is not."""
+    while not path.parent.is_dir():
+        path = path.parent
+    near = get_close_matches(path.name, [beside.name for beside in path.parent.iterdir()], n=1)
+    return f"; did you mean {path.parent / near[0]}?" if near else ""
+
+
+def process_name() -> str:
+    """Name this process among those of all machines that share a folder."""
+    return f"{socket.gethostname()}.{os.getpid()}"
+
+
+def aside_path(path: Path, process: str | None = None) -> Path:
+    """Return where a file or directory is made before it is renamed.
+
+    Args:
+        path: Where it shall be.
+        process: `process_name` of who makes it; by default this process.
+    """
+    path = path.absolute()
+    return path.with_name(f".{path.name}.{process or process_name()}")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file aside and rename it into place."""
+    aside = aside_path(path)
+    try:
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text as UTF-8, aside, and rename it into place."""
+    write_bytes(path, text.encode("utf-8"))
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON aside and rename it into place."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, default=str)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    write_text(path, json.dumps(value, indent=1, default=str))
 
 
 def plain(value: Any) -> Any:
@@ -41,33 +101,64 @@ def plain(value: Any) -> Any:
 
 
 def clear_aside(directory: Path) -> None:
-    """Remove what a killed process left half-written, and finish a replacement it began."""
+    """Clear a directory in which only this process writes of what a killed one left half-written.
+
+    A replacement that it began is finished.
+    """
     for path in directory.glob(".*"):
         replaced = directory / path.stem.removeprefix(".")
         if path.suffix == ".old" and not replaced.exists():
             path.rename(replaced)
-        elif path.is_dir() and (path.suffix == ".old" or path.suffix[1:].isdigit()):
-            shutil.rmtree(path)
-        elif path.suffix[1:].isdigit():
-            path.unlink()
+        elif path.suffix == ".old" or path.suffix[1:].isdigit():
+            _remove(path)
+
+
+def clear_dead(directory: Path) -> None:
+    """Clear a shared directory of what processes of this machine that are gone left half-written.
+
+    What another machine's processes write is left: whether they live can't be known here.
+    """
+    for path in directory.glob(f".*.{socket.gethostname()}.*"):
+        process = path.suffix[1:]
+        if process.isdigit() and not _is_alive(int(process)):
+            _remove(path)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # sends nothing
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def directory_aside(path: Path) -> Iterator[Path]:
+    """Give an empty directory beside `path`, to be filled and renamed; else it is removed."""
+    aside = aside_path(path)
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
     """Give a directory to fill; it appears at `path` with a manifest, complete, or not at all."""
-    aside = aside_path(path, os.getpid())
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    try:
+    with directory_aside(path) as aside:
         yield aside
         publish(aside, path, {p.name: fingerprint(p) for p in sorted(aside.iterdir())})
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def aside_path(path: Path, process: int) -> Path:
-    """Return where a process writes what shall appear at `path`; `clear_aside` knows such names."""
-    return path.with_name(f".{path.name}.{process}")
 
 
 def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> None:
@@ -79,7 +170,7 @@ def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> Non
         manifest: Fingerprint of each file by name.
     """
     write_json(aside / MANIFEST, manifest)
-    _sync(aside)
+    sync_to_disk(aside)
     if path.exists():
         old = path.with_name(f".{path.name}.old")
         shutil.rmtree(old, ignore_errors=True)
@@ -88,7 +179,7 @@ def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> Non
         shutil.rmtree(old)
     else:
         aside.rename(path)
-    _sync(path.parent)
+    sync_to_disk(path.parent)
 
 
 def check_directory(path: Path) -> None:
@@ -124,8 +215,9 @@ def fingerprint(path: Path, sync: bool = True) -> dict[str, int]:
     return {"bytes": size, "crc32": checksum}
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def sync_to_disk(path: Path) -> None:
+    """Have a file or a directory written to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

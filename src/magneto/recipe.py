@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from magneto.config import (
     renamed_keys,
     to_mapping,
 )
+from magneto.files import write_text
 from magneto.nn.config import TransformerConfig
 from magneto.tasks import TASKS
 from magneto.training.config import TrainingConfig
@@ -69,9 +69,7 @@ class Recipe:
     def save(self, path: Path) -> None:
         """Write the recipe as YAML, aside and renamed."""
         text = f"# {self.name}\n" + yaml.safe_dump(self.to_mapping(), sort_keys=False)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        write_text(path, text)
 
 
 def recipe_names() -> list[str]:

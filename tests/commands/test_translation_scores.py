@@ -12,7 +12,7 @@ sacrebleu = pytest.importorskip("sacrebleu")
 from magneto.cli import main  # noqa: E402
 from magneto.commands.translation_scores import chosen  # noqa: E402
 from magneto.config import ConfigError  # noqa: E402
-from magneto.translation.config import PairCounts  # noqa: E402
+from magneto.data.counts import Counts  # noqa: E402
 from magneto.translation.references import ReferenceTexts  # noqa: E402
 
 SMALL = """--model.width 32 --model.encoder_layers 1 --model.decoder_layers 1 --model.heads 4
@@ -82,7 +82,7 @@ def test_the_loss_is_of_the_directions_asked_for(run: Path, capsys) -> None:
 
 
 def test_codes_with_dashes() -> None:
-    texts = ReferenceTexts("test", {("en", "zh-CN"): [], ("zh-CN", "en"): []}, [], PairCounts())
+    texts = ReferenceTexts("test", {("en", "zh-CN"): [], ("zh-CN", "en"): []}, [], Counts())
     for name in ("en>zh-CN", "en-zh-CN", "en > zh-CN"):
         assert list(chosen(texts, [name]).texts) == [("en", "zh-CN")]
     assert list(chosen(texts, ["zh-CN>en"]).texts) == [("zh-CN", "en")]

@@ -1,5 +1,8 @@
 """What is kept is whole or not there, and is known again by what it describes."""
 
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,7 @@ from magneto.data.cache import (
     also_known,
     cache_directory,
     content_digest,
+    file_states,
     fingerprint,
     made_whole,
 )
@@ -67,3 +71,36 @@ def test_another_name_leads_to_it_and_makes_way_once_it_is_gone(tmp_path: Path) 
     with made_whole(other) as aside:
         (aside / "file").write_text("new")
     assert not other.is_symlink() and (other / "file").read_text() == "new"
+
+
+def test_made_whole_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), made_whole(tmp_path / "text-1") as aside:
+        (aside / "train.bin").write_bytes(b"half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    with made_whole(tmp_path / "text-1") as aside:
+        (aside / "train.bin").write_bytes(b"whole")
+    with made_whole(tmp_path / "text-1") as aside:  # somebody was faster
+        (aside / "train.bin").write_bytes(b"later")
+    assert (tmp_path / "text-1" / "train.bin").read_bytes() == b"whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["text-1"]
+
+
+def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left = tmp_path / f".text-1.{socket.gethostname()}.{gone.pid}"
+    left.mkdir()
+    (left / "train.bin").touch()
+    with made_whole(tmp_path / "text-2"), made_whole(tmp_path / "text-3"):
+        assert not left.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"text-2", "text-3"}
+
+
+def test_a_file_that_changed_has_another_state(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one")
+    before = file_states([path])
+    assert before == file_states([tmp_path / "." / "a.txt"])
+    path.write_text("more")
+    assert file_states([path]) != before

@@ -1,72 +1,77 @@
-"""Files are unpacked and lose their byte-order mark; a damaged one is named, whoever reads it."""
+"""Files are found, unpacked and lose their byte-order mark; what can't be read is named."""
 
 import gzip
-from collections.abc import Callable
+import lzma
 from pathlib import Path
 
 import pytest
 
-from magneto.data.files import open_bytes
-from magneto.data.sources import Counts, read_documents
-from magneto.language.classification.files import Columns, RowCounts, read_file
-from magneto.language.in_context.files import read_records
-from magneto.translation.config import PairCounts
-from magneto.translation.sources import open_parallel
+from magneto.data.files import (
+    existing_path,
+    has_ending,
+    open_bytes,
+    open_text,
+    source_files,
+    unpacked_name,
+)
 
 MARK = b"\xef\xbb\xbf"
-PACKED = gzip.compress(b"".join(b"%d is %d\n" % (i, i * i) for i in range(50_000)))
-DAMAGED = {
-    "cut off": PACKED[: len(PACKED) // 2],
-    "overwritten": PACKED[:5000] + b"\xff" * 5000 + PACKED[10_000:],
-    "no gzip": b"1 is 1\n",
-    "wrong sum": PACKED[:-8] + b"\0" * 8,
-}
+PACK = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
-def test_bytes_without_the_mark_at_their_start(tmp_path: Path, name: str) -> None:
-    pack = gzip.compress if name.endswith(".gz") else bytes
+@pytest.mark.parametrize("packing", PACK)
+def test_bytes_without_the_mark_at_their_start(tmp_path: Path, packing: str) -> None:
+    path = tmp_path / f"a.txt{packing}"
     for text in (b"", b"x", b"one\ntwo\xef\xbb\xbf\n", b"\xef\xbb"):
         for mark in (b"", MARK):
-            (tmp_path / name).write_bytes(pack(mark + text))
-            with open_bytes(tmp_path / name) as file:
-                assert file.read() == text
+            path.write_bytes(PACK[packing](mark + text))
+            with open_bytes(path) as file, open_text(path) as same:
+                assert file.read() == text == same.read()
 
 
-def read_parallel(path: Path) -> list:
-    text = open_parallel(str(path.with_name("a")), None)
-    return list(text.read("de", "en", "train", PairCounts()))
+@pytest.mark.parametrize("packing", PACK)
+def test_what_is_no_text_is_refused(tmp_path: Path, packing: str) -> None:
+    path = tmp_path / f"a.txt{packing}"
+    path.write_bytes(PACK[packing]("text".encode("utf-16")))
+    with pytest.raises(ValueError, match=r"a\.txt\S* is not text in UTF-8: it has NUL bytes"):
+        open_text(path)
 
 
-def read_labelled(path: Path) -> list:
-    columns = Columns(("text",), (), ("label",), (0, 0, 0))
-    return list(read_file(path, columns, False, RowCounts()))
+def test_a_packing_that_python_has_not_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.zst").touch()
+    assert source_files(str(tmp_path), (".jsonl",)) == [tmp_path / "a.jsonl.zst"]
+    with pytest.raises(ValueError, match=r"zst: unpack it first \(zstd -d --rm a\.jsonl\.zst\)$"):
+        open_bytes(tmp_path / "a.jsonl.zst")
 
 
-READERS: dict[str, Callable[[Path], list]] = {
-    "a.en.gz": read_parallel,
-    "a.txt.gz": lambda path: list(read_documents(str(path), "text", Counts())),
-    "b.tsv.gz": read_labelled,
-    "c.csv.gz": lambda path: list(read_records(path)),
-}
+@pytest.mark.parametrize(
+    ("name", "bare"),
+    [("a.txt.gz", "a.txt"), ("a.xz", "a"), ("a.gz.txt", "a.gz.txt"), ("b.tar.zst", "b.tar")],
+)
+def test_names_without_their_packing(name: str, bare: str) -> None:
+    assert unpacked_name(Path("folder.gz", name)) == bare
 
 
-@pytest.mark.parametrize("how", DAMAGED)
-@pytest.mark.parametrize("name", READERS)
-def test_damage_is_a_one_line_error(tmp_path: Path, name: str, how: str) -> None:
-    (tmp_path / "a.de").write_text("x\n" * 50_000)
-    (tmp_path / name).write_bytes(DAMAGED[how])
-    with pytest.raises(ValueError, match=rf"{name}: damaged gzip file \(.+\)$") as caught:
-        READERS[name](tmp_path / name)
-    assert "\n" not in str(caught.value)
+def test_files_of_a_folder_by_their_endings(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt.xz", "deep/c.txt.gz", "d.md", "e.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "folder.txt").mkdir()
+    found = [str(path.relative_to(tmp_path)) for path in source_files(str(tmp_path), (".txt",))]
+    assert found == ["a.txt.xz", "b.txt", "deep/c.txt.gz"]
+    assert not has_ending(tmp_path / "folder.txt", (".txt",))
+    assert source_files(str(tmp_path / "d.md"), (".txt",)) == [tmp_path / "d.md"]
+    with pytest.raises(ValueError, match=r"no file ends in \.csv, \.tsv"):
+        source_files(str(tmp_path), (".csv", ".tsv"))
 
 
-def test_damage_in_tmx(tmp_path: Path) -> None:
-    unit = '<tu><tuv xml:lang="en"><seg>%d</seg></tuv><tuv xml:lang="de"><seg>%d</seg></tuv></tu>'
-    body = "".join(unit % (i, i * i) for i in range(9000))
-    packed = gzip.compress(f"<tmx><body>{body}</body></tmx>".encode())
-    (tmp_path / "a.tmx.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(ValueError, match=r"a\.tmx\.gz: damaged gzip file"):
-        list(
-            open_parallel(str(tmp_path / "a.tmx.gz"), None).read("de", "en", "train", PairCounts())
-        )
+def test_the_nearest_path_is_of_the_first_part_that_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "corpora").mkdir()
+    (tmp_path / "corpora" / "books.txt").touch()
+    for wrong, right in (("corpora/boks.txt", "books.txt"), ("corpra/books.txt", "corpora")):
+        with pytest.raises(
+            FileNotFoundError, match=rf"no file or folder .*did you mean .*{right}\?"
+        ):
+            existing_path(str(tmp_path / wrong))
+    with pytest.raises(FileNotFoundError, match=r"no file or folder \S+$"):
+        existing_path(str(tmp_path / "something-else-entirely"))

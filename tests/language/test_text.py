@@ -9,7 +9,8 @@ import pytest
 
 from magneto.data.batching import ShuffledExamples, StreamedWindows, cut_windows, window_batch
 from magneto.data.builtin import docstrings, is_prose
-from magneto.data.sources import Counts, read_documents
+from magneto.data.counts import EMPTY, INVALID_UTF8, MALFORMED, Counts
+from magneto.data.documents import CUT_LINES, DOCUMENTS, read_documents
 from magneto.data.splits import held_out
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.language.config import TextDataConfig
@@ -39,7 +40,7 @@ def test_plain_text_is_cut_at_blank_lines(tmp_path: Path) -> None:
     paragraph = "word " * 500 + "\n\n"
     (tmp_path / "a.txt").write_text(paragraph * 6)
     documents, counts = read(tmp_path / "a.txt")
-    assert len(documents) == counts.documents == 3
+    assert len(documents) == counts[DOCUMENTS] == 3
     assert "".join(documents).replace("\n", "") == (paragraph * 6).replace("\n", "")
 
 
@@ -58,15 +59,16 @@ def test_folders_and_gz(tmp_path: Path) -> None:
 def test_what_is_odd_is_counted(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"good\nbad \xff\xfe byte\n" + b"x" * (3 << 20) + b"\nend")
     documents, counts = read(tmp_path / "a.txt")
-    assert counts.invalid_utf8 == 1 and counts.long_lines == 1
+    assert counts[INVALID_UTF8] == 1 and counts[CUT_LINES] == 1
     assert "".join(documents).count("x") == 3 << 20 and "�" in documents[0]
     rows = [{"text": "one"}, {"text": "  "}, {"other": 1}, {"text": 5}]
     text = "\n".join(map(json.dumps, rows)) + "\nnot json\n\n"
     (tmp_path / "b.jsonl").write_text(text)
     documents, counts = read(tmp_path / "b.jsonl")
     assert documents == ["one"]
-    assert (counts.documents, counts.empty, counts.bad_records) == (1, 1, 3)
-    assert counts.describe() == ("1 documents (1 empty documents left out, 3 bad records left out)")
+    assert counts == {DOCUMENTS: 1, EMPTY: 1, MALFORMED: 3}
+    words = "1 documents (3 malformed records left out, 1 empty texts left out)"
+    assert counts.describe(DOCUMENTS) == words
 
 
 def test_wrong_sources_say_what_is_right(tmp_path: Path) -> None:

@@ -7,8 +7,18 @@ from pathlib import Path
 import pytest
 
 from magneto.config import ConfigError
+from magneto.data.counts import EMPTY, INVALID_UTF8, MALFORMED, Counts
 from magneto.progress import SILENT
-from magneto.translation.config import PairCounts, ParallelDataConfig, split_direction
+from magneto.translation.config import (
+    DUPLICATE,
+    HELD_OUT,
+    KEPT,
+    READ,
+    TOO_LONG,
+    UNLIKE,
+    ParallelDataConfig,
+    split_direction,
+)
 from magneto.translation.files import LineFiles, open_files
 from magneto.translation.filter import unlike
 from magneto.translation.prepare import PreparedParallel, prepare_parallel
@@ -31,7 +41,7 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 
 
 def read(path: Path, first: str, second: str, split: str = "train") -> list[tuple[str, str]]:
-    return list(open_parallel(str(path), None).read(first, second, split, PairCounts()))
+    return list(open_parallel(str(path), None).read(first, second, split, Counts()))
 
 
 def prepare(source: Path, **changes) -> PreparedParallel:
@@ -117,10 +127,10 @@ RECORDS = {
 @pytest.mark.parametrize("name", RECORDS)
 def test_records(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "text", {name: RECORDS[name]}) / name
-    counts = PairCounts()
+    counts = Counts()
     found = list(open_parallel(str(path), None).read("de", "en", "train", counts))
     assert found == [("eins", "one"), ("drei", "three")]
-    assert counts.bad_records == 1
+    assert counts[MALFORMED] == 1
 
 
 def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
@@ -166,10 +176,10 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     (folder / "train.en").write_bytes(raw)
     prepared = prepare(folder)
     counts = prepared.counts["train"]["de", "en"]
-    assert counts == PairCounts(
-        read=306, kept=301, empty=1, duplicate=1, held_out=1, too_long=1, ratio=1, invalid_utf8=1
-    )
-    assert "1 duplicate" in counts.describe() and "301 of 306 pairs" in counts.describe()
+    odd = (EMPTY, DUPLICATE, HELD_OUT, TOO_LONG, UNLIKE, INVALID_UTF8)
+    assert counts == {READ: 306, KEPT: 301, **dict.fromkeys(odd, 1)}
+    words = counts.describe(KEPT, READ)
+    assert words.startswith("301 kept, 306 read (") and "1 duplicates" in words
     assert sentences(prepared, "validation", ("de", "en")) == [
         ("Satz 7", "sentence 7"),
         ("neu", "new"),
@@ -273,7 +283,7 @@ def test_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
     text = open_parallel(f"hf:{folder}", None)
     assert text.languages == ["de", "en", "fr"]
     assert text.pairs("train") == {("de", "en"), ("en", "fr")} == text.pairs("validation")
-    found = list(text.read("fr", "en", "validation", PairCounts()))
+    found = list(text.read("fr", "en", "validation", Counts()))
     assert found == [(f"fr {i}", f"validation {i}") for i in range(3)]
 
 

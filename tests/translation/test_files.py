@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.translation.config import PairCounts
+from magneto.data.counts import Counts
 from magneto.translation.files import LineFiles, open_files
 
 MARK = "\ufeff"
@@ -23,7 +23,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
     folder = write(tmp_path / "text", {
         "a.en": f"{MARK}one\n{MARK}two\n", "a.de.gz": f"{MARK}eins\nzwei\n",
     })  # fmt: skip
-    found = list(open_files(str(folder), None).read("de", "en", "train", PairCounts()))
+    found = list(open_files(str(folder), None).read("de", "en", "train", Counts()))
     assert found == [("eins", "one"), ("zwei", f"{MARK}two")]
 
 

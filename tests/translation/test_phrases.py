@@ -2,7 +2,8 @@
 
 import pytest
 
-from magneto.translation.config import PairCounts, ParallelDataConfig
+from magneto.data.counts import Counts
+from magneto.translation.config import ParallelDataConfig
 from magneto.translation.phrases import phrase_languages, phrases
 from magneto.translation.prepare import prepare_parallel
 from magneto.translation.sources import open_parallel
@@ -34,7 +35,7 @@ def test_units_without_words_are_left_out() -> None:
 def test_as_a_source() -> None:
     text = open_parallel("builtin:phrases", ("en", "sv"))
     assert text.pairs("train") == {("en", "sv")} and text.pairs("validation") == set()
-    first = next(iter(text.read("en", "sv", "train", PairCounts())))
+    first = next(iter(text.read("en", "sv", "train", Counts())))
     assert first == next(phrases("en", "sv"))
     wrong = ParallelDataConfig(languages=("en", "svv"))
     with pytest.raises(ValueError, match=r"phrases has no text in svv .*did you mean sv\?"):

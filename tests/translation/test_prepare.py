@@ -5,10 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from magneto.data.counts import EMPTY, Counts
 from magneto.data.tokenizer import load_tokenizer
 from magneto.data.tokenizer_training import train_sentencepiece
 from magneto.progress import SILENT
-from magneto.translation.config import PairCounts, ParallelDataConfig
+from magneto.translation.config import (
+    BEYOND_LIMIT,
+    DUPLICATE,
+    KEPT,
+    READ,
+    TOO_LONG,
+    ParallelDataConfig,
+)
 from magneto.translation.prepare import Preparation, PreparedParallel, prepare_parallel
 
 PAIRS = [("de", "en"), ("en", "fr")]
@@ -42,18 +50,18 @@ def prepare(source: Path, **changes) -> PreparedParallel:
 
 def test_both_splits_are_counted(source: Path) -> None:
     counts = prepare(source).counts
-    expected = PairCounts(read=LINES + 1, kept=LINES, too_long=1)
+    expected = Counts({READ: LINES + 1, KEPT: LINES, TOO_LONG: 1})
     assert counts["train"] == dict.fromkeys(PAIRS, expected)
-    expected = PairCounts(read=42, kept=20, empty=1, too_long=1, duplicate=20)
+    expected = Counts({READ: 42, KEPT: 20, EMPTY: 1, TOO_LONG: 1, DUPLICATE: 20})
     assert counts["validation"] == dict.fromkeys(PAIRS, expected)
     counts = prepare(source, validation_limit=5).counts["validation"]["de", "en"]
-    assert counts == PairCounts(read=42, kept=5, empty=1, duplicate=20, beyond_limit=16)
-    assert "16 beyond the limit" in counts.describe()
+    assert counts == {READ: 42, KEPT: 5, EMPTY: 1, DUPLICATE: 20, BEYOND_LIMIT: 16}
+    assert "16 beyond the limit" in counts.describe(KEPT, READ)
 
 
 def test_what_is_left_out_is_said_of_both_splits(source: Path) -> None:
-    train = f"{LINES:,} of {LINES + 1:,} pairs (1 too long)"
-    valid = "20 of 42 pairs (1 empty, 20 duplicate, 1 too long)"
+    train = f"{LINES:,} kept, {LINES + 1:,} read (1 too long)"
+    valid = "20 kept, 42 read (20 duplicates, 1 empty texts left out, 1 too long)"
     prepared = prepare(source, directions=("en-de",))
     numbers = [f"{len(split.tokens):,}" for split in (prepared.train, prepared.validation)]
     assert list(prepared.describe("here")) == [

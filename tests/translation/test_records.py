@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from magneto.translation.config import PairCounts, Texts
+from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, MALFORMED, Counts
+from magneto.translation.config import LACKING, Texts
 from magneto.translation.records import RecordFiles
 
 Records = list[dict[str, str]]
@@ -27,8 +28,8 @@ def tmx(path: Path, records: Records) -> Path:
     return path
 
 
-def read(text: RecordFiles, first: str, second: str) -> tuple[list[Texts], PairCounts]:
-    counts = PairCounts()
+def read(text: RecordFiles, first: str, second: str) -> tuple[list[Texts], Counts]:
+    counts = Counts()
     return list(text.read(first, second, "train", counts)), counts
 
 
@@ -38,10 +39,10 @@ def test_a_language_that_comes_late_is_found_and_what_lacks_it_counted(tmp_path,
     assert text.languages == ["de", "en", "fr"]
     found, counts = read(text, "en", "fr")
     assert found == [("late", "tard")]
-    assert counts == PairCounts(lacking=1500)
-    assert "1,500 records without both languages" in counts.describe()
+    assert counts == {LACKING: 1500}
+    assert "1,500 records without both languages" in counts.describe("pairs")
     found, counts = read(text, "de", "en")
-    assert len(found) == 1500 and counts == PairCounts(lacking=1)
+    assert len(found) == 1500 and counts == {LACKING: 1}
     chosen = RecordFiles(text.files, ("en", "fr"))
     assert chosen.languages == text.languages and chosen.pairs("train") == {("en", "fr")}
 
@@ -57,21 +58,21 @@ def test_a_table_with_a_byte_order_mark(tmp_path: Path) -> None:
 def test_a_table_with_a_bad_first_line_is_counted_once(tmp_path: Path) -> None:
     (tmp_path / "b.en-de.tsv").write_bytes(b"one\xff\teins\n")
     found, counts = read(RecordFiles([tmp_path / "b.en-de.tsv"], None), "en", "de")
-    assert found == [("one\ufffd", "eins")] and counts == PairCounts(invalid_utf8=1)
+    assert found == [("one\ufffd", "eins")] and counts == {INVALID_UTF8: 1}
 
 
 def test_a_line_nested_too_deeply_is_a_bad_record(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "a.jsonl", LATE[:2])
     path.write_text("[" * 200_000 + "\n" + path.read_text())
     found, counts = read(RecordFiles([path], None), "en", "de")
-    assert len(found) == 2 and counts == PairCounts(bad_records=1)
+    assert len(found) == 2 and counts == {MALFORMED: 1}
 
 
 def test_half_a_character_is_replaced_and_counted(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "a.jsonl", [{"en": "a \ud83d", "de": "b \U0001f600"}, *LATE[:1]])
     found, counts = read(RecordFiles([path], None), "en", "de")
     assert found == [("a \ufffd", "b \U0001f600"), ("e0", "d0")]
-    assert counts == PairCounts(invalid_utf8=1)
+    assert counts == {HALF_CHARACTERS: 1}
 
 
 def test_regions_stay_where_a_unit_has_two_of_a_language(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.translate import search_of, search_options
 from magneto.config import ConfigError
+from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED
+from magneto.files import write_text
 from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 from magneto.runs import load_run
@@ -101,8 +103,8 @@ def chosen(texts: ReferenceTexts, directions: list[str] | None) -> ReferenceText
 def note_what_was_met(texts: ReferenceTexts, source: str, report: ProgressBars) -> None:
     """Say what is scored, and what of it is odd."""
     total = sum(len(pairs) for pairs in texts.texts.values())
-    odd = [f"{n:,} lines with invalid UTF-8 replaced" for n in [texts.counts.invalid_utf8] if n]
-    odd += [f"{n:,} bad records left out" for n in [texts.counts.bad_records] if n]
+    kinds = (INVALID_UTF8, HALF_CHARACTERS, LONG_LINES, MALFORMED)
+    odd = [f"{texts.counts[kind]:,} {kind}" for kind in kinds if texts.counts[kind]]
     if texts.unknown:
         odd.append(f"unknown to the model, left out: {', '.join(texts.unknown)}")
     words = "".join(f"; {each}" for each in odd)
@@ -115,9 +117,7 @@ def write(directory: Path, written: dict[Direction, list[str]]) -> None:
     for direction, lines in written.items():
         text = "".join(" ".join(line.splitlines()) + "\n" for line in lines)
         path = directory / f"{'-'.join(direction)}.txt"
-        aside = path.with_suffix(".part")
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        write_text(path, text)
 
 
 def as_json(split: str, scores: dict[Direction, TranslationScores], pivot: str) -> dict[str, Any]:

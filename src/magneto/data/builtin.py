@@ -72,8 +72,3 @@ def is_prose(paragraph: str) -> bool:
         return False
     letters = sum(c.isalpha() or c.isspace() for c in paragraph)
     return len(paragraph.split()) >= 5 and letters >= 0.85 * len(paragraph)
-
-
-def builtin_names() -> str:
-    """Return the names of built-in texts, for messages."""
-    return ", ".join(f"builtin:{name}" for name in NAMES)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from magneto.files import clear_dead, directory_aside, sync_to_disk
 
 
 def cache_directory() -> Path:
@@ -40,17 +41,24 @@ def also_known(held: Path, other: Path) -> None:
         other.symlink_to(held.name)
 
 
+def file_states(files: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """Return path, size and time of change of files, by which their content is known."""
+    states = ((file, file.stat()) for file in files)
+    return [(str(file.resolve()), state.st_size, state.st_mtime_ns) for file, state in states]
+
+
 @contextmanager
 def made_whole(path: Path) -> Iterator[Path]:
     """Give a directory to fill, which appears at `path` when it is complete.
 
     If another process was faster, its result stays.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clear_dead(path.parent)
+    with directory_aside(path) as aside:
         yield aside
+        for made in (*aside.iterdir(), aside):
+            sync_to_disk(made)
         try:
             if path.is_symlink():  # another name of what is there no more
                 path.unlink()
@@ -58,5 +66,3 @@ def made_whole(path: Path) -> Iterator[Path]:
         except OSError:
             if not path.is_dir():
                 raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)

@@ -1,25 +1,77 @@
-"""Open a file to read its bytes: unpacked, without a byte-order mark; damage is a user's error."""
+"""Files to read: found, unpacked, without a byte-order mark; damage is a user's error."""
 
 from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import zlib
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-# Bytes unpacked at a time.
+from magneto.files import nearest_path
+
+PACKINGS: dict[str, tuple[str, Any]] = {
+    ".gz": ("gzip", gzip.GzipFile), ".xz": ("xz", lzma.LZMAFile),
+}  # fmt: skip
+# Endings that no part of Python 3.11 to 3.13 can read, and what unpacks them.
+UNREAD = {".zst": "zstd -d --rm"}
+DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+# Bytes unpacked at a time; and looked at to tell text from what is none.
 BUFFER = 1 << 17
+FIRST_BLOCK = 1 << 13
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file, unpacking .gz, behind a UTF-8 byte-order mark if it begins with one.
+def unpacked_name(path: Path) -> str:
+    """Return a file's name without the ending of its packing."""
+    packed = path.suffix in PACKINGS or path.suffix in UNREAD
+    return path.name.removesuffix(path.suffix) if packed else path.name
+
+
+def has_ending(path: Path, endings: tuple[str, ...]) -> bool:
+    """Return whether a path is a file whose name, unpacked, has one of the endings."""
+    return unpacked_name(path).endswith(endings) and path.is_file()
+
+
+def existing_path(name: str) -> Path:
+    """Return the path of a file or folder.
 
     Raises:
-        ValueError: Here or on reading on, if a .gz is cut off or damaged; names it.
+        FileNotFoundError: If there is none; names the nearest.
     """
-    raw: Any = Unpacked(path) if path.name.endswith(".gz") else io.FileIO(path)
+    path = Path(name).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(f"no file or folder {name}{nearest_path(path)}")
+    return path
+
+
+def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
+    """List the files of a path in order: itself, or those of a folder that have an ending.
+
+    Raises:
+        FileNotFoundError: If there is no such path.
+        ValueError: If a folder holds nothing to read.
+    """
+    path = existing_path(source)
+    if path.is_file():
+        return [path]
+    files = sorted(file for file in path.rglob("*") if has_ending(file, endings))
+    if not files:
+        raise ValueError(f"nothing to read in {source}: no file ends in {', '.join(endings)}")
+    return files
+
+
+def open_bytes(path: Path) -> io.BufferedReader:
+    """Open a file, unpacking .gz and .xz, behind a UTF-8 byte-order mark if it begins with one.
+
+    Raises:
+        ValueError: Here or on reading on, if a packed file is cut off, damaged or can't be
+            unpacked; names it.
+    """
+    if path.suffix in UNREAD:
+        raise ValueError(f"{path}: unpack it first ({UNREAD[path.suffix]} {path.name})")
+    raw: Any = Unpacked(path) if path.suffix in PACKINGS else io.FileIO(path)
     file = io.BufferedReader(raw, BUFFER)
     try:
         if file.peek(len(BYTE_ORDER_MARK)).startswith(BYTE_ORDER_MARK):
@@ -30,8 +82,21 @@ def open_bytes(path: Path) -> IO[bytes]:
     return file
 
 
+def open_text(path: Path) -> io.BufferedReader:
+    """Open a file as `open_bytes` does, if it can be text in UTF-8.
+
+    Raises:
+        ValueError: If it has NUL bytes near its start.
+    """
+    file = open_bytes(path)
+    if b"\0" in file.peek(FIRST_BLOCK)[:FIRST_BLOCK]:
+        file.close()
+        raise ValueError(f"{path} is not text in UTF-8: it has NUL bytes")
+    return file
+
+
 class Unpacked(io.RawIOBase):
-    """The bytes of a .gz.
+    """The bytes of a packed file.
 
     Args:
         path: The file.
@@ -39,7 +104,8 @@ class Unpacked(io.RawIOBase):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file = gzip.GzipFile(path, "rb")
+        self.kind, unpack = PACKINGS[path.suffix]
+        self.file = unpack(path, "rb")
 
     def readable(self) -> bool:
         """Say that it can be read."""
@@ -53,8 +119,8 @@ class Unpacked(io.RawIOBase):
         """
         try:
             return self.file.readinto(buffer)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"{self.path}: damaged gzip file ({error})") from error
+        except DAMAGE as error:
+            raise ValueError(f"{self.path}: damaged {self.kind} file ({error})") from error
 
     def close(self) -> None:
         """Close the file."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol
+
+from magneto.files import import_extra, nearest_path
 
 END, BEGIN, PAD, MASK = "</s>", "<s>", "<pad>", "<mask>"
 # What a tokenizer needs for masked language modelling and for what is fine-tuned from it.
@@ -194,11 +195,8 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     if path.is_dir():
         return _load_directory(path)
     if not path.is_file():
-        beside = path.parent if path.parent.is_dir() else Path(".")
-        near = get_close_matches(path.name, [p.name for p in beside.iterdir()], n=1)
-        hint = f"; did you mean {beside / near[0]}?" if near else ""
         known = "bpe (trained on first use), bytes, a tokenizer.json, or a SentencePiece .model"
-        raise FileNotFoundError(f"no tokenizer {name}{hint} (it can be {known})")
+        raise FileNotFoundError(f"no tokenizer {name}{nearest_path(path)} (it can be {known})")
     if path.suffix == ".model":
         return SentencePieceTokenizer(path)
     return FastTokenizer(path)
@@ -256,22 +254,9 @@ def _byte_spelling() -> dict[str, int]:
 
 def import_tokenizers() -> Any:
     """Import the tokenizers library, or say which extra has it."""
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise _missing("tokenizers") from error
-    return tokenizers
+    return import_extra("tokenizers", "text", "this tokenizer needs tokenizers")
 
 
 def import_sentencepiece() -> Any:
     """Import sentencepiece, or say which extra has it."""
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise _missing("sentencepiece") from error
-    return sentencepiece
-
-
-def _missing(library: str) -> ModuleNotFoundError:
-    message = f"this tokenizer needs {library}: pip install 'foundation-transformers[text]'"
-    return ModuleNotFoundError(message, name=library)
+    return import_extra("sentencepiece", "text", "this tokenizer needs sentencepiece")

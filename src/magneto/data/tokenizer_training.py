@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
-from magneto.data.sources import Counts, read_documents
+from magneto.data.counts import Counts
+from magneto.data.documents import DOCUMENTS, read_documents
 from magneto.data.tokenizer import (
     BEGIN,
     BPE_CHARACTERS,
@@ -23,6 +23,7 @@ from magneto.data.tokenizer import (
     load_tokenizer,
     train_bpe,
 )
+from magneto.files import directory_aside, sync_to_disk
 from magneto.progress import Progress
 
 Kind = Literal["byte-bpe", "unigram", "bpe"]
@@ -70,22 +71,23 @@ def train_tokenizer(
     texts = _counted(read_documents(source, field, counts), progress)
     first = next(texts, None)  # what is wrong with the source is known before anything is made
     if first is None:
-        raise ValueError(f"there is no text in {source}: {counts.describe()}; the text of a record "
-                         f"is looked for in {field!r} (--text-field)")  # fmt: skip
+        raise ValueError(
+            f"there is no text in {source}: {counts.describe(DOCUMENTS)}; the text of a record is "
+            f"looked for in {field!r} (--text-field)"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{os.getpid()}-{path.name}")
 
     def announce(what: str) -> None:
-        say(f"{source}: {counts.describe()}; learning {vocab_size:,} pieces from {what}, "
+        say(f"{source}: {counts.describe(DOCUMENTS)}; learning {vocab_size:,} pieces from {what}, "
             "which can take minutes")  # fmt: skip
 
-    try:
-        _learn(chain([first], texts), kind, vocab_size, sample, aside, announce)
-        tokenizer = load_tokenizer(aside)
+    with directory_aside(path) as aside:
+        made = aside / path.name
+        _learn(chain([first], texts), kind, vocab_size, sample, made, announce)
+        tokenizer = load_tokenizer(made)
         tokenizer.path = path
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+        sync_to_disk(made)
+        made.replace(path)
     return tokenizer
 
 

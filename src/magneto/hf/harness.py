@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from magneto.files import import_extra
 from magneto.hf.configuration import MagnetoConfig
 from magneto.hf.modeling import MagnetoForCausalLM
 from magneto.hf.saving import transformers_tokenizer
@@ -26,13 +26,7 @@ def task_manager(include: Path | None = None, builtin: bool = True) -> Any:
 
 
 def _library(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != "lm_eval":
-            raise
-        message = "other tasks need lm-eval: pip install 'foundation-transformers[eval]'"
-        raise ModuleNotFoundError(message, name="lm_eval") from error
+    return import_extra(name, "eval", "other tasks need lm-eval")
 
 
 def check_tasks(names: Sequence[str], manager: Any, ours: Sequence[str] = ()) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from magneto.files import directory_aside
 from magneto.hf.configuration import (
     MagnetoConfig,
     MagnetoEncoderConfig,
@@ -118,16 +117,11 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileExistsError(f"{directory} is there already and not empty")
-    aside = directory.absolute().with_name(f".{directory.absolute().name}.{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    try:
+    with directory_aside(directory) as aside:
         yield aside
         if directory.exists():
             directory.rmdir()
         aside.rename(directory)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def export(

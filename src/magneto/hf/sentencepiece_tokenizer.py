@@ -13,6 +13,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizer
 
+from magneto.files import import_extra
 from magneto.hf.auto_map import MODULE, WithoutCopies, write_module
 
 
@@ -46,7 +47,8 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
         if vocab_file is None:
             raise OSError(f"there is no {self.vocab_files_names['vocab_file']}")
         self.vocab_file = str(vocab_file)
-        self.inner: Any = _import_sentencepiece().SentencePieceProcessor(model_file=self.vocab_file)
+        library = import_extra("sentencepiece", "text", "this tokenizer needs sentencepiece")
+        self.inner: Any = library.SentencePieceProcessor(model_file=self.vocab_file)
         self.single, self.pair = single, pair
         kwargs["auto_map"] = {"AutoTokenizer": [f"{MODULE}.{type(self).__name__}", None]}
         super().__init__(single=single, pair=pair, **kwargs)
@@ -144,12 +146,3 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
         if path.absolute() != Path(self.vocab_file).absolute():
             shutil.copyfile(self.vocab_file, path)
         return (str(path),)
-
-
-def _import_sentencepiece() -> Any:
-    try:
-        import sentencepiece
-    except ImportError as error:
-        message = "this tokenizer needs sentencepiece: pip install 'foundation-transformers[text]'"
-        raise ModuleNotFoundError(message, name="sentencepiece") from error
-    return sentencepiece

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from magneto.data.cache import also_known, cache_directory, fingerprint, made_whole
-from magneto.data.sources import Counts, read_documents, source_fingerprint
+from magneto.data.counts import Counts
+from magneto.data.documents import DOCUMENTS, documents_fingerprint, read_documents
 from magneto.data.splits import held_out
 from magneto.data.tokenizer import BPE_CHARACTERS, Tokenizer, load_tokenizer, train_bpe
 from magneto.language.config import TextDataConfig
@@ -89,7 +90,7 @@ def _place(config: TextDataConfig) -> Path:
     sources = [config.source, config.validation_source or config.source]
     name = fingerprint(
         VERSION,
-        [source_fingerprint(source, config.text_field) for source in sources],
+        [documents_fingerprint(source, config.text_field) for source in sources],
         tokenizer_part,
         None if config.validation_source else config.validation_fraction,
     )
@@ -138,9 +139,9 @@ def _fill(config: TextDataConfig, directory: Path, progress: Progress) -> None:
             for tokens, text_bytes in tokenised(documents, tokenizer):
                 tokens.astype(kind).tofile(file)
                 size += text_bytes
-                progress.update(f"tokenising {split} documents", counts.documents, None)
+                progress.update(f"tokenising {split} documents", counts[DOCUMENTS], None)
         index["text_bytes"][split] = size
-        index["counts"] = asdict(counts)
+        index["counts"] = counts
     (directory / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
@@ -168,7 +169,7 @@ def _open(directory: Path, config: TextDataConfig) -> PreparedText:
         tokens = np.memmap(path, dtype=index["dtype"], mode="r")
         splits[split] = Split(tokens, index["text_bytes"][split])
     return PreparedText(
-        load_tokenizer(directory), splits["train"], splits["validation"], Counts(**index["counts"])
+        load_tokenizer(directory), splits["train"], splits["validation"], Counts(index["counts"])
     )
 
 
@@ -180,7 +181,7 @@ def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
     """Prepare tokenizer and validation split from the head of a stream."""
     head = fingerprint(
         VERSION,
-        source_fingerprint(config.source, config.text_field),
+        documents_fingerprint(config.source, config.text_field),
         None if config.validation_source else config.validation_fraction,
         config.vocab_size,
         STREAM_HEAD,

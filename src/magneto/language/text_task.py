@@ -12,7 +12,8 @@ from torch import Tensor
 
 from magneto.data.batching import ShuffledExamples, StreamedWindows, cut_windows, window_batch
 from magneto.data.cache import content_digest
-from magneto.data.sources import Counts
+from magneto.data.counts import Counts
+from magneto.data.documents import DOCUMENTS
 from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer
 from magneto.language.config import TextDataConfig
 from magneto.language.text import PreparedText, prepare_text, split_documents, tokenised
@@ -47,7 +48,7 @@ class TextTask(Task):
             return
         self._progress = progress
         counts, tokens = self.text.counts, f"{len(self.text.train.tokens):,} tokens"
-        progress.say(f"{self.data_config.source}: {counts.describe()}, {tokens}")
+        progress.say(f"{self.data_config.source}: {counts.describe(DOCUMENTS)}, {tokens}")
 
     def vocabulary(self) -> int:
         """Return the model's vocabulary: the tokenizer's, if none is set.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from magneto.files import plain
+from magneto.files import plain, write_text
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -71,6 +70,4 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def cut_after(path: Path, step: int) -> None:
     """Keep the rows up to and with a step, aside and renamed."""
     rows = [row for row in read_rows(path) if row["step"] <= step]
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    aside.replace(path)
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import torch
 
-from magneto.files import clear_aside
+from magneto.files import clear_aside, directory_aside
 from magneto.training.checkpoint import AVERAGE, fill, load_checkpoint, model_pieces
 from magneto.training.distributed import broadcast_from_main
 from magneto.training.environment import write_environment
@@ -59,10 +57,7 @@ def keep_artifacts(task: Task, run: Path) -> None:
         ValueError: If the task would put something else in its place: the run's weights were
             trained with another tokenizer, on other data.
     """
-    aside = run / f".artifacts.{os.getpid()}"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    try:
+    with directory_aside(run / "artifacts") as aside:
         task.artifacts(aside)
         made = {path: run / path.name for path in sorted(aside.iterdir(), reverse=True)}
         for path, place in made.items():
@@ -74,8 +69,6 @@ def keep_artifacts(task: Task, run: Path) -> None:
         for path, place in made.items():
             if not contents(place):
                 path.replace(place)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
 
-from magneto.files import aside_path, fingerprint, publish, write_json
+from magneto.files import aside_path, fingerprint, process_name, publish, write_json
 from magneto.training.checkpoint import STATE
 from magneto.training.distributed import Piece, World, broadcast_from_main
 from magneto.weights import index_path
@@ -39,7 +38,7 @@ class Writer:
         self.background = background
         # A group of its own, on which a thread can wait while training uses the other one.
         self.group = dist.new_group(backend="gloo") if world.world_size > 1 else None
-        self.process: int = broadcast_from_main(os.getpid(), world)
+        self.process: str = broadcast_from_main(process_name(), world)
         self._thread: Thread | None = None
         self._error: BaseException | None = None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 from magneto.config import ConfigError
+from magneto.data.counts import Counts
 from magneto.nn.config import TransformerConfig
 
 Texts = tuple[str, str]
@@ -41,7 +42,7 @@ class ParallelDataConfig:
 
     Attributes:
         source: PATH (a folder, the stem of line pairs such as a.en and a.de, or a .tsv, .jsonl or
-            .tmx file, each with .gz too), hf:NAME or builtin:phrases.
+            .tmx file, each maybe packed), hf:NAME or builtin:phrases.
         validation_source: Another source to validate on: its validation split if it has one, else
             all of it. By default the source's own validation split; for a pair of languages that
             has none, a share of its sentences is held out.
@@ -147,56 +148,15 @@ def split_direction(direction: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in direction.split(mark, 1))
 
 
-@dataclass
-class PairCounts:
-    """What was met in the text of one pair of languages.
-
-    Attributes:
-        read: Pairs of sentences read.
-        kept: Those that are used.
-        empty: Left out because a side has no visible character.
-        duplicate: Left out because the same pair came before.
-        held_out: Left out of training because they are validated on.
-        too_long: Left out because a side is longer than `max_length`.
-        ratio: Left out because one side is too long for the other.
-        beyond_limit: Left out because there were `validation_limit` before.
-        invalid_utf8: Lines with bytes that are not UTF-8, and records with halves of a character,
-            which became U+FFFD.
-        bad_records: Records that are malformed or have fewer than two languages; left out.
-        lacking: Records without a sentence in one of the pair's languages; left out.
-    """
-
-    read: int = 0
-    kept: int = 0
-    empty: int = 0
-    duplicate: int = 0
-    held_out: int = 0
-    too_long: int = 0
-    ratio: int = 0
-    beyond_limit: int = 0
-    invalid_utf8: int = 0
-    bad_records: int = 0
-    lacking: int = 0
-
-    def __add__(self, other: PairCounts) -> PairCounts:
-        names = [field.name for field in fields(self)]
-        return PairCounts(**{name: getattr(self, name) + getattr(other, name) for name in names})
-
-    def describe(self) -> str:
-        """Say in words what was left out."""
-        odd = {
-            "empty": self.empty,
-            "duplicate": self.duplicate,
-            "held out": self.held_out,
-            "too long": self.too_long,
-            "of unlike length": self.ratio,
-            "beyond the limit": self.beyond_limit,
-            "with invalid UTF-8 replaced": self.invalid_utf8,
-            "bad records": self.bad_records,
-            "records without both languages": self.lacking,
-        }
-        words = [f"{count:,} {what}" for what, count in odd.items() if count]
-        return f"{self.kept:,} of {self.read:,} pairs" + (f" ({', '.join(words)})" if words else "")
+# What is counted of a pair of languages: pairs of sentences read, those used, and why others are
+# left out.
+READ, KEPT = "read", "kept"
+DUPLICATE = "duplicates"
+HELD_OUT = "held out for validation"
+TOO_LONG = "too long"
+UNLIKE = "of unlike length"
+BEYOND_LIMIT = "beyond the limit"
+LACKING = "records without both languages"
 
 
 class ParallelText(Protocol):
@@ -211,6 +171,6 @@ class ParallelText(Protocol):
         """Return the pairs of languages, each sorted, that "train" or "validation" has."""
         ...
 
-    def read(self, first: str, second: str, split: str, counts: PairCounts) -> Iterator[Texts]:
+    def read(self, first: str, second: str, split: str, counts: Counts) -> Iterator[Texts]:
         """Yield the sentences of two languages, in that order."""
         ...

@@ -1,4 +1,4 @@
-"""Parallel text in files: line pairs (a.en, a.de), .tsv, .jsonl and .tmx, each also with .gz.
+"""Parallel text in files: line pairs (a.en, a.de), .tsv, .jsonl and .tmx, each maybe packed.
 
 A folder's files are told apart by name: what has "train", "val", "valid", "validation", "dev" or
 "test" as a word in it is of that split, anything else is for training. Lines end at a line feed
@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
-from itertools import combinations
+from itertools import combinations, zip_longest
 from pathlib import Path
 
-from magneto.data.files import open_bytes
-from magneto.translation.config import PairCounts, Texts
-from magneto.translation.records import (
-    LANGUAGE,
-    RECORD_ENDINGS,
-    RecordFiles,
-    decoded,
-    split_of,
-)
+from magneto.data.counts import Counts
+from magneto.data.files import has_ending, unpacked_name
+from magneto.data.records import read_lines
+from magneto.files import nearest_path
+from magneto.translation.config import Texts
+from magneto.translation.records import LANGUAGE, RECORD_ENDINGS, RecordFiles, bare, split_of
 
 # Endings of two or three letters that are no languages.
 NO_LANGUAGES = (
@@ -31,7 +27,7 @@ NO_LANGUAGES = (
 
 
 class LineFiles:
-    """Files of one sentence a line, aligned by line number: STEM.LANGUAGE[.txt][.gz].
+    """Files of one sentence a line, aligned by line number: STEM.LANGUAGE[.txt], maybe packed.
 
     Stems that differ in a last word "src" or "ref" only are one, as WMT names its test sets.
 
@@ -57,30 +53,25 @@ class LineFiles:
         groups = (files for stem, files in self.groups.items() if split_of(stem) == split)
         return {pair for files in groups for pair in combinations(sorted(files), 2)}
 
-    def read(self, first: str, second: str, split: str, counts: PairCounts) -> Iterator[Texts]:
+    def read(self, first: str, second: str, split: str, counts: Counts) -> Iterator[Texts]:
         """Yield the sentences of a pair.
 
         Raises:
-            ValueError: If two files have different numbers of lines, or a .gz is damaged.
+            ValueError: If two files have different numbers of lines, or one is damaged.
         """
         for stem, files in self.groups.items():
             if split_of(stem) == split and first in files and second in files:
                 yield from _aligned(files[first], files[second], counts)
 
 
-def _aligned(first: Path, second: Path, counts: PairCounts) -> Iterator[Texts]:
-    with open_bytes(first) as one, open_bytes(second) as other:
-        number = 0
-        while True:
-            lines = one.readline(), other.readline()
-            if not all(lines):
-                break
-            number += 1
-            yield decoded(lines[0], counts), decoded(lines[1], counts)
-        if any(lines):
-            longer, shorter = (first, second) if lines[0] else (second, first)
+def _aligned(first: Path, second: Path, counts: Counts) -> Iterator[Texts]:
+    lines = zip_longest(read_lines(first, counts), read_lines(second, counts))
+    for number, (one, other) in enumerate(lines):
+        if one is None or other is None:
+            longer, shorter = (first, second) if other is None else (second, first)
             raise ValueError(f"{longer} has more lines than {shorter}, which has {number}: "
                              "they are not aligned")  # fmt: skip
+        yield bare(one), bare(other)
 
 
 def open_files(
@@ -96,7 +87,7 @@ def open_files(
     """
     path = Path(source).expanduser()
     if path.is_file():
-        if not path.name.removesuffix(".gz").endswith(RECORD_ENDINGS):
+        if not has_ending(path, RECORD_ENDINGS):
             raise ValueError(
                 f"{path}: give the stem of line pairs (a for a.en and a.de), a folder, "
                 f"or a file that ends in {', '.join(RECORD_ENDINGS)}"
@@ -106,7 +97,7 @@ def open_files(
     folder = path.is_dir()
     found = path.rglob("*") if folder else beside.glob(f"{path.name}.*")
     files = sorted(file for file in found if file.is_file())
-    held = [file for file in files if file.name.removesuffix(".gz").endswith(RECORD_ENDINGS)]
+    held = [file for file in files if has_ending(file, RECORD_ENDINGS)]
     groups = _by_stem(files)
     names = {name for by_language in groups.values() for name in by_language}
     if names & sought or (groups and not (sought and folder and held)):
@@ -114,21 +105,19 @@ def open_files(
     if folder and held:
         same: dict[str, list[Path]] = {}
         for file in held:
-            same.setdefault(str(file).removesuffix(".gz"), []).append(file)
+            same.setdefault(str(file.with_name(unpacked_name(file))), []).append(file)
         return RecordFiles(list(_single(same).values()), wanted)
     if folder:
         raise ValueError(f"no parallel text in {source}: no a.en beside an a.de, and no file ends "
                          f"in {', '.join(RECORD_ENDINGS)}")  # fmt: skip
-    near = get_close_matches(path.name, [p.name for p in beside.iterdir()], n=1)
-    hint = f"; did you mean {beside / near[0]}?" if near else ""
-    raise FileNotFoundError(f"no parallel text {source}{hint}")
+    raise FileNotFoundError(f"no parallel text {source}{nearest_path(path)}")
 
 
 def _by_stem(files: list[Path]) -> dict[str, dict[str, list[Path]]]:
     """Return line files by stem and language, where a stem has two languages or more."""
     groups: dict[str, dict[str, list[Path]]] = {}
     for file in files:
-        whole, dot, language = file.name.removesuffix(".gz").removesuffix(".txt").rpartition(".")
+        whole, dot, language = unpacked_name(file).removesuffix(".txt").rpartition(".")
         if dot and LANGUAGE.fullmatch(language) and language not in NO_LANGUAGES:
             key = re.sub(r"(^|[._-])(src|ref)$", "", whole)
             groups.setdefault(str(file.parent / key), {}).setdefault(language, []).append(file)

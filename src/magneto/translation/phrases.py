@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from magneto.files import import_extra
+
 PHRASES = 12_000
 """Phrases in all; a language leaves out those for which it has no data."""
 SEED = 1
@@ -160,14 +162,7 @@ def _join(locale: Any, parts: list[str | None], style: str) -> str | None:
 
 def import_babel() -> Any:
     """Import Babel, or say which extra has it."""
-    try:
-        import babel
-        import babel.dates
-        import babel.lists
-        import babel.localedata
-        import babel.numbers
-        import babel.units
-    except ImportError as error:
-        message = "builtin:phrases needs Babel: pip install 'foundation-transformers[text]'"
-        raise ModuleNotFoundError(message, name="babel") from error
-    return babel
+    needs = "builtin:phrases needs Babel"
+    for name in ("dates", "lists", "localedata", "numbers", "units"):
+        import_extra(f"babel.{name}", "text", needs)
+    return import_extra("babel", "text", needs)

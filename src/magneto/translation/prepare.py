@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -18,10 +18,18 @@ from typing import Any
 import numpy as np
 
 from magneto.data.cache import also_known, cache_directory, fingerprint, made_whole
+from magneto.data.counts import EMPTY, Counts
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
 from magneto.data.tokenizer_training import train_sentencepiece
 from magneto.progress import Progress
-from magneto.translation.config import PairCounts, ParallelDataConfig, sought_languages
+from magneto.translation.config import (
+    BEYOND_LIMIT,
+    KEPT,
+    READ,
+    TOO_LONG,
+    ParallelDataConfig,
+    sought_languages,
+)
 from magneto.translation.filter import Pair
 from magneto.translation.sources import parallel_fingerprint
 from magneto.translation.splits import SplitText
@@ -82,7 +90,7 @@ class PreparedParallel:
     directions: list[Pair]
     train: ParallelSplit
     validation: ParallelSplit
-    counts: dict[str, dict[Pair, PairCounts]]
+    counts: dict[str, dict[Pair, Counts]]
 
     def describe(self, source: str) -> Iterator[str]:
         """Say in lines what there is and what was left out; nothing of a split that has no text."""
@@ -90,12 +98,12 @@ class PreparedParallel:
             ("train", self.train, ""), ("validation", self.validation, "validation: "),
         ):  # fmt: skip
             counts = self.counts[split]
-            total = sum(counts.values(), PairCounts())
-            if total.read:
+            if any(each[READ] for each in counts.values()):
                 for pair, each in counts.items():
-                    yield f"{name}{'-'.join(pair)}: {each.describe()}"
+                    yield f"{name}{'-'.join(pair)}: {each.describe(KEPT, READ)}"
+                kept = sum(each[KEPT] for each in counts.values())
                 yield (f"{name or f'{source}: '}{len(self.directions)} directions, "
-                       f"{total.kept:,} pairs, {len(held.tokens):,} tokens")  # fmt: skip
+                       f"{kept:,} pairs, {len(held.tokens):,} tokens")  # fmt: skip
 
 
 def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> PreparedParallel:
@@ -187,7 +195,7 @@ class Preparation:
             np.zeros(1, np.int64).tofile(offsets)
             place = example = 0
             for pair in self.text.pairs:
-                counts, start = PairCounts(), example
+                counts, start = Counts(), example
                 # A training pair's digests are many: they go when it is written.
                 held = seen.pop(pair, set())
                 for sides in self._batches(pair, split, tokenizer, counts, held):
@@ -198,13 +206,13 @@ class Preparation:
                     self.progress.update(f"tokenising {split} pairs", example, None)
                 if split == "validation":
                     seen[pair] = held
-                found.append({"pair": pair, "range": (start, example), "counts": asdict(counts)})
+                found.append({"pair": pair, "range": (start, example), "counts": counts})
         if example == 0 and (split == "validation" or self.text.trains):
             raise ValueError(f"{self.config.source} has no {split} text that passes the filters")
         return found
 
     def _batches(
-        self, pair: Pair, split: str, tokenizer: Tokenizer, counts: PairCounts, seen: set[int]
+        self, pair: Pair, split: str, tokenizer: Tokenizer, counts: Counts, seen: set[int]
     ) -> Iterator[list[list[int]]]:
         """Yield the tokens of what is not too long, many pairs at a time: first, second, first."""
         texts = self.text.texts(pair, split, counts, seen)
@@ -214,18 +222,18 @@ class Preparation:
             sides: list[list[int]] = []
             for one, other in zip(encoded[::2], encoded[1::2], strict=True):
                 short, long = sorted((len(one), len(other)))
-                if counts.kept == limit:
-                    counts.beyond_limit += 1
+                if counts[KEPT] == limit:
+                    counts[BEYOND_LIMIT] += 1
                 elif short == 0:
-                    counts.empty += 1
+                    counts[EMPTY] += 1
                 elif long + 2 > self.config.max_length:  # with tag and end
-                    counts.too_long += 1
+                    counts[TOO_LONG] += 1
                 else:
-                    counts.kept += 1
+                    counts[KEPT] += 1
                     sides += one, other
             if sides:
                 yield sides
-            if counts.kept == limit:
+            if counts[KEPT] == limit:
                 break
 
     def _tokenizer(self, directory: Path) -> Tokenizer:
@@ -244,7 +252,7 @@ class Preparation:
         number = 0
         for pair in self.text.pairs:
             left = TOKENIZER_CHARACTERS // len(self.text.pairs)
-            for texts in self.text.unfiltered(pair, "train", PairCounts()):
+            for texts in self.text.unfiltered(pair, "train", Counts()):
                 left -= sum(map(len, texts))
                 if left < 0:
                     break
@@ -266,7 +274,7 @@ def _open(directory: Path) -> PreparedParallel:
         ranges = {tuple(found["pair"]): tuple(found["range"]) for found in index[split]}
         splits[split] = ParallelSplit(tokens, offsets, ranges)
     counts = {
-        split: {tuple(found["pair"]): PairCounts(**found["counts"]) for found in index[split]}
+        split: {tuple(found["pair"]): Counts(found["counts"]) for found in index[split]}
         for split in ("train", "validation")
     }
     directions = [tuple(direction) for direction in index["directions"]]

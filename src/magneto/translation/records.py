@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -11,13 +10,14 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from magneto.data.files import open_bytes
-from magneto.data.sources import SURROGATES
-from magneto.translation.config import PairCounts, Texts
+from magneto.data.counts import MALFORMED, Counts
+from magneto.data.files import open_bytes, unpacked_name
+from magneto.data.records import read_lines, read_objects
+from magneto.data.splits import SPLITS
+from magneto.translation.config import LACKING, Texts
 
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
-SPLIT = re.compile(r"(?:^|[._-])(train|validation|valid|val|dev|test)(?=$|[._\d-])")
-SPLITS = {"train": "train", "test": "test"}
+SPLIT = re.compile(rf"(?:^|[._-])({'|'.join(SPLITS)})(?=$|[._\d-])")
 RECORD_ENDINGS = (".tsv", ".jsonl", ".tmx")
 XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
@@ -54,7 +54,7 @@ class RecordFiles:
             found |= set(combinations(sorted(names), 2))
         return found
 
-    def read(self, first: str, second: str, split: str, counts: PairCounts) -> Iterator[Texts]:
+    def read(self, first: str, second: str, split: str, counts: Counts) -> Iterator[Texts]:
         """Yield the sentences of a pair; records without both are counted."""
         for path in self._of(split):
             names = self._names[path]
@@ -64,7 +64,7 @@ class RecordFiles:
                     if first in named and second in named:
                         yield named[first], named[second]
                     else:
-                        counts.lacking += 1
+                        counts[LACKING] += 1
 
     def _of(self, split: str) -> list[Path]:
         return [path for path in self.files if split_of(stem(path)) == split]
@@ -80,7 +80,7 @@ def language_names(path: Path) -> dict[str, str]:
     codes: set[str] = set()
     twice: set[str] = set()
     # All rows of a table have the same languages.
-    for record in islice(records(path, PairCounts()), 1 if ending == ".tsv" else None):
+    for record in islice(records(path, Counts()), 1 if ending == ".tsv" else None):
         codes |= record.keys()
         if ending == ".tmx":
             plain = [_plain(code) for code in record]
@@ -94,70 +94,54 @@ def _plain(code: str) -> str:
     return re.split("[-_]", code)[0]
 
 
-def records(path: Path, counts: PairCounts) -> Iterator[Record]:
+def records(path: Path, counts: Counts) -> Iterator[Record]:
     """Yield a file's records, by the codes that are in the file.
 
     Raises:
-        ValueError: If a .tsv does not say its languages, a .tmx is not XML, or a .gz is damaged.
+        ValueError: If a .tsv does not say its languages, a .tmx is not XML, or one is damaged.
     """
-    read: dict[str, Callable[[Path, PairCounts], Iterator[Record]]] = {
+    read: dict[str, Callable[[Path, Counts], Iterator[Record]]] = {
         ".tsv": _tsv, ".jsonl": _jsonl, ".tmx": _tmx,
     }  # fmt: skip
     yield from read[_ending(path)](path, counts)
 
 
-def _tsv(path: Path, counts: PairCounts) -> Iterator[Record]:
-    with open_bytes(path) as file:
-        first = file.readline()
-        names = decoded(first, PairCounts()).split("\t")
-        lines: Iterator[bytes] = iter(file)
-        if not (all(LANGUAGE.fullmatch(cell) for cell in names) and len(set(names)) > 1):
-            named = re.search(r"(?:^|[._-])([a-z]{2,3})-([a-z]{2,3})(?=[._-])", path.name)
-            if not named:
-                raise ValueError(
-                    f"{path} does not say its languages: begin it with a line en<TAB>de, "
-                    "or name it like train.en-de.tsv"
-                )
-            names, lines = list(named.groups()), chain([first] if first else [], file)
-        for raw in lines:
-            cells = decoded(raw, counts).split("\t")
-            if len(cells) == len(names):
-                yield dict(zip(names, cells, strict=True))
-            else:
-                counts.bad_records += 1
+def _tsv(path: Path, counts: Counts) -> Iterator[Record]:
+    rows = (bare(line).split("\t") for line in read_lines(path, counts))
+    names = next(rows, [])
+    if not (all(LANGUAGE.fullmatch(cell) for cell in names) and len(set(names)) > 1):
+        named = re.search(r"(?:^|[._-])([a-z]{2,3})-([a-z]{2,3})(?=[._-])", path.name)
+        if not named:
+            raise ValueError(
+                f"{path} does not say its languages: begin it with a line en<TAB>de, "
+                "or name it like train.en-de.tsv"
+            )
+        names, rows = list(named.groups()), chain([names] if names else [], rows)
+    for cells in rows:
+        if len(cells) == len(names):
+            yield dict(zip(names, cells, strict=True))
+        else:
+            counts[MALFORMED] += 1
 
 
-def _jsonl(path: Path, counts: PairCounts) -> Iterator[Record]:
-    with open_bytes(path) as file:
-        for raw in file:
-            try:
-                record = json.loads(decoded(raw, counts))
-            except (ValueError, RecursionError):
-                record = None
-            found = sentences(record, counts)
-            if len(found) > 1:
-                yield found
-            else:
-                counts.bad_records += 1
+def _jsonl(path: Path, counts: Counts) -> Iterator[Record]:
+    for record in read_objects(path, counts):
+        found = sentences(record)
+        if len(found) > 1:
+            yield found
+        else:
+            counts[MALFORMED] += 1
 
 
-def sentences(record: Any, counts: PairCounts) -> Record:
-    """Return what a record has by language: of its "translation", else of itself.
-
-    Halves of a character become U+FFFD and are counted.
-    """
-    if not isinstance(record, dict):
-        return {}
+def sentences(record: Any) -> Record:
+    """Return what a record has by language: of its "translation", else of itself."""
     inner = record.get("translation", record)
     if not isinstance(inner, dict):
         return {}
-    held = {k: v for k, v in inner.items() if LANGUAGE.fullmatch(k) and isinstance(v, str)}
-    whole = {k: SURROGATES.sub("\ufffd", v) for k, v in held.items()}
-    counts.invalid_utf8 += whole != held
-    return whole
+    return {k: v for k, v in inner.items() if LANGUAGE.fullmatch(k) and isinstance(v, str)}
 
 
-def _tmx(path: Path, counts: PairCounts) -> Iterator[Record]:
+def _tmx(path: Path, counts: Counts) -> Iterator[Record]:
     with open_bytes(path) as file:
         try:
             for _, element in ElementTree.iterparse(file):
@@ -174,7 +158,7 @@ def _tmx(path: Path, counts: PairCounts) -> Iterator[Record]:
                 if len(found) > 1:
                     yield found
                 else:
-                    counts.bad_records += 1
+                    counts[MALFORMED] += 1
         except ElementTree.ParseError as error:
             raise ValueError(f"{path} is not TMX: {error}") from error
 
@@ -182,24 +166,19 @@ def _tmx(path: Path, counts: PairCounts) -> Iterator[Record]:
 def split_of(stem: str) -> str:
     """Return "train", "validation" or "test" for the name of a file."""
     found = SPLIT.search(stem.rpartition("/")[2])
-    return SPLITS.get(found[1], "validation") if found else "train"
+    return SPLITS[found[1]] if found else "train"
 
 
 def stem(path: Path) -> str:
     """Return a file's name without its endings."""
-    return path.name.removesuffix(".gz").rpartition(".")[0]
+    return unpacked_name(path).rpartition(".")[0]
 
 
 def _ending(path: Path) -> str:
-    name = path.name.removesuffix(".gz")
+    name = unpacked_name(path)
     return name[name.rindex(".") :]
 
 
-def decoded(raw: bytes, counts: PairCounts) -> str:
-    """Decode a line without its end; what is not UTF-8 becomes U+FFFD and is counted."""
-    raw = raw.removesuffix(b"\n").removesuffix(b"\r")
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        counts.invalid_utf8 += 1
-        return raw.decode("utf-8", errors="replace")
+def bare(line: str) -> str:
+    """Return a line without its end."""
+    return line.removesuffix("\n").removesuffix("\r")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from magneto.data.counts import Counts
 from magneto.translation.config import (
-    PairCounts,
     ParallelDataConfig,
     Texts,
     sought_languages,
@@ -35,7 +35,7 @@ class ReferenceTexts:
     split: str
     texts: dict[Pair, list[Texts]]
     unknown: list[str]
-    counts: PairCounts
+    counts: Counts
 
 
 def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> ReferenceTexts:
@@ -48,7 +48,7 @@ def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> Refe
     made = SplitText(config)
     if config.validation_limit is not None:
         limit = min(limit or config.validation_limit, config.validation_limit)
-    counts = PairCounts()
+    counts = Counts()
     texts = {}
     for source, target in made.directions:
         pair = (min(source, target), max(source, target))
@@ -92,7 +92,7 @@ def read_test_texts(
     else:
         wanted = [d for d in both if config.pivot_language in d]
         wanted.sort(key=lambda d: (d[0] != config.pivot_language, d))
-    counts = PairCounts()
+    counts = Counts()
     texts = {}
     for direction in wanted:
         if direction in both:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from magneto.files import import_extra
+
 Direction = tuple[str, str]
 """From which language to which."""
 
@@ -88,9 +90,4 @@ def _mean(values: list[float]) -> float:
 
 def import_sacrebleu() -> Any:
     """Import sacrebleu, or say which extra has it."""
-    try:
-        import sacrebleu
-    except ImportError as error:
-        message = "scoring needs sacrebleu: pip install 'foundation-transformers[text]'"
-        raise ModuleNotFoundError(message, name="sacrebleu") from error
-    return sacrebleu
+    return import_extra("sacrebleu", "text", "scoring needs sacrebleu")

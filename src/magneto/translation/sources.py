@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
-from typing import Any
 
-from magneto.data.cache import fingerprint
-from magneto.data.sources import import_datasets, loading
-from magneto.translation.config import PairCounts, ParallelText, Texts
+from magneto.data.cache import file_states, fingerprint
+from magneto.data.counts import MALFORMED, Counts
+from magneto.data.sources import HubDataset, Source, check_builtin, hub_files, parse_source
+from magneto.data.splits import SPLIT_NAMES
+from magneto.translation.config import LACKING, ParallelText, Texts
 from magneto.translation.files import open_files
 from magneto.translation.phrases import PHRASES, import_babel, phrase_languages, phrases
 from magneto.translation.records import LANGUAGE, sentences
 
-BUILTIN = "builtin:phrases"
-# Names that data sets of the hub give their validation split, best first.
-VALIDATION = ("validation", "valid", "val", "dev")
+NAMES = ("phrases",)
 
 
 class Phrases:
@@ -30,7 +28,7 @@ class Phrases:
         """Return all pairs, for training."""
         return set(combinations(self.wanted, 2)) if split == "train" else set()
 
-    def read(self, first: str, second: str, split: str, counts: PairCounts) -> Iterator[Texts]:
+    def read(self, first: str, second: str, split: str, counts: Counts) -> Iterator[Texts]:
         """Yield phrases in two languages."""
         return phrases(first, second)
 
@@ -42,19 +40,17 @@ class HubPairs:
     whose records hold several languages.
     """
 
-    def __init__(self, name: str, wanted: tuple[str, ...] | None) -> None:
-        self.library = import_datasets()
-        self.name = name
+    def __init__(self, source: Source, wanted: tuple[str, ...] | None) -> None:
+        self.dataset = HubDataset(source)
         self.wanted = wanted
         self.configs: dict[tuple[str, str], str] = {}
-        with loading(f"hf:{name}"):
-            self.languages = self._find()
+        self.languages = self._find()
         self._splits: dict[str, list[str]] = {}
 
     def _find(self) -> list[str]:
         """Find the pairs of languages; return all languages there are."""
         names: set[str] = set()
-        for config in self.library.get_dataset_config_names(self.name):
+        for config in self.dataset.configs():
             codes = config.split("-")
             if len(codes) == 2 and all(LANGUAGE.fullmatch(code) for code in codes):
                 names |= set(codes)
@@ -70,32 +66,29 @@ class HubPairs:
             self.configs.setdefault((min(one, other), max(one, other)), config)
 
     def _columns(self, config: str) -> list[str]:
-        rows: Any = self.library.load_dataset(self.name, config, split="train", streaming=True)
-        return sorted(sentences(next(iter(rows), None), PairCounts()))
+        rows = self.dataset.load(config, "train", streaming=True)
+        return sorted(sentences(next(iter(rows), {})))
 
     def _split(self, config: str, split: str) -> str | None:
         if config not in self._splits:
-            self._splits[config] = self.library.get_dataset_split_names(self.name, config)
-        names = VALIDATION if split == "validation" else (split,)
-        return next((name for name in names if name in self._splits[config]), None)
+            self._splits[config] = self.dataset.splits(config)
+        return next((name for name in SPLIT_NAMES[split] if name in self._splits[config]), None)
 
     def pairs(self, split: str) -> set[tuple[str, str]]:
         """Return the pairs of languages that a split has."""
         return {pair for pair, config in self.configs.items() if self._split(config, split)}
 
-    def read(self, first: str, second: str, split: str, counts: PairCounts) -> Iterator[Texts]:
+    def read(self, first: str, second: str, split: str, counts: Counts) -> Iterator[Texts]:
         """Yield the sentences of a pair."""
         config = self.configs[min(first, second), max(first, second)]
-        name = self._split(config, split)
-        rows: Any = self.library.load_dataset(self.name, config, split=name)
-        for row in rows:
-            found = sentences(row, counts)
+        for row in self.dataset.load(config, self._split(config, split)):
+            found = sentences(row)
             if first in found and second in found:
                 yield found[first], found[second]
             elif len(found) > 1:
-                counts.lacking += 1
+                counts[LACKING] += 1
             else:
-                counts.bad_records += 1
+                counts[MALFORMED] += 1
 
 
 def open_parallel(
@@ -112,12 +105,12 @@ def open_parallel(
         FileNotFoundError: If there is no such path; names the nearest.
         ValueError: If a name is unknown, or there is no parallel text at the path.
     """
-    if source.startswith("builtin:"):
-        if source != BUILTIN:
-            raise ValueError(f"no built-in parallel text {source!r}: there is {BUILTIN}")
+    found = parse_source(source)
+    if found.kind == "builtin":
+        check_builtin(found, NAMES, "parallel text")
         return Phrases(wanted)
-    if source.startswith("hf:"):
-        return HubPairs(source.removeprefix("hf:"), wanted)
+    if found.kind == "hf":
+        return HubPairs(found, wanted)
     return open_files(source, wanted, sought)
 
 
@@ -125,14 +118,9 @@ def parallel_fingerprint(
     source: str, wanted: tuple[str, ...] | None, sought: frozenset[str]
 ) -> str:
     """Name the content of a source: files by path, size and time of change, others by name."""
-    if source.startswith("builtin:"):
+    found = parse_source(source)
+    if found.kind == "builtin":
         return fingerprint(source, PHRASES, import_babel().__version__)
-    name, files = source, []
-    if source.startswith("hf:"):
-        folder = Path(source.removeprefix("hf:"))
-        files = sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
-    else:
-        name, files = "", sorted(open_files(source, wanted, sought).files)
-    return fingerprint(
-        name, [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
-    )
+    if found.kind == "hf":
+        return fingerprint(source, file_states(hub_files(found)))
+    return fingerprint("", file_states(sorted(open_files(source, wanted, sought).files)))

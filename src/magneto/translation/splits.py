@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from magneto.data.counts import EMPTY, Counts
 from magneto.data.splits import held_out
 from magneto.translation.config import (
-    PairCounts,
+    DUPLICATE,
+    HELD_OUT,
+    READ,
+    UNLIKE,
     ParallelDataConfig,
     ParallelText,
     Texts,
@@ -50,27 +54,26 @@ class SplitText:
             self.other = open_parallel(config.validation_source, config.languages, sought)
 
     def texts(
-        self, pair: tuple[str, str], split: str, counts: PairCounts, seen: set[int]
+        self, pair: tuple[str, str], split: str, counts: Counts, seen: set[int]
     ) -> Iterator[Texts]:
         """Yield the pairs of a split that are not empty, of unlike length or seen before."""
         earlier = frozenset(seen)
         for texts in self.unfiltered(pair, split, counts):
-            counts.read += 1
+            counts[READ] += 1
             if not (texts[0].strip() and texts[1].strip()):
-                counts.empty += 1
+                counts[EMPTY] += 1
                 continue
             if unlike(texts, self.config.max_ratio):
-                counts.ratio += 1
+                counts[UNLIKE] += 1
                 continue
             key = digest(texts)
             if key in seen:
-                counts.held_out += key in earlier
-                counts.duplicate += key not in earlier
+                counts[HELD_OUT if key in earlier else DUPLICATE] += 1
                 continue
             seen.add(key)
             yield texts
 
-    def unfiltered(self, pair: tuple[str, str], split: str, counts: PairCounts) -> Iterator[Texts]:
+    def unfiltered(self, pair: tuple[str, str], split: str, counts: Counts) -> Iterator[Texts]:
         """Yield the pairs of "train" or "validation", as the sources divide them, or a hash."""
         if split == "train" and not self.trains:
             return

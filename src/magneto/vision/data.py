@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from magneto.files import import_extra
 from magneto.vision.config import ImageDataConfig
 
 
@@ -37,11 +38,7 @@ def digits() -> tuple[Tensor, Tensor]:
     Raises:
         ModuleNotFoundError: If scikit-learn is not installed; names the extra that has it.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        message = "builtin:digits needs scikit-learn: pip install 'foundation-transformers[vision]'"
-        raise ModuleNotFoundError(message, name="sklearn") from error
-    pixels, labels = load_digits(return_X_y=True)
+    datasets = import_extra("sklearn.datasets", "vision", "builtin:digits needs scikit-learn")
+    pixels, labels = datasets.load_digits(return_X_y=True)
     images = torch.from_numpy(np.asarray(pixels)).float().view(-1, 1, 8, 8) / 8 - 1
     return images, torch.from_numpy(np.asarray(labels)).long()

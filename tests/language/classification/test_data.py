@@ -11,7 +11,7 @@ from magneto.data import builtin
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.language.classification.config import ClassificationDataConfig
 from magneto.language.classification.data import assemble, encode, make_tokenizer, read_texts
-from magneto.language.classification.files import Row
+from magneto.language.classification.files import ROWS, UNLABELLED, Row
 from magneto.language.classification.sources import find_splits
 from magneto.progress import SILENT
 
@@ -35,7 +35,7 @@ def test_a_file_is_split_by_the_hash_of_its_texts(tmp_path: Path) -> None:
     whole = read_texts(config(write(tmp_path / "rows.tsv", 400), validation_fraction=0.25))
     held = {row.text for row in whole.validation[""]}
     assert 60 < len(held) < 140 and held.isdisjoint(row.text for row in whole.train)
-    assert whole.labels == ("x", "y") and whole.counts.rows == 400
+    assert whole.labels == ("x", "y") and whole.counts[ROWS] == 400
     more = read_texts(config(write(tmp_path / "rows.tsv", 500), validation_fraction=0.25))
     assert held <= {row.text for row in more.validation[""]}
 
@@ -54,7 +54,7 @@ def test_a_folder_has_glues_names(tmp_path: Path) -> None:
     assert find_splits(str(other)) == (str(other / "multinli_1.0_train.txt"), {})
     alone = str(tmp_path / "dev_mismatched.tsv")  # as `magneto evaluate --data` has it
     measured = read_texts(config(Path(alone), validation_source=alone, labels=("y", "x")))
-    assert len(measured.validation[""]) == measured.counts.rows == 2
+    assert len(measured.validation[""]) == measured.counts[ROWS] == 2
     assert measured.labels == ("y", "x")
 
 
@@ -74,11 +74,11 @@ def test_minus_one_is_a_label_unless_glue_says_otherwise(tmp_path: Path) -> None
     path = tmp_path / "signs.tsv"
     path.write_text("sentence\tlabel\n" + "\n".join(lines) + "\n")
     signs = read_texts(config(path, text_column="sentence"))
-    assert signs.labels == ("-1", "1") and signs.counts.unlabelled == 0
+    assert signs.labels == ("-1", "1") and signs.counts[UNLABELLED] == 0
     with pytest.raises(ValueError, match=r"one label only: 1; 50 rows \(50 rows without a label"):
         read_texts(config(path, glue="sst2"))
     named = read_texts(config(path, glue="sst2", labels=("-1", "1")))
-    assert named.counts.unlabelled == 0
+    assert named.counts[UNLABELLED] == 0
 
 
 def test_rows_to_be_measured_on_are_called_by_their_source(tmp_path: Path) -> None:

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from magneto.language.classification.files import Row, RowCounts, read_file
+from magneto.data.counts import EMPTY, HALF_CHARACTERS, INVALID_UTF8, MALFORMED, Counts
+from magneto.language.classification.files import ROWS, UNLABELLED, Row, read_file
 from magneto.language.classification.glue import GLUE, Columns
 
 OWN = Columns(("text",), (), ("label",))
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "classification"
 
 
-def read(path: Path, columns: Columns = OWN, number: bool = False) -> tuple[list[Row], RowCounts]:
-    counts = RowCounts()
+def read(path: Path, columns: Columns = OWN, number: bool = False) -> tuple[list[Row], Counts]:
+    counts = Counts()
     return list(read_file(path, columns, number, counts)), counts
 
 
@@ -83,28 +84,28 @@ def test_what_is_odd_is_counted(tmp_path: Path) -> None:
     path.write_bytes(b"text\tlabel\na\t1\nb\n \t1\nc\t\nd\t-1\n\xff\t0\n\n")
     rows, counts = read(path)
     assert [row.text for row in rows] == ["a", "\ufffd"]
-    assert counts == RowCounts(rows=2, malformed=1, empty=1, unlabelled=2, invalid_utf8=1)
-    words = counts.describe()
-    assert words.startswith("2 rows (1 malformed") and "1 lines with invalid UTF-8" in words
+    assert counts == {ROWS: 2, MALFORMED: 1, EMPTY: 1, UNLABELLED: 2, INVALID_UTF8: 1}
+    words = counts.describe(ROWS)
+    assert words.startswith("2 rows (2 rows without a label") and "1 lines with invalid" in words
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": 0}\n[]\n{"text": 3, "label": 1}\n{')
-    assert read(tmp_path / "a.jsonl")[1] == RowCounts(rows=1, malformed=3)
+    assert read(tmp_path / "a.jsonl")[1] == {ROWS: 1, MALFORMED: 3}
     pairs = Columns(("text",), ("other",), ("label",))
     (tmp_path / "b.jsonl").write_text(
         '{"text": "a", "other": "b", "label": 0}\n{"text": "a", "label": 1}\n'
     )
-    assert read(tmp_path / "b.jsonl", pairs)[1] == RowCounts(rows=1, malformed=1)
+    assert read(tmp_path / "b.jsonl", pairs)[1] == {ROWS: 1, MALFORMED: 1}
 
 
 def test_numbers_must_be_finite(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\tlabel\na\t-1\nb\tnan\nc\tmuch\nd\t2.5\n")
     rows, counts = read(tmp_path / "a.tsv", number=True)
-    assert [row.label for row in rows] == ["-1", "2.5"] and counts.unlabelled == 2
+    assert [row.label for row in rows] == ["-1", "2.5"] and counts[UNLABELLED] == 2
 
 
 def test_a_line_nested_too_deeply_is_malformed(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("[" * 200_000 + '\n{"text": "a", "label": 1}\n')
     rows, counts = read(tmp_path / "a.jsonl")
-    assert len(rows) == 1 and counts.malformed == 1
+    assert len(rows) == 1 and counts[MALFORMED] == 1
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
@@ -129,8 +130,8 @@ def test_real_sets(name: str, file: str, count: int, odd: int) -> None:
         pytest.skip("the shared data is not there")
     task = GLUE["stsb" if name == "sts_semeval" else name]
     rows, counts = read(path, task.columns, task.number)
-    assert (len(rows), counts.unlabelled) == (count, odd)
-    assert counts.malformed == counts.empty == counts.invalid_utf8 == 0
+    assert (len(rows), counts[UNLABELLED]) == (count, odd)
+    assert counts[MALFORMED] == counts[EMPTY] == counts[INVALID_UTF8] == 0
     assert all((row.pair is not None) == bool(task.columns.pair) for row in rows)
 
 
@@ -141,4 +142,4 @@ def test_half_a_character_is_replaced_and_counted(tmp_path: Path) -> None:
     )
     rows, counts = read(path)
     assert [row.text for row in rows] == ["a \ufffd", "😀"]
-    assert (counts.rows, counts.invalid_utf8) == (2, 1)
+    assert counts == {ROWS: 2, HALF_CHARACTERS: 1}

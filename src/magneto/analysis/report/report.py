@@ -6,7 +6,6 @@ The page is one file that needs no network: figures are inline SVG, the script i
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from magneto.analysis.sweep.grid import (
     rate_text,
     write_csv,
 )
+from magneto.files import write_text
 
 PAGE, TEXT, TABLE = "report.html", "report.md", "report.csv"
 
@@ -50,16 +50,10 @@ def write_report(comparison: Mapping[str, Any], directory: Path) -> Path:
     page = environment.get_template("report.html.jinja").render(**shown, **drawings)
     text = environment.get_template("report.md.jinja").render(**shown)
     directory.mkdir(parents=True, exist_ok=True)
-    _write(directory / TABLE, write_csv(comparison))
-    _write(directory / TEXT, text)
-    _write(directory / PAGE, page)
+    write_text(directory / TABLE, write_csv(comparison))
+    write_text(directory / TEXT, text)
+    write_text(directory / PAGE, page)
     return directory / PAGE
-
-
-def _write(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
 
 
 def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:

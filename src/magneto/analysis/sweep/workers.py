@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from magneto.analysis.sweep.sweep import Sweep, is_done, work
+from magneto.files import import_extra
 
 # Seconds between looks at what is done.
 LOOK = 0.5
@@ -112,11 +113,7 @@ def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) 
     Raises:
         ModuleNotFoundError: If submitit is not installed; names the extra.
     """
-    try:
-        import submitit
-    except ImportError as error:
-        message = "a cluster needs submitit: pip install 'foundation-transformers[cluster]'"
-        raise ModuleNotFoundError(message, name="submitit") from error
+    submitit = import_extra("submitit", "cluster", "a cluster needs submitit")
     executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=cluster)
     executor.update_parameters(name="magneto-compare", **options)
     return [executor.submit(work, folder.resolve()) for _ in range(jobs)]

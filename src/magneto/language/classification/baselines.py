@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from magneto.data.frequencies import count_numbers, frequency_nats
+from magneto.files import import_extra
 from magneto.language.classification.data import label_values
 from magneto.language.classification.files import Row
 
@@ -74,12 +75,6 @@ def _features(rows: Sequence[Row], words: Any, sparse: Any) -> Any:
     return sparse.hstack([product, abs(first - second), sparse.csr_matrix(product.sum(axis=1))])
 
 
-def _import_learners() -> tuple[Any, Any, Any]:
-    try:
-        from scipy import sparse
-        from sklearn import linear_model
-        from sklearn.feature_extraction import text
-    except ImportError as error:
-        message = "baselines need scikit-learn: pip install 'foundation-transformers[text]'"
-        raise ModuleNotFoundError(message, name="sklearn") from error
-    return linear_model, text, sparse
+def _import_learners() -> list[Any]:
+    names = ("sklearn.linear_model", "sklearn.feature_extraction.text", "scipy.sparse")
+    return [import_extra(name, "text", "baselines need scikit-learn") for name in names]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from magneto.config import ConfigError, nearest
+from magneto.data.sources import check_builtin, parse_source
 from magneto.data.tokenizer import SPECIAL
 from magneto.language.classification.glue import GLUE, Columns
 from magneto.language.config import TextEncoderConfig
@@ -42,7 +43,7 @@ class ClassificationDataConfig:
     """Labelled texts: the `data` section of a recipe.
 
     Attributes:
-        source: PATH (a .tsv, .csv or .jsonl file, maybe with .gz, or a folder with train and dev
+        source: PATH (a .tsv, .csv or .jsonl file, maybe packed, or a folder with train and dev
             files), hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order.
         glue: One of GLUE's tasks, which sets columns, metric and kind of label; "none" for your
             own data.
@@ -101,7 +102,7 @@ class ClassificationDataConfig:
         if not wrong and self.metric != "auto" and self.number != of_numbers:
             wrong.append(f"metric {self.metric!r} is not for a {self.kind} as the target")
         if self.source.startswith("builtin:"):
-            check_builtin(self.source)
+            check_builtin(parse_source(self.source), NAMES, "labelled text")
         if wrong:
             raise ConfigError(wrong)
 
@@ -131,9 +132,3 @@ class ClassificationDataConfig:
             return GLUE[self.glue].columns
         pair = () if self.pair_column is None else (self.pair_column,)
         return Columns((self.text_column,), pair, (self.label_column,))
-
-
-def check_builtin(source: str) -> None:
-    """Raise ValueError if there is no such built-in set."""
-    if source.removeprefix("builtin:") not in NAMES:
-        raise ValueError(f"no labelled text {source!r}: there is builtin:word-order")

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from magneto.data.cache import cache_directory, made_whole
+from magneto.data.counts import Counts
 from magneto.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_bpe
 from magneto.language.classification.config import ClassificationDataConfig
-from magneto.language.classification.files import Row, RowCounts
+from magneto.language.classification.files import ROWS, Row
 from magneto.language.classification.glue import GLUE
 from magneto.language.classification.sources import (
     LabelledText,
@@ -44,7 +45,7 @@ class Texts:
     train: list[Row]
     validation: dict[str, list[Row]]
     labels: tuple[str, ...]
-    counts: RowCounts
+    counts: Counts
 
 
 def read_texts(config: ClassificationDataConfig) -> Texts:
@@ -56,7 +57,7 @@ def read_texts(config: ClassificationDataConfig) -> Texts:
             the training set's.
     """
     reader = Reader(
-        config.columns, config.number, RowCounts(), config.glue in GLUE, config.labels or ()
+        config.columns, config.number, Counts(), config.glue in GLUE, config.labels or ()
     )
     measured = config.validation_source == config.source  # only to be measured on: read once
     if measured:
@@ -76,19 +77,19 @@ def read_texts(config: ClassificationDataConfig) -> Texts:
         if len(rows) < 1 + config.number:
             why = " (a correlation is of two or more)" if rows else ""
             raise ValueError(f"{config.source} has {len(rows) or 'no'} {key}{why}: "
-                             f"{reader.counts.describe()}")  # fmt: skip
+                             f"{reader.counts.describe(ROWS)}")  # fmt: skip
     labels = () if config.number else _labels(config, whole, reader.counts)
     _check_labels(config.source, labels, splits)
     return Texts(train, validation, labels, reader.counts)
 
 
 def _labels(
-    config: ClassificationDataConfig, train: LabelledText, counts: RowCounts
+    config: ClassificationDataConfig, train: LabelledText, counts: Counts
 ) -> tuple[str, ...]:
     found = config.labels or train.names or tuple(sorted({row.label for row in train.rows}))
     if len(found) < 2:
         raise ValueError(f"{config.source} has one label only: {', '.join(found)}; "
-                         f"{counts.describe()}")  # fmt: skip
+                         f"{counts.describe(ROWS)}")  # fmt: skip
     return found
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magneto.data.splits import SPLIT_NAMES
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -66,7 +68,7 @@ GLUE = {
 # Beginnings of file names and names of the hub's splits, best first.
 TRAIN = ("train", "in_domain_train", "msr_paraphrase_train", "multinli_1.0_train")
 VALIDATION = (
-    *("dev", "dev_matched", "validation", "validation_matched", "val", "in_domain_dev"),
+    *("dev", "dev_matched", *SPLIT_NAMES["validation"], "validation_matched", "in_domain_dev"),
     *("multinli_1.0_dev_matched", "msr_paraphrase_test"),
 )
 MISMATCHED = ("dev_mismatched", "validation_mismatched", "multinli_1.0_dev_mismatched")

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from magneto.files import import_extra
+
 
 def class_scores(answers: np.ndarray, labels: np.ndarray, classes: int) -> dict[str, float]:
     """Score chosen classes.
@@ -23,7 +25,7 @@ def class_scores(answers: np.ndarray, labels: np.ndarray, classes: int) -> dict[
     Raises:
         ModuleNotFoundError: If scikit-learn is not installed; names the extra that has it.
     """
-    metrics = _import_metrics()
+    metrics = import_extra("sklearn.metrics", "text", "scores of classifiers need scikit-learn")
     kinds = list(range(classes))
     average = "binary" if classes == 2 else "macro"
     f1 = metrics.f1_score(labels, answers, labels=kinds, average=average, zero_division=0.0)
@@ -43,9 +45,7 @@ def number_scores(answers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """
     if len(labels) < 2:
         raise ValueError(f"a correlation is of two answers or more, not {len(labels)}")
-    _import_metrics()
-    from scipy import stats
-
+    stats = import_extra("scipy.stats", "text", "correlations need scipy")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.ConstantInputWarning)
         found: dict[str, Any] = {
@@ -54,14 +54,3 @@ def number_scores(answers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         }
     values = {name: float(result.statistic) for name, result in found.items()}
     return {name: value if np.isfinite(value) else 0.0 for name, value in values.items()}
-
-
-def _import_metrics() -> Any:
-    try:
-        from sklearn import metrics
-    except ImportError as error:
-        message = (
-            "scores of classifiers need scikit-learn: pip install 'foundation-transformers[text]'"
-        )
-        raise ModuleNotFoundError(message, name="sklearn") from error
-    return metrics

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from magneto.data.sources import import_datasets, loading, source_files
+from magneto.data.counts import Counts
+from magneto.data.files import existing_path, has_ending, unpacked_name
+from magneto.data.sources import HubDataset, Source, check_builtin, parse_source
 from magneto.data.splits import held_out
-from magneto.language.classification.config import check_builtin
+from magneto.language.classification.config import NAMES
 from magneto.language.classification.files import (
     ENDINGS,
     UNKNOWN,
     Row,
-    RowCounts,
     checked,
     pick,
     pick_columns,
@@ -51,18 +52,19 @@ class Reader:
 
     columns: Columns
     number: bool
-    counts: RowCounts
+    counts: Counts
     glue: bool = False
     labels: Sequence[str] = ()
 
     def read(self, source: str) -> LabelledText:
         """Read one file, one split of the hub, or a built-in set as a whole."""
-        if source.startswith("builtin:"):
-            check_builtin(source)
+        found = parse_source(source)
+        if found.kind == "builtin":
+            check_builtin(found, NAMES, "labelled text")
             rows = checked(((s.text, None, s.label) for s in word_order()), False, self.counts)
             return LabelledText(list(rows))
-        if source.startswith("hf:"):
-            return self._read_hub(source)
+        if found.kind == "hf":
+            return self._read_hub(found)
         unknown = self._unknown(UNKNOWN if self.glue else UNKNOWN[:1])
         rows = read_file(_file(source), self.columns, self.number, self.counts, unknown)
         return LabelledText(list(rows))
@@ -70,9 +72,9 @@ class Reader:
     def _unknown(self, words: Sequence[str]) -> list[str]:
         return [word for word in words if word not in self.labels]
 
-    def _read_hub(self, source: str) -> LabelledText:
-        table = _hub_table(source)
-        names = pick_columns(table.column_names, self.columns, source)
+    def _read_hub(self, source: Source) -> LabelledText:
+        table = HubDataset(source).load(source.config, source.split or "train")
+        names = pick_columns(table.column_names, self.columns, str(source))
         classes = getattr(table.features[names[2]], "names", None)
 
         def records() -> Iterator[tuple[Any, Any, Any]]:
@@ -100,18 +102,17 @@ def find_splits(source: str) -> tuple[str, dict[str, str]]:
         FileNotFoundError: If there is no such path.
         ValueError: If a folder has no training file, or a set no training split.
     """
-    if source.startswith("builtin:"):
-        check_builtin(source)
+    found = parse_source(source)
+    if found.kind == "builtin":
+        check_builtin(found, NAMES, "labelled text")
         return source, {}
-    if source.startswith("hf:"):
-        path, config, split = [*source.removeprefix("hf:").split(":"), "", ""][:3]
-        if split:
+    if found.kind == "hf":
+        if found.split:
             return source, {}
-        with loading(source):
-            known = import_datasets().get_dataset_split_names(path, config or None)
-        there = {name: f"hf:{path}:{config}:{name}" for name in known}
-    elif Path(source).expanduser().is_dir():
-        there = {_stem(path): str(path) for path in _folder_files(source)}
+        names = HubDataset(found).splits(found.config)
+        there = {name: f"hf:{found.name}:{found.config}:{name}" for name in names}
+    elif existing_path(source).is_dir():
+        there = _folder_splits(source)
     else:
         return str(_file(source)), {}
     train = pick(list(there), TRAIN)
@@ -122,10 +123,11 @@ def find_splits(source: str) -> tuple[str, dict[str, str]]:
 
 def find_validation(source: str) -> dict[str, str]:
     """Return the validation sources that a source names as one to validate on: all of a file."""
-    if source.startswith("hf:") and source.count(":") < 3:
+    named = parse_source(source)
+    if named.kind == "hf" and not named.split:
         return find_splits(source)[1] or {"": source}
-    if not source.startswith(("hf:", "builtin:")) and Path(source).expanduser().is_dir():
-        there = {_stem(path): str(path) for path in _folder_files(source)}
+    if named.kind == "path" and existing_path(source).is_dir():
+        there = _folder_splits(source)
         if found := validation_splits(there):
             return found
         raise ValueError(f"{source} has nothing named dev, val or validation "
@@ -147,33 +149,18 @@ def hold_out(rows: Sequence[Row], fraction: float) -> tuple[list[Row], list[Row]
     return parts
 
 
-def _hub_table(source: str) -> Any:
-    path, config, split = [*source.removeprefix("hf:").split(":"), "", ""][:3]
-    with loading(source):
-        return import_datasets().load_dataset(path, config or None, split=split or "train")
-
-
 def _file(source: str) -> Path:
-    path = Path(source).expanduser()
-    if not path.is_dir():
-        source_files(source)  # says which file is nearest
-    if path.is_dir() or not _is_readable(path):
+    path = existing_path(source)
+    if not has_ending(path, ENDINGS):
         raise ValueError(f"{source} is no labelled text: a file ends in {', '.join(ENDINGS)} "
-                         "(maybe with .gz)")  # fmt: skip
+                         "(maybe with .gz or .xz)")  # fmt: skip
     return path
 
 
-def _folder_files(source: str) -> list[Path]:
-    files = sorted(p for p in Path(source).expanduser().iterdir() if _is_readable(p))
+def _folder_splits(source: str) -> dict[str, str]:
+    """Return a folder's files by their names without endings; GLUE's own have a dot in them."""
+    folder = existing_path(source)
+    files = sorted(path for path in folder.iterdir() if has_ending(path, ENDINGS))
     if not files:
         raise ValueError(f"nothing to read in {source}: no file ends in {', '.join(ENDINGS)}")
-    return files
-
-
-def _is_readable(path: Path) -> bool:
-    return path.is_file() and path.name.removesuffix(".gz").endswith(ENDINGS)
-
-
-def _stem(path: Path) -> str:
-    """Return a file's name without its endings; GLUE's own has a dot in it."""
-    return Path(path.name.removesuffix(".gz")).stem
+    return {Path(unpacked_name(path)).stem: str(path) for path in files}

@@ -29,6 +29,7 @@ from magneto.language.classification.data import (
     make_tokenizer,
     read_texts,
 )
+from magneto.language.classification.files import ROWS
 from magneto.language.classification.model import TextClassifier
 from magneto.language.classification.scores import class_scores, number_scores
 from magneto.language.pretrained import check_pretrained, pretrained_run, pretrained_weights
@@ -108,7 +109,7 @@ class TextClassification(Task):
         self._progress = progress
         if self.model_config.pretrained:
             check_pretrained(self.model_config)
-        progress.say(f"{self.data_config.source}: {self.texts.counts.describe()}, "
+        progress.say(f"{self.data_config.source}: {self.texts.counts.describe(ROWS)}, "
                      f"{len(self.labels) or 'no'} classes")  # fmt: skip
         given, most = self.data_config.max_length, self.model_config.max_length
         if self.model_config.positions == "learned" and most < given:

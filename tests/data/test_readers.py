@@ -1,0 +1,298 @@
+"""Every text pipeline reads every packing alike, and meets what is odd in the same way."""
+
+import gzip
+import json
+import lzma
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from magneto.data import records
+from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED, Counts
+from magneto.data.documents import read_documents
+from magneto.language.classification.data import ClassificationDataConfig, read_texts
+from magneto.language.classification.files import Columns, read_file
+from magneto.language.in_context.files import load_questions
+from magneto.language.in_context.suites import SUITES
+from magneto.translation.sources import open_parallel
+
+PACK = {".gz": gzip.compress, ".xz": lzma.compress}
+TEXTS = ["one", "two, “quoted”", "naïve 東京 🙂", "four\u2028still"]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A pipeline and one of its forms.
+
+    Attributes:
+        name: Of its file.
+        write: From texts to the file's lines.
+        read: From path and counts to the texts.
+        strict: Whether what is odd is an error.
+    """
+
+    name: str
+    write: Callable[[list[str]], list[str]]
+    read: Callable[[Path, Counts], list[str]]
+    strict: bool = False
+
+
+def documents(path: Path, counts: Counts) -> list[str]:
+    return [line for text in read_documents(str(path), "text", counts) for line in text.split("\n")]
+
+
+def rows(path: Path, counts: Counts) -> list[str]:
+    columns = Columns(("text",), (), ("label",))
+    return [row.text for row in read_file(path, columns, False, counts)]
+
+
+def questions(path: Path, counts: Counts) -> list[str]:
+    items = load_questions(SUITES["winogrande"], str(path)).items
+    return [item.contexts[0].removesuffix(" a") for item in items]
+
+
+def pairs(path: Path, counts: Counts) -> list[str]:
+    source = path.with_name("p") if path.name.startswith("p.en") else path
+    read = open_parallel(str(source), None).read("de", "en", "train", counts)
+    return [english for german, english in read]
+
+
+def objects(make: Callable[[str], dict]) -> Callable[[list[str]], list[str]]:
+    return lambda texts: [json.dumps(make(text)) for text in texts]
+
+
+def table(separator: str, *header: str, quote: str = "") -> Callable[[list[str]], list[str]]:
+    def write(texts: list[str]) -> list[str]:
+        cells = ([f"{quote}{text}{quote}", *"a" * (len(header) - 2), "1"] for text in texts)
+        return [separator.join(header), *(separator.join(row) for row in cells)]
+
+    return write
+
+
+def tmx(texts: list[str]) -> list[str]:
+    unit = '<tu><tuv xml:lang="en"><seg>{}</seg></tuv><tuv lang="de"><seg>x</seg></tuv></tu>'
+    return ["<tmx><body>", *map(unit.format, texts), "</body></tmx>"]
+
+
+def grande(text: str) -> dict:
+    return {"sentence": f"{text} _ b", "option1": "a", "option2": "b", "answer": "1"}
+
+
+def grande_table(separator: str) -> Callable[[list[str]], list[str]]:
+    write = table(separator, "sentence", "option1", "option2", "answer", quote='"')
+    return lambda texts: write([f"{text} _ b" for text in texts])
+
+
+READERS = [
+    Reader("a.txt", list, documents),
+    Reader("b.jsonl", objects(lambda text: {"text": text}), documents),
+    Reader("c.tsv", table("\t", "text", "label"), rows),
+    Reader("d.csv", table(",", "text", "label", quote='"'), rows),
+    Reader("e.jsonl", objects(lambda text: {"text": text, "label": 1}), rows),
+    Reader("winogrande.jsonl", objects(grande), questions, strict=True),
+    Reader("winogrande.csv", grande_table(","), questions, strict=True),
+    Reader("winogrande.tsv", grande_table("\t"), questions, strict=True),
+    Reader("p.en", list, pairs),
+    Reader("q.tsv", table("\t", "en", "de"), pairs),
+    Reader("r.jsonl", objects(lambda text: {"translation": {"en": text, "de": "x"}}), pairs),
+    Reader("s.tmx", tmx, pairs),
+]
+BY_NAME = {reader.name: reader for reader in READERS}
+IN_LINES = [reader for reader in READERS if reader.name != "s.tmx"]
+IN_RECORDS = [reader for reader in IN_LINES if reader.name != "a.txt"]
+OF_JSON = [reader for reader in READERS if reader.name.endswith(".jsonl")]
+
+
+def each(readers: list[Reader]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("reader", readers, ids=lambda r: f"{r.read.__name__}-{r.name}")
+
+
+def write(folder: Path, reader: Reader, content: bytes, packing: str = "") -> Path:
+    """Write a file for a reader, and the other side of line pairs beside it."""
+    (folder / "p.de").write_text("x\n" * max(1, len(content.split(b"\n")) - 1))
+    path = folder / f"{reader.name}{packing}"
+    path.write_bytes(PACK.get(packing, bytes)(content))
+    return path
+
+
+def written(reader: Reader, texts: list[str], end: str = "\n") -> bytes:
+    return "".join(line + end for line in reader.write(texts)).encode()
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["bare", "marked"])
+@pytest.mark.parametrize("packing", ["", ".gz", ".xz"])
+@each(READERS)
+def test_texts_come_back(reader: Reader, packing: str, mark: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path, reader, mark + written(reader, TEXTS), packing)
+    counts = Counts()
+    assert [text for text in reader.read(path, counts) if text] == TEXTS
+    assert set(+counts) <= {"documents", "rows"}, "nothing odd is there"
+
+
+@pytest.mark.parametrize("packing", PACK)
+@pytest.mark.parametrize("how", ["cut off", "overwritten", "not packed"])
+@each(READERS)
+def test_damage_is_one_line(reader: Reader, how: str, packing: str, tmp_path: Path) -> None:
+    content = written(reader, [f"{i} is {i * i}" for i in range(5000)])
+    path = write(tmp_path, reader, content, packing)
+    packed = path.read_bytes()
+    third = len(packed) // 3
+    path.write_bytes({
+        "cut off": packed[:third],
+        "overwritten": packed[:third] + b"\xff" * third + packed[2 * third :],
+        "not packed": content,
+    }[how])  # fmt: skip
+    damage = r": damaged (gzip|xz) file \(.+\)$"
+    if reader.strict or reader.name == "s.tmx":  # may meet what was unpacked wrongly first
+        damage += r"| is not TMX|, line \d+: not"
+    with pytest.raises(ValueError, match=rf"{path.name}({damage})") as caught:
+        reader.read(path, Counts())
+    assert "\n" not in str(caught.value)
+
+
+@each(READERS)
+def test_a_sum_that_does_not_fit_is_damage(reader: Reader, tmp_path: Path) -> None:
+    path = write(tmp_path, reader, written(reader, TEXTS), ".gz")
+    path.write_bytes(path.read_bytes()[:-8] + b"\0" * 8)
+    with pytest.raises(ValueError, match=r"damaged gzip file"):
+        reader.read(path, Counts())
+
+
+@each(IN_LINES)
+def test_what_is_no_text_is_refused(reader: Reader, tmp_path: Path) -> None:
+    path = write(tmp_path, reader, written(reader, TEXTS).decode().encode("utf-16"))
+    with pytest.raises(ValueError, match=rf"{reader.name} is not text in UTF-8: it has NUL bytes"):
+        reader.read(path, Counts())
+
+
+def test_tmx_says_its_own_encoding(tmp_path: Path) -> None:
+    reader = BY_NAME["s.tmx"]
+    path = write(tmp_path, reader, written(reader, TEXTS).decode().encode("utf-16"))
+    assert reader.read(path, Counts()) == TEXTS
+
+
+@each(IN_LINES)
+def test_bytes_that_are_no_utf8(reader: Reader, tmp_path: Path) -> None:
+    content = written(reader, ["first", "bad ?x", "last"]).replace(b"?", b"\xff")
+    path, counts = write(tmp_path, reader, content), Counts()
+    if reader.strict:
+        with pytest.raises(ValueError, match=rf"{reader.name}, line \d: not UTF-8"):
+            reader.read(path, counts)
+        return
+    found = [text for text in reader.read(path, counts) if text]
+    assert found == ["first", "bad \ufffdx", "last"]
+    assert counts[INVALID_UTF8] == 1
+
+
+@each(OF_JSON)
+def test_halves_of_a_character_are_replaced(reader: Reader, tmp_path: Path) -> None:
+    content = written(
+        reader,
+        ["half \ud83d", "whole 😀"],
+    )
+    path, counts = write(tmp_path, reader, content), Counts()
+    assert b"\\ud83d" in content
+    assert reader.read(path, counts) == ["half \ufffd", "whole 😀"]
+    assert reader.strict or counts[HALF_CHARACTERS] == 1
+
+
+@each(READERS)
+def test_carriage_returns_before_line_feeds_are_no_text(reader: Reader, tmp_path: Path) -> None:
+    path = write(tmp_path, reader, written(reader, TEXTS, "\r\n"))
+    found = reader.read(path, Counts())
+    assert [text.rstrip("\r") for text in found if text.strip()] == TEXTS
+    assert reader.name == "a.txt" or found == TEXTS
+
+
+@each(IN_RECORDS)
+def test_carriage_returns_alone_are_no_lines(reader: Reader, tmp_path: Path) -> None:
+    path = write(tmp_path, reader, written(reader, TEXTS, "\r"))
+    with pytest.raises(ValueError, match=rf"{reader.name}: its lines end in a carriage return"):
+        reader.read(path, Counts())
+
+
+@pytest.mark.parametrize("packing", ["", ".gz", ".xz"])
+@each(READERS)
+def test_an_empty_file(reader: Reader, packing: str, tmp_path: Path) -> None:
+    path = write(tmp_path, reader, b"", packing)
+    (tmp_path / "p.de").write_text("")
+    messages = {
+        "c.tsv": "has no column 'text'", "d.csv": "has no column 'text'", "s.tmx": "is not TMX",
+        "q.tsv": "does not say its languages",
+    }  # fmt: skip
+    message = "no records" if reader.strict else messages.get(reader.name)
+    if message is None:
+        assert reader.read(path, Counts()) == []
+    else:
+        with pytest.raises(ValueError, match=message):
+            reader.read(path, Counts())
+
+
+@each(READERS)
+def test_a_file_that_is_not_there(reader: Reader, tmp_path: Path) -> None:
+    path = write(tmp_path, reader, written(reader, TEXTS))
+    wrong = str(path.with_name(reader.name.replace(".", "s.", 1)))
+    (tmp_path / "p.de").unlink()
+    with pytest.raises((FileNotFoundError, ValueError), match=rf"did you mean \S*{reader.name}\?"):
+        if reader.read is rows:
+            read_texts(ClassificationDataConfig(source=wrong))
+        elif reader.read is pairs:
+            open_parallel(wrong, None)
+        else:
+            reader.read(Path(wrong), Counts())
+
+
+@each(IN_RECORDS)
+def test_a_line_that_is_too_long(reader: Reader, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(records, "LINE_BYTES", 1000)
+    path, counts = write(tmp_path, reader, written(reader, ["first", "x" * 5000, "last"])), Counts()
+    if reader.strict:
+        with pytest.raises(ValueError, match=rf"{reader.name}, line \d: longer than 1,000 bytes"):
+            reader.read(path, counts)
+        return
+    assert [text for text in reader.read(path, counts) if text] == ["first", "last"]
+    assert counts[LONG_LINES] == 1
+
+
+@pytest.mark.parametrize("packing", ["", ".gz"])
+@each([reader for reader in IN_RECORDS if not reader.strict])
+def test_a_long_line_does_not_fill_the_memory(
+    reader: Reader, packing: str, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(records, "LINE_BYTES", 1 << 16)
+    path = write(tmp_path, reader, written(reader, ["first", "x" * (1 << 24)]), packing)
+    tracemalloc.start()
+    try:
+        reader.read(path, Counts())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 21
+
+
+@each(OF_JSON)
+@pytest.mark.parametrize("line", ["{", "3", "null", "[" * 100_000, '"text"'])
+def test_a_line_that_is_no_object(reader: Reader, line: str, tmp_path: Path) -> None:
+    content = written(reader, ["first"]) + f"\n  \n{line}\n".encode() + written(reader, ["last"])
+    path, counts = write(tmp_path, reader, content), Counts()
+    if reader.strict:
+        with pytest.raises(ValueError, match=r"line 4: (not|nested)"):
+            reader.read(path, counts)
+    else:
+        assert reader.read(path, counts) == ["first", "last"]
+        assert counts[MALFORMED] == 1
+
+
+@each([BY_NAME["d.csv"], BY_NAME["winogrande.csv"]])
+def test_a_row_that_cannot_be_parsed(reader: Reader, tmp_path: Path) -> None:
+    content = written(reader, ["first", "x" * 200_000, "last"])
+    path, counts = write(tmp_path, reader, content), Counts()
+    if reader.strict:
+        with pytest.raises(ValueError, match=r"winogrande\.csv, line 3: field larger"):
+            reader.read(path, counts)
+    else:
+        assert reader.read(path, counts) == ["first", "last"]
+        assert counts[MALFORMED] == 1
