@@ -158,8 +158,11 @@ class MagnetoGenerationModel(MagnetoPreTrainedModel, GenerationMixin):
         On a GPU transformers would do so for every static cache. Our attention reads what a cache
         holds, which grows by a token a step, so a CUDA graph would be recorded for every token.
         """
-        asked = generation_config.compile_config is not None
-        return asked and super()._valid_auto_compile_criteria(model_kwargs, generation_config)
+        if generation_config.compile_config is None:
+            return False
+        return super()._valid_auto_compile_criteria(  # type: ignore[attr-defined]
+            model_kwargs, generation_config
+        )
 
     @staticmethod
     def create_masks_for_generate(*, attention_mask: Tensor | None, **_: Any) -> Tensor | None:

@@ -70,7 +70,7 @@ def measured_peak(device: torch.device, dtype: torch.dtype, size: int | None = N
     there = device.type != "cpu"
     size, products = size or (8192 if there else 1024), 10 if there else 1
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    best = float("inf")
+    product, best = left, float("inf")
     for _ in range(5):  # the first of which warms up
         start = time.perf_counter()
         for _ in range(products):
