@@ -208,7 +208,7 @@ def kernels(bench: Bench) -> Found:
     with torch.profiler.profile(activities=there) as profile:
         step.timed(take, bench.device)
     key = "self_device_time_total" if bench.device.type == "cuda" else "self_cpu_time_total"
-    # On CUDA an operation is listed with the time of its kernels, and they beside it: once is enough.
+    # On CUDA an operation is listed with the time of its kernels, and they beside it.
     events: list[Any] = [
         event
         for event in profile.key_averages()
