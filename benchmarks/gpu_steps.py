@@ -208,7 +208,13 @@ def kernels(bench: Bench) -> Found:
     with torch.profiler.profile(activities=there) as profile:
         step.timed(take, bench.device)
     key = "self_device_time_total" if bench.device.type == "cuda" else "self_cpu_time_total"
-    events: list[Any] = sorted(profile.key_averages(), key=lambda e: -getattr(e, key))
+    # On CUDA an operation is listed with the time of its kernels, and they beside it.
+    events: list[Any] = [
+        event
+        for event in profile.key_averages()
+        if event.device_type.name == bench.device.type.upper()
+    ]
+    events.sort(key=lambda event: -getattr(event, key))
     whole = sum(getattr(event, key) for event in events)
     return {
         "rows": [

@@ -26,6 +26,7 @@ def compilable(model: nn.Module) -> Iterator[nn.Module]:
             yield from part if isinstance(part, nn.ModuleList) else compilable(part)
 
 
+@pytest.mark.usefixtures("exact_fp32")
 @pytest.mark.parametrize("name", TINY)
 def test_compiled_in_one_graph_it_trains_the_same(name: str, device: torch.device) -> None:
     train_compiled(name, device, *SCALES[device.type])

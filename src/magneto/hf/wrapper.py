@@ -160,8 +160,9 @@ class MagnetoGenerationModel(MagnetoPreTrainedModel, GenerationMixin):
         """
         if generation_config.compile_config is None:
             return False
-        theirs: Any = super()
-        return theirs._valid_auto_compile_criteria(model_kwargs, generation_config)
+        return super()._valid_auto_compile_criteria(  # type: ignore[attr-defined]
+            model_kwargs, generation_config
+        )
 
     @staticmethod
     def create_masks_for_generate(*, attention_mask: Tensor | None, **_: Any) -> Tensor | None:
