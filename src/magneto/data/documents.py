@@ -93,12 +93,13 @@ def _pieces(path: Path, counts: Counts) -> Iterator[str]:
         while piece := file.readline(PIECE_BYTES):
             number += whole
             cut = len(piece) == PIECE_BYTES and not piece.endswith(b"\n")
-            counts[CUT_LINES] += cut and whole
+            if cut or held:
+                counts[CUT_LINES] += cut and whole
+                piece = held + piece
+                end = _last_character(piece) if cut else len(piece)
+                piece, held = piece[:end], piece[end:]
             whole = not cut
-            piece = held + piece
-            end = _last_character(piece) if cut else len(piece)
-            held = piece[end:]
-            yield decoded(piece[:end], counts, path, number)
+            yield decoded(piece, counts, path, number)
     if held:
         yield decoded(held, counts, path, number)
 

@@ -9,6 +9,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +32,18 @@ def read_lines(path: Path, counts: Counts) -> Iterator[str]:
         ValueError: If the file is damaged, or is no text in lines.
     """
     with open_text(path) as file:
-        number = 0
-        while raw := file.readline(LINE_BYTES):
-            number += 1
-            ended = raw.endswith(b"\n")
-            if number == 1 and not ended and b"\r" in raw.rstrip(b"\r"):
+        for number, raw in enumerate(iter(partial(file.readline, LINE_BYTES), b""), 1):
+            if raw.endswith(b"\n"):
+                yield decoded(raw, counts, path, number)
+                continue
+            if number == 1 and b"\r" in raw.rstrip(b"\r"):
                 raise ValueError(f"{path}: its lines end in a carriage return alone; "
                                  "make them end in a line feed")  # fmt: skip
-            if not ended and len(raw) == LINE_BYTES:
-                while (rest := file.readline(LINE_BYTES)) and not rest.endswith(b"\n"):
-                    pass
+            if len(raw) == LINE_BYTES:
                 why = f"longer than {LINE_BYTES:,} bytes"
                 counts.met(LONG_LINES, f"{path}, line {number}", why)
+                while raw and not raw.endswith(b"\n"):
+                    raw = file.readline(LINE_BYTES)
                 raw = b"\n"
             yield decoded(raw, counts, path, number)
 
