@@ -43,7 +43,6 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int | Tensor = 0,
-        shift_labels: Tensor | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
         """Return logits, and with labels the loss.
@@ -58,13 +57,15 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
             num_items_in_batch: What the summed loss is divided by; by default the labels' number.
             logits_to_keep: Compute the logits of so many last positions, or of those whose numbers
                 are given; 0 for all. With labels, all are computed.
-            shift_labels: (batch, length), labels that are shifted already; they go before `labels`.
-            **others: `output_hidden_states`, and arguments that transformers passes to every
-                model; those that change no number are ignored.
+            **others: `shift_labels`, (batch, length), labels that are shifted already, before
+                `labels`; `output_hidden_states`; and what transformers passes to every model.
+                Arguments that change no number are ignored.
 
         Raises:
             ValueError: For embeddings or positions of the caller's own: there is no place for them.
         """
+        # With a parameter of that name, Trainer would want it in every batch.
+        shift_labels = others.pop("shift_labels", None)
         refuse(self.core, others)
         if past_key_values is None and use_cache and labels is None:
             past_key_values = DynamicCache()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from magneto.nn.config import TransformerConfig
-from magneto.theory.placement import find_placement
 
 State = dict[str, Tensor]
 ACTIVATIONS = {
@@ -198,7 +197,7 @@ def check_placement(config: TransformerConfig, wanted: Sequence[str], format_nam
         ValueError: If it is another, or another row of the same name.
     """
     row = config.row
-    if any(row == find_placement(name) for name in wanted):
+    if row.name in wanted and replace(config, placement=row.name).row == row:
         return
     found = f"another {row.name!r} than the table's" if row.name in wanted else repr(row.name)
     raise ValueError(f"{format_name} cannot hold this model: placement is {found} here, "
