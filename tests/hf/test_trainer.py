@@ -1,6 +1,6 @@
 """Trainer's train, evaluate and predict against plain torch, for every kind of model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
+state = pytest.importorskip("accelerate.state")
 
 from magneto.hf.saving import wrap  # noqa: E402
 from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
@@ -149,6 +149,14 @@ def images() -> Kind:
     labels = torch.randint(3, (ROWS,))
     data = {"pixel_values": torch.randn(ROWS, 1, 8, 8), "labels": labels}
     return Kind(wrap(ImageClassifier(config)), data, lambda m, b: m.core(b["pixel_values"]), labels)
+
+
+@pytest.fixture(autouse=True)
+def forget_accumulation() -> Iterator[None]:
+    """Let no later test accumulate gradients: accelerate keeps the number for the process."""
+    yield
+    state.AcceleratorState._reset_state(reset_partial_state=True)
+    state.GradientState._reset_state()
 
 
 CLASSES = [causal, masked, seq2seq, text_classes, images]

@@ -100,6 +100,7 @@ def test_hidden_states() -> None:
 
 def test_push_to_hub_uploads_what_save_pretrained_writes(monkeypatch) -> None:
     """It is transformers' own; here its last step, the upload, is looked at instead of done."""
+    from huggingface_hub.errors import EntryNotFoundError
     from transformers.utils import hub
 
     sent: set[str] = set()
@@ -111,7 +112,11 @@ def test_push_to_hub_uploads_what_save_pretrained_writes(monkeypatch) -> None:
     def upload(self, folder, *_: Any, **__: Any) -> None:
         sent.update(path.name for path in Path(folder).iterdir())
 
+    def no_card(*_: Any, **__: Any) -> None:
+        raise EntryNotFoundError("none yet")
+
     monkeypatch.setattr(hub, "hf_api", Api)
+    monkeypatch.setattr(hub.ModelCard, "load", no_card)
     monkeypatch.setattr(hub.PushToHubMixin, "_upload_modified_files", upload)
     wrapped().push_to_hub("me/mine")
-    assert {"config.json", "model.safetensors"} <= sent
+    assert {"config.json", "model.safetensors", "magneto_classes.py"} <= sent

@@ -155,7 +155,7 @@ class Translator:
             tokens,
             attention_mask=mask,
             do_sample=False,
-            max_new_tokens=how.longest + 1,
+            max_length=how.longest + 2,  # the start and the end too
             logits_processor=LogitsProcessorList([FairseqEnds(self.end, padding, how.longest)]),
             **beams,
         )

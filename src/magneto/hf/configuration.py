@@ -18,7 +18,6 @@ from magneto.language.config import (
     TextEncoderConfig,
 )
 from magneto.nn.config import TransformerConfig
-from magneto.theory.placement import find_placement
 from magneto.translation.config import TranslationConfig
 from magneto.vision.config import ImageClassifierConfig
 
@@ -112,7 +111,7 @@ class MagnetoConfig(WithoutCopies, PretrainedConfig):
         Raises:
             ValueError: If the placement is no row of the table.
         """
-        if find_placement(config.row.name) != config.row:
+        if replace(config, placement=config.row.name).row != config.row:
             raise ValueError(f"a directory names its placement: {config.row.name!r} is another row "
                              "in the table, so this one cannot be kept")  # fmt: skip
         core = asdict(config) | {"placement": config.row.name}

@@ -43,9 +43,11 @@ class MagnetoEncoderPreTrainedModel(MagnetoPreTrainedModel):
         others: dict[str, Any],
     ) -> BaseModelOutput:
         """Return features (batch, length, width), and hidden states if asked for."""
-        refuse(others, "inputs_embeds", "position_ids")
+        refuse(self.core, others)
+        batch, length = input_ids.shape
+        mask = as_mask(attention_mask, (batch, length), (batch, length, length))
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
-            features = self.core(input_ids, as_mask(attention_mask), token_type_ids)
+            features = self.core(input_ids, mask, token_type_ids)
         return BaseModelOutput(
             last_hidden_state=features,
             hidden_states=tuple(states) or None,  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
             num_items_in_batch: What the summed loss is divided by; by default the labels' number.
             **others: `output_hidden_states`, and arguments that change no number.
         """
-        refuse(others)
+        refuse(self.core, others)
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
             logits = self.core(pixel_values)
         loss = None

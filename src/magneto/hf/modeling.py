@@ -42,7 +42,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         **others: Any,
     ) -> CausalLMOutputWithPast:
         """Return logits, and with labels the loss.
@@ -50,32 +50,40 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         Args:
             input_ids: (batch, length).
             attention_mask: (batch, cached + length), 1 or True for real tokens; padding on either
-                side is fine.
+                side is fine. Or (batch, length, cached + length): who may attend to whom.
             past_key_values: A cache of transformers, dynamic or static.
             labels: (batch, length), as in transformers: shifted here, -100 for none.
             use_cache: Whether to make a cache if none is given.
             num_items_in_batch: What the summed loss is divided by; by default the labels' number.
-            logits_to_keep: Compute the logits of so many last positions; 0 for all.
-            **others: `output_hidden_states`, and arguments that transformers passes to every
-                model; those that change no number are ignored.
+            logits_to_keep: Compute the logits of so many last positions, or of those whose numbers
+                are given; 0 for all. With labels, all are computed.
+            **others: `shift_labels`, (batch, length), labels that are shifted already, before
+                `labels`; `output_hidden_states`; and what transformers passes to every model.
+                Arguments that change no number are ignored.
 
         Raises:
             ValueError: For embeddings or positions of the caller's own: there is no place for them.
         """
-        refuse(others, "inputs_embeds", "position_ids")
+        # With a parameter of that name, Trainer would want it in every batch.
+        shift_labels = others.pop("shift_labels", None)
+        refuse(self.core, others)
         if past_key_values is None and use_cache and labels is None:
             past_key_values = DynamicCache()
+        cache = growing(past_key_values)
+        batch, length = input_ids.shape
+        keys = length + (0 if cache is None else cache.get_seq_length())
+        mask = as_mask(attention_mask, (batch, keys), (batch, length, keys))
         embedded = self.core.embedding(input_ids)
         with hidden_states(self.core.decoder, self.wants_hidden_states(others)) as states:
-            features = self.core.decoder(
-                embedded, as_mask(attention_mask), cache=growing(past_key_values)
-            )
-        keep = 0 if labels is not None else logits_to_keep
-        logits = self.core.head(features[:, -keep:])  # -0 keeps all
+            features = self.core.decoder(embedded, mask, cache=cache)
+        if labels is not None and shift_labels is None:
+            shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        keep = logits_to_keep if shift_labels is None else 0
+        # -0 keeps all
+        logits = self.core.head(features[:, slice(-keep, None) if isinstance(keep, int) else keep])
         loss = None
-        if labels is not None:
-            shifted = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-            summed = cross_entropy(logits, shifted, nn.Identity(), chunk=0)
+        if shift_labels is not None:
+            summed = cross_entropy(logits, shift_labels, nn.Identity(), chunk=0)
             loss = divided(summed.total, summed.count, num_items_in_batch)
         return CausalLMOutputWithPast(
             loss=loss,  # type: ignore[arg-type]

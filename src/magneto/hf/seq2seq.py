@@ -18,13 +18,13 @@ from magneto.hf.wrapper import MagnetoGenerationModel, as_mask, hidden_states, r
 from magneto.translation.model import TranslationModel
 
 
-def source_mask(attention_mask: Tensor | None) -> Tensor | None:
+def source_mask(attention_mask: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
     """Return transformers' mask as a boolean one; None while generating, if nothing is padding.
 
     Attention without a mask is faster. To look costs a wait for the device, so that it is not done
     in training.
     """
-    mask = as_mask(attention_mask)
+    mask = as_mask(attention_mask, shape)
     if mask is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return mask
     return None if bool(mask.all()) else mask
@@ -43,10 +43,11 @@ class SourceEncoder(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any
     ) -> BaseModelOutput:
         """Encode (batch, source length) tokens."""
-        refuse(others, "inputs_embeds", "position_ids")
+        refuse(self.core, others)
         encoder = self.core.transformer.encoder
         with hidden_states(encoder, bool(others.get("output_hidden_states"))) as states:
-            features = self.core.encode(input_ids, source_mask(attention_mask))
+            mask = source_mask(attention_mask, (len(input_ids), input_ids.shape[1]))
+            features = self.core.encode(input_ids, mask)
         return BaseModelOutput(
             last_hidden_state=features,  # type: ignore[arg-type]
             hidden_states=tuple(states) or None,  # type: ignore[arg-type]
@@ -62,6 +63,8 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         super().__init__(config)
         self.core = core or TranslationModel(config.core_config())
         self.ready()
+        # Otherwise transformers breaks off after 20 tokens.
+        self.generation_config.max_length = self.core.config.max_length
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         """Replace the output projection, and fit the bias of the logits to it."""
@@ -122,7 +125,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         Raises:
             ValueError: If there is nothing to read, or for an argument without a place here.
         """
-        refuse(others, "inputs_embeds", "decoder_inputs_embeds", "decoder_position_ids")
+        refuse(self.core, others)
         target = self._target(decoder_input_ids, labels)
         wanted = self.wants_hidden_states(others)
         if encoder_outputs is None:
@@ -130,9 +133,14 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         if past_key_values is None and use_cache and labels is None:
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
         memory = encoder_outputs[0]
-        masks = as_mask(decoder_attention_mask), source_mask(attention_mask)
+        cache = growing(past_key_values)
+        past = 0 if cache is None else cache.self_attention_cache.get_seq_length()
+        masks = (
+            as_mask(decoder_attention_mask, (len(target), past + target.shape[1])),
+            source_mask(attention_mask, (len(memory), memory.shape[1])),
+        )
         with hidden_states(self.core.transformer.decoder, wanted) as states:
-            logits = self.core.decode(target, memory, *masks, growing(past_key_values))
+            logits = self.core.decode(target, memory, *masks, cache)
         return Seq2SeqLMOutput(
             loss=self._loss(logits, labels, num_items_in_batch),  # type: ignore[arg-type]
             logits=logits,  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import GenerationMixin, PreTrainedModel
@@ -20,12 +21,34 @@ from magneto.hf.auto_map import WithoutCopies
 from magneto.hf.configuration import MagnetoConfig
 from magneto.nn.transformer import LayerStack
 
+_POSITIONS = "positions are counted from attention_mask"
+_EMBEDDINGS = "embeddings are the core's own"
+_PACKED = "texts in one row are told apart by an attention_mask (batch, length, length)"
+_HEADS = "no head can be left out"
+REFUSED = {
+    "position_ids": _POSITIONS,
+    "decoder_position_ids": _POSITIONS,
+    "inputs_embeds": _EMBEDDINGS,
+    "decoder_inputs_embeds": _EMBEDDINGS,
+    "head_mask": _HEADS,
+    "decoder_head_mask": _HEADS,
+    "cross_attn_head_mask": _HEADS,
+    "cu_seq_lens_q": _PACKED,
+    "cu_seq_lens_k": _PACKED,
+    "seq_idx": _PACKED,
+    "encoder_hidden_states": "there is no such memory here",
+    "shift_labels": "only a causal model's labels are shifted",
+}
+"""Arguments of transformers' models that change what they compute and have no place here: why."""
+
 
 class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     """A core of ours in `self.core`, maybe with a head beside it."""
 
     config_class = MagnetoConfig
     base_model_prefix = "core"
+    _no_split_modules = ["Layer", "CrossLayer"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _supports_sdpa = True
     supports_gradient_checkpointing = True
 
@@ -59,7 +82,9 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         lacking = {
             name: parameter
             for name, parameter in module.named_parameters(recurse=False)
-            if not getattr(parameter, "_is_hf_initialized", False) and id(parameter) not in tied
+            if not getattr(parameter, "_is_hf_initialized", False)
+            and id(parameter) not in tied
+            and not parameter.is_meta  # it stays on disk until it is used
         }
         if not lacking:
             return
@@ -198,16 +223,43 @@ def hidden_states(stack: LayerStack, wanted: bool) -> Iterator[list[Tensor]]:
             handle.remove()
 
 
-def refuse(others: Mapping[str, Any], *names: str) -> None:
-    """Raise ValueError if one of these arguments is given."""
-    for name in names:
-        if others.get(name) is not None:
-            raise ValueError(f"{name} cannot be given: positions are counted from attention_mask, "
-                             "and embeddings are the core's own")  # fmt: skip
+def refuse(core: Any, others: Mapping[str, Any]) -> None:
+    """Refuse what would change numbers and has no place here.
+
+    Args:
+        core: The model of ours.
+        others: Arguments that a forward pass has no parameters for.
+
+    Raises:
+        ValueError: For one of them that is given, or if the residual stream's type is forced to one
+            that the weights do not have.
+    """
+    for name in others:
+        if others[name] is not None and name in REFUSED:
+            raise ValueError(f"{name} cannot be given: {REFUSED[name]}")
     if others.get("output_attentions"):
         raise ValueError("output_attentions cannot be given: attention shares are not kept")
+    weight = next(core.parameters())
+    forced = core.config.residual_dtype
+    if forced == "input" or torch.is_autocast_enabled(weight.device.type):
+        return
+    if getattr(torch, forced) != weight.dtype:
+        own = str(weight.dtype).removeprefix("torch.")
+        raise ValueError(
+            f"the core's residual_dtype is {forced}, its weights are {own}: load it with "
+            f"dtype={forced}, or set core['residual_dtype'] to 'input'"
+        )
 
 
-def as_mask(attention_mask: Tensor | None) -> Tensor | None:
-    """Return transformers' mask of ones and zeros as a boolean one."""
-    return None if attention_mask is None else attention_mask.bool()
+def as_mask(attention_mask: Tensor | None, *shapes: tuple[int, ...]) -> Tensor | None:
+    """Return transformers' mask of ones and zeros as a boolean one.
+
+    Raises:
+        ValueError: If it has none of these shapes.
+    """
+    if attention_mask is None:
+        return None
+    if tuple(attention_mask.shape) not in shapes:
+        wanted = " or ".join(map(str, shapes))
+        raise ValueError(f"the attention mask is {tuple(attention_mask.shape)}, not {wanted}")
+    return attention_mask.bool()

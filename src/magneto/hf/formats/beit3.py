@@ -16,6 +16,7 @@ from magneto.hf.formats.layout import (
     Pair,
     State,
     add_two,
+    check_placement,
     check_same,
     fill,
     module,
@@ -84,12 +85,12 @@ def to_beit3(model: nn.Module) -> State:
     if not isinstance(model, ImageClassifier):
         raise ValueError(f"beit3 has no counterpart of a {type(model).__name__}")
     config = model.config
+    check_placement(config, ["sub"], "beit3")
     for name, wanted in (
-        ("placement", "sub"),
         ("class_token", "learned"),
         ("positions", "learned"),
     ):
-        found = config.row.name if name == "placement" else getattr(config, name)
+        found = getattr(config, name)
         if found != wanted:
             raise ValueError(f"beit3 cannot hold this model: {name} is {found!r} here, "
                              f"{wanted!r} there")  # fmt: skip

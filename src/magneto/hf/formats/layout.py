@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -190,19 +190,34 @@ def require(config: Any, **wanted: Any) -> None:
                              f"(only {value!r})")  # fmt: skip
 
 
+def check_placement(config: TransformerConfig, wanted: Sequence[str], format_name: str) -> None:
+    """Check that a model's placement is one of the table's rows that a format can hold.
+
+    Raises:
+        ValueError: If it is another, or another row of the same name.
+    """
+    row = config.row
+    if row.name in wanted and replace(config, placement=row.name).row == row:
+        return
+    found = f"another {row.name!r} than the table's" if row.name in wanted else repr(row.name)
+    raise ValueError(f"{format_name} cannot hold this model: placement is {found} here, "
+                     f"{' or '.join(map(repr, wanted))} there")  # fmt: skip
+
+
 def check_same(ours: TransformerConfig, returned: TransformerConfig, format_name: str) -> None:
     """Check that a configuration of ours survives a format: it comes back as it went.
 
     Raises:
         ValueError: If a field that says what the model computes does not.
     """
+    check_placement(ours, [returned.row.name], format_name)
     for field in fields(ours):
         name = field.name
         if name in FREE and not (name == "layers" and ours.encoder_layers is None):
             continue
         mine, theirs = getattr(ours, name), getattr(returned, name, None)
         if name == "placement":
-            mine, theirs = ours.row.name, returned.row.name
+            continue
         if name == "key_value_heads":
             mine, theirs = mine or ours.heads, theirs or returned.heads
         if name == "max_length" and ours.positions != "learned":

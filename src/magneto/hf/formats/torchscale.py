@@ -23,6 +23,7 @@ from magneto.hf.formats.layout import (
     Pair,
     State,
     add_two,
+    check_placement,
     check_same,
     fill,
     module,
@@ -87,6 +88,7 @@ def to_torchscale(model: nn.Module) -> tuple[State, dict[str, Any]]:
         raise ValueError(f"torchscale has no counterpart of a {type(model).__name__}")
     config: Any = model.config
     stacks = kinds[type(model)]
+    check_placement(config, ["pre", "post", "sub", "deepnorm"], "torchscale")
     args = their_arguments(config, stacks)
     own = model.state_dict()
     if "logits_bias" in own and own.pop("logits_bias").any():

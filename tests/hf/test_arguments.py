@@ -1,0 +1,160 @@
+"""What a forward pass is given counts, or is refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import hf  # noqa: E402
+from magneto.hf.saving import wrap  # noqa: E402
+from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
+from magneto.language.classification.model import TextClassifier  # noqa: E402
+from magneto.language.config import LanguageModelConfig, MaskedLanguageModelConfig  # noqa: E402
+from magneto.language.masked_language import MaskedLanguageModel  # noqa: E402
+from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.translation.config import TranslationConfig  # noqa: E402
+from magneto.translation.model import TranslationModel  # noqa: E402
+from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.config import ImageClassifierConfig  # noqa: E402
+
+STACK: dict[str, Any] = {"width": 16, "layers": 3, "heads": 2, "ffn_width": 24}
+TEXT: dict[str, Any] = {**STACK, "vocab_size": 40, "positions": "rotary"}
+IDS = torch.randint(1, 40, (2, 7), generator=torch.Generator().manual_seed(1))
+
+
+def causal(**changes: Any) -> Any:
+    torch.manual_seed(0)
+    return wrap(LanguageModel(LanguageModelConfig(**(TEXT | changes))), end=0)
+
+
+def masked(**changes: Any) -> Any:
+    return wrap(MaskedLanguageModel(MaskedLanguageModelConfig(**(TEXT | changes))))
+
+
+def classes(**changes: Any) -> Any:
+    return wrap(TextClassifier(TextClassifierConfig(**(TEXT | changes), classes=3)))
+
+
+def seq2seq(**changes: Any) -> Any:
+    torch.manual_seed(0)
+    stacks = {"encoder_layers": 1, "decoder_layers": 2}
+    return wrap(TranslationModel(TranslationConfig(**(TEXT | stacks | changes))), end=0)
+
+
+def images(**changes: Any) -> Any:
+    config = ImageClassifierConfig(**(STACK | changes), image_size=8, patch_size=4, classes=3)
+    return wrap(ImageClassifier(config))
+
+
+KINDS = [causal, masked, classes, seq2seq, images]
+
+
+def inputs(make: Any) -> dict[str, torch.Tensor]:
+    if make is images:
+        return {"pixel_values": torch.zeros(2, 3, 8, 8)}
+    return {"input_ids": IDS} | ({"decoder_input_ids": IDS} if make is seq2seq else {})
+
+
+@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("inputs_embeds", "embeddings are the core's own"),
+        ("position_ids", "positions are counted from attention_mask"),
+        ("head_mask", "no head can be left out"),
+        ("cu_seq_lens_q", "attention_mask"),
+        ("encoder_hidden_states", "no such memory"),
+    ],
+)
+def test_what_has_no_place_is_refused_by_name(make: Any, name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} cannot be given: .*{words}"):
+        make()(**inputs(make), **{name: torch.zeros(2, 7)})
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_weights_of_another_type_than_the_residual_stream(make: Any) -> None:
+    words = "residual_dtype is float32, its weights are bfloat16: load it with dtype=float32"
+    model = make(residual_dtype="float32")
+    model(**inputs(make))
+    with pytest.raises(ValueError, match=words):
+        model.bfloat16()(**inputs(make))
+    model = make(residual_dtype="bfloat16")
+    with torch.autocast("cpu", torch.bfloat16):
+        model(**inputs(make))
+
+
+@pytest.mark.parametrize("make", KINDS[:4])
+@pytest.mark.parametrize("shape", [(1, 7), (2, 1), (2, 6), (2, 8), (7,), (2, 1, 7, 7)])
+def test_a_mask_of_another_shape_is_refused(make: Any, shape: tuple[int, ...]) -> None:
+    model = make()
+    with pytest.raises(ValueError, match=r"attention mask is \(.*\), not \(2, 7\)"):
+        model(**inputs(make), attention_mask=torch.ones(shape, dtype=torch.long))
+    if make is seq2seq:
+        with pytest.raises(ValueError, match=r"attention mask is \(.*\), not \(2, 7\)"):
+            model(**inputs(make), decoder_attention_mask=torch.ones(shape, dtype=torch.long))
+
+
+def test_a_mask_of_pairs() -> None:
+    """Two texts in one row that do not see each other are as two rows."""
+    model = causal(positions="none")
+    apart = torch.zeros(1, 7, 7, dtype=torch.long)
+    apart[:, :3, :3] = apart[:, 3:, 3:] = 1
+    together = model(IDS[:1], attention_mask=apart).logits
+    for part in (slice(0, 3), slice(3, 7)):
+        assert (together[:, part] - model(IDS[:1, part]).logits).abs().max() <= 1e-5
+
+
+def test_logits_of_chosen_places() -> None:
+    model = causal()
+    whole, places = model(IDS).logits, torch.tensor([5, 0, 2])
+    assert (model(IDS, logits_to_keep=places).logits - whole[:, places]).abs().max() <= 1e-6
+    assert (model(IDS, logits_to_keep=2).logits - whole[:, -2:]).abs().max() <= 1e-6
+
+
+def test_labels_that_are_shifted_already() -> None:
+    model, labels = causal(), IDS.flip(1)
+    labels[0, 2] = -100
+    output = model(IDS, labels=IDS, shift_labels=labels)
+    expected = F.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    with pytest.raises(ValueError, match="shift_labels cannot be given"):
+        masked()(IDS, labels=IDS, shift_labels=labels)
+
+
+def test_translations_may_be_as_long_as_positions_go(tmp_path: Path) -> None:
+    model = seq2seq(max_length=33, positions="learned")
+    model.save_pretrained(tmp_path)
+    loaded: Any = hf.MagnetoForSeq2SeqLM.from_pretrained(tmp_path)
+    assert loaded.generate(IDS, do_sample=False, eos_token_id=None).shape == (2, 33)
+
+
+@pytest.mark.parametrize("make", [causal, masked])
+def test_layers_that_stay_on_disk(tmp_path: Path, make: Any) -> None:
+    pytest.importorskip("accelerate")
+    model = make()
+    model.save_pretrained(tmp_path)
+    held = sum(parameter.numel() * 4 for parameter in model.parameters()) * 3 // 4
+    load: Any = type(model).from_pretrained
+    folder = tmp_path / "offload"
+    loaded = load(tmp_path, device_map="auto", max_memory={"cpu": held}, offload_folder=folder)
+    places = loaded.hf_device_map
+    assert set(places.values()) == {"cpu", "disk"}
+    # No layer is cut in two.
+    assert not any(".layers." in name and name.count(".") > 3 for name in places)
+    assert torch.equal(loaded(IDS).logits, model(IDS).logits)
+
+
+def test_a_translators_stacks_that_stay_on_disk(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    model = seq2seq()
+    model.save_pretrained(tmp_path)
+    places = dict.fromkeys(("core.embedding", "core.head", "core.logits_bias"), "cpu")
+    places |= {"core.transformer": "disk"}
+    load: Any = hf.MagnetoForSeq2SeqLM.from_pretrained
+    loaded = load(tmp_path, device_map=places, offload_folder=tmp_path / "offload")
+    written = loaded.generate(IDS, max_new_tokens=5, do_sample=False)
+    assert torch.equal(written, model.generate(IDS, max_new_tokens=5, do_sample=False))
