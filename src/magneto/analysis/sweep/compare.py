@@ -21,7 +21,7 @@ from magneto.analysis.sweep.sweep import (
     read_result,
 )
 from magneto.functional.statistics import half_width
-from magneto.theory.placement import PLACEMENTS, VARIANTS
+from magneto.theory.placement import find_placement
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,10 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
 
 def title_of(row: str) -> str:
     """Return a placement's title; what is no placement is its own."""
-    placements = PLACEMENTS | VARIANTS
-    return placements[row].title if row in placements else row
+    try:
+        return find_placement(row).title
+    except ValueError:
+        return row
 
 
 def whole_scores(cells: Sequence[Scored], rate: float) -> list[float]:
