@@ -10,6 +10,7 @@ command: `PYTHONPATH=examples magneto train sorting.yaml`.
 """
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,9 @@ from torch.nn import functional as F
 
 from magneto import Encoder, TransformerConfig
 from magneto.data.batching import ShuffledExamples
-from magneto.progress import SILENT, Progress
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
-from magneto.training.task import BatchStream, Loss, Task
+from magneto.training.task import BatchStream, Loss, Scores, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,17 +87,24 @@ class Sorting(Task):
         """Return the rows of a batch."""
         return len(batch)
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        limit: int | None = None,
-        progress: Progress = SILENT,
-    ) -> dict[str, float]:
+    def validation_batches(self) -> Sequence[Tensor]:
+        """Return other rows in batches of 256."""
+        return self.rows(1).split(256)
+
+    def score(self, model: nn.Module, batch: Tensor) -> Scores:
+        """Sum what the metrics are made of; the evaluation adds up over batches and ranks."""
+        loss = self.loss(model, batch)
+        right = loss.logs["accuracy"]
+        return Scores({"loss": loss.total, "right": right, "count": loss.count})
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return the loss, and the share of places that are right."""
-        loss = self.loss(model, self.rows(1).to(device))
-        accuracy = loss.logs["accuracy"] / loss.count
-        return {"loss": (loss.total / loss.count).item(), "accuracy": accuracy.item()}
+        return {"loss": sums["loss"] / sums["count"], "accuracy": sums["right"] / sums["count"]}
+
+    def baseline(self) -> dict[str, float]:
+        """Return the share of places that the commonest digit of each place gets right."""
+        train, held = (self.rows(split).sort(dim=1).values for split in (0, 1))
+        return {"accuracy": (held == train.mode(dim=0).values).float().mean().item()}
 
 
 def main(run: Path, steps: int = 200) -> Any:

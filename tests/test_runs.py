@@ -1,5 +1,6 @@
 """A run is opened with what it was trained with, whatever has become of its text."""
 
+import ast
 import json
 import random
 import shutil
@@ -11,6 +12,7 @@ import torch
 
 pytest.importorskip("transformers")
 
+from magneto import tasks
 from magneto.cli import main
 from magneto.data.tokenizer import load_tokenizer
 from magneto.runs import load_run
@@ -110,3 +112,43 @@ def test_a_text_may_move(run: Path) -> None:
         assert main(["train", "--resume", str(run), "--data", str(source), *again]) == 0
     for name in ("final/model.safetensors", "data.digest"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
+
+
+VERBS = {
+    "causal-lm": {"generate", "evaluate --tasks"},
+    "masked-lm": set(),
+    "text-classification": set(),
+    "translation": {"translate"},
+}
+
+
+def test_another_tasks_verb_is_one_line_that_names_the_right_one(run: Path, capsys) -> None:
+    task = load_run(run, "auto", {}).recipe.task
+    words = {
+        "generate": ["generate", str(run), "abc"],
+        "translate": ["translate", str(run), "--to", "de"],
+        "evaluate --tasks": ["evaluate", str(run), "--tasks", "winogrande"],
+    }
+    right = [f"magneto {verb}" for verb in words if verb in VERBS[task]]
+    for verb in words.keys() - VERBS[task]:
+        capsys.readouterr()
+        assert main(words[verb]) == 2
+        [line] = [x for x in capsys.readouterr().err.splitlines() if x.startswith("magneto:")]
+        assert f"the run's task is {task}" in line and line.endswith("magneto evaluate")
+        assert all(name in line for name in right)
+
+
+def test_commands_ask_for_no_type_of_a_task_or_a_model() -> None:
+    """They import neither; a task says what its runs are good for."""
+    commands = Path(__file__).parents[1] / "src" / "magneto" / "commands"
+    kinds = {entry.task.split(":")[1] for entry in tasks.TASKS.values()}
+    kinds |= {"LanguageModel", "MaskedLanguageModel", "TextClassifier", "TranslationModel"}
+    kinds |= {"ImageClassifier", "TextTask"}
+    files = sorted(commands.glob("*.py"))
+    assert len(files) > 10
+    for path in files:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        assert not names & kinds, path.name
+        assert "issubclass" not in names, path.name

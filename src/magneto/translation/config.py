@@ -70,7 +70,8 @@ class ParallelDataConfig:
             the paper's batch.
         block: Sentences that are sorted by length at a time.
         select_by: What chooses the best checkpoint: "loss", or "bleu" of greedy translations.
-        bleu_sentences: Of each direction, translated at each evaluation if BLEU chooses.
+        bleu_sentences: Of each direction, translated at each evaluation if BLEU chooses; spread
+            over its batches, so that `training.evaluate_limit` may take fewer.
 
     Raises:
         ValueError: For impossible values, all in one message.

@@ -98,18 +98,26 @@ def test_evaluation_does_not_depend_on_batches(tmp_path: Path) -> None:
             task.loss(model, task._batch(held, np.array([n]))).total.item()
             for n in range(len(held.tokens))
         ]
-        first = task.loss(model, task.validation_batches()[0])
     assert whole["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-    assert limited["loss"] == pytest.approx((first.total / first.count).item(), rel=1e-5)
-    assert first.count == 64
+    assert limited["loss"] == pytest.approx(np.mean(losses[:64]), rel=1e-5)
 
 
 def test_the_second_validation_set_has_its_name(tmp_path: Path) -> None:
     for name in ("train", "dev_matched", "dev_mismatched"):
         write_pairs(tmp_path / f"{name}.tsv", 20)
+    write_pairs(tmp_path / "dev_mismatched.tsv", 70, seed=1)
     task = pairs(tmp_path)
-    metrics = measured(task, task.build_model())
+    model = task.build_model().eval()
+    metrics, limited = measured(task, model), measured(task, model, limit=1)
     assert {"accuracy", "accuracy_mismatched", "loss_mismatched"} <= set(metrics)
+    # Each set is scored as if it were alone; a limit takes as many batches of each.
+    rows = task.validation["mismatched"]
+    with torch.no_grad():
+        whole, first = (task.loss(model, task._batch(rows, np.arange(n))) for n in (70, 64))
+    assert metrics["loss_mismatched"] == pytest.approx(whole.total.item() / 70, rel=1e-5)
+    assert limited["loss_mismatched"] == pytest.approx(first.total.item() / 64, rel=1e-5)
+    assert metrics["accuracy_mismatched"] == whole.logs["accuracy"].item() / 70
+    assert limited["loss"] == pytest.approx(metrics["loss"], rel=1e-6)  # 20 texts: one batch
 
 
 @pytest.mark.parametrize(

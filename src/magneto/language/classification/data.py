@@ -124,6 +124,16 @@ class Examples:
         return np.array([len(row) for row in self.tokens])
 
 
+def joined(parts: Sequence[Examples]) -> Examples:
+    """Return several splits one after the other."""
+    return Examples(
+        [row for part in parts for row in part.tokens],
+        np.concatenate([part.second for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        sum(part.truncated for part in parts),
+    )
+
+
 def encode(
     rows: Sequence[Row],
     labels: tuple[str, ...],

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from magneto.language.classification.data import (
     Examples,
     Texts,
     encode,
+    joined,
     label_values,
     make_tokenizer,
     read_texts,
@@ -37,9 +37,8 @@ from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Scores, Task
 from magneto.weights import StoredTensor
 
+# Texts of each validation set in an evaluation batch.
 EVALUATION_BATCH = 64
-# Of the order of evaluation batches: one for all runs, so that a limit takes the same ones.
-EVALUATION_SEED = 0
 LABELS_FILE = "labels.json"
 
 
@@ -194,48 +193,46 @@ class TextClassification(Task):
         """Return the batch's texts."""
         return len(batch["labels"])
 
-    def validation_batches(self) -> Sequence[dict[str, Any]]:
-        """Return the texts of each validation set, those of a batch of like length.
+    def validation_batches(self) -> Sequence[dict[str, Tensor]]:
+        """Return the texts of all validation sets, in their order: some of each set in a batch."""
+        sizes = [len(examples.tokens) for examples in self.validation.values()]
+        held, sets = joined(list(self.validation.values())), np.repeat(range(len(sizes)), sizes)
+        turns = np.concatenate([np.arange(size) // EVALUATION_BATCH for size in sizes])
+        order = np.argsort(turns, kind="stable")
+        plans = np.split(order, np.cumsum(np.bincount(turns))[:-1])
+        return LazyBatches(
+            plans,
+            lambda rows: {**self._batch(held, rows), "sets": torch.from_numpy(sets[rows])},
+        )
 
-        Sets take turns, so that a limit reaches each of them.
-        """
-        sets = [[(name, rows) for rows in _by_length(e)] for name, e in self.validation.items()]
-        plans = [plan for turn in zip_longest(*sets) for plan in turn if plan is not None]
-        return LazyBatches(plans, self._validation_batch)
-
-    def _validation_batch(self, plan: tuple[str, np.ndarray]) -> dict[str, Any]:
-        name, rows = plan
-        return {**self._batch(self.validation[name], rows), "set": name}
-
-    def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Sum the loss of the batch's set, and keep answers and labels."""
-        answers, labels = self._answers(model, batch), batch["labels"]
-        loss = self._losses(answers, labels).double().sum()
-        zero = torch.zeros_like(loss)
-        sums = {key: loss if key == batch["set"] else zero for key in self.texts.validation}
+    def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
+        """Sum the losses of each set, and keep answers and labels."""
+        answers, labels, sets = self._answers(model, batch), batch["labels"], batch["sets"]
+        losses = self._losses(answers, labels).double()
+        sums = {
+            name: losses.masked_fill(sets != number, 0).sum()
+            for number, name in enumerate(self.texts.validation)
+        }
         chosen = answers.squeeze(-1) if self.data_config.number else answers.argmax(-1)
-        return Scores(sums, {"set": batch["set"], "answers": chosen, "labels": labels})
+        return Scores(sums, (sets, chosen, labels))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return "loss" and the scores of `magneto.language.classification.scores`.
 
-        Those of a second validation set end in its name ("accuracy_mismatched"); a set that a limit
-        does not reach has none.
+        Those of a second validation set end in its name ("accuracy_mismatched").
         """
+        sets, answers, labels = (
+            torch.cat(parts).numpy() for parts in zip(*predictions, strict=True)
+        )
         metrics: dict[str, float] = {}
-        for name, total in sums.items():
-            mine = [each for each in predictions if each["set"] == name]
-            if not mine:
-                continue
-            answers, labels = (
-                torch.cat([each[key] for each in mine]).numpy() for key in ("answers", "labels")
-            )
+        for number, (name, total) in enumerate(sums.items()):
+            given, known = answers[sets == number], labels[sets == number]
             found = (
-                number_scores(answers, labels)
+                number_scores(given, known)
                 if self.data_config.number
-                else class_scores(answers, labels, len(self.labels))
+                else class_scores(given, known, len(self.labels))
             )
-            found = {"loss": total / len(labels), **found}
+            found = {"loss": total / len(known), **found}
             metrics |= {f"{key}_{name}" if name else key: v for key, v in found.items()}
         return metrics
 
@@ -249,11 +246,11 @@ class TextClassification(Task):
     @cached_property
     def _baseline(self) -> dict[str, float]:
         train, sums, predictions = label_values(self.texts.train, self.labels), {}, []
-        for name, rows in self.texts.validation.items():
-            labels = label_values(rows, self.labels)
-            answers, sums[name] = constant_answer(train, labels, len(self.labels))
-            found = {"answers": torch.from_numpy(answers), "labels": torch.from_numpy(labels)}
-            predictions.append({"set": name, **found})
+        for number, (name, rows) in enumerate(self.texts.validation.items()):
+            known = label_values(rows, self.labels)
+            answers, sums[name] = constant_answer(train, known, len(self.labels))
+            found = (np.full(len(rows), number), answers, known)
+            predictions.append(tuple(map(torch.from_numpy, found)))
         return self.summarise(sums, predictions)
 
     @classmethod
@@ -291,11 +288,3 @@ class TextClassification(Task):
         (directory / LABELS_FILE).write_text(json.dumps(self.labels), encoding="utf-8")
         digest = content_digest(repr(self.texts.train).encode("utf-8", errors="surrogatepass"))
         (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
-
-
-def _by_length(examples: Examples) -> list[np.ndarray]:
-    """Cut texts into batches of like length, in an order that does not follow the length."""
-    order = np.argsort(examples.lengths, kind="stable")
-    batches = np.split(order, range(EVALUATION_BATCH, len(order), EVALUATION_BATCH))
-    mixed = np.random.default_rng(EVALUATION_SEED).permutation(len(batches))
-    return [batches[number] for number in mixed]

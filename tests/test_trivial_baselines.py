@@ -1,0 +1,141 @@
+"""What a task's trivial baseline reaches on its validation data, against numbers made by hand."""
+
+import json
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from magneto.data import frequencies
+from magneto.data.frequencies import count_numbers, frequency_nats
+from magneto.language.causal_lm import CausalLanguageModeling
+from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
+from magneto.language.classification.task import TextClassification
+from magneto.language.config import (
+    LanguageModelConfig,
+    MaskedLanguageModelConfig,
+    MaskedTextDataConfig,
+    TextDataConfig,
+)
+from magneto.language.masked_lm import MaskedLanguageModeling
+from magneto.translation import batching
+from magneto.translation.config import ParallelDataConfig, TranslationConfig
+from magneto.translation.task import Translation
+from magneto.vision.config import ImageClassifierConfig, ImageDataConfig
+from magneto.vision.data import LabelledImages
+from magneto.vision.image_classification import ImageClassification
+
+SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+
+
+def texts(folder: Path, train: str, validation: str) -> dict[str, str]:
+    for name, text in (("train", train), ("validation", validation)):
+        (folder / f"{name}.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    found = {"source": "train", "validation_source": "validation"}
+    return {key: str(folder / f"{name}.jsonl") for key, name in found.items()}
+
+
+def test_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frequencies, "PIECE", 2)
+    train = count_numbers(np.array([0, 0, 2, 0], np.uint16), 4)
+    assert train.tolist() == [3, 0, 1, 0]
+    asked = np.array([1, 1, 0, 0])
+    assert frequency_nats(train, asked) == pytest.approx(-log(4 / 8) - log(1 / 8))
+    allowed = np.array([True, True, False, False])
+    assert frequency_nats(train, asked, allowed) == pytest.approx(-log(4 / 5) - log(1 / 5))
+
+
+def test_language_modelling(tmp_path: Path) -> None:
+    """Of 260 tokens a, a, b and the end are trained on; one window asks for b and the end."""
+    data = TextDataConfig(tokenizer="bytes", max_length=2, **texts(tmp_path, "aab", "ab"))
+    found = CausalLanguageModeling(LanguageModelConfig(**SIZES), data, 1).baseline()
+    loss = -log(2 / 264)
+    per_byte = loss / log(2) * 3 / 2  # three tokens, two bytes
+    assert found == pytest.approx({"loss": loss, "perplexity": 132, "bits_per_byte": per_byte})
+
+
+def test_no_frequencies_of_streamed_text(tmp_path: Path) -> None:
+    data = TextDataConfig(tokenizer="bytes", streaming=True, **texts(tmp_path, "aab", "ab"))
+    assert CausalLanguageModeling(LanguageModelConfig(**SIZES), data, 1).baseline() == {}
+
+
+def test_masked_language_modelling(tmp_path: Path) -> None:
+    """Whatever is hidden is an a; 256 tokens may be, of which a was seen thrice and b once."""
+    values = texts(tmp_path, "aaab", "aaaaaa")
+    data = MaskedTextDataConfig(tokenizer="bytes", max_length=4, **values)
+    task = MaskedLanguageModeling(MaskedLanguageModelConfig(**SIZES), data, 1)
+    expected = {"loss": -log(4 / 260), "perplexity": 65, "masked_accuracy": 1.0}
+    assert task.baseline() == pytest.approx(expected)
+
+
+def classification(folder: Path, train: str, validation: str, **data: Any) -> TextClassification:
+    for name, labels in (("train", train), ("dev", validation)):
+        rows = "".join(f"text {n}\t{label}\n" for n, label in enumerate(labels.split()))
+        (folder / f"{name}.tsv").write_text("text\tlabel\n" + rows)
+    config = ClassificationDataConfig(source=str(folder), tokenizer="bytes", **data)
+    return TextClassification(TextClassifierConfig(**SIZES), config, 1)
+
+
+def test_text_classification(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    task = classification(tmp_path, "no no yes no", "yes no yes")
+    loss = -(log(4 / 6) + 2 * log(2 / 6)) / 3
+    expected = {"loss": loss, "accuracy": 1 / 3, "f1": 0.0, "matthews": 0.0}
+    assert task.baseline() == pytest.approx(expected)
+
+
+def test_numbers_of_texts(tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    task = classification(tmp_path, "1 2 6", "3 5", target="number")
+    assert task.baseline() == pytest.approx({"loss": 2.0, "pearson": 0.0, "spearman": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("directions", "counts", "asked"),
+    [
+        (None, {"a": 4, "b": 2, "c": 3, "d": 2, "end": 6}, ["aa", "c"]),
+        (("de-en",), {"a": 4, "b": 2, "end": 3}, ["aa"]),
+        (("en-de",), {"c": 3, "d": 2, "end": 3}, ["c"]),
+    ],
+)
+def test_translation(
+    directions: tuple | None, counts: dict, asked: list, tmp_path: Path, monkeypatch
+) -> None:
+    """Trained on aba = cd, ab = dc and a = c; asked for aa = c in both directions or one."""
+    monkeypatch.setattr(batching, "SIDES", 2)
+    for name, lines in (("train", ["aba|cd", "ab|dc", "a|c"]), ("held", ["aa|c"])):
+        for side, language in enumerate(("en", "de")):
+            text = "\n".join(line.split("|")[side] for line in lines) + "\n"
+            (tmp_path / f"{name}.{language}").write_text(text)
+    total = sum(counts.values()) + 260  # one is added to each count
+    letters = [letter for word in asked for letter in (*word, "end")]
+    loss = -sum(log((counts[letter] + 1) / total) for letter in letters) / len(letters)
+    data = ParallelDataConfig(
+        source=str(tmp_path / "train"), validation_source=str(tmp_path / "held"),
+        tokenizer="bytes", directions=directions, max_length=16,
+    )  # fmt: skip
+    sizes = {**SIZES, "encoder_layers": 1, "decoder_layers": 1}
+    found = Translation(TranslationConfig(**sizes), data, 1).baseline()
+    assert found == pytest.approx({"loss": loss, "perplexity": exp(loss)})
+
+
+def test_image_classification() -> None:
+    config = ImageClassifierConfig(
+        **SIZES, image_size=8, patch_size=4, channels=1, classes=3, positions="learned"
+    )
+    task = ImageClassification(config, ImageDataConfig(), 1)
+    splits = tuple(
+        LabelledImages(torch.zeros(len(labels), 1, 8, 8), torch.tensor(labels))
+        for labels in ([1, 1, 0], [1, 2])
+    )
+    task.splits = splits  # type: ignore[misc]
+    loss = -(log(3 / 6) + log(1 / 6)) / 2
+    assert task.baseline() == pytest.approx({"loss": loss, "accuracy": 0.5})
