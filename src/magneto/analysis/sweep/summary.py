@@ -10,7 +10,7 @@ from statistics import fmean
 
 from magneto.analysis.sweep.judged import DIVERGED, FINISHED, MISSING, STUCK, Scored
 from magneto.functional.statistics import half_width
-from magneto.theory.placement import PLACEMENTS, VARIANTS
+from magneto.theory.placement import find_placement
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,10 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
 
 def title_of(row: str) -> str:
     """Return a placement's title; what is no placement is its own."""
-    placements = PLACEMENTS | VARIANTS
-    return placements[row].title if row in placements else row
+    try:
+        return find_placement(row).title
+    except ValueError:
+        return row
 
 
 def whole_scores(cells: Sequence[Scored], rate: float) -> list[float]:
