@@ -58,7 +58,8 @@ def test_all_begin_with_the_same_bits_and_no_rank_holds_the_whole(tmp_path: Path
         for path in out.glob("rank-*.json"):
             held = json.loads(path.read_text())
             if strategy != "ddp":  # whose buckets are as large as all gradients
-                assert held["most"] <= held["share"] + held["largest"], (strategy, ranks, held)
+                # A few numbers more: the ranks of the mesh.
+                assert held["most"] <= held["share"] + held["largest"] + 16, (ranks, held)
             if strategy == "fsdp":
                 assert held["most"] < 0.8 * held["whole"], (ranks, held)
 
