@@ -117,7 +117,40 @@ def test_no_exception_is_left_over() -> None:
     assert {unit_of(module_name(path)) for path in FILES} == {*ALLOWED, *FREE}
 
 
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return a chain of modules for each one that imports itself by way of others."""
+    found = []
+    for start in graph:
+        ways, seen = [[start]], set()
+        while ways:
+            way = ways.pop()
+            if start in graph[way[-1]]:
+                found.append(way)
+                break
+            fresh = graph[way[-1]] & graph.keys() - seen
+            seen |= fresh
+            ways += [[*way, name] for name in fresh]
+    return found
+
+
+@pytest.mark.parametrize("unit", sorted({unit_of(module_name(path)) for path in FILES}))
+def test_no_modules_of_a_room_import_each_other_in_a_circle(unit: str) -> None:
+    """Not for a type checker either; what a function imports when it runs is left out."""
+    room = [path for path in FILES if unit_of(module_name(path)) == unit]
+    graph = {
+        module_name(path).removesuffix(".__init__"): {
+            name for name, lazily in imports(path) if not lazily
+        }
+        for path in room
+    }
+    # Of `from magneto.nn import mask` and `... import Mask` only the first names a module.
+    graph = {name: {other for other in graph if other in found} for name, found in graph.items()}
+    assert not cycles(graph)
+
+
 def test_the_checks_can_fail() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) != []
+    assert cycles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
     assert not permitted("nn", "magneto.language.model", False)
     assert not permitted("training", "magneto.language.causal_lm", False)
     assert permitted("training", "magneto.training.task", False)

@@ -143,7 +143,8 @@ def find_weights(run: Path, which: str = "auto") -> Path:
     found = next((there[name] for name in order if name in there), None)
     if found is None:
         has = f"it has {', '.join(there)}" if there else "it has none yet"
-        raise FileNotFoundError(f"no {which} weights in {run}: {has}")
+        named = "" if which == "auto" else f"{which} "
+        raise FileNotFoundError(f"no {named}weights in {run}: {has}")
     try:
         check_directory(found)
     except Damaged as error:

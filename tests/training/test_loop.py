@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from magneto.files import Damaged
 from magneto.progress import ProgressBars
 from magneto.training.checkpoint import load_weights
 from magneto.training.distributed import one_process
@@ -21,7 +22,7 @@ from magneto.training.hooks import Hook
 from magneto.training.loop import train
 from magneto.training.metrics_logger import read_metrics
 from magneto.training.state import Stop
-from magneto.weights import find_weights, list_checkpoints, undamaged
+from magneto.weights import find_weights, list_checkpoints, open_tensors, undamaged
 from tests.training.toy import Toy, ToyData, config, run_toy
 
 TOY = Path(__file__).with_name("toy.py")
@@ -29,7 +30,7 @@ TIMED = ("rows_per_second", "flops_utilisation", "data_wait_seconds")
 
 
 def weights(run: Path, which: str = "final") -> dict[str, torch.Tensor]:
-    return load_file(run / which / "model.safetensors")
+    return {name: tensor.read() for name, tensor in open_tensors(run / which).items()}
 
 
 def rows(run: Path) -> list[dict]:
@@ -77,9 +78,11 @@ def test_micro_batches_change_nothing(tmp_path: Path, gradient_accumulation_step
     assert furthest(tmp_path / "one", tmp_path / "more") < 1e-5
 
 
-def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("async_save", [False, True])
+def test_resumed_equals_uninterrupted(tmp_path: Path, async_save: bool) -> None:
     settings = {"ema_decay": 0.9, "dropout": 0.1, "average_checkpoints": 2, "average_by": "best"}
     run_toy(tmp_path / "whole", **settings)
+    settings["async_save"] = async_save
 
     def stop(trainer) -> None:
         trainer.stop = Stop("interrupted")
@@ -97,11 +100,11 @@ def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:
         assert all(torch.equal(a[key], b[key]) for key in a)
 
 
-def kill_at_random_moments(tmp_path: Path, kills: int) -> None:
+def kill_at_random_moments(tmp_path: Path, kills: int, *more: str) -> None:
     """Kill -9 a run again and again; it must end as if nothing had happened."""
     environment = {"PYTHONPATH": f"src:{TOY.parents[2]}", "OMP_NUM_THREADS": "1", "PATH": ""}
     command = [sys.executable, str(TOY)]
-    extra = ["pause=0.03", "save_every=3", "steps=40"]
+    extra = ["pause=0.03", "save_every=3", "steps=40", *more]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     subprocess.run([*command, str(whole), *extra], check=True, env=environment, cwd=TOY.parents[2])
     chance = random.Random(0)
@@ -127,8 +130,9 @@ def test_killed_thrice(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_twenty_times(tmp_path: Path) -> None:
-    kill_at_random_moments(tmp_path, 20)
+@pytest.mark.parametrize("async_save", [0, 1])
+def test_killed_twenty_times(tmp_path: Path, async_save: int) -> None:
+    kill_at_random_moments(tmp_path, 20, f"async_save={async_save}")
 
 
 def test_interrupt_leaves_a_checkpoint(tmp_path: Path) -> None:
@@ -157,13 +161,45 @@ def test_damaged_checkpoint_is_named_and_the_one_before_used(
         shutil.rmtree(tmp_path / "cut" / name)
     last, before = reversed(list_checkpoints(tmp_path / "cut"))
     model = last / "model.safetensors"
-    content = bytearray(model.read_bytes())
-    content[-1] ^= 1
-    model.write_bytes(content)
+    flip_a_bit(model)
     found, problems = undamaged(list_checkpoints(tmp_path / "cut"))
     assert found == [before] and "model.safetensors" in problems[0]
     run_toy(tmp_path / "cut", resume=True, steps=20)
     assert same(tmp_path / "whole", tmp_path / "cut")
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("which", ["auto", "best", "final", "averaged", "last", "14"])
+def test_damaged_weights_are_named_and_so_are_the_undamaged(tmp_path: Path, which: str) -> None:
+    """They were read without their manifest: a flipped bit gave a loss that is no number."""
+    run_toy(tmp_path, steps=20, average_checkpoints=2)
+    found = find_weights(tmp_path, which)
+    flip_a_bit(found / "model.safetensors")
+    others = {"best": "best", "final": "final", "averaged": "averaged", "step-00000014": "14"}
+    others = [name for folder, name in others.items() if folder != found.name]
+    with pytest.raises(Damaged, match=rf"{found.name}/model.*as it was written") as caught:
+        load_weights(Toy().build_model(), tmp_path, which)
+    assert set(others) <= set(str(caught.value).split("undamaged are ")[1].split(", "))
+
+
+def test_only_undamaged_checkpoints_count(tmp_path: Path) -> None:
+    """Damaged ones and stray folders took the places, and a new checkpoint was removed at once."""
+    run_toy(tmp_path, steps=20, save_every=6, keep_checkpoints=3)
+    assert [path.name[-2:] for path in list_checkpoints(tmp_path)] == ["12", "18", "20"]
+    for step in (18, 20):
+        flip_a_bit(tmp_path / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
+    for stray in ("step-abc", "step-99999999x", "notes"):
+        (tmp_path / "checkpoints" / stray).mkdir()
+    (tmp_path / "checkpoints" / "step-00000001").write_text("no folder")
+    run_toy(tmp_path, steps=20, save_every=4, keep_checkpoints=3, resume=True)
+    whole, problems = undamaged(list_checkpoints(tmp_path))
+    assert [path.name[-2:] for path in whole] == ["12", "16", "20"] and len(problems) == 1
+    assert (tmp_path / "checkpoints" / "step-abc").is_dir()
 
 
 @pytest.mark.parametrize("name", ["state.json", "manifest.json", "optimizer.safetensors"])

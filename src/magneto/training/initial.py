@@ -160,19 +160,22 @@ def draw_parameters(model: nn.Module, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         for name, module in model.named_modules():
             own = own_tensors(module)
-            if all(id(tensor) in drawn for tensor in own.values()):
-                continue
-            torch.manual_seed(module_seed(seed, name))
-            whole = draw_module(module, own)
-            for key, tensor in own.items():
-                if id(tensor) not in drawn:
-                    piece = piece_of(tensor)
-                    rows = whole[key][piece.start : piece.stop] if piece.shape else whole[key]
-                    piece.tensor.copy_(rows)
-                    drawn.add(id(tensor))
+            fresh = {key: tensor for key, tensor in own.items() if id(tensor) not in drawn}
+            if fresh:
+                torch.manual_seed(module_seed(seed, name))
+                keep_rows(fresh, draw_whole(module, own))
+                drawn |= {id(tensor) for tensor in fresh.values()}
 
 
-def draw_module(module: nn.Module, own: dict[str, Tensor]) -> dict[str, Tensor]:
+def keep_rows(own: dict[str, Tensor], whole: dict[str, Tensor]) -> None:
+    """Copy whole values, by their names, into a module's tensors, as far as this rank has them."""
+    for key, tensor in own.items():
+        piece = piece_of(tensor)
+        rows = whole[key][piece.start : piece.stop] if piece.shape else whole[key]
+        piece.tensor.copy_(rows)
+
+
+def draw_whole(module: nn.Module, own: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return what a module's `reset_parameters` draws, whole and on the CPU; leave it as it was."""
     whole = {key: torch.empty(t.shape, dtype=t.dtype) for key, t in own.items()}
     try:

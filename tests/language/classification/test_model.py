@@ -1,6 +1,7 @@
 """The classifier reads its first feature, not its padding; pre-trained encoders fit or say why."""
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,13 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+from magneto.files import Damaged, whole_directory
 from magneto.language.classification.config import TextClassifierConfig
 from magneto.language.classification.model import TextClassifier
 from magneto.language.config import MaskedLanguageModelConfig
 from magneto.language.masked_language import MaskedLanguageModel
-from magneto.language.pretrained import check_pretrained, load_pretrained, pretrained_run
+from magneto.language.pretrained import check_pretrained, pretrained_run, pretrained_weights
+from magneto.training.checkpoint import fill, model_pieces
 
 SIZES = {
     "width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "vocab_size": 50, "positions": "rotary",
@@ -57,15 +60,18 @@ def test_impossible_values(wrong: dict) -> None:
         TextClassifierConfig(**wrong)
 
 
+def save(run: Path, tensors: dict[str, torch.Tensor]) -> None:
+    with whole_directory(run / "final") as aside:
+        save_file(tensors, aside / "model.safetensors")
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A masked language model's run, as far as its weights go."""
     torch.manual_seed(1)
     model = MaskedLanguageModel(MaskedLanguageModelConfig(**SIZES))
     run = tmp_path / "mlm-sub"
-    (run / "final").mkdir(parents=True)
-    tensors = {k: v for k, v in model.state_dict().items() if k != "head.vocabulary.weight"}
-    save_file(tensors, run / "final" / "model.safetensors")
+    save(run, {k: v for k, v in model.state_dict().items() if k != "head.vocabulary.weight"})
     shape = {**SIZES, "placement": "sub", "dropout": 0.3, "tie_embeddings": True}
     (run / "recipe.yaml").write_text(yaml.safe_dump({"task": "masked-lm", "model": shape}))
     return run
@@ -79,7 +85,9 @@ def test_an_encoder_is_taken_over_whole(run: Path) -> None:
     check_pretrained(config)  # another dropout is no other shape
     model = TextClassifier(config)
     before = model.text_encoder.embedding.table.weight.clone()
-    load_pretrained(model.text_encoder, run)
+    given = pretrained_weights(model.text_encoder, run)
+    pieces = model_pieces(model)
+    fill({name: pieces[name] for name in given}, given, run)
     torch.manual_seed(1)
     origin = MaskedLanguageModel(MaskedLanguageModelConfig(**SIZES)).text_encoder
     for name, tensor in origin.state_dict().items():
@@ -95,15 +103,19 @@ def test_another_shape_names_the_options_that_fit(run: Path) -> None:
     ):
         check_pretrained(config)
     with pytest.raises(ValueError, match=r"another encoder: encoder\.layers"):
-        load_pretrained(TextClassifier(TextClassifierConfig(**wrong, classes=2)).text_encoder, run)
+        other = TextClassifier(TextClassifierConfig(**wrong, classes=2))
+        pretrained_weights(other.text_encoder, run)
 
 
 def test_runs_that_are_not_there_or_hold_no_encoder(run: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"did you mean .*mlm-sub"):
         check_pretrained(TextClassifierConfig(**SIZES, pretrained=str(run.parent / "mlm-sib")))
-    save_file({"head.weight": torch.zeros(2)}, run / "final" / "model.safetensors")
+    save(run, {"head.weight": torch.zeros(2)})
     with pytest.raises(ValueError, match="no text encoder: give a masked-lm run"):
-        load_pretrained(classifier().text_encoder, run)
+        pretrained_weights(classifier().text_encoder, run)
     (run / "final" / "model.safetensors").unlink()
+    with pytest.raises(Damaged, match=r"final.*model\.safetensors.*there are no undamaged ones"):
+        check_pretrained(TextClassifierConfig(**SIZES, pretrained=str(run)))
+    shutil.rmtree(run / "final")
     with pytest.raises(FileNotFoundError, match="no weights in"):
         check_pretrained(TextClassifierConfig(**SIZES, pretrained=str(run)))

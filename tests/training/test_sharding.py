@@ -1,0 +1,120 @@
+"""Sharded runs: the same first bits, no whole model anywhere, any number of ranks goes on."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from magneto.training.checkpoint import load_weights
+from magneto.weights import list_checkpoints, open_tensors, undamaged
+from tests.training.toy import Toy, ToyData, run_toy
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+pytestmark = pytest.mark.distributed
+
+
+def torchrun(ranks: int, script: str, *words: str) -> None:
+    port = random.SystemRandom().randrange(20000, 50000)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    command += ["--master-port", str(port), str(HERE / script), *words]
+    path = os.pathsep.join(["src", str(ROOT)])
+    environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+    subprocess.run(command, check=True, env=environment, cwd=ROOT, timeout=300)
+
+
+def read(directory: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor.read() for name, tensor in open_tensors(directory).items()}
+
+
+def equal(first: Path, second: Path) -> bool:
+    a, b = read(first), read(second)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def furthest(first: Path, second: Path) -> float:
+    a, b = read(first), read(second)
+    assert a.keys() == b.keys()
+    return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+def test_all_begin_with_the_same_bits_and_no_rank_holds_the_whole(tmp_path: Path) -> None:
+    for ranks, strategy in ((1, "none"), (2, "ddp"), (2, "fsdp"), (4, "fsdp")):
+        out = tmp_path / f"{strategy}-{ranks}"
+        if strategy == "none":
+            command = [sys.executable, str(HERE / "sharded.py"), str(out), strategy]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", str(ROOT)])}
+            subprocess.run(command, check=True, env=environment, cwd=ROOT, timeout=300)
+        else:
+            torchrun(ranks, "sharded.py", str(out), strategy)
+        assert equal(tmp_path / "none-1" / "initial", out / "initial"), strategy
+        for path in out.glob("rank-*.json"):
+            held = json.loads(path.read_text())
+            if strategy != "ddp":  # whose buckets are as large as all gradients
+                # A few numbers more: the ranks of the mesh.
+                assert held["most"] <= held["share"] + held["largest"] + 16, (ranks, held)
+            if strategy == "fsdp":
+                assert held["most"] < 0.8 * held["whole"], (ranks, held)
+
+
+def test_no_file_of_a_rank_holds_a_whole_tensor(tmp_path: Path) -> None:
+    torchrun(2, "toy.py", str(tmp_path), "distributed=fsdp", "ema_decay=0.9", "steps=14")
+    checkpoint = list_checkpoints(tmp_path)[-1]
+    for directory in (checkpoint, tmp_path / "final", tmp_path / "best"):
+        names = {path.name for path in directory.glob("model*")}
+        parts = {f"model-{rank:05d}-of-00002.safetensors" for rank in (1, 2)}
+        assert names == {"model.index.json", *parts} and not undamaged([directory])[1]
+    for kind in ("model", "optimizer", "ema"):
+        index = json.loads((checkpoint / f"{kind}.index.json").read_text())
+        assert any(len(entry["pieces"]) == 2 for entry in index.values())
+        for name, entry in index.items():
+            if entry["shape"] and entry["shape"][0] > 1:
+                assert [piece["rows"][0] for piece in entry["pieces"]] != [0], (kind, name)
+    content = bytearray((tmp_path / "best" / "model-00002-of-00002.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "best" / "model-00002-of-00002.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"model-00002-of-00002.*undamaged are final"):
+        load_weights(Toy().build_model(), tmp_path)
+    load_weights(Toy().build_model(), tmp_path, "final")
+
+
+def cut(run: Path, step: int) -> None:
+    """Take a run back to a step."""
+    for path in (run / "final", run / "averaged", *list_checkpoints(run)):
+        if path.name in ("final", "averaged") or int(path.name[-8:]) > step:
+            shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("async_save", [0, 1])
+def test_any_number_of_ranks_goes_on_from_any_other(tmp_path: Path, async_save: int) -> None:
+    """2 sharded, 4 sharded, 1, 2 copies: as one process from beginning to end, to 1e-5."""
+    settings = {"clip_norm": 0.5, "ema_decay": 0.9, "keep_checkpoints": 9, "average_checkpoints": 3}
+    task = Toy(ToyData(wrong_way=True))
+    run_toy(tmp_path / "one", task=task, **settings)
+    words = [*(f"{key}={value}" for key, value in settings.items()), f"async_save={async_save}"]
+    run = tmp_path / "many"
+    torchrun(2, "toy.py", str(run), *words, "wrong_way=1", "distributed=fsdp")
+    assert furthest(tmp_path / "one" / "final", run / "final") < 1e-5
+    assert furthest(tmp_path / "one" / "averaged", run / "averaged") < 1e-5
+
+    again = tmp_path / "again"
+    shutil.copytree(run, again)
+    cut(again, 14)
+    torchrun(2, "toy.py", str(again), *words, "wrong_way=1", "distributed=fsdp")
+    assert equal(run / "final", again / "final"), "resumed on as many ranks: the same bits"
+
+    for step, ranks, strategy in ((7, 4, "fsdp"), (14, 1, "none"), (21, 2, "ddp"), (28, 2, "fsdp")):
+        cut(run, step)
+        if strategy == "none":
+            run_toy(run, resume=True, task=task, **settings)
+        else:
+            torchrun(ranks, "toy.py", str(run), *words, "wrong_way=1", f"distributed={strategy}")
+        for name in ("final", "averaged"):
+            assert furthest(tmp_path / "one" / name, run / name) < 1e-5, (ranks, strategy)
