@@ -1,5 +1,6 @@
 """A task's metrics of a model in this process, on the CPU."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -10,3 +11,23 @@ from magneto.training.task import Task
 
 def measured(task: Task, model: nn.Module, limit: int | None = None) -> dict[str, float]:
     return evaluate(task, model, one_process(torch.device("cpu")), "fp32", limit)
+
+
+def reads_while_scoring(task: Task, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Score two batches; return by which methods a tensor was turned into a number meanwhile."""
+    model = task.build_model().eval()
+    batches = [task.validation_batches()[number] for number in (0, -1)]
+    reads: list[str] = []
+    with monkeypatch.context() as patch, torch.no_grad():
+        for name in ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__"):
+            kept = getattr(torch.Tensor, name)
+
+            def read(self, *rest, kept=kept, name=name):
+                reads.append(name)
+                return kept(self, *rest)
+
+            patch.setattr(torch.Tensor, name, read)
+        for batch in batches:
+            task.score(model, batch)
+        assert torch.ones(1).item() == 1 and reads.pop() == "item", "the watch works"
+    return reads

@@ -10,7 +10,7 @@ from magneto.language.causal_lm import CausalLanguageModeling
 from magneto.language.config import LanguageModelConfig, TextDataConfig
 from magneto.vision.config import ImageClassifierConfig, ImageDataConfig
 from magneto.vision.image_classification import ImageClassification
-from tests.evaluating import measured
+from tests.evaluating import measured, reads_while_scoring
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64}
 
@@ -96,3 +96,10 @@ def test_too_few_classes_are_refused() -> None:
     model = ImageClassifierConfig(**SIZES, image_size=8, patch_size=2, channels=1, classes=9)
     with pytest.raises(ValueError, match=r"10 classes.*model\.classes"):
         ImageClassification(model, ImageDataConfig(), 1).prepare()
+
+
+def test_scoring_reads_nothing_from_the_device(text: Path, monkeypatch) -> None:
+    assert not reads_while_scoring(language_task(text), monkeypatch)
+    pytest.importorskip("sklearn")
+    model = ImageClassifierConfig(**SIZES, image_size=8, patch_size=2, channels=1, classes=10)
+    assert not reads_while_scoring(ImageClassification(model, ImageDataConfig(), 1), monkeypatch)

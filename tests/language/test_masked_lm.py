@@ -14,7 +14,7 @@ from magneto.language.masked_lm import MaskedLanguageModeling
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.loop import train
-from tests.evaluating import measured
+from tests.evaluating import measured, reads_while_scoring
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64}
 
@@ -134,3 +134,7 @@ def test_the_tiny_recipe_leaves_the_plateau(tmp_path: Path) -> None:
     result = train(task, recipe.training, tmp_path / "run", seed=recipe.seed, report=report)
     # Measured: 1.33 below.
     assert result.metrics["loss"] < unigram(task) - 0.8
+
+
+def test_scoring_reads_nothing_from_the_device(corpus: Path, monkeypatch) -> None:
+    assert not reads_while_scoring(masked_task(corpus), monkeypatch)

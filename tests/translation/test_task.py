@@ -21,7 +21,7 @@ from magneto.training.loop import train
 from magneto.translation.config import ParallelDataConfig, TranslationConfig
 from magneto.translation.task import Translation
 from magneto.translation.vocabulary import load_vocabulary
-from tests.evaluating import measured
+from tests.evaluating import measured, reads_while_scoring
 
 SIZES = {
     "width": 48, "encoder_layers": 1, "decoder_layers": 1, "heads": 4, "ffn_width": 96,
@@ -302,3 +302,7 @@ def test_bleu_and_shares_of_a_model_are_refused_before_any_work(text: Path, tmp_
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "use --distributed ddp, or select_by: loss" in err
     assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
+
+
+def test_scoring_reads_nothing_from_the_device(text: Path, monkeypatch) -> None:
+    assert not reads_while_scoring(translation(text), monkeypatch)

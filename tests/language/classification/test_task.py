@@ -20,7 +20,7 @@ from magneto.language.pretrained import FREE
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.loop import train
-from tests.evaluating import measured
+from tests.evaluating import measured, reads_while_scoring
 
 SIZES = {
     "width": 32, "layers": 2, "heads": 4, "ffn_width": 64, "positions": "rotary",
@@ -217,3 +217,7 @@ def test_the_papers_grid_is_open() -> None:
         assert recipe.data.glue == name and recipe.data.source == f"hf:nyu-mll/glue:{name}"
         assert (training.betas, training.weight_decay) == ((0.9, 0.98), 0.01)
         assert training.clip_norm is None and recipe.model.dropout == 0.1
+
+
+def test_scoring_reads_nothing_from_the_device(tmp_path: Path, monkeypatch) -> None:
+    assert not reads_while_scoring(pairs(write_pairs(tmp_path / "rows.tsv")), monkeypatch)
