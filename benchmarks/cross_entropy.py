@@ -159,17 +159,16 @@ def markdown(result: dict[str, Any]) -> str:
         f"cores, {where['threads']} threads; torch {where['packages']['torch']}; commit "
         f"{result['commit']}; {where['date']}.",
         "",
-        f"Medians of {result['rounds']} interleaved rounds of one step, and their ratios to the "
-        f"median of {ALL_LOGITS}, with quartiles, by the wall clock and in processor time. Memory "
-        "is the most that a step allocates beyond what was held before it. The loss is that of the "
-        "first step.",
+        "Medians over interleaved rounds of one step, and their ratios to the median of "
+        f"{ALL_LOGITS}, with quartiles, by the wall clock and in processor time. Memory is the most "
+        "that a step allocates beyond what was held before it. The loss is that of the first step.",
     ]
     for part in result["shapes"]:
         lines += [
             "",
             f"## {part['shape']}",
             "",
-            f"{part['sizes']}.",
+            f"{part['sizes']}; {part['rows'][0]['steps']} rounds.",
             "",
             "| loss | ms | ratio | processor time | step memory (MiB) | first loss |",
             "|---|--:|--:|--:|--:|--:|",
@@ -216,7 +215,6 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     result = {
         "name": args.name,
         "precision": "bf16 autocast over fp32 weights" if args.precision == "bf16" else "fp32",
-        "rounds": args.rounds,
         "commit": args.commit or where["commit"] or "unknown",
         "machine": where,
         "shapes": shapes,
