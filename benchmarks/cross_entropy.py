@@ -160,8 +160,9 @@ def markdown(result: dict[str, Any]) -> str:
         f"{result['commit']}; {where['date']}.",
         "",
         "Medians over interleaved rounds of one step, and their ratios to the median of "
-        f"{ALL_LOGITS}, with quartiles, by the wall clock and in processor time. Memory is the most "
-        "that a step allocates beyond what was held before it. The loss is that of the first step.",
+        f"{ALL_LOGITS}, with quartiles, by the wall clock and in processor time. Memory is the "
+        "most that a step allocates beyond what was held before it. The loss is the first "
+        "step's.",
     ]
     for part in result["shapes"]:
         lines += [
