@@ -1,0 +1,309 @@
+"""The loss whose gradient comes with the forward pass equals the one whose logits all exist."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+from magneto.functional.linear_cross_entropy import IGNORED, linear_cross_entropy
+
+VOCABULARY, WIDTH, ROWS = 50, 16, 21
+
+
+def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return features (3, 7, width), weight, bias and targets; four targets are ignored."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = ((3, 7, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
+    tensors = [torch.randn(size, generator=generator, dtype=dtype) for size in sizes]
+    targets = torch.randint(VOCABULARY, (3, 7), generator=generator)
+    targets[0, :3] = targets[2, 6] = IGNORED
+    features, weight, bias = (tensor.requires_grad_() for tensor in tensors)
+    return features, weight, bias, targets
+
+
+def plain(
+    features: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, smoothing: float = 0.0
+) -> Tensor:
+    logits = F.linear(features, weight, bias).flatten(0, -2).float()
+    return F.cross_entropy(
+        logits, targets.flatten(), reduction="sum", label_smoothing=smoothing, ignore_index=IGNORED
+    )
+
+
+class TiedModel(nn.Module):
+    """Tokens to features and back, with one table."""
+
+    def __init__(self, loss: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(VOCABULARY, WIDTH)
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.loss = loss
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        return self.loss(self.layer(self.table(tokens)), self.table.weight, targets)
+
+
+def ours(features: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    return linear_cross_entropy(features, weight, targets, chunk=4, smoothing=0.1).total
+
+
+def reference(features: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    return plain(features, weight, targets, None, smoothing=0.1)
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 7, 21, 1000, 0])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_value_and_gradients_are_those_of_plain_cross_entropy(
+    chunk: int, smoothing: float, with_bias: bool
+) -> None:
+    features, weight, bias, targets = inputs()
+    leaves = (features, weight, bias) if with_bias else (features, weight)
+    given = bias if with_bias else None
+    loss = linear_cross_entropy(features, weight, targets, given, chunk=chunk, smoothing=smoothing)
+    expected = plain(features, weight, targets, given, smoothing)
+    torch.testing.assert_close(loss.total, expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(loss.nll, plain(features, weight, targets, given), rtol=1e-6, atol=0)
+    assert loss.count == ROWS - 4
+    assert loss.total.requires_grad and not loss.nll.requires_grad
+    found = torch.autograd.grad(loss.total, leaves)
+    for one, other in zip(found, torch.autograd.grad(expected, leaves), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_gradients_are_those_of_finite_differences(smoothing: float) -> None:
+    features, weight, bias, targets = inputs(torch.float64)
+
+    def total(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return linear_cross_entropy(
+            features, weight, targets, bias, chunk=5, smoothing=smoothing
+        ).total
+
+    assert torch.autograd.gradcheck(total, (features, weight, bias))
+
+
+@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+def test_what_is_frozen_gets_no_gradient(frozen: tuple[int, ...]) -> None:
+    *tensors, targets = inputs()
+    for index in frozen:
+        tensors[index].requires_grad_(False)
+    features, weight, bias = tensors
+    loss = linear_cross_entropy(features, weight, targets, bias, chunk=4).total
+    assert loss.requires_grad == (len(frozen) < 3)
+    leaves = [tensor for tensor in tensors if tensor.requires_grad]
+    if not leaves:
+        return
+    expected = torch.autograd.grad(plain(features, weight, targets, bias), leaves)
+    for one, other in zip(torch.autograd.grad(loss, leaves), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=2e-6)
+
+
+class Recorder(TorchDispatchMode):
+    """Notes every operator and the elements of the largest tensor that each returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
+        self.largest.append((str(func), max(sizes, default=0)))
+        return found
+
+    def count(self, name: str) -> int:
+        return sum(func.startswith(f"aten.{name}.") for func, _ in self.largest)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_only_one_chunk_of_logits_exists(with_bias: bool, precision: torch.dtype) -> None:
+    rows, vocabulary, chunk = 64, 200, 8
+    features = torch.randn(rows, 4, requires_grad=True)
+    weight = torch.randn(vocabulary, 4, requires_grad=True)
+    bias = torch.randn(vocabulary, requires_grad=True) if with_bias else None
+    targets = torch.randint(vocabulary, (rows,))
+    with Recorder() as recorder:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
+            loss = linear_cross_entropy(features, weight, targets, bias, chunk=chunk).total
+        loss.backward()
+    assert max(size for _, size in recorder.largest) == chunk * vocabulary
+    assert all(size == 1 for name, size in recorder.largest if "zero" in name)
+    with Recorder() as whole:
+        plain(features, weight, targets, bias).backward()
+    assert max(size for _, size in whole.largest) == rows * vocabulary  # the check can fail
+
+
+def products(wanted: tuple[bool, bool]) -> int:
+    """Count the matrix products of one chunk."""
+    features, weight, _, targets = inputs()
+    features.requires_grad_(wanted[0])
+    weight.requires_grad_(wanted[1])
+    with Recorder() as recorder:
+        loss = linear_cross_entropy(features, weight, targets)
+        if any(wanted):
+            loss.total.backward()
+    return recorder.count("mm") + recorder.count("addmm") + recorder.count("addmm_")
+
+
+def test_logits_are_computed_once_and_only_wanted_gradients() -> None:
+    assert products((True, True)) == 3
+    assert products((True, False)) == products((False, True)) == 2
+    assert products((False, False)) == 1
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_evaluation_computes_no_gradient(context: Callable[[], Any]) -> None:
+    features, weight, bias, targets = inputs()
+    expected = plain(features, weight, targets, bias).item()
+    with context(), Recorder() as recorder:
+        loss = linear_cross_entropy(features, weight, targets, bias, chunk=0)
+    assert not loss.total.requires_grad
+    assert loss.total.item() == pytest.approx(expected, rel=1e-6)
+    assert recorder.count("mm") + recorder.count("addmm") == 1
+
+
+def test_a_constant_bias_shifts_logits() -> None:
+    features, weight, bias, targets = inputs()
+    bias = bias.detach()
+    loss = linear_cross_entropy(features, weight, targets, bias, chunk=4).total
+    torch.testing.assert_close(loss, plain(features, weight, targets, bias), rtol=1e-6, atol=0)
+    assert not torch.equal(loss, linear_cross_entropy(features, weight, targets).total)
+
+
+def test_the_graph_may_be_kept_and_the_incoming_gradient_be_any() -> None:
+    features, weight, _, targets = inputs()
+    loss = linear_cross_entropy(features, weight, targets, chunk=4).total
+    (once,) = torch.autograd.grad(loss, weight, retain_graph=True)
+    for factor in (3.0, 0.0, -0.5):
+        (found,) = torch.autograd.grad(loss * factor, weight, retain_graph=True)
+        torch.testing.assert_close(found, factor * once)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    torch.testing.assert_close(weight.grad, 2 * once)
+
+
+def test_micro_batches_of_a_tied_model_add_up() -> None:
+    tokens, targets = torch.randint(VOCABULARY, (2, 6, 7))
+    model, whole = TiedModel(ours), TiedModel(reference)
+    for part, answers in zip(tokens.split(2), targets.split(2), strict=True):
+        (model(part, answers) / targets.numel()).backward()
+    (whole(tokens, targets) / targets.numel()).backward()
+    for one, other in zip(gradients(model), gradients(whole), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_activation_checkpointing_changes_nothing() -> None:
+    tokens, targets = torch.randint(VOCABULARY, (2, 6, 7))
+    model = TiedModel(ours)
+    again = copy.deepcopy(model)
+    model(tokens, targets).backward()
+    checkpoint(again, tokens, targets, use_reentrant=False).backward()
+    for one, other in zip(gradients(model), gradients(again), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_nothing_to_predict_is_zero_not_nan() -> None:
+    features, weight, bias, targets = inputs()
+    targets.fill_(IGNORED)
+    loss = linear_cross_entropy(features, weight, targets, bias, chunk=4, smoothing=0.1)
+    loss.total.backward()
+    assert loss.total == 0 and loss.nll == 0 and loss.count == 0
+    for tensor in (features, weight, bias):
+        assert tensor.grad is not None and not tensor.grad.any()
+
+
+def test_no_rows() -> None:
+    _, weight, _, _ = inputs()
+    loss = linear_cross_entropy(torch.empty(0, WIDTH), weight, torch.empty(0, dtype=torch.long))
+    loss.total.backward()
+    assert loss.total == 0 and weight.grad is not None and not weight.grad.any()
+
+
+def test_what_is_ignored_does_not_reach_the_gradients() -> None:
+    features, weight, _, targets = inputs()
+    with torch.no_grad():
+        features[0, 0] = float("nan")
+    loss = linear_cross_entropy(features, weight, targets, chunk=4)
+    loss.total.backward()
+    for tensor in (loss.total, features.grad, weight.grad):
+        assert tensor is not None and tensor.isfinite().all()
+
+
+def test_large_logits_stay_finite() -> None:
+    features, weight, _, targets = inputs()
+    loss = linear_cross_entropy(1e3 * features, weight, targets, chunk=4).total
+    torch.testing.assert_close(loss, plain(1e3 * features, weight, targets, None))
+
+
+def test_bfloat16_autocast_is_close_and_gradients_keep_their_types() -> None:
+    features, weight, bias, targets = inputs()
+    expected = torch.autograd.grad(plain(features, weight, targets, bias), (features, weight, bias))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = linear_cross_entropy(features, weight, targets, bias, chunk=4)
+        # The cast of a weight must not be kept for a later use that wants its gradient.
+        later = F.linear(features, weight).sum()
+    assert loss.total.dtype == torch.float32
+    torch.testing.assert_close(loss.nll, plain(features, weight, targets, bias), rtol=0.02, atol=0)
+    found = torch.autograd.grad(loss.total, (features, weight, bias))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == torch.float32
+        assert (one - other).norm() < 0.02 * other.norm()
+    assert torch.autograd.grad(later, weight)[0].any()
+
+
+def test_bfloat16_without_autocast() -> None:
+    features, weight, bias, targets = (
+        tensor.detach().bfloat16().requires_grad_() if tensor.is_floating_point() else tensor
+        for tensor in inputs()
+    )
+    loss = linear_cross_entropy(features, weight, targets, bias, chunk=4).total
+    expected = plain(features, weight, targets, bias)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected, rtol=0.01, atol=0)
+    for one, other in zip(
+        torch.autograd.grad(loss, (features, weight, bias)),
+        torch.autograd.grad(expected, (features, weight, bias)),
+        strict=True,
+    ):
+        assert one.dtype == torch.bfloat16
+        assert (one - other).norm() < 0.03 * other.norm()
+
+
+def test_wrong_shapes_and_targets_are_refused() -> None:
+    features, weight, _, targets = inputs()
+    with pytest.raises(ValueError, match=r"targets of shape \(3, 6\) do not fit"):
+        linear_cross_entropy(features, weight, targets[:, :6])
+    for wrong in (VOCABULARY, -1):
+        with pytest.raises((IndexError, RuntimeError)):
+            linear_cross_entropy(features, weight, torch.full_like(targets, wrong))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_a_compiled_model_has_one_graph(precision: torch.dtype) -> None:
+    tokens, targets = torch.randint(VOCABULARY, (2, 3, 7))
+    model = TiedModel(ours)
+    again = copy.deepcopy(model)
+    compiled = torch.compile(again, fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
+        first, second = model(tokens, targets), compiled(tokens, targets)
+    first.backward()
+    second.backward()
+    tolerance = 1e-5 if precision == torch.float32 else 0.02
+    torch.testing.assert_close(first, second, rtol=tolerance, atol=0)
+    for one, other in zip(gradients(model), gradients(again), strict=True):
+        assert (one - other).norm() < tolerance * one.norm()
