@@ -1,4 +1,7 @@
-"""Trainer's train, evaluate and predict against plain torch, for every kind of model."""
+"""Trainer's train, evaluate and predict against plain torch, for every kind of model.
+
+The losses are those of magneto.hf.losses.
+"""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
