@@ -46,7 +46,7 @@ class Series:
 
 
 _LONG, _SHORT, _DOTS, _DASH_DOT, _LONGEST = (5, 1.5), (2.5, 1.3), (1, 1.3), (5, 1.5, 1, 1.5), (9, 2)
-_ROWS: dict[str, tuple[str, str, Any, tuple[float, ...]]] = {
+ROWS: dict[str, tuple[str, str, Any, tuple[float, ...]]] = {
     "post": ("#d1480b", "#ff7f45", "v", _LONG),
     "pre": ("#111111", "#f2f2f2", "s", SOLID),
     "normformer": ("#00a160", "#caf7a7", "^", _SHORT),
@@ -62,10 +62,10 @@ _ROWS: dict[str, tuple[str, str, Any, tuple[float, ...]]] = {
 }
 # For rows that users bring: neither a marker nor a dash is one of those above.
 _COLOURS = (
-    ("#7a3e9d", "#c08ae0"),
-    ("#6f7d1c", "#bccb58"),
-    ("#b0003a", "#ec7a9c"),
-    ("#5f6b76", "#aab6c1"),
+    ("#7205f8", "#15e2fd"),
+    ("#12845a", "#25a082"),
+    ("#6c043a", "#fa1f6e"),
+    ("#e37407", "#ed98bc"),
 )
 _MARKERS: tuple[Any, ...] = ("d", (4, 1, 0), "8", (6, 1, 0), (3, 1, 0))
 _DASHES = ((1, 3), (7, 1.5, 1, 1.5, 1, 1.5), (3, 3))
@@ -78,8 +78,8 @@ def series_of(placements: Sequence[str], titles: dict[str, str]) -> dict[str, Se
         placements: Names of the rows, in order.
         titles: Their titles.
     """
-    own = [name for name in placements if name not in _ROWS]
-    rows = _ROWS | {name: _own_row(position) for position, name in enumerate(own)}
+    own = [name for name in placements if name not in ROWS]
+    rows = ROWS | {name: _own_row(position) for position, name in enumerate(own)}
     return {
         name: Series(index, name, titles.get(name, name), *rows[name])
         for index, name in enumerate(placements)

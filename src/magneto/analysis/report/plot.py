@@ -138,6 +138,7 @@ class Plot:
         """
         self._legend()
         svg = with_variables(_inline(self._save("svg").decode(), self.name), themed(series))
+        self.figure.set_layout_engine("none")  # it is laid out
         return Drawing(
             self.name, self.title, svg, self._save("pdf"), self.hits(), sorted(self._shown)
         )
@@ -157,8 +158,9 @@ class Plot:
                 Line2D([], [], marker=row.marker, label=row.title, **row.line) for row in rows
             ]
             legend = self.figure.legend(
-                handles=handles, loc="outside lower left", ncols=columns, fontsize=8, frameon=False,
-                handlelength=3, handletextpad=0.5, columnspacing=1, labelspacing=0.25, borderpad=0.2,
+                handles=handles, loc="outside lower left", ncols=columns, fontsize=8,
+                frameon=False, handlelength=3, handletextpad=0.5, columnspacing=1,
+                labelspacing=0.25, borderpad=0.2,
             )  # fmt: skip
         for row, line, text in zip(rows, legend.get_lines(), legend.get_texts(), strict=True):
             self.belongs(row, [line, text])

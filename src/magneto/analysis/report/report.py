@@ -39,9 +39,8 @@ from magneto.analysis.sweep.grid import (
     write_curves,
 )
 
-PAGE, TEXT, TABLE, CURVES, FIGURES = (
-    *("report.html", "report.md", "report.csv", "curves.csv", "figures"),
-)
+PAGE, TEXT = "report.html", "report.md"
+TABLE, CURVES, FIGURES = "report.csv", "curves.csv", "figures"
 
 
 def write_report(comparison: Mapping[str, Any], directory: Path) -> Path:

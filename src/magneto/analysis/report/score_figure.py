@@ -93,10 +93,12 @@ def _draw_score(
     if not shown:
         return
     places = [rate * shift for rate in rates]
-    joined = [g.mean if g.mean is not None and not g.failed else math.nan for g in groups]
+    joined = joined_means(groups)
     x, y = [s[0] for s in shown], [s[1] for s in shown]
     error = [g.interval or 0.0 for _, _, g, _ in shown]
-    bars = axes.errorbar(x, y, yerr=error, color=row.light, fmt="none", elinewidth=0.9, capsize=1.8)
+    bars = axes.errorbar(
+        x, y, yerr=error, color=row.light, fmt="none", elinewidth=0.8, capsize=1.8, alpha=0.6
+    )
     lines = axes.plot(places, joined, **row.line)
     dots: dict[str, Any] = {"marker": row.marker, "color": row.light, "linestyle": "none"}
     some = [(a, b) for a, b, g, _ in shown if g.failed]
@@ -105,6 +107,11 @@ def _draw_score(
     plot.belongs(row, [*lines, *bars.lines[1], *bars.lines[2]])
     points = [(a, b, _point_text(r, g, decimals)) for a, b, g, r in shown]
     plot.hover(axes, row, row.title, points)
+
+
+def joined_means(groups: Sequence[Group]) -> list[float]:
+    """Return the means a line goes through: nan, where it breaks, if a seed failed or none ran."""
+    return [g.mean if g.mean is not None and not g.failed else math.nan for g in groups]
 
 
 def _point_text(rate: float, group: Group, decimals: int) -> str:
@@ -152,23 +159,19 @@ def _draw_reference(
 ) -> tuple[float, float]:
     """Draw a line at the reference, or name it at the frame; return the limits with it."""
     bottom, top = min(low, value), max(high, value)
-    near = high - low >= LEAST_SHARE * (top - bottom)
-    above = value > low
-    style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": FAINT}
-    if near:
+    style: dict[str, Any] = {
+        "xytext": (0, -2 if value > low else 2), "textcoords": "offset points", "fontsize": 8,
+        "color": FAINT, "ha": "right", "va": "top" if value > low else "bottom",
+    }  # fmt: skip
+    if high - low >= LEAST_SHARE * (top - bottom):
         line = axes.axhline(value, color=FAINT, linewidth=0.9, linestyle=(0, (1, 2)))
         line.set_zorder(1)
-        where, offset = (1, value), (0, -2 if above else 2)
-        axes.annotate(
-            f"{name} {value:.4g}", where, xytext=offset, ha="right", va="top" if above else "bottom",
-            xycoords=("axes fraction", "data"), **style,
-        )  # fmt: skip
+        place = ("axes fraction", "data")
+        axes.annotate(f"{name} {value:.4g}", (1, value), xycoords=place, **style)
         return bottom, top
-    text = f"{name} {value:.4g}, {'above' if above else 'below'} the frame"
-    axes.annotate(
-        text, (1, 1 if above else 0), xytext=(0, -2 if above else 2), ha="right",
-        va="top" if above else "bottom", xycoords="axes fraction", **style,
-    )  # fmt: skip
+    side, end = ("above", 1) if value > low else ("below", 0)
+    text = f"{name} {value:.4g}, {side} the frame"
+    axes.annotate(text, (1, end), xycoords="axes fraction", **style)
     return low, high
 
 

@@ -50,7 +50,7 @@ def draw_updates(
         axes.set_xticklabels([str(depth) for depth in depths])
         log_y(axes)
         axes.set_xlabel("layers")
-        axes.set_ylabel(f"update, relative to {depths[0]} layers")
+        axes.set_ylabel(f"relative to {depths[0]} layers")
     return plot.finish(series.values())
 
 
