@@ -158,7 +158,9 @@ class Answer:
         # One letter stands for each title, so that numbers in titles are no numbers of the answer.
         self.letter = {title: chr(0xE000 + i) for i, title in enumerate(self.names)}
         self.title = {letter: title for title, letter in self.letter.items()}
-        self.first: dict[str, Any] = {}
+        choose = max if about["higher_is_better"] else min
+        known = {title: mine["scores"] for title, mine in self.sums.items() if mine["scores"]}
+        self.leader = choose(known, key=lambda title: fmean(known[title]), default="")
         self.sentence = ""
         one = f"([{''.join(self.title)}])"
         self.patterns = (
@@ -183,16 +185,17 @@ class Answer:
 
     def best(self, found: re.Match[str]) -> str:
         """Check the best placement."""
-        self.first = self.sums[self.title[found[1]]]
-        self.check.number("best score", found[2], fmean(self.first["scores"]))
-        self.check.number("best score, interval", found[3], width_of(self.first["scores"]))
-        self.check.number("rate of the best score", found[4], self.first["best"])
+        first = self.sums[self.leader]
+        self.check.same("best placement", self.title[found[1]], self.leader)
+        self.check.number("best score", found[2], fmean(first["scores"]))
+        self.check.number("best score, interval", found[3], width_of(first["scores"]))
+        self.check.number("rate of the best score", found[4], first["best"])
         return ""
 
     def behind(self, found: re.Match[str]) -> str:
         """Check how far another is behind the best, and whether that is within noise."""
         title = self.title[found[1]]
-        gap, width = gap_of(self.sums[title]["scores"], self.first["scores"])
+        gap, width = gap_of(self.sums[title]["scores"], self.sums[self.leader]["scores"])
         self.check.number(f"{title} behind", found[2], abs(gap))
         self.check.number(f"{title} behind, interval", found[3], width)
         self.check.same(f"{title} behind", found[4], "higher" if gap > 0 else "lower")

@@ -71,7 +71,7 @@ def shared_scale(cells: Cells) -> Scale | None:
     if not losses:
         return None
     low, first = min(losses), median(firsts or losses)
-    top = first + HEADROOM * (first - low) or first + 1.0
+    top = first + (HEADROOM * (first - low) or 1.0)
     return Scale(low, top, max(step for cell in cells for step, _ in cell["curve"]))
 
 
