@@ -239,6 +239,28 @@ window.addEventListener("load", () => {
   const press = (key) => plot.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
   press("ArrowRight"); press("ArrowDown");
   seen.push(document.getElementById("tip").textContent);
+  const tip = document.getElementById("tip");
+  const touch = (kind, x, y) => plot.dispatchEvent(new PointerEvent(
+    kind, { pointerType: "touch", clientX: x, clientY: y, bubbles: true }));
+  press("Escape");
+  const box = plot.querySelector("svg").getBoundingClientRect();
+  const scale = box.width / plot.querySelector("svg").viewBox.baseVal.width;
+  const [x, y] = hits.scores[0].points[0];
+  touch("pointerdown", box.left + x * scale, box.top + y * scale);
+  touch("pointerleave", 0, 0);
+  seen.push(!tip.hidden);
+  button.click();
+  seen.push(location.search);
+  const link = document.querySelector('a[href="figures/scores.svg"]');
+  link.addEventListener("click", (event) => event.preventDefault());
+  link.click();
+  seen.push(link.href.startsWith("blob:"));
+  const table = document.querySelector("table.sortable");
+  const order = () => [...table.tBodies[0].rows].map((row) => row.cells[2].dataset.key);
+  for (const times of [1, 2]) {
+    table.tHead.rows[0].cells[2].querySelector("button").click();
+    seen.push(order());
+  }
   const wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
   const out = document.createElement("pre");
   out.id = "outcome";
@@ -269,3 +291,21 @@ def test_in_a_browser(made: Path) -> None:
     assert seen["seen"][:6] == [True, True, False, "false", True, "true"]
     assert seen["seen"][6].startswith("Sub-LN, rate 0.001: 5.520")
     assert not seen["wide"]
+    touched, address, taken, up, down = seen["seen"][7:]
+    assert touched and address == "?hide=sub" and taken
+    known = [float(key) for key in up]
+    assert known == sorted(known) and down == up[::-1] and len(known) == 4
+
+
+@pytest.mark.slow
+def test_what_the_address_hides_is_hidden(made: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+    page = (made / "report.html").as_uri() + "?hide=sub&hide=%3Cmine%3E"
+    found = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    states = re.findall(r'aria-pressed="(\w+)" data-series="\d" data-name="([^"]+)"', found.stdout)
+    assert {name for pressed, name in states if pressed == "false"} == {"sub", "&lt;mine&gt;"}
