@@ -1,105 +1,23 @@
-"""The other figures of a report: loss curves, update against depth, activations by layer."""
+"""What was measured at initialisation: one step's update against depth, activations by layer."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator
 
-from magneto.analysis.report.figure_style import FAINT, STYLE, Plot, Series
-from magneto.analysis.report.figures import SMALL, Drawing, finish, log_y
-from magneto.analysis.sweep.grid import finite, rate_text
+from magneto.analysis.report.axes import log_y
+from magneto.analysis.report.palette import Series
+from magneto.analysis.report.plot import STYLE, Drawing, Plot
+from magneto.analysis.sweep.grid import finite
 from magneto.functional.statistics import half_width
 
-CURVE_POINTS, HOVER_POINTS = 160, 20
-# What may be drawn above the loss that most began with, as a share of what is below it.
-HEADROOM = 0.35
-
-
-def draw_curves(comparison: Mapping[str, Any], series: Mapping[str, Series]) -> list[Drawing]:
-    """Draw the training loss of every seed, one figure for each learning rate.
-
-    All share one scale; × is where a run diverged.
-    """
-    cells = [cell for cell in comparison["cells"] if cell.get("curve")]
-    losses = [finite(loss) for cell in cells for _, loss in cell["curve"]]
-    firsts = [finite(cell["curve"][0][1]) for cell in cells]
-    known = [loss for loss in losses if loss is not None]
-    if not known:
-        return []
-    low, first = min(known), median(loss for loss in firsts if loss is not None)
-    top = first + HEADROOM * (first - low)
-    last = max(step for cell in cells for step, _ in cell["curve"])
-    drawings = []
-    for index, rate in enumerate(sorted(float(r) for r in comparison["learning_rates"])):
-        plot = Plot(f"curves{index}", SMALL)
-        axes = plot.axes[0]
-        with rc_context(STYLE):
-            axes.set_title(f"learning rate {rate_text(rate)}", loc="left")
-            axes.set_xlim(0, last * 1.02)
-            axes.set_ylim(low - 0.05 * (top - low), top)
-            axes.set_xlabel("step")
-            axes.set_ylabel("training loss")
-            for name, row in series.items():
-                mine = [c for c in cells if _is(c, name, rate)]
-                for cell in mine:
-                    _draw_curve(plot, axes, row, cell, (low, top))
-                _hover_curve(plot, axes, row, mine, top)
-        drawings.append(finish(plot, series))
-    return drawings
-
-
-def _is(cell: Mapping[str, Any], name: str, rate: float) -> bool:
-    return cell["placement"] == name and float(cell["learning_rate"]) == rate
-
-
-def _draw_curve(
-    plot: Plot, axes: Axes, row: Series, cell: Mapping[str, Any], shown_losses: tuple[float, float]
-) -> None:
-    """Draw one run, and × where it diverged."""
-    low, top = shown_losses
-    points = [(step, finite(loss)) for step, loss in cell["curve"]]
-    shown = [(step, loss) for step, loss in points if loss is not None]
-    thin = shown[:: max(len(shown) // CURVE_POINTS, 1)]
-    artists = axes.plot(
-        [step for step, _ in thin], [loss for _, loss in thin], color=row.light, linewidth=0.9
-    )
-    if cell.get("diverged_at") is not None and shown:
-        # Runs often end at the same step: one above the other, each placement can be seen.
-        step, height = (
-            cell["diverged_at"],
-            min(shown[-1][1], top - (1 + row.index) * (top - low) / 16),
-        )
-        artists += axes.plot(
-            step, height, "x", color=row.light, markersize=5, markeredgewidth=1.5, clip_on=False
-        )
-    plot.belongs(row, artists)
-
-
-def _hover_curve(
-    plot: Plot, axes: Axes, row: Series, cells: Sequence[Mapping[str, Any]], top: float
-) -> None:
-    """Let the reader step through the mean of the seeds."""
-    steps: dict[int, list[float]] = {}
-    for cell in cells:
-        for step, loss in cell["curve"]:
-            if finite(loss) is not None:
-                steps.setdefault(int(step), []).append(loss)
-    every = max(len(steps) // HOVER_POINTS, 1)
-    points = [
-        (float(step), min(fmean(losses), top), f"step {step}: loss {fmean(losses):.3f}")
-        for step, losses in list(sorted(steps.items()))[::every]
-    ]
-    lost = [cell["diverged_at"] for cell in cells if cell.get("diverged_at") is not None]
-    if lost and points:
-        text = f"diverged at step {', '.join(str(step) for step in lost)}"
-        points.append((float(max(lost)), points[-1][1], text))
-    plot.hover(axes, row, row.title, points)
+SIZE = (3.3, 2.2)
 
 
 def draw_updates(
@@ -113,7 +31,8 @@ def draw_updates(
         reading: "label", which is what the theory bounds (drawn dashed), or "output".
     """
     depths = [int(depth) for depth in measured["depths"]]
-    plot = Plot(f"update-{reading}", SMALL)
+    title = "label's logit; dashed: bound" if reading == "label" else "whole output"
+    plot = Plot(f"update-{reading}", SIZE, title=title)
     axes = plot.axes[0]
     with rc_context(STYLE):
         for name, row in series.items():
@@ -131,10 +50,8 @@ def draw_updates(
         axes.set_xticklabels([str(depth) for depth in depths])
         log_y(axes)
         axes.set_xlabel("layers")
-        axes.set_ylabel(f"update, relative to {depths[0]} layers")
-        title = "label's logit; dashed: bound" if reading == "label" else "whole output"
-        axes.set_title(title, loc="left", color=FAINT)
-    return finish(plot, series)
+        axes.set_ylabel(f"relative to {depths[0]} layers")
+    return plot.finish(series.values())
 
 
 def _draw_update(
@@ -171,7 +88,7 @@ def _ratios(
 
 def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) -> Drawing:
     """Draw the RMS of every layer's output at initialisation."""
-    plot = Plot("activations", SMALL)
+    plot = Plot("activations", SIZE, title="at initialisation")
     axes = plot.axes[0]
     with rc_context(STYLE):
         for name, row in series.items():
@@ -181,8 +98,8 @@ def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) 
                 continue
             every = max(len(shown) // 6, 1)
             lines = axes.plot(
-                [x for x, _ in shown], [y for _, y in shown], color=row.light,
-                marker=row.marker, markevery=(row.index % every, every),
+                [x for x, _ in shown], [y for _, y in shown], marker=row.marker,
+                markevery=(row.index % every, every), **row.line,
             )  # fmt: skip
             plot.belongs(row, lines)
             points = [(float(x), y, f"layer {x}: RMS {y:.3g}") for x, y in shown]
@@ -190,5 +107,4 @@ def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) 
         log_y(axes)
         axes.set_xlabel("layer")
         axes.set_ylabel("RMS of its output")
-        axes.set_title("at initialisation", loc="left", color=FAINT)
-    return finish(plot, series)
+    return plot.finish(series.values())

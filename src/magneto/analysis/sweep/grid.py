@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from magneto.analysis.sweep.judged import DIVERGED, FINISHED, MISSING, STUCK
 from magneto.functional.statistics import half_width
 
 COLUMNS = (
     *("recipe", "metric", "placement", "learning_rate", "seed", "status", "score", "loss"),
     *("initial_loss", "diverged_at", "reason", "steps", "seconds"),
 )
+CURVE_COLUMNS = ("placement", "learning_rate", "seed", "status", "curve_of", "step", "loss")
 
 
 @dataclass(frozen=True)
@@ -23,20 +25,22 @@ class Group:
     """The seeds of one placement at one learning rate.
 
     Attributes:
-        scores: The metric of every seed that finished.
-        finished: How many seeds finished.
+        scores: The metric of every seed that finished and learned.
+        finished: How many seeds finished and learned.
+        stuck: How many finished and did not learn.
         diverged: How many diverged.
         missing: How many have no result yet.
     """
 
     scores: tuple[float, ...]
     finished: int
+    stuck: int
     diverged: int
     missing: int
 
     @property
     def mean(self) -> float | None:
-        """Mean score of the seeds that finished."""
+        """Mean score of the seeds that learned."""
         return fmean(self.scores) if self.scores else None
 
     @property
@@ -45,9 +49,14 @@ class Group:
         return finite(half_width(self.scores)) if self.scores else None
 
     @property
+    def failed(self) -> int:
+        """How many seeds diverged or did not learn."""
+        return self.stuck + self.diverged
+
+    @property
     def seeds(self) -> int:
         """How many seeds have a result."""
-        return self.finished + self.diverged
+        return self.finished + self.failed
 
 
 def group_cells(comparison: Mapping[str, Any]) -> dict[tuple[str, float], Group]:
@@ -63,14 +72,26 @@ def group_cells(comparison: Mapping[str, Any]) -> dict[tuple[str, float], Group]
 
 
 def _group(cells: Sequence[Mapping[str, Any]]) -> Group:
-    status = [cell.get("status") for cell in cells]
-    scores = [finite(c.get("score")) for c in cells if c.get("status") == "finished"]
+    status = [cell["status"] for cell in cells]
+    scores = [finite(cell["score"]) for cell in cells if cell["status"] == FINISHED]
     return Group(
         tuple(score for score in scores if score is not None),
-        status.count("finished"),
-        status.count("diverged"),
-        len(status) - status.count("finished") - status.count("diverged"),
+        *(status.count(kind) for kind in (FINISHED, STUCK, DIVERGED, MISSING)),
     )
+
+
+def failures(group: Group) -> str:
+    """Say how many seeds failed, and how: "diverged", "1 of 3 did not learn"; "" if none did."""
+    kinds = [(group.diverged, DIVERGED), (group.stuck, STUCK)]
+    there = [(count, kind) for count, kind in kinds if count]
+    if len(there) == 1 and group.failed == group.seeds:
+        return there[0][1]
+    return ", ".join(f"{count} of {group.seeds} {kind}" for count, kind in there)
+
+
+def part(group: Group) -> str:
+    """Say how many seeds a number is of, where some have no result yet: " [2/3]"."""
+    return f" [{group.seeds}/{group.seeds + group.missing}]" if group.missing else ""
 
 
 def finite(value: Any) -> float | None:
@@ -89,13 +110,8 @@ def decimals_for(values: Iterable[float | None]) -> int:
 
 
 def rate_text(rate: float | None) -> str:
-    """Write a learning rate as people do: 3e-4, 0.03, 1."""
-    if rate is None:
-        return "–"
-    if 0.01 <= rate < 1000 or rate == 0:
-        return f"{rate:g}"
-    mantissa, exponent = f"{rate:e}".split("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
+    """Write a learning rate as everywhere: in the answer, in a terminal, on an axis."""
+    return "–" if rate is None else f"{rate:g}"
 
 
 def plus_minus(mean: float | None, interval: float | None, decimals: int) -> str:
@@ -109,10 +125,25 @@ def plus_minus(mean: float | None, interval: float | None, decimals: int) -> str
 
 def write_csv(comparison: Mapping[str, Any]) -> str:
     """Return every cell of the grid as a row of CSV."""
+    shared = {name: comparison[name] for name in ("recipe", "metric")}
+    return _csv(COLUMNS, (shared | dict(cell) for cell in comparison["cells"]))
+
+
+def write_curves(comparison: Mapping[str, Any]) -> str:
+    """Return every point of every loss curve as a row of CSV."""
+    return _csv(
+        CURVE_COLUMNS,
+        (
+            dict(cell) | {"step": step, "loss": loss}
+            for cell in comparison["cells"]
+            for step, loss in cell["curve"]
+        ),
+    )
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    shared = {name: comparison.get(name) for name in ("recipe", "metric")}
-    for cell in comparison.get("cells") or ():
-        writer.writerow(shared | dict(cell))
+    writer.writerows(rows)
     return out.getvalue()

@@ -1,17 +1,63 @@
 "use strict";
-// Show and hide placements, and read values off the figures with a pointer or the arrow keys.
+// Show and hide placements, sort tables, take a figure, and read values off the figures.
 const hits = JSON.parse(document.getElementById("hits").textContent);
 const tip = document.getElementById("tip");
+const buttons = [...document.querySelectorAll(".legend button")];
 const hidden = new Set();
 
-for (const button of document.querySelectorAll(".legend button")) {
+function hide(button, away) {
+  const index = Number(button.dataset.series);
+  if (away) hidden.add(index); else hidden.delete(index);
+  button.setAttribute("aria-pressed", String(!away));
+  document.body.classList.toggle("hide-" + index, away);
+}
+
+// What is hidden stands in the address, so that a view can be sent to others.
+const address = new URL(location.href);
+const absent = address.searchParams.getAll("hide");
+for (const button of buttons) {
+  hide(button, absent.includes(button.dataset.name));
   button.addEventListener("click", () => {
-    const index = Number(button.dataset.series);
-    const shown = !hidden.delete(index);
-    if (shown) hidden.add(index);
-    button.setAttribute("aria-pressed", String(!hidden.has(index)));
-    document.body.classList.toggle("hide-" + index, hidden.has(index));
+    hide(button, button.getAttribute("aria-pressed") === "true");
     clear();
+    address.searchParams.delete("hide");
+    const gone = buttons.filter((one) => hidden.has(Number(one.dataset.series)));
+    for (const one of gone) address.searchParams.append("hide", one.dataset.name);
+    address.hash = location.hash;
+    try { history.replaceState(null, "", address); } catch { /* a frame without an address */ }
+  });
+}
+
+// A heading sorts its column: numbers by size, what has none last.
+for (const table of document.querySelectorAll("table.sortable")) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const up = head.getAttribute("aria-sort") !== "ascending";
+      for (const one of heads) one.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const key = (row) => row.cells[column].dataset.key;
+      const order = (a, b) => (up ? 1 : -1) * (isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b);
+      const rows = [...table.tBodies[0].rows];
+      rows.sort((a, b) => (key(a) === "") - (key(b) === "") || order(key(a), key(b)));
+      table.tBodies[0].append(...rows);
+    });
+  });
+}
+
+// The drawing is taken as it is shown, also where this page stands alone.
+for (const link of document.querySelectorAll('a[href^="figures/"][href$=".svg"]')) {
+  link.addEventListener("click", () => {
+    const svg = link.closest("figure").querySelector("svg").cloneNode(true);
+    svg.querySelectorAll(".dot").forEach((dot) => dot.remove());
+    for (const index of hidden) svg.querySelectorAll(`[data-series="${index}"]`).forEach((line) => line.remove());
+    const text = svg.outerHTML.replace(/var\(--[\w-]+, (#\w+)\)/g, "$1")
+      .replace(">", '><rect width="100%" height="100%" fill="#ffffff"/>');
+    link.href = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
   });
 }
 
@@ -52,12 +98,12 @@ for (const plot of document.querySelectorAll(".plot")) {
   const visible = () => all.filter((line) => !hidden.has(line.series) && line.points.length);
   let line = 0, point = -1;
 
-  plot.addEventListener("pointermove", (event) => {
+  function seek(event) {
     const svg = plot.querySelector("svg");
     const box = svg.getBoundingClientRect();
     const scale = svg.viewBox.baseVal.width / box.width;
     const at = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
-    let best = null, least = 24 ** 2;
+    let best = null, least = (event.pointerType === "touch" ? 40 : 24) ** 2;
     for (const entry of visible()) {
       for (const candidate of entry.points) {
         const far = (candidate[0] - at[0]) ** 2 + (candidate[1] - at[1]) ** 2;
@@ -65,8 +111,11 @@ for (const plot of document.querySelectorAll(".plot")) {
       }
     }
     if (best) show(plot, ...best); else clear();
-  });
-  plot.addEventListener("pointerleave", clear);
+  }
+  plot.addEventListener("pointermove", seek);
+  // A finger that is lifted leaves what it has found; a touch elsewhere clears it.
+  plot.addEventListener("pointerdown", seek);
+  plot.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") clear(); });
   plot.addEventListener("blur", clear);
   plot.addEventListener("keydown", (event) => {
     const lines = visible();

@@ -1,7 +1,7 @@
-"""How figures look: one colour and marker per placement, and SVG that lives inside a page.
+"""How figures look, and how they leave: as SVG inside a page, as an SVG file, as a PDF file.
 
-matplotlib draws with the light theme's colours; in the SVG each becomes a CSS variable with that
-colour as its fallback, so that the page's theme decides, and a saved figure is still right.
+matplotlib draws with the light theme's colours; in a page's SVG each becomes a CSS variable with
+that colour as its fallback, so that the page's theme decides.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.markers import MarkerStyle
-from matplotlib.transforms import Affine2D
+from matplotlib.lines import Line2D
 
+from magneto.analysis.report.palette import Series
+
+# Of a legend, in inches: a letter of a title, a line with its spaces, and a row.
+LEGEND_LETTER, LEGEND_LINE, LEGEND_ROW = 0.066, 0.55, 0.15
 INK, FAINT, RULE = "#232323", "#6b6b6b", "#dedede"
 THEME = {INK: "ink", FAINT: "faint", RULE: "rule"}
 
@@ -54,55 +57,30 @@ STYLE: dict[Any, Any] = {
     "lines.solid_capstyle": "round",
     "svg.fonttype": "none",
     "svg.hashsalt": "magneto",
+    "pdf.fonttype": 42,
     "path.simplify": True,
 }
 
 
 @dataclass(frozen=True)
-class Series:
-    """How one placement is shown, the same in every figure.
+class Drawing:
+    """A finished figure.
 
     Attributes:
-        index: Position among the placements; names its CSS variable and its group in an SVG.
-        title: What a legend calls it.
-        light: Colour on white.
-        dark: Colour on black.
-        marker: matplotlib's name of its marker.
+        name: Unique id.
+        title: What it is of; "" where the heading says it.
+        svg: Inline SVG for a page: its colours are CSS variables.
+        pdf: The same as a PDF file, in the light theme's colours.
+        hits: Points the reader can point at, in the SVG's coordinates.
+        series: Indices of the placements it shows.
     """
 
-    index: int
+    name: str
     title: str
-    light: str
-    dark: str
-    marker: str
-
-
-# After Okabe and Ito, darkened where a line on white needs it: told apart with any colour vision.
-_ROWS = {
-    "post": ("#d1480b", "#ff7f45", "v"),
-    "pre": ("#111111", "#f2f2f2", "s"),
-    "normformer": ("#00916c", "#1fc79a", "^"),
-    "deepnorm": ("#b8588f", "#e58abb", "D"),
-    "sub": ("#0067b1", "#4aa8f0", "o"),
-    "peri": ("#3fa3d8", "#9bd8fb", "P"),
-    "pre-qk": ("#b98000", "#f0b93a", "*"),
-}
-_OTHERS = (
-    ("#7a3e9d", "#c08ae0", "h"),
-    ("#6f7d1c", "#bccb58", "<"),
-    ("#8c1d40", "#ec7a9c", ">"),
-    ("#5f6b76", "#aab6c1", "p"),
-)
-
-
-def series_of(placements: Sequence[str], titles: dict[str, str]) -> dict[str, Series]:
-    """Give every placement its colour and marker; one without a row of its own takes the next."""
-    others = [name for name in placements if name not in _ROWS]
-    rows = _ROWS | {name: _OTHERS[i % len(_OTHERS)] for i, name in enumerate(others)}
-    return {
-        name: Series(index, titles.get(name, name), *rows[name])
-        for index, name in enumerate(placements)
-    }
+    svg: str
+    pdf: bytes
+    hits: list[dict[str, Any]]
+    series: list[int]
 
 
 class Plot:
@@ -112,10 +90,18 @@ class Plot:
         name: Unique in the page: all ids of the SVG begin with it.
         size: Width and height in inches.
         heights: Relative heights of axes above one another, which share x.
+        title: Stands above the axes; "" for none.
     """
 
-    def __init__(self, name: str, size: tuple[float, float], heights: Sequence[float] = (1,)):
+    def __init__(
+        self,
+        name: str,
+        size: tuple[float, float],
+        heights: Sequence[float] = (1,),
+        title: str = "",
+    ):
         self.name = name
+        self.title = title
         with rc_context(STYLE):
             # One point of the SVG is one pixel at 72 dots per inch.
             self.figure = Figure(figsize=size, dpi=72, layout="constrained")
@@ -123,12 +109,16 @@ class Plot:
             axes = self.figure.subplots(
                 len(heights), 1, sharex=True, squeeze=False, gridspec_kw=grid
             )
+            if title:
+                self.figure.suptitle(title, x=0.02, ha="left", fontsize=9)
         self.axes: list[Axes] = list(axes[:, 0])
         self._hover: list[tuple[Axes, int, str, list[tuple[float, float, str]]]] = []
+        self._shown: dict[int, Series] = {}
         self._groups = 0
 
     def belongs(self, series: Series, artists: Iterable[Artist]) -> None:
         """Make artists part of a series, to be hidden with it."""
+        self._shown[series.index] = series
         for artist in artists:
             self._groups += 1
             artist.set_gid(f"series.{series.index}.{self._groups}")
@@ -140,12 +130,48 @@ class Plot:
         if points:
             self._hover.append((axes, series.index, title, points))
 
-    def svg(self) -> str:
-        """Return the drawing as an inline `<svg>`."""
-        out = io.StringIO()
+    def finish(self, series: Iterable[Series]) -> Drawing:
+        """Add the legend and return the drawing.
+
+        Args:
+            series: All series of the page; their colours become CSS variables.
+        """
+        self._legend()
+        svg = with_variables(_inline(self._save("svg").decode(), self.name), themed(series))
+        self.figure.set_layout_engine("none")  # it is laid out
+        return Drawing(
+            self.name, self.title, svg, self._save("pdf"), self.hits(), sorted(self._shown)
+        )
+
+    def _legend(self) -> None:
+        """Add the series that are shown below the axes, and make room for them."""
+        rows = [self._shown[index] for index in sorted(self._shown)]
+        if not rows:
+            return
+        width, height = self.figure.get_size_inches()
+        widest = max(len(row.title) for row in rows) * LEGEND_LETTER + LEGEND_LINE
+        columns = min(max(int(width / widest), 1), len(rows))
+        height += -(-len(rows) // columns) * LEGEND_ROW + LEGEND_ROW / 2
+        self.figure.set_size_inches(width, height)
         with rc_context(STYLE):
-            self.figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-        return _inline(out.getvalue(), self.name)
+            handles = [
+                Line2D([], [], marker=row.marker, label=row.title, **row.line) for row in rows
+            ]
+            legend = self.figure.legend(
+                handles=handles, loc="outside lower left", ncols=columns, fontsize=8,
+                frameon=False, handlelength=3, handletextpad=0.5, columnspacing=1,
+                labelspacing=0.25, borderpad=0.2,
+            )  # fmt: skip
+        for row, line, text in zip(rows, legend.get_lines(), legend.get_texts(), strict=True):
+            self.belongs(row, [line, text])
+
+    def _save(self, kind: str) -> bytes:
+        """Return the figure in a file format; the same figure gives the same bytes."""
+        out = io.BytesIO()
+        date = "CreationDate" if kind == "pdf" else "Date"
+        with rc_context(STYLE):
+            self.figure.savefig(out, format=kind, metadata={date: None, "Creator": None})
+        return out.getvalue()
 
     def hits(self) -> list[dict[str, Any]]:
         """Return the hover points in the SVG's coordinates; to be called after `svg`."""
@@ -162,9 +188,9 @@ class Plot:
         return hits
 
 
-def themed(series: dict[str, Series]) -> dict[str, str]:
+def themed(series: Iterable[Series]) -> dict[str, str]:
     """Return the CSS variable of every colour that figures are drawn with."""
-    return THEME | {row.light: f"series-{row.index}" for row in series.values()}
+    return THEME | {row.light: f"series-{row.index}" for row in series}
 
 
 def with_variables(svg: str, variables: dict[str, str]) -> str:
@@ -174,19 +200,11 @@ def with_variables(svg: str, variables: dict[str, str]) -> str:
     return svg
 
 
-def swatch(series: Series) -> str:
-    """Return a small SVG of a series' line and marker, for a legend."""
-    marker = MarkerStyle(series.marker)
-    # Markers are about one unit wide: 9 of the swatch's units.
-    place = marker.get_transform() + Affine2D().scale(9, -9).translate(14, 7)
-    polygons: Any = marker.get_path().to_polygons(transform=place)
-    shape = " ".join("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in p) + "Z" for p in polygons)
-    colour = f"var(--series-{series.index}, {series.light})"
-    return (
-        '<svg class="swatch" viewBox="0 0 28 14" width="28" height="14" aria-hidden="true">'
-        f'<path d="M1 7H27" style="stroke: {colour}; stroke-width: 1.8; fill: none"/>'
-        f'<path d="{shape}" style="fill: {colour}"/></svg>'
-    )
+def svg_file(svg: str) -> str:
+    """Return an inline SVG as a file of its own: on white, and without CSS variables."""
+    plain = re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", svg).replace(' aria-hidden="true"', "", 1)
+    end = plain.index(">") + 1
+    return plain[:end] + '<rect width="100%" height="100%" fill="#ffffff"/>' + plain[end:] + "\n"
 
 
 def _inline(svg: str, name: str) -> str:
@@ -201,7 +219,10 @@ def _inline(svg: str, name: str) -> str:
     svg = svg.replace("url(#", f"url(#{name}-")
     svg = re.sub(r"<[^>]*>", _rounded, svg)
     box = re.search(r'viewBox="[^"]*"', svg)
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {box[0] if box else ""} aria-hidden="true">'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {box[0] if box else ""} '
+        'stroke-linejoin="round" aria-hidden="true">'
+    )
     return head + svg[svg.index(">") + 1 :].replace("\n", " ").strip()
 
 

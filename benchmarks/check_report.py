@@ -1,0 +1,256 @@
+"""Recompute every number of a comparison's report from the files of its runs.
+
+    python -m benchmarks.check_report runs/which
+
+Nothing of the package is imported. What sweep.json and each run's outcome.json and metrics.jsonl
+say is judged and summed up anew, and held against the answer and the tables of report.html. From
+comparison.json it takes only what no run knows: the metric and its direction, the titles, and the
+trivial baseline.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.recomputed import gap_of, read_runs, sum_up, width_of
+
+NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
+PLUS_MINUS = rf"({NUMBER})(?: ± ({NUMBER}))?"
+
+
+class Page(HTMLParser):
+    """The sentences of the answer, and the tables by the label of their region."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.answer: list[str] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.into: list[list[str]] = []
+        self.region = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Open what is kept: sentences of the answer, rows and entries of tables."""
+        values = dict(attrs)
+        if tag == "div" and values.get("role") == "region":
+            self.region = values.get("aria-label") or ""
+        elif tag == "tr":
+            self.tables.setdefault(self.region, []).append([])
+        elif tag in ("td", "th"):
+            self.tables[self.region][-1].append("")
+            self.into = [self.tables[self.region][-1]]
+        elif tag == "p" and values.get("class") in ("answer", "more"):
+            self.answer.append("")
+            self.into = [self.answer]
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close it."""
+        if tag in ("td", "th", "p"):
+            self.into = []
+
+    def handle_data(self, data: str) -> None:
+        """Keep the words."""
+        for texts in self.into:
+            texts[-1] = " ".join(f"{texts[-1]}{data}".split())
+
+
+class Check:
+    """Counts numbers that agree, and keeps those that do not."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.wrong: list[str] = []
+
+    def number(self, where: str, text: str | None, value: float | None) -> None:
+        """Hold a printed number against a value: they agree to the last printed digit."""
+        self.count += 1
+        if text is None or value is None:
+            if (text or "–") != "–" or value is not None:
+                self.wrong.append(f"{where}: the report has {text}, the runs {value}")
+            return
+        found = re.search(NUMBER, text)
+        mantissa, _, exponent = (found[0] if found else "nan").partition("e")
+        unit = 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+        # "5e+01" and "120" of two figures: the last zeros are no figures.
+        if "." not in mantissa and not exponent and value != round(value):
+            unit = max(unit, 10 ** (math.floor(math.log10(abs(value))) - 1))
+        if found is None or abs(float(found[0]) - value) > 0.5001 * unit:
+            self.wrong.append(f"{where}: the report has {text}, the runs {value}")
+
+    def same(self, where: str, text: object, value: object) -> None:
+        """Hold words against words."""
+        self.count += 1
+        if text != value:
+            self.wrong.append(f"{where}: the report has {text!r}, the runs {value!r}")
+
+
+def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: dict) -> None:
+    """Hold the table of placements, the grid and the list of runs against the runs."""
+    rows = page.tables["Placements, as a table"][1:]
+    for (title, *texts), name in zip(rows, about["placements"], strict=True):
+        mine = [run for run in runs if run["placement"] == name]
+        sums = sum_up(mine, about["higher_is_better"])
+        mean = fmean(sums["scores"]) if sums["scores"] else None
+        score, _, rest = texts[1].partition(" ± ")
+        check.number(f"{title}, best rate", texts[0], sums["best"])
+        check.number(f"{title}, score", score, mean)
+        check.number(f"{title}, interval", rest or None, width_of(sums["scores"]))
+        check.number(f"{title}, stable", texts[2], sums["stable"])
+        if sums["next"] is not None:
+            said = f"{sums['next']:g}: {sums['failed']} of {sums['there']} failed"
+            check.same(f"{title}, next rate", texts[3], said)
+        check.number(f"{title}, sensitivity", texts[4], sums["sensitivity"])
+        counts = [(sums[kind], kind) for kind in ("diverged", "did not learn") if sums[kind]]
+        numbers = [sum(n for n, _ in counts), sums["total"]]
+        numbers += [n for n, _ in counts] if len(counts) > 1 else []
+        check.same(f"{title}, failed", [int(n) for n in re.findall(r"\d+", texts[5])], numbers)
+    head, *rows = page.tables["Score at each learning rate, as a table"]
+    for (title, *texts), name in zip(rows, about["placements"], strict=True):
+        for rate, text in zip(head[1:], texts, strict=True):
+            there = [run for run in runs if run["placement"] == name
+                     and f"{float(run['learning_rate']):g}" == rate]  # fmt: skip
+            check_group(check, f"{title} at {rate}", text, there)
+    for run, row in zip(runs, page.tables["All runs"][1:], strict=True):
+        where = f"run {', '.join(row[:3])}"
+        there = [run["placement"], f"{float(run['learning_rate']):g}", str(run["seed"])]
+        check.same(where, row[:4], [*there, run["status"]])
+        check.number(where, row[4], run.get("score"))
+
+
+def check_group(check: Check, where: str, text: str, runs: list[dict[str, Any]]) -> None:
+    """Hold one entry of the grid against its seeds."""
+    status = [run["status"] for run in runs]
+    scores = [run["score"] for run in runs if run["status"] == "finished"]
+    for kind in ("diverged", "did not learn"):
+        count = status.count(kind)
+        found = re.search(rf"(?:(\d+) of \d+ )?{kind}", text)
+        said = 0 if found is None else int(found[1] or len(status) - status.count("missing"))
+        check.same(f"{where}, {kind}", said, count)
+    value = re.match(PLUS_MINUS, text) if scores else None
+    if scores:
+        check.number(where, value and value[1], fmean(scores))
+        check.number(f"{where}, interval", value and value[2], width_of(scores))
+
+
+class Answer:
+    """Holds every number of the answer against the runs.
+
+    Args:
+        check: Takes what agrees and what does not.
+        runs: What `read_runs` gives.
+        about: The comparison.
+    """
+
+    def __init__(self, check: Check, runs: list[dict[str, Any]], about: dict[str, Any]) -> None:
+        self.check = check
+        self.names = {row["title"]: row["placement"] for row in about["summary"]}
+        self.sums = {
+            title: sum_up([r for r in runs if r["placement"] == name], about["higher_is_better"])
+            for title, name in self.names.items()
+        }
+        # One letter stands for each title, so that numbers in titles are no numbers of the answer.
+        self.letter = {title: chr(0xE000 + i) for i, title in enumerate(self.names)}
+        self.title = {letter: title for title, letter in self.letter.items()}
+        choose = max if about["higher_is_better"] else min
+        known = {title: mine["scores"] for title, mine in self.sums.items() if mine["scores"]}
+        self.leader = choose(known, key=lambda title: fmean(known[title]), default="")
+        self.sentence = ""
+        one = f"([{''.join(self.title)}])"
+        self.patterns = (
+            (rf"{one} [a-z ]+: {re.escape(about['metric'])} {PLUS_MINUS} at learning rate "
+             rf"({NUMBER})", self.best),
+            (rf"{one} \({PLUS_MINUS} (higher|lower)\)", self.behind),
+            (rf"{one} ({NUMBER}) \((?:the largest tried|(\d+) of (\d+) failed at ({NUMBER}), "
+             r"nothing between was tried)\)", self.stable),
+            (rf"{one} in (\d+) of (\d+)", self.lost),
+            (rf"{one} has its best score at ({NUMBER}), above", self.above),
+            (r"diverged: (\d+) of (\d+) each", self.each),
+        )  # fmt: skip
+
+    def read(self, sentence: str) -> None:
+        """Check one sentence; a number that no pattern takes is wrong."""
+        self.sentence = text = sentence
+        for title in sorted(self.letter, key=len, reverse=True):
+            text = text.replace(title, self.letter[title])
+        for pattern, judge in self.patterns:
+            text = re.sub(pattern, judge, text)
+        self.check.same(f"numbers left over in: {sentence}", re.findall(r"\d", text), [])
+
+    def best(self, found: re.Match[str]) -> str:
+        """Check the best placement."""
+        first = self.sums[self.leader]
+        self.check.same("best placement", self.title[found[1]], self.leader)
+        self.check.number("best score", found[2], fmean(first["scores"]))
+        self.check.number("best score, interval", found[3], width_of(first["scores"]))
+        self.check.number("rate of the best score", found[4], first["best"])
+        return ""
+
+    def behind(self, found: re.Match[str]) -> str:
+        """Check how far another is behind the best, and whether that is within noise."""
+        title = self.title[found[1]]
+        gap, width = gap_of(self.sums[title]["scores"], self.sums[self.leader]["scores"])
+        self.check.number(f"{title} behind", found[2], abs(gap))
+        self.check.number(f"{title} behind, interval", found[3], width)
+        self.check.same(f"{title} behind", found[4], "higher" if gap > 0 else "lower")
+        noise = width is not None and abs(gap) <= width
+        self.check.same(f"{title} within noise", "Within noise" in self.sentence, noise)
+        return ""
+
+    def stable(self, found: re.Match[str]) -> str:
+        """Check a largest stable rate and what happened at the next."""
+        title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
+        self.check.number(f"{title} stable", found[2], mine["stable"])
+        self.check.number(f"{title} next", found[5], mine["next"])
+        failed = (int(found[3] or 0), int(found[4] or 0))
+        self.check.same(f"{title} failed", failed, (mine["failed"], mine["there"]))
+        return ""
+
+    def lost(self, found: re.Match[str]) -> str:
+        """Check how many runs of a placement diverged, or finished without learning."""
+        title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
+        kind = "diverged" if "diverged" in self.sentence else "did not learn"
+        said = (int(found[2]), int(found[3]))
+        self.check.same(f"{title} {kind}", said, (mine[kind], mine["total"]))
+        return ""
+
+    def above(self, found: re.Match[str]) -> str:
+        """Check a best rate above the largest stable one."""
+        title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
+        self.check.number(f"{title} best rate", found[2], mine["best"])
+        beyond = mine["stable"] is None or mine["best"] > mine["stable"]
+        self.check.same(f"{title} above its largest stable rate", True, beyond)
+        return ""
+
+    def each(self, found: re.Match[str]) -> str:
+        """Check a number of diverged runs that is told for all."""
+        for title, mine in self.sums.items():
+            said = (int(found[1]), int(found[2]))
+            self.check.same(f"{title} diverged", said, (mine["diverged"], mine["total"]))
+        return ""
+
+
+def check_folder(folder: Path) -> Check:
+    """Check the report of a comparison's folder."""
+    about = json.loads((folder / "comparison.json").read_text())
+    page = Page((folder / "report.html").read_text())
+    runs = list(read_runs(folder, about))
+    check = Check()
+    check_tables(check, page, runs, about)
+    answer = Answer(check, runs, about)
+    for sentence in page.answer:
+        answer.read(sentence)
+    return check
+
+
+if __name__ == "__main__":
+    outcome = check_folder(Path(sys.argv[1]))
+    print(*outcome.wrong, sep="\n", end="\n" if outcome.wrong else "")
+    print(f"{outcome.count} checked, {len(outcome.wrong)} differ")
+    sys.exit(bool(outcome.wrong))

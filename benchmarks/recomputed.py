@@ -1,0 +1,129 @@
+"""What a comparison should say, recomputed from the files of its runs alone.
+
+This imports nothing of the package: it judges and sums up by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import fmean, stdev, variance
+from typing import Any
+
+MARGIN = 0.02
+
+
+def read_runs(folder: Path, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what became of each run of the grid, judged from its own files."""
+    grid = json.loads((folder / "sweep.json").read_text())["grid"]
+    for values in itertools.product(*grid.values()):
+        named = dict(zip((key.rpartition(".")[2] for key in grid), values, strict=True))
+        directory = ",".join(f"{key}={value}" for key, value in named.items()).replace("/", "_")
+        yield named | judged(folder / "cells" / directory, about)
+
+
+def judged(run: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's status, score, loss and initial loss."""
+    if not (run / "outcome.json").exists():
+        return {"status": "missing"}
+    outcome = json.loads((run / "outcome.json").read_text())
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    training = [row["loss"] for row in rows if "loss" in row]
+    first = outcome.get("initial_loss", training[0] if training else None)
+    metric = about["metric"]
+    score, loss = (outcome["metrics"].get(name) for name in (metric, "loss"))
+    logged = [row[f"validation_{metric}"] for row in rows if f"validation_{metric}" in row]
+    if outcome["status"] == "finished" and logged and logged[-1] != score:
+        raise SystemExit(f"{run}: outcome.json has {metric} {score}, metrics.jsonl {logged[-1]}")
+    ends = [loss] if metric == "loss" else [loss, *training[-1:]]
+    end = min((value for value in ends if value is not None), default=None)
+    status = outcome["status"]
+    if status == "finished":
+        lost = score is None or not math.isfinite(score)
+        lost = lost or (None not in (end, first) and not end < first)
+        status = "diverged" if lost else "finished" if learned(score, about) else "did not learn"
+    if status == "diverged":
+        score = loss = None
+    return {"status": status, "score": score, "loss": loss, "first": first}
+
+
+def learned(score: float, about: dict[str, Any]) -> bool:
+    """Return whether a score beats the trivial baseline by the margin."""
+    baseline = about["baseline"]
+    if baseline is None:
+        return True
+    if about["higher_is_better"]:
+        return score > baseline + MARGIN * ((100 if baseline > 1 else 1) - baseline)
+    return score < (1 - MARGIN) * baseline
+
+
+@cache
+def quantile(freedom: float) -> float:
+    """Return the 97.5 % point of Student's t, by Simpson's rule on the substituted density."""
+    # With t = sqrt(freedom) tan(angle) the density is proportional to cos(angle) ** (freedom - 1).
+    count = 4000
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
+
+    def below(angle: float) -> float:
+        step = angle / count
+        values = [math.cos(i * step) ** (freedom - 1) for i in range(count + 1)]
+        odd, even = sum(values[1:-1:2]), sum(values[2:-1:2])
+        return 0.5 + scale * step / 3 * (values[0] + 4 * odd + 2 * even + values[-1])
+
+    low, high = 0.0, math.pi / 2
+    for _ in range(45):
+        middle = (low + high) / 2
+        low, high = (middle, high) if below(middle) < 0.975 else (low, middle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def width_of(values: Sequence[float]) -> float | None:
+    """Return the half-width of a mean's 95 % interval; None for one value."""
+    if len(values) < 2:
+        return None
+    return quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+
+
+def gap_of(first: Sequence[float], second: Sequence[float]) -> tuple[float, float | None]:
+    """Return the difference of two means and its half-width by Welch; None for single values."""
+    gap = fmean(first) - fmean(second)
+    if min(len(first), len(second)) < 2:
+        return gap, None
+    a, b = variance(first) / len(first), variance(second) / len(second)
+    if a + b == 0:
+        return gap, 0.0
+    freedom = (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
+    return gap, quantile(freedom) * math.sqrt(a + b)
+
+
+def sum_up(runs: Sequence[dict[str, Any]], higher: bool) -> dict[str, Any]:
+    """Return what the report should say of one placement's runs."""
+    runs = [run for run in runs if run["status"] != "missing"]
+    rates = sorted({float(run["learning_rate"]) for run in runs})
+    at = {rate: [r for r in runs if float(r["learning_rate"]) == rate] for rate in rates}
+    fine = {rate: all(r["status"] == "finished" for r in found) for rate, found in at.items()}
+    scores = {rate: [r["score"] for r in at[rate]] for rate in rates if fine[rate]}
+    choose = max if higher else min
+    best = choose(scores, key=lambda rate: fmean(scores[rate])) if scores else None
+    stuck_at = next((rate for rate in rates if not fine[rate]), None)
+    stable = [rate for rate in rates if stuck_at is None or rate < stuck_at]
+    counts = {s: sum(r["status"] == s for r in runs) for s in ("diverged", "did not learn")}
+    excess = []
+    for seed in {run["seed"] for run in runs}:
+        ends = [
+            r["first"] if r["loss"] is None else min(r["loss"], r["first"])
+            for r in runs
+            if r["seed"] == seed and r["first"] is not None
+        ]
+        excess += [fmean(ends) - min(ends)] if ends else []
+    return {
+        "best": best, "scores": scores.get(best, []), "stable": stable[-1] if stable else None,
+        "next": stuck_at, "total": len(runs), **counts,
+        "failed": sum(r["status"] != "finished" for r in at.get(stuck_at, [])),
+        "there": len(at.get(stuck_at, [])),
+        "sensitivity": fmean(excess) if excess and sum(counts.values()) < len(runs) else None,
+    }  # fmt: skip

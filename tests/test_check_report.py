@@ -1,0 +1,94 @@
+"""The script that recomputes a report from its runs agrees with it, and finds what is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.check_report import check_folder
+from benchmarks.recomputed import quantile
+from magneto.analysis.report.report import write_report
+from magneto.analysis.sweep.compare import collect
+from magneto.analysis.sweep.sweep import Cell, Sweep, cell_directory, open_sweep
+from magneto.files import plain
+from magneto.functional.statistics import t_quantile
+from magneto.recipe import load_recipe
+
+PLACEMENTS = ("post", "pre", "sub", "olmo2")
+SWEEP = Sweep(
+    "image-classification/tiny",
+    {},
+    {
+        "model.placement": list(PLACEMENTS),
+        "training.learning_rate": [1e-3, 1e-2, 1.0],
+        "seed": [1, 2, 3],
+    },
+)
+
+
+def write_run(folder: Path, cell: Cell) -> None:
+    """Write what a run leaves: most learn, some sit at the baseline, diverge or are missing."""
+    placement, rate, seed = cell.values.values()
+    row = PLACEMENTS.index(placement)
+    accuracy = 0.9 - 0.05 * row - 0.07 * seed * rate**0.5 + 0.011 * seed
+    ended = {"accuracy": accuracy, "loss": 2.4 - 2 * accuracy}
+    status, step = "finished", None
+    if placement == "post" or (placement == "pre" and rate == 1e-2 and seed == 2):
+        ended = {"accuracy": 0.1, "loss": 2.29}
+    if rate == 1.0 and (placement == "olmo2" or (placement == "pre" and seed != 3)):
+        ended, status, step = {}, "diverged", 17
+    if placement == "olmo2" and seed == 3 and rate == 1e-2:
+        return
+    curve = [[10, 2.2], [20, 2.0]]
+    run = cell_directory(folder, cell)
+    run.mkdir(parents=True)
+    outcome = {
+        "status": status, "step": 20, "metrics": ended, "diverged_at": step, "reason": "",
+        "seconds": 1.0, "curve": curve, "validation_curve": [], "initial_loss": 2.4 + seed / 100,
+    }  # fmt: skip
+    (run / "outcome.json").write_text(json.dumps(outcome))
+    rows = [{"step": step, "loss": loss} for step, loss in curve]
+    rows += [{f"validation_{key}": value for key, value in ended.items()}] if ended else []
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+@pytest.fixture(params=[0.1, None])
+def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A comparison's folder with its report, with a trivial baseline and without one."""
+    task = type(load_recipe(SWEEP.recipe).build_task())
+    baseline = {} if request.param is None else {"accuracy": request.param}
+    monkeypatch.setattr(task, "baseline", lambda _: baseline)
+    open_sweep(tmp_path, SWEEP)
+    for cell in SWEEP.cells():
+        write_run(tmp_path, cell)
+    comparison = plain(collect(tmp_path, SWEEP, "magneto compare"))
+    (tmp_path / "comparison.json").write_text(json.dumps(comparison))
+    write_report(comparison, tmp_path)
+    return tmp_path
+
+
+def test_every_number_is_that_of_the_runs(folder: Path) -> None:
+    check = check_folder(folder)
+    assert check.wrong == []
+    assert check.count > 150
+
+
+def test_a_wrong_number_is_found(folder: Path) -> None:
+    page = folder / "report.html"
+    text = page.read_text()
+    summary = json.loads((folder / "comparison.json").read_text())["summary"][2]
+    score, interval = f"{summary['score']:.4f}", f"± {summary['interval']:.4f}"
+    for right, wrong in (
+        (f">{score} {interval}<", f">{summary['score'] + 1e-4:.4f} {interval}<"),
+        (f">{score} {interval}<", f">{score} ± {summary['interval'] + 1e-4:.4f}<"),
+        ("(3 of 3 failed at 1,", "(2 of 3 failed at 1,"),
+        ("is best here", "scored 5 and is best here"),
+    ):
+        assert right in text
+        page.write_text(text.replace(right, wrong, 1))
+        assert check_folder(folder).wrong, right
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 1.37, 2.9, 7])
+def test_students_t_is_that_of_the_package(freedom: float) -> None:
+    assert quantile(freedom) == pytest.approx(t_quantile(0.975, freedom), rel=2e-4)
