@@ -5,7 +5,7 @@ r"""Time whole training steps of causal language models with one loss and anothe
 
 The losses: all logits and `torch.nn.functional.cross_entropy`; the same over chunks whose logits
 are computed again in the backward pass (`torch.utils.checkpoint`); and
-`magneto.functional.linear_cross_entropy` with chunks of different sizes. A step is: forward, loss,
+`magneto.functional.cross_entropy` with chunks of different sizes. A step is: forward, loss,
 backward, fused AdamW. Losses take turns, a new random order each round; a turn is one step. Beside
 the wall clock stands the processor time, which other work on the machine moves less, most of all
 with one thread. Results go to benchmarks/results/NAME.json and .md.
@@ -33,7 +33,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.contenders import Shape, build
 from benchmarks.training_step import ROOT, Timed, machine, timed, wait, write_result
-from magneto.functional.linear_cross_entropy import linear_cross_entropy
+from magneto.functional.cross_entropy import linear_cross_entropy
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 

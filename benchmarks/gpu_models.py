@@ -20,7 +20,8 @@ from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe
 from magneto.training.distributed import World
 from magneto.training.hooks import run_evaluation
-from magneto.training.loop import Trainer
+from magneto.training.loop import begin_state, train_step
+from magneto.training.state import TrainingState
 
 if TYPE_CHECKING:
     from benchmarks.gpu import Bench, Found
@@ -40,8 +41,8 @@ def documentation(folder: Path) -> str:
     return str(folder / "documentation.jsonl")
 
 
-def trainer(bench: Bench, placement: str, folder: Path, text: str) -> Trainer:
-    """Return the loop over a language model of bytes, at a constant rate after warm-up."""
+def trainer(bench: Bench, placement: str, folder: Path, text: str) -> TrainingState:
+    """Return the training of a language model of bytes, at a constant rate after warm-up."""
     shape = bench.scale.model
     recipe = build_recipe(
         "benchmarks/gpu",
@@ -63,7 +64,8 @@ def trainer(bench: Bench, placement: str, folder: Path, text: str) -> Trainer:
     task = recipe.build_task()
     task.prepare()
     world = World(0, 1, bench.device, "none")
-    return Trainer(task, recipe.training, folder, 1, world, ProgressBars(quiet=True))
+    report = ProgressBars(quiet=True)
+    return begin_state(task, recipe.training, folder, 1, world, report)
 
 
 def language_model(bench: Bench) -> Found:
@@ -97,11 +99,11 @@ def language_model(bench: Bench) -> Found:
     return {"shape": shape, "learning_rate": LEARNING_RATE, "warmup_steps": WARMUP, "rows": rows}
 
 
-def take_turn(loop: Trainer, batches: Any, row: Found) -> str | None:
+def take_turn(loop: TrainingState, batches: Any, row: Found) -> str | None:
     """Take some steps; return why the run has diverged, or None."""
     began = time.perf_counter()
     for _ in range(TURN):
-        loop.train_step(next(batches)[0])
+        train_step(loop, next(batches)[0])
     steps, loop.pending = loop.read_pending(), []
     row["seconds"].append(time.perf_counter() - began)
     losses = [step["loss"] / max(step["count"], 1) for step in steps]
@@ -114,7 +116,7 @@ def speed(turns: list[float], shape: Shape) -> float:
     return TURN * shape.batch * shape.length / statistics.median(turns)
 
 
-def count(loop: Trainer) -> int:
+def count(loop: TrainingState) -> int:
     """Return the model's parameters."""
     return sum(parameter.numel() for parameter in loop.parameters)
 

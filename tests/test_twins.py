@@ -36,7 +36,6 @@ COVERED_BY = {
     "nn.config": "nn/test_transformer.py",
     "nn.embedding": "hf/formats/test_conversion.py",
     "nn.residual": "nn/test_transformer.py",
-    "functional.cross_entropy": "language/test_model.py",
     "theory.depth": "theory/test_gains.py",
     "theory.scales": "theory/test_bounds.py",
     # The loop, which every run goes through.

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from magneto.training.loop import train_step
 from tests.gpu.host_reads import no_host_reads
-from tests.gpu.tiny import TINY, trainer
+from tests.gpu.tiny import TINY, begun
 
 WAITS = {
     "item": lambda x: x.sum().item(),
@@ -43,14 +44,14 @@ def test_a_step_waits_for_nothing(
 ) -> None:
     """After two steps, in which the optimizer makes its state."""
     settings = {"precision": precision, "clip_norm": 1.0, "ema_decay": 0.9, "batch_size": 2}
-    loop = trainer(name, device, tmp_path, gradient_accumulation_steps=2, **settings)
+    loop = begun(name, device, tmp_path, gradient_accumulation_steps=2, **settings)
     try:
         taken = iter(loop.batches)
         for _ in range(2):
-            loop.train_step(next(taken)[0])
+            train_step(loop, next(taken)[0])
         pieces = next(taken)[0]
         with no_host_reads(device):
-            loop.train_step(pieces)
+            train_step(loop, pieces)
     finally:
         loop.close()
     assert loop.step == 3

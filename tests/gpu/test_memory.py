@@ -90,9 +90,9 @@ def test_recomputed_layers_take_a_fraction(device: torch.device) -> None:
 
 @pytest.mark.parametrize("share", [8])
 def test_logits_never_exist_all_at_once(device: torch.device, share: int) -> None:
-    """With an eighth of the rows at a time, the peak is lower by more than half the logits."""
+    """With an eighth of the rows at a time, the peak is lower by nearly seven eighths of them."""
     width, _, _, vocab, batch, length = SCALES[device.type]
     rows, vocab = batch * length, 32 * width
     whole, _ = peak_bytes(device, vocab_size=vocab, layers=1, loss_chunk=0)
     parts, _ = peak_bytes(device, vocab_size=vocab, layers=1, loss_chunk=rows // share)
-    assert whole - parts > rows * vocab * 4
+    assert whole - parts > 0.85 * rows * vocab * 4

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from magneto.training.batch import named_tensors, pinned, to_device
-from tests.gpu.tiny import TINY, batches, trainer
+from tests.gpu.tiny import TINY, batches, begun
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_batches_are_pinned_for_a_gpu(name: str, device: torch.device, tmp_path: Path) -> None:
-    loop = trainer(name, device, tmp_path, batch_size=2)
+    loop = begun(name, device, tmp_path, batch_size=2)
     try:
         pieces, _ = next(iter(loop.batches))
     finally:

@@ -18,7 +18,8 @@ from magneto.recipe import Recipe, load_recipe, recipe_names
 from magneto.training.batch import to_device
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World
-from magneto.training.loop import Trainer
+from magneto.training.loop import begin_state
+from magneto.training.state import TrainingState
 from magneto.training.task import Task
 
 ROOT = Path(__file__).parents[2]
@@ -83,12 +84,12 @@ def batches(name: str, device: torch.device, count: int, parts: int = 1) -> list
     return [to_device(stream.next(parts, [0])[0], device) for _ in range(count)]
 
 
-def trainer(name: str, device: torch.device, run: Path, **changes: Any) -> Trainer:
-    """Return the loop of a tiny recipe, ready to take steps."""
+def begun(name: str, device: torch.device, run: Path, **changes: Any) -> TrainingState:
+    """Return the state of a tiny recipe's training, ready to take steps."""
     recipe, task = tiny(name)
     config: TrainingConfig = replace(recipe.training, device=str(device), **changes)
     world = World(0, 1, device, "none")
-    return Trainer(task, config, run, recipe.seed, world, ProgressBars(quiet=True))
+    return begin_state(task, config, run, recipe.seed, world, ProgressBars(quiet=True))
 
 
 def gradients(task: Task, model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:

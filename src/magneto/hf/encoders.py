@@ -12,9 +12,8 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from magneto.functional.cross_entropy import cross_entropy
 from magneto.hf.configuration import MagnetoEncoderConfig
-from magneto.hf.losses import classification_loss, divided
+from magneto.hf.losses import classification_loss, token_loss
 from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, hidden_states, refuse
 from magneto.language.classification.model import ClassificationHead, TextClassifier
 from magneto.language.masked_language import MaskedLanguageHead, MaskedLanguageModel
@@ -132,8 +131,7 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
         logits = self.head(encoded.last_hidden_state)
         loss = None
         if labels is not None:
-            summed = cross_entropy(logits, labels, nn.Identity(), chunk=0)
-            loss = divided(summed.total, summed.count, num_items_in_batch)
+            loss = token_loss(logits, labels, num_items_in_batch)
         return MaskedLMOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
 
 

@@ -20,6 +20,19 @@ def divided(total: Tensor, count: Tensor | int, wanted: Tensor | int | None) -> 
     return total / number.clamp(min=1)
 
 
+def token_loss(logits: Tensor, labels: Tensor, number: Tensor | int | None) -> Tensor:
+    """Return the cross-entropy of tokens.
+
+    Args:
+        logits: (batch, length, vocab_size).
+        labels: (batch, length), -100 for none.
+        number: What the summed loss is divided by; None for the number of labels.
+    """
+    rows, answers = logits.flatten(0, -2).float(), labels.flatten().to(logits.device)
+    total = F.cross_entropy(rows, answers, ignore_index=IGNORED, reduction="sum")
+    return divided(total, (answers != IGNORED).sum(), number)
+
+
 def classification_loss(
     logits: Tensor, labels: Tensor, config: Any, number: Tensor | int | None
 ) -> Tensor:

@@ -10,10 +10,10 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.generic import can_return_tuple
 
-from magneto.functional.cross_entropy import IGNORED, cross_entropy
+from magneto.functional.cross_entropy import IGNORED
 from magneto.hf.cache import growing
 from magneto.hf.configuration import MagnetoConfig
-from magneto.hf.losses import divided
+from magneto.hf.losses import token_loss
 from magneto.hf.wrapper import MagnetoGenerationModel, as_mask, hidden_states, refuse
 from magneto.language.model import LanguageModel
 
@@ -83,8 +83,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         logits = self.core.head(features[:, slice(-keep, None) if isinstance(keep, int) else keep])
         loss = None
         if shift_labels is not None:
-            summed = cross_entropy(logits, shift_labels, nn.Identity(), chunk=0)
-            loss = divided(summed.total, summed.count, num_items_in_batch)
+            loss = token_loss(logits, shift_labels, num_items_in_batch)
         return CausalLMOutputWithPast(
             loss=loss,  # type: ignore[arg-type]
             logits=logits,

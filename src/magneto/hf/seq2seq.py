@@ -10,10 +10,10 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from magneto.functional.cross_entropy import IGNORED, cross_entropy
+from magneto.functional.cross_entropy import IGNORED
 from magneto.hf.cache import growing
 from magneto.hf.configuration import MagnetoSeq2SeqConfig
-from magneto.hf.losses import divided
+from magneto.hf.losses import token_loss
 from magneto.hf.wrapper import MagnetoGenerationModel, as_mask, hidden_states, refuse
 from magneto.translation.model import TranslationModel
 
@@ -172,5 +172,4 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
     ) -> torch.Tensor | None:
         if labels is None:
             return None
-        summed = cross_entropy(logits, labels, nn.Identity(), chunk=0)
-        return divided(summed.total, summed.count, number)
+        return token_loss(logits, labels, number)

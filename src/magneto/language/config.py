@@ -25,7 +25,7 @@ class LanguageModelConfig(TransformerConfig):
     vocab_size: int | None = None
     tie_embeddings: bool = True
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
-    loss_chunk: int = 2048
+    loss_chunk: int = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class MaskedLanguageModelConfig(TextEncoderConfig):
     """
 
     tie_embeddings: bool = True
-    loss_chunk: int = 2048
+    loss_chunk: int = 1024
 
 
 @dataclass(frozen=True, kw_only=True)

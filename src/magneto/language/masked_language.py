@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from magneto.functional.cross_entropy import cross_entropy
+from magneto.functional.cross_entropy import linear_cross_entropy
 from magneto.language.config import MaskedLanguageModelConfig
 from magneto.language.text_encoder import TextEncoder
 from magneto.nn.config import TransformerConfig
@@ -29,9 +29,13 @@ class MaskedLanguageHead(nn.Module):
         self.norm = build_norm(config.norm, config.width, config)
         self.vocabulary = NormalLinear(width, vocab_size, bias=True, std=std)
 
+    def transform(self, features: Tensor) -> Tensor:
+        """(..., width) to (..., width): all but the vocabulary."""
+        return self.norm(self.activation(self.dense(features)))
+
     def forward(self, features: Tensor) -> Tensor:
         """(..., width) to (..., vocab_size)."""
-        return self.vocabulary(self.norm(self.activation(self.dense(features))))
+        return self.vocabulary(self.transform(features))
 
 
 class MaskedLanguageModel(nn.Module):
@@ -72,4 +76,8 @@ class MaskedLanguageModel(nn.Module):
             features = features.gather(1, index)
         if targets is None:
             return self.head(features)
-        return cross_entropy(features, targets, self.head, self.config.loss_chunk)
+        vocabulary, chunk = self.head.vocabulary, self.config.loss_chunk
+        features = self.head.transform(features)
+        return linear_cross_entropy(
+            features, vocabulary.weight, targets, vocabulary.bias, chunk=chunk
+        )

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from magneto.functional.cross_entropy import cross_entropy
+from magneto.functional.cross_entropy import linear_cross_entropy
 from magneto.language.config import LanguageModelConfig
 from magneto.nn.embedding import TextEmbedding
 from magneto.nn.init import NormalLinear
@@ -49,4 +49,5 @@ class LanguageModel(nn.Module):
         features = self.decoder(self.embedding(tokens), attention_mask, cache=cache)
         if targets is None:
             return self.head(features)
-        return cross_entropy(features, targets, self.head, self.config.loss_chunk)
+        chunk = self.config.loss_chunk
+        return linear_cross_entropy(features, self.head.weight, targets, chunk=chunk)

@@ -28,7 +28,7 @@ class TranslationConfig(TransformerConfig):
     vocab_size: int | None = None
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
     label_smoothing: float = 0.0
-    loss_chunk: int = 2048
+    loss_chunk: int = 1024
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.functional.cross_entropy import CrossEntropyLoss, cross_entropy
+from magneto.functional.cross_entropy import CrossEntropyLoss, linear_cross_entropy
 from magneto.nn.embedding import TextEmbedding
 from magneto.nn.transformer import EncoderDecoder
 from magneto.translation.config import TranslationConfig
@@ -81,4 +81,7 @@ class TranslationModel(nn.Module):
             self.embedding(target), target_mask, memory, source_mask
         )
         smoothing = self.config.label_smoothing if self.training else 0.0
-        return cross_entropy(features, targets, self.project, self.config.loss_chunk, smoothing)
+        return linear_cross_entropy(
+            features, self.head.weight, targets, self.logits_bias,
+            chunk=self.config.loss_chunk, smoothing=smoothing,
+        )  # fmt: skip

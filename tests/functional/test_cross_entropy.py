@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
-from magneto.functional.linear_cross_entropy import IGNORED, linear_cross_entropy
+from magneto.functional.cross_entropy import IGNORED, linear_cross_entropy
 
 VOCABULARY, WIDTH, ROWS = 50, 16, 21
 
