@@ -83,7 +83,7 @@ def test_digits_are_learnt() -> None:
     )
     task = ImageClassification(model, ImageDataConfig(), 1)
     task.prepare()
-    before, after = learn(task, 150)
+    before, after = learn(task, 300)
     assert before["accuracy"] < 0.3 and after["accuracy"] > 0.8
     with pytest.raises(ValueError, match=r"set model\.channels"):
         ImageClassification(ImageClassifierConfig(**SIZES), ImageDataConfig(), 1).prepare()

@@ -25,7 +25,11 @@ COVERED_BY = {
     "commands.validation_scores": "test_toy_task.py",
     # The lab: a report is tested whole, a sweep by running one.
     "analysis.probe.diagnosis": "analysis/probe/test_short_run.py",
-    "analysis.report.figures": "analysis/report/test_report.py",
+    "analysis.report.axes": "analysis/report/test_figures.py",
+    "analysis.report.captions": "analysis/report/test_report.py",
+    "analysis.report.curve_figures": "analysis/report/test_figures.py",
+    "analysis.report.score_figure": "analysis/report/test_figures.py",
+    "analysis.report.tables": "analysis/report/test_report.py",
     "analysis.report.stability_figures": "analysis/report/test_report.py",
     "analysis.sweep.workers": "analysis/sweep/test_sweep.py",
     "analysis.sweep.answer": "analysis/sweep/test_compare.py",
@@ -90,6 +94,7 @@ COVERED_BY = {
 
 # Tests of what several modules do together.
 ABOUT_MANY = {
+    "analysis/report/test_figures.py",
     "data/test_readers.py",
     "data/test_unchanged.py",
     "hf/formats/test_placements.py",

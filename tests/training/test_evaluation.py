@@ -13,7 +13,7 @@ from torch import nn
 
 from magneto.cli import main
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import distribute_model, join_world, one_process
+from magneto.training.distributed import join_world, one_process, replicate_model, shard_model
 from magneto.training.evaluation import evaluate
 from magneto.training.task import Scores
 from tests.evaluating import measured
@@ -138,7 +138,7 @@ def test_training_evaluates_by_the_same_function(tmp_path: Path) -> None:
 def evaluate_toy(settings: TrainingConfig) -> None:
     """Be one of several ranks; the first prints the metrics under each limit."""
     with join_world(settings) as world:
-        model = distribute_model(toy_model(), world)
+        model = replicate_model(shard_model(toy_model(), world), world)
         found = [evaluate(Toy(), model, world, "fp32", limit) for limit in LIMITS]
         if world.is_main_process:
             print(json.dumps(found))

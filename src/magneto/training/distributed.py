@@ -135,7 +135,7 @@ def replicate_model(model: nn.Module, world: World) -> nn.Module:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the model without the wrapper that `distribute_model` may have put around it."""
+    """Return the model without the wrapper that `replicate_model` may have put around it."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
