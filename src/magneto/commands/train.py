@@ -18,12 +18,16 @@ from magneto.training.loop import train
 from magneto.training.metrics_logger import METRICS_FILE
 from magneto.training.resume import keep_artifacts
 
+EXIT_CODES = {"finished": 0, "diverged": 3, "interrupted": 130}
+
 
 def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "train",
-        "Train a recipe; the run's directory holds weights, checkpoints, metrics and the recipe.",
+        "Train a recipe; the run's directory holds weights, checkpoints, metrics and the recipe.\n"
+        "The exit code is 0 if it finished, 3 if it diverged, 130 if it was interrupted, and 2 for "
+        "a mistake.",
         "magneto train causal-lm/tiny --model.placement sub --data book.txt --out runs/book",
         recipe=True,
     )
@@ -81,7 +85,7 @@ def main(words: Sequence[str]) -> int:
         raise
     if given.json and is_main_process():
         print_json({"run": str(run), **asdict(result)})
-    return 130 if result.status == "interrupted" else 0
+    return EXIT_CODES[result.status]
 
 
 def clear(directory: Path) -> None:

@@ -13,10 +13,11 @@ from magneto.files import plain, write_json
 from magneto.progress import clock
 from magneto.training.batch import named_tensors
 from magneto.training.checkpoint import average_weights, model_pieces
+from magneto.training.config import TrainingConfig
 from magneto.training.distributed import broadcast_from_main, piece_of
-from magneto.training.hooks import save, used_weights
+from magneto.training.hooks import check_weights, save, used_weights
 from magneto.training.state import Stop, TrainingState
-from magneto.weights import MODEL, step_directory, undamaged
+from magneto.weights import MODEL, has_tensors, step_directory, undamaged
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ def end(state: TrainingState, started: float) -> TrainingResult:
     state.report.finish()
     if state.stop is not None and state.stop.status == "interrupted":
         save(state)  # which may find that it has diverged
+    if state.stop is None:
+        check_weights(state)
     stop = state.stop or Stop("finished")
     if stop.status == "finished":
         save_final(state)
@@ -71,8 +74,25 @@ def last_words(state: TrainingState, result: TrainingResult) -> str:
         return f"{where}; go on with: magneto train --resume {state.run}"
     if result.status == "diverged":
         where = f"diverged at step {result.diverged_at}: {result.reason}"
-        return f"{where}; weights and batch are kept in {state.run / 'diverged'}"
+        folder = state.run / "diverged"
+        what = "weights and batch" if has_tensors(folder, "batch") else "the weights"
+        kept = f"{what} are kept in {folder}"
+        return f"{where}; {kept}; {next_to_try(state.config)}"
     return f"finished after {clock(result.seconds)}"
+
+
+def next_to_try(config: TrainingConfig) -> str:
+    """Say what is worth trying after a divergence, what is cheapest first."""
+    tries = [
+        f"a lower --training.learning_rate (it was {config.learning_rate:g})",
+        f"more --training.warmup_steps (there were {config.warmup_steps})",
+    ]
+    if config.clip_norm is None:
+        tries.append("--training.clip_norm 1.0 (nothing was clipped)")
+    return (
+        f"try {', '.join(tries)}, or another --model.placement; "
+        "`magneto probe` looks for the reason, layer by layer"
+    )
 
 
 def save_final(state: TrainingState) -> None:
