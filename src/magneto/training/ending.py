@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from magneto.files import plain, write_json
+from magneto.files import check_directory, plain, write_json
 from magneto.progress import clock
 from magneto.training.batch import named_tensors
 from magneto.training.checkpoint import average_weights, model_pieces
@@ -43,6 +44,23 @@ class TrainingResult:
     seconds: float
 
 
+def finished_result(state: TrainingState) -> TrainingResult | None:
+    """Return the result that a run left, if it finished with all the steps that are asked for.
+
+    Only the main process looks; others return None.
+    """
+    if not state.world.is_main_process:
+        return None
+    try:
+        values = json.loads((state.run / "result.json").read_text(encoding="utf-8"))
+        check_directory(state.run / "final")
+        result = TrainingResult(**values)
+    except (OSError, ValueError, TypeError):
+        return None  # something is left to do, or to do again
+    done = result.status == "finished" and result.step >= state.config.steps
+    return result if done else None
+
+
 def end(state: TrainingState, started: float) -> TrainingResult:
     """Leave behind what the run's end owes: a checkpoint, final weights, the result."""
     state.report.finish()
@@ -61,7 +79,8 @@ def end(state: TrainingState, started: float) -> TrainingResult:
     result = TrainingResult(
         stop.status, state.step, state.metrics, best, stop.at, stop.reason, seconds
     )
-    if state.world.is_main_process:
+    if state.metrics_logger is not None:
+        state.metrics_logger.check()
         write_json(state.run / "result.json", plain(asdict(result)))
     state.report.say(last_words(state, result))
     return result

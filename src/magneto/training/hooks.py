@@ -168,6 +168,7 @@ def save(state: TrainingState) -> None:
         "detector": state.detector.state_dict(),
         "best": state.best,
         "metrics": state.metrics,
+        "recipe": state.recipe,
     }
     kinds = {
         MODEL: model_pieces(state.model),

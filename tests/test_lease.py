@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from magneto.analysis.sweep.lease import acquire_lease, newest_lease, owner
+from magneto.lease import acquire_lease, newest_lease, owner
 
 
 def test_one_of_many_gets_it(tmp_path: Path) -> None:
