@@ -22,7 +22,6 @@ COVERED_BY = {
     "commands.probe_tables": "commands/test_probe.py",
     "commands.text": "test_cli.py",
     "commands.tokenizer": "data/test_tokenizer_training.py",
-    "commands.train": "test_cli.py",
     # The lab: a report is tested whole, a sweep by running one.
     "analysis.probe.diagnosis": "analysis/probe/test_short_run.py",
     "analysis.report.figures": "analysis/report/test_report.py",
@@ -39,7 +38,6 @@ COVERED_BY = {
     # The loop, which every run goes through.
     "training.checkpoint": "training/test_loop.py",
     "training.config": "training/test_schedule.py",
-    "training.ending": "training/test_loop.py",
     "training.environment": "training/test_metrics_logger.py",
     "training.hooks": "training/test_loop.py",
     "training.resume": "training/test_loop.py",

@@ -134,10 +134,11 @@ def averaged(state: TrainingState) -> list[Path]:
     if not state.world.is_main_process:
         return []
     if state.config.average_by == "last":
-        return state.whole[-state.config.average_checkpoints :]
-    steps = sorted(entry["step"] for entry in state.best)
-    folder = state.run / "candidates"
-    found, problems = undamaged(step_directory(folder, step) for step in steps)
+        held = state.whole[-state.config.average_checkpoints :]
+    else:
+        steps = sorted(entry["step"] for entry in state.best)
+        held = [step_directory(state.run / "candidates", step) for step in steps]
+    found, problems = undamaged(held)
     for problem in problems:
         state.report.say(f"damaged weights left out of the average: {problem}")
     return found
