@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "magneto"
 
 # Room: what of this package it may import, besides itself: rooms, or single modules of a room.
-GROUND = {"config", "files", "progress", "weights"}
+GROUND = {"config", "files", "lease", "progress", "weights"}
 FIELDS = {"language", "translation", "vision"}
 FIELD = {"nn", "theory", "functional", "data", "training.task", "runs", *GROUND}
 ALLOWED = {
@@ -20,6 +20,7 @@ ALLOWED = {
     "config": set(),
     "functional": set(),
     "files": set(),
+    "lease": set(),
     "progress": set(),
     "weights": {"files"},
     "tasks": set(),

@@ -21,7 +21,6 @@ COVERED_BY = {
     "commands.glue": "commands/test_glue_table.py",
     "commands.probe_tables": "commands/test_probe.py",
     "commands.tokenizer": "data/test_tokenizer_training.py",
-    "commands.train": "test_cli.py",
     "commands.validation_scores": "test_toy_task.py",
     # The lab: a report is tested whole, a sweep by running one.
     "analysis.probe.diagnosis": "analysis/probe/test_short_run.py",
@@ -45,7 +44,6 @@ COVERED_BY = {
     # The loop, which every run goes through.
     "training.checkpoint": "training/test_loop.py",
     "training.config": "training/test_schedule.py",
-    "training.ending": "training/test_loop.py",
     "training.environment": "training/test_metrics_logger.py",
     "training.hooks": "training/test_loop.py",
     "training.resume": "training/test_loop.py",
@@ -94,6 +92,7 @@ COVERED_BY = {
 
 # Tests of what several modules do together.
 ABOUT_MANY = {
+    "test_damaged_weights.py",
     "analysis/report/test_figures.py",
     "data/test_readers.py",
     "data/test_unchanged.py",

@@ -47,7 +47,10 @@ commands:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a command; return the exit code: 0, 2 for a user's mistake, 130 for Ctrl-C."""
+    """Run a command; return the exit code.
+
+    0; 2 for a user's mistake; 3 for a run that diverged; 130 for Ctrl-C.
+    """
     # Threads that wait must not spin: on busy cores that made steps ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     words = list(sys.argv[1:] if words is None else words)

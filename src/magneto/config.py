@@ -217,7 +217,7 @@ def _scalar(kind: Any, value: Any) -> Any:
             raise ValueError(f"must be a number, not {value!r}") from None
         if kind is float:
             return number
-        if number == int(number):
+        if number.is_integer():
             return int(number)
         raise ValueError(f"must be a whole number, not {value!r}")
     raise ValueError(f"must be {getattr(kind, '__name__', kind)}, not {value!r}")

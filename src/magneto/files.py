@@ -66,6 +66,11 @@ def aside_path(path: Path, process: str | None = None) -> Path:
     return path.with_name(f".{path.name}.{process or process_name()}")
 
 
+def is_aside(path: Path) -> bool:
+    """Return whether a path's name is one of `aside_path`'s."""
+    return path.name.startswith(".") and path.suffix[1:].isdigit()
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file aside and rename it into place."""
     aside = aside_path(path)
@@ -109,7 +114,7 @@ def clear_aside(directory: Path) -> None:
         replaced = directory / path.stem.removeprefix(".")
         if path.suffix == ".old" and not replaced.exists():
             path.rename(replaced)
-        elif path.suffix == ".old" or path.suffix[1:].isdigit():
+        elif path.suffix == ".old" or is_aside(path):
             _remove(path)
 
 

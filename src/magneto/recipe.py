@@ -261,6 +261,7 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
 
     Raises:
         FileNotFoundError: If the directory is no run; names the nearest one that is.
+        ConfigError: If the recipe is wrong, or cut short: what is left out would be defaults.
     """
     path = run / RUN_FILE
     if not path.is_file():
@@ -269,6 +270,9 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
         near = get_close_matches(run.name, runs, n=1, cutoff=0.4)
         hint = f"; did you mean {beside / near[0]}?" if near else ""
         raise FileNotFoundError(f"no run in {run} (there is no {RUN_FILE}){hint}")
+    whole = {line.partition(":")[0] for line in path.read_text("utf-8", "replace").splitlines()}
+    if missing := [name for name in SECTIONS if name not in whole]:
+        raise ConfigError([f"{path} is cut short or damaged: it has no {', '.join(missing)}"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RenamedKey)  # a run's own recipe is as old as the run
         return load_recipe(str(path), overrides)

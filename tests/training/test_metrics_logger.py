@@ -27,6 +27,25 @@ def test_rows_after_the_checkpoint_are_cut_away(tmp_path: Path) -> None:
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5, 6, 7]
 
 
+def test_a_bad_row_loses_no_other(tmp_path: Path) -> None:
+    write(tmp_path, 0, range(1, 7))
+    lines = (tmp_path / "metrics.jsonl").read_bytes().splitlines()
+    lines[1], lines[2], lines[3] = b'{"step": 2, "lo', b'"a \xff word"', b"[4]"
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 5, 6]
+    write(tmp_path, 5, range(6, 8))
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 5, 6, 7]
+
+
+def test_rows_of_a_folder_that_is_gone_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    logger = MetricsLogger(tmp_path / "run", 0, False)
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError, match="removed or moved while it trained"):
+        logger.add({"step": 1})
+    logger.close()
+
+
 def test_what_json_has_not_is_null(tmp_path: Path) -> None:
     logger = MetricsLogger(tmp_path, 0, False)
     logger.add({"step": 1, "loss": float("nan")})

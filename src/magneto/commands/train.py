@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -12,18 +12,25 @@ from pathlib import Path
 from magneto.analysis.probe.probe_hook import PERIOD, ProbeHook
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
+from magneto.files import is_aside
+from magneto.lease import Lease, acquire_lease, alive_here, holder, newest_lease
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
+from magneto.training.distributed import any_rank
+from magneto.training.hooks import Hook
 from magneto.training.loop import train
-from magneto.training.metrics_logger import METRICS_FILE
-from magneto.training.resume import keep_artifacts
+from magneto.training.state import TrainingState
+
+EXIT_CODES = {"finished": 0, "diverged": 3, "interrupted": 130}
 
 
 def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "train",
-        "Train a recipe; the run's directory holds weights, checkpoints, metrics and the recipe.",
+        "Train a recipe; the run's directory holds weights, checkpoints, metrics and the recipe.\n"
+        "The exit code is 0 if it finished, 3 if it diverged, 130 if it was interrupted, and 2 for "
+        "a mistake.",
         "magneto train causal-lm/tiny --model.placement sub --data book.txt --out runs/book",
         recipe=True,
     )
@@ -60,34 +67,81 @@ def main(words: Sequence[str]) -> int:
         run = new_directory(given.out, recipe)
     else:
         raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
-    hooks = [ProbeHook(given.probe_every).hook] if given.probe_every is not None else []
+    resume = given.resume is not None
     report = ProgressBars(quiet=not is_main_process())
     task = recipe.build_task()
     task.check_strategy(recipe.training.distributed)
-    if is_main_process():
-        task.prepare(report)  # what is wrong with the data is known before anything is written
-    run.mkdir(parents=True, exist_ok=True)
-    if is_main_process():
-        keep_artifacts(task, run)  # before a recipe is kept that does not fit the run
-        recipe.save(run / RUN_FILE)
-    resume = given.resume is not None
-    try:
+    with held(run, new=not resume) as lease:
+        if is_main_process():
+            task.prepare(report)  # what is wrong with the data is known before anything is written
+        hooks = [lease_hook(lease, recipe.training.log_every)]
+        if given.probe_every is not None:
+            hooks.append(ProbeHook(given.probe_every).hook)
         result = train(
-            task, recipe.training, run, seed=recipe.seed, resume=resume, hooks=hooks, report=report
+            task,
+            recipe.training,
+            run,
+            seed=recipe.seed,
+            resume=resume,
+            hooks=hooks,
+            report=report,
+            recipe=recipe.to_mapping(),
+            keep_recipe=lambda: recipe.save(run / RUN_FILE),
         )
-    except Exception:
-        if not resume and is_main_process() and not (run / METRICS_FILE).exists():
-            clear(run)  # it never began: the same --out can be tried again
-        raise
     if given.json and is_main_process():
         print_json({"run": str(run), **asdict(result)})
-    return 130 if result.status == "interrupted" else 0
+    return EXIT_CODES[result.status]
 
 
-def clear(directory: Path) -> None:
-    """Remove all that is in a directory."""
-    for path in directory.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+@contextmanager
+def held(run: Path, new: bool) -> Iterator[Lease | None]:
+    """Hold a run's directory while it is trained, so that no other process writes there.
+
+    The main process holds it for all ranks; the others get None.
+
+    Raises:
+        FileExistsError: If another process holds it, or a new run would go into another's place.
+    """
+    if not is_main_process():
+        yield None
+        return
+    if new and newest_lease(run) is None:
+        refuse_taken(run)  # a folder that is no run's stays untouched
+    made = not run.exists()
+    lease = None if living(run) else acquire_lease(run)
+    if lease is None:
+        raise FileExistsError(
+            f"{run} is being trained by {holder(run)}: wait for it, stop it, or train in another "
+            "directory (--out)"
+        )
+    try:
+        if new:
+            refuse_taken(run)
+        yield lease
+    finally:
+        lease.release()
+        if made:
+            with suppress(OSError):
+                run.rmdir()  # which is so only where nothing was written: it never began
+
+
+def living(run: Path) -> bool:
+    """Return whether a process of this machine holds a run, even if it sleeps."""
+    lease = newest_lease(run)
+    return lease is not None and alive_here(lease)
+
+
+def lease_hook(lease: Lease | None, every: int) -> Hook:
+    """Return a hook that ends a run, without writing, once another process has taken it over."""
+
+    def check(state: TrainingState) -> None:
+        if any_rank(lease is not None and lease.lost, state.world):
+            raise FileExistsError(
+                f"{state.run} was taken over by {holder(state.run)}, which had heard nothing of "
+                "this one for a minute: nothing more is written here"
+            )
+
+    return Hook(every, check)
 
 
 def is_main_process() -> bool:
@@ -96,18 +150,23 @@ def is_main_process() -> bool:
 
 
 def new_directory(out: Path | None, recipe: Recipe) -> Path:
-    """Return where a new run goes.
+    """Return where a new run goes."""
+    if out is not None:
+        return out
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = Path(recipe.name).stem if "." in recipe.name else recipe.name
+    return Path("runs") / f"{name}-{stamp}"
 
-    Raises:
-        FileExistsError: If something is there already.
+
+def refuse_taken(out: Path) -> None:
+    """Raise FileExistsError if something is in a new run's place.
+
+    What a start that was killed leaves (a lease, files aside) is nothing.
     """
-    if out is None:
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        return (
-            Path("runs")
-            / f"{Path(recipe.name).stem if '.' in recipe.name else recipe.name}-{stamp}"
-        )
-    if is_main_process() and out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.is_dir():
+        found = [p for p in out.iterdir() if not p.match("lease-*") and not is_aside(p)]
+    else:
+        found = [out] if out.exists() else []
+    if found:
         hint = f"; go on with it: magneto train --resume {out}" if (out / RUN_FILE).exists() else ""
         raise FileExistsError(f"{out} is there already and not empty{hint}")
-    return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -109,18 +110,11 @@ class TrainingConfig:
             for name, bound in least.items()
             if getattr(self, name) < bound
         ]
-        if self.learning_rate is not None and not self.learning_rate > 0:
-            wrong.append(f"learning_rate must be above 0, not {self.learning_rate}")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            wrong.append(f"clip_norm must be above 0 (or null for none), not {self.clip_norm}")
-        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            wrong.append(f"ema_decay must be between 0 and 1, not {self.ema_decay}")
-        if self.epochs is not None and not self.epochs > 0:
-            wrong.append(f"epochs must be above 0 (or null for steps), not {self.epochs}")
-        if self.warmup_ratio is not None and not 0 <= self.warmup_ratio < 1:
-            wrong.append(f"warmup_ratio must be in [0, 1) (or null), not {self.warmup_ratio}")
+        wrong += wrong_numbers(self)
         if self.threads is not None and self.threads < 1:
             wrong.append(f"threads must be 1 or more (or null), not {self.threads}")
+        if self.evaluate_limit is not None and self.evaluate_limit < 1:
+            wrong.append(f"evaluate_limit must be 1 or more (or null), not {self.evaluate_limit}")
         if self.average_checkpoints > self.keep_checkpoints and self.average_by == "last":
             wrong.append(
                 f"average_checkpoints ({self.average_checkpoints}) is more than "
@@ -128,3 +122,29 @@ class TrainingConfig:
             )
         if wrong:
             raise ConfigError(wrong)
+
+
+def wrong_numbers(config: TrainingConfig) -> list[str]:
+    """Return what is wrong with the rates, powers and shares, a line for each.
+
+    None passes: where a field may be left out, it is what leaves it out.
+    """
+    above_zero = {
+        "learning_rate": "", "power": "", "eps": "", "clip_norm": " (or null for none)",
+        "epochs": " (or null for steps)",
+    }  # fmt: skip
+    lines = []
+    for name, otherwise in above_zero.items():
+        value = getattr(config, name)
+        if value is not None and not 0 < value < math.inf:
+            lines.append(f"{name} must be above 0 and finite{otherwise}, not {value}")
+    for name in ("warmup_start", "final_learning_rate", "weight_decay", "divergence_ratio"):
+        if not 0 <= getattr(config, name) < math.inf:
+            lines.append(f"{name} must be 0 or more and finite, not {getattr(config, name)}")
+    if not all(0 <= beta < 1 for beta in config.betas):
+        lines.append(f"betas must be in [0, 1), not {', '.join(map(str, config.betas))}")
+    if config.ema_decay is not None and not 0 < config.ema_decay < 1:
+        lines.append(f"ema_decay must be between 0 and 1, not {config.ema_decay}")
+    if config.warmup_ratio is not None and not 0 <= config.warmup_ratio < 1:
+        lines.append(f"warmup_ratio must be in [0, 1) (or null), not {config.warmup_ratio}")
+    return lines

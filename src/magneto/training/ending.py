@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,14 +10,15 @@ from typing import Any
 
 from torch import Tensor
 
-from magneto.files import plain, write_json
+from magneto.files import check_directory, plain, write_json
 from magneto.progress import clock
 from magneto.training.batch import named_tensors
 from magneto.training.checkpoint import average_weights, model_pieces
+from magneto.training.config import TrainingConfig
 from magneto.training.distributed import broadcast_from_main, piece_of
-from magneto.training.hooks import save, used_weights
+from magneto.training.hooks import check_weights, save, used_weights
 from magneto.training.state import Stop, TrainingState
-from magneto.weights import MODEL, step_directory, undamaged
+from magneto.weights import MODEL, has_tensors, step_directory, undamaged
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,30 @@ class TrainingResult:
     seconds: float
 
 
+def finished_result(state: TrainingState) -> TrainingResult | None:
+    """Return the result that a run left, if it finished with all the steps that are asked for.
+
+    Only the main process looks; others return None.
+    """
+    if not state.world.is_main_process:
+        return None
+    try:
+        values = json.loads((state.run / "result.json").read_text(encoding="utf-8"))
+        check_directory(state.run / "final")
+        result = TrainingResult(**values)
+    except (OSError, ValueError, TypeError):
+        return None  # something is left to do, or to do again
+    done = result.status == "finished" and result.step >= state.config.steps
+    return result if done else None
+
+
 def end(state: TrainingState, started: float) -> TrainingResult:
     """Leave behind what the run's end owes: a checkpoint, final weights, the result."""
     state.report.finish()
     if state.stop is not None and state.stop.status == "interrupted":
         save(state)  # which may find that it has diverged
+    if state.stop is None:
+        check_weights(state)
     stop = state.stop or Stop("finished")
     if stop.status == "finished":
         save_final(state)
@@ -58,7 +79,8 @@ def end(state: TrainingState, started: float) -> TrainingResult:
     result = TrainingResult(
         stop.status, state.step, state.metrics, best, stop.at, stop.reason, seconds
     )
-    if state.world.is_main_process:
+    if state.metrics_logger is not None:
+        state.metrics_logger.check()
         write_json(state.run / "result.json", plain(asdict(result)))
     state.report.say(last_words(state, result))
     return result
@@ -71,8 +93,25 @@ def last_words(state: TrainingState, result: TrainingResult) -> str:
         return f"{where}; go on with: magneto train --resume {state.run}"
     if result.status == "diverged":
         where = f"diverged at step {result.diverged_at}: {result.reason}"
-        return f"{where}; weights and batch are kept in {state.run / 'diverged'}"
+        folder = state.run / "diverged"
+        what = "weights and batch" if has_tensors(folder, "batch") else "the weights"
+        kept = f"{what} are kept in {folder}"
+        return f"{where}; {kept}; {next_to_try(state.config)}"
     return f"finished after {clock(result.seconds)}"
+
+
+def next_to_try(config: TrainingConfig) -> str:
+    """Say what is worth trying after a divergence, what is cheapest first."""
+    tries = [
+        f"a lower --training.learning_rate (it was {config.learning_rate:g})",
+        f"more --training.warmup_steps (there were {config.warmup_steps})",
+    ]
+    if config.clip_norm is None:
+        tries.append("--training.clip_norm 1.0 (nothing was clipped)")
+    return (
+        f"try {', '.join(tries)}, or another --model.placement; "
+        "`magneto probe` looks for the reason, layer by layer"
+    )
 
 
 def save_final(state: TrainingState) -> None:
@@ -95,10 +134,11 @@ def averaged(state: TrainingState) -> list[Path]:
     if not state.world.is_main_process:
         return []
     if state.config.average_by == "last":
-        return state.whole[-state.config.average_checkpoints :]
-    steps = sorted(entry["step"] for entry in state.best)
-    folder = state.run / "candidates"
-    found, problems = undamaged(step_directory(folder, step) for step in steps)
+        held = state.whole[-state.config.average_checkpoints :]
+    else:
+        steps = sorted(entry["step"] for entry in state.best)
+        held = [step_directory(state.run / "candidates", step) for step in steps]
+    found, problems = undamaged(held)
     for problem in problems:
         state.report.say(f"damaged weights left out of the average: {problem}")
     return found

@@ -1,5 +1,7 @@
 """Hooks of the training loop: what happens every so many steps (log, evaluate, save)."""
 
+# The torch._foreach functions have no public names.
+# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 import math
@@ -10,6 +12,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from magneto.files import plain
 from magneto.training.checkpoint import (
     AVERAGE,
@@ -18,7 +22,7 @@ from magneto.training.checkpoint import (
     model_pieces,
     optimizer_pieces,
 )
-from magneto.training.distributed import Piece
+from magneto.training.distributed import Piece, any_rank, local_shard
 from magneto.training.evaluation import evaluate as evaluate_task
 from magneto.training.schedule import learning_rate
 from magneto.training.state import Stop, TrainingState
@@ -49,8 +53,8 @@ def log(state: TrainingState) -> None:
         return
     for step in steps:
         reason = state.detector.look(step["loss"] / max(step["count"], 1))
-        if reason and (state.stop is None or state.stop.status == "interrupted"):
-            state.stop = Stop("diverged", reason, step["step"])
+        if reason:
+            note_divergence(state, reason, step["step"])
     state.losses = [step["loss"] / max(step["count"], 1) for step in steps]
     if state.stop is None:  # else it is the place to look at
         state.logged = {"step": state.step, "stream": state.stream_state}
@@ -69,6 +73,26 @@ def log(state: TrainingState) -> None:
     state.report.update("training", state.step, state.config.steps, note)
 
 
+def note_divergence(state: TrainingState, reason: str, step: int) -> None:
+    """End the run as diverged at a step, counted from 1; the first that is noted counts."""
+    if state.stop is None or state.stop.status == "interrupted":
+        state.stop = Stop("diverged", reason, step)
+
+
+def check_weights(state: TrainingState) -> bool:
+    """Return whether every weight is finite; if not, note the divergence. Every rank calls this.
+
+    The loss of a step is of the weights before it: what its update broke, no loss has seen.
+    """
+    weights = [local_shard(parameter.detach()) for parameter in state.parameters]
+    largest = torch._foreach_norm([w for w in weights if w.numel()], math.inf)
+    broken = bool(largest) and not bool(torch.stack(list(largest)).isfinite().all())
+    if any_rank(broken, state.world):
+        note_divergence(state, "the weights are not finite", state.step)
+        return False
+    return True
+
+
 def evaluate(state: TrainingState) -> None:
     """Evaluate, with the averaged weights if there are any, and keep the best."""
     started = time.perf_counter()
@@ -78,6 +102,8 @@ def evaluate(state: TrainingState) -> None:
     state.add_row(row)
     values = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
     state.report.say(f"step {state.step}: validation {values}")
+    if not math.isfinite(metrics.get("loss", 0.0)):
+        note_divergence(state, f"the validation loss is {metrics['loss']}", state.step)
     keep_best(state, metrics)
     state.throughput.pause(time.perf_counter() - started)
 
@@ -132,6 +158,8 @@ def save(state: TrainingState) -> None:
     if not all(math.isfinite(step["loss"]) for step in pending):
         log(state)  # finds the divergence; the checkpoints before it stay
         return
+    if not check_weights(state):
+        return
     values = {
         "step": state.step,
         "stream": state.stream_state,
@@ -140,6 +168,7 @@ def save(state: TrainingState) -> None:
         "detector": state.detector.state_dict(),
         "best": state.best,
         "metrics": state.metrics,
+        "recipe": state.recipe,
     }
     kinds = {
         MODEL: model_pieces(state.model),

@@ -9,7 +9,7 @@ from its newest whole checkpoint and ends where it would have ended.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from magneto.training.distributed import (
     World,
     any_rank,
     barrier,
+    broadcast_from_main,
     join_world,
     main_process_first,
 )
@@ -53,6 +54,8 @@ def train(
     resume: bool = False,
     hooks: Sequence[Hook] = (),
     report: ProgressBars | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    keep_recipe: Callable[[], None] = lambda: None,
 ) -> TrainingResult:
     """Train a task's model in the directory `run`.
 
@@ -64,13 +67,20 @@ def train(
         resume: Go on from the newest whole checkpoint in `run`, if there is one.
         hooks: Called besides the loop's own, after logging and before evaluation.
         report: Where progress is shown; by default on stderr.
+        recipe: What the run is made of, as plain values by section. Checkpoints keep it, and a run
+            is not resumed with another task, model, data or seed.
+        keep_recipe: Called by the main process when nothing can refuse any more, before anything
+            else is written in `run`.
 
     Returns:
-        How it ended; the same is written to result.json.
+        How it ended; the same is written to result.json. A run that has finished already, and is
+        resumed for no more steps, is left as it is.
 
     Raises:
         ValueError: If there is no learning rate, the batch is too small to be cut, the device or
-            the ranks asked for are not there, or `run` holds a run that was not to be resumed.
+            the ranks asked for are not there, `run` holds a run that was not to be resumed, or one
+            that began with another recipe or other data.
+        FileNotFoundError: If `run` vanishes while it trains.
     """
     started = time.perf_counter()
     learning_rate(config, 0)
@@ -80,15 +90,18 @@ def train(
     with join_world(config) as world:
         main = world.is_main_process
         report = report if report and main else ProgressBars(quiet=not main)
+        run = broadcast_from_main(run, world)  # a name made of the time would differ
         with main_process_first(world):
             run.mkdir(parents=True, exist_ok=True)
             task.prepare(report)
         config = in_steps(config, task)
         state = begin_state(task, config, run, seed, world, report)
+        state.recipe = recipe or {}
         with closing(state), state.interrupt:
-            begin(state, resume)
-            run_steps(state, hooks)
-            result = end(state, started)
+            result = begin(state, resume, keep_recipe)
+            if result is None:
+                run_steps(state, hooks)
+                result = end(state, started)
         barrier(world)
     return result
 

@@ -36,13 +36,31 @@ class MetricsLogger:
                 self.writer = SummaryWriter(str(run / "tensorboard"), purge_step=from_step + 1)
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write one row; it has the key "step"."""
+        """Write one row; it has the key "step".
+
+        Raises:
+            FileNotFoundError: If the file is not there any more.
+        """
+        self.check()
         self.file.write(json.dumps(plain(row)) + "\n")
         self.file.flush()
         if self.writer is not None:
             for key, value in row.items():
                 if key != "step" and isinstance(value, int | float):
                     self.writer.add_scalar(key, value, row["step"])
+
+    def check(self) -> None:
+        """See that the records are still where they were opened.
+
+        An open file of a directory that was removed can be written to as before, and all is lost.
+
+        Raises:
+            FileNotFoundError: If the file is not there any more.
+        """
+        if not self.path.exists():
+            raise FileNotFoundError(
+                f"{self.path} is gone: the run's directory was removed or moved while it trained"
+            )
 
     def close(self) -> None:
         """Close the files."""
@@ -57,14 +75,20 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read a file of one JSON object per line; a last line cut short by a kill is left out."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
-    return rows
+    """Read a file of one JSON object with a "step" per line; other lines are left out.
+
+    Such are a last line cut short by a kill, and what a disk or an editor has damaged.
+    """
+    return [row for line in path.read_bytes().split(b"\n") if (row := as_row(line)) is not None]
+
+
+def as_row(line: bytes) -> dict[str, Any] | None:
+    """Return the row that a line holds, or None if it holds none."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
 def cut_after(path: Path, step: int) -> None:

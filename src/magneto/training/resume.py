@@ -1,26 +1,52 @@
-"""How a run begins: from nothing, or resumed from the newest complete checkpoint."""
+"""How a run begins: from nothing, or resumed from the newest complete checkpoint.
+
+Whatever may refuse comes first; only then is anything written. So a run whose resumption is refused
+is left as it was, and a directory without a recipe is no run, and free for another.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from magneto.files import clear_aside, directory_aside
-from magneto.training.checkpoint import AVERAGE, fill, load_checkpoint, model_pieces
+from magneto.training.checkpoint import AVERAGE, STATE, fill, load_checkpoint, model_pieces
 from magneto.training.distributed import broadcast_from_main
+from magneto.training.ending import TrainingResult, finished_result
 from magneto.training.environment import write_environment
 from magneto.training.metrics_logger import MetricsLogger
 from magneto.training.state import TrainingState
-from magneto.training.task import Task
+from magneto.training.task import DIGEST_FILE, Task
 from magneto.weights import has_tensors, list_checkpoints, open_tensors, undamaged
 
+# Sections of a recipe that a run keeps as long as it lives.
+KEPT = ("task", "seed", "model", "data")
+# Where data and its tokenizer lie. They may move: where a run has a digest of the data and the
+# tokenizer itself, these are what is compared.
+PLACES = ("data.source", "data.validation_source", "data.tokenizer")
 
-def begin(state: TrainingState, resume: bool) -> None:
+
+def begin(
+    state: TrainingState, resume: bool, keep_recipe: Callable[[], None]
+) -> TrainingResult | None:
     """Load the newest whole checkpoint if asked to, and open the records.
 
+    Args:
+        state: Before any step.
+        resume: Whether to go on from what the directory holds.
+        keep_recipe: Called by the main process before it writes anything else.
+
+    Returns:
+        The result of a run that has nothing left to do, which is left as it is; else None.
+
     Raises:
-        ValueError: If the directory holds a run's checkpoints and `resume` was not asked for.
+        ValueError: If the directory holds a run's checkpoints and `resume` was not asked for, or
+            what is to be resumed began with another model or other data.
     """
     run, world, say = state.run, state.world, state.report.say
     held = broadcast_from_main(list_checkpoints(run) if world.is_main_process else [], world)
@@ -29,29 +55,86 @@ def begin(state: TrainingState, resume: bool) -> None:
             f"{run} already holds a run with checkpoints up to {held[-1].name}: "
             "resume it (--resume), or train in another directory (--out)"
         )
-    if world.is_main_process:
-        for directory in (run, run / "checkpoints", run / "candidates"):
-            clear_aside(directory)
-        (run / "result.json").unlink(missing_ok=True)
-        state.whole, problems = undamaged(list_checkpoints(run))
-        for problem in problems:
-            say(f"damaged checkpoint passed over: {problem}")
-    directory = broadcast_from_main(state.whole[-1] if state.whole else None, world)
-    if directory is not None:
-        load(state, directory)
-        say(f"going on from {directory}, step {state.step}")
-    elif resume:
-        say(f"no whole checkpoint in {run}: starting from step 0")
-    count = sum(parameter.numel() for parameter in state.parameters)
-    say(f"{count:,} parameters on {world.world_size} x {world.device.type}, {world.strategy}")
-    if world.is_main_process:
-        state.metrics_logger = MetricsLogger(run, state.step, state.config.tensorboard, say)
-        write_environment(run)
-        keep_artifacts(state.task, run)
+    directory = broadcast_from_main(newest_whole(state), world)
+    with fitting_artifacts(state.task, run) if world.is_main_process else nullcontext({}) as made:
+        if directory is not None:
+            compare_recipe(state, directory)
+            if done := broadcast_from_main(finished_result(state), world):
+                say(f"{run} finished at step {done.step} already; for more: --training.steps")
+                return done
+            load(state, directory)
+            say(f"going on from {directory}, step {state.step}")
+        elif resume:
+            say(f"no whole checkpoint in {run}: starting from step 0")
+        count = sum(parameter.numel() for parameter in state.parameters)
+        say(f"{count:,} parameters on {world.world_size} x {world.device.type}, {world.strategy}")
+        if world.is_main_process:
+            keep_recipe()
+            put_in_place(made)
+            (run / "result.json").unlink(missing_ok=True)
+            state.metrics_logger = MetricsLogger(run, state.step, state.config.tensorboard, say)
+            write_environment(run)
+    return None
 
 
-def keep_artifacts(task: Task, run: Path) -> None:
-    """Write what a run's model needs later besides weights; what is there already stays.
+def newest_whole(state: TrainingState) -> Path | None:
+    """Clear what a kill left half-written; return the newest whole checkpoint if there is one.
+
+    Only the main process looks; others return None.
+    """
+    if not state.world.is_main_process:
+        return None
+    for directory in (state.run, state.run / "checkpoints", state.run / "candidates"):
+        clear_aside(directory)
+    state.whole, problems = undamaged(list_checkpoints(state.run))
+    for problem in problems:
+        state.report.say(f"damaged checkpoint passed over: {problem}")
+    return state.whole[-1] if state.whole else None
+
+
+def compare_recipe(state: TrainingState, directory: Path) -> None:
+    """Compare the recipe with the one that a checkpoint was written by; say what is new.
+
+    Raises:
+        ValueError: If the task, the model, the data or the seed is another; names the fields.
+    """
+    kept = json.loads((directory / STATE).read_text(encoding="utf-8")).get("recipe", {})
+    now = json.loads(json.dumps(state.recipe, default=str))
+    content_is_compared = (state.run / DIGEST_FILE).exists()
+    found = {
+        name: f"{name} is {after} (was {before})"
+        for name, before, after in differences(kept, now)
+        if not (content_is_compared and name in PLACES)
+    }
+    wrong = [line for name, line in found.items() if name.partition(".")[0] in KEPT]
+    if wrong:
+        raise ValueError(
+            f"{state.run} began with another recipe: {', '.join(wrong)}; resume it with what it "
+            "began with, or begin another run (--out)"
+        )
+    if found:
+        state.report.say(f"changed: {', '.join(found.values())}")
+
+
+def differences(
+    before: Mapping[str, Any], after: Mapping[str, Any], where: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (dotted name, value before, value after) of what both have and is not equal.
+
+    What only one has came or went with another version of the program.
+    """
+    for key in before:
+        if key not in after or before[key] == after[key]:
+            continue
+        if isinstance(before[key], Mapping) and isinstance(after[key], Mapping):
+            yield from differences(before[key], after[key], f"{where}{key}.")
+        else:
+            yield f"{where}{key}", before[key], after[key]
+
+
+@contextmanager
+def fitting_artifacts(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
+    """Make aside what a run's model needs later besides weights; give where it is, and its place.
 
     Raises:
         ValueError: If the task would put something else in its place: the run's weights were
@@ -66,9 +149,14 @@ def keep_artifacts(task: Task, run: Path) -> None:
                     f"{place} differs from what this recipe and its data give now: they changed "
                     "after the run began; give it what it began with, or begin another run"
                 )
-        for path, place in made.items():
-            if not contents(place):
-                path.replace(place)
+        yield made
+
+
+def put_in_place(made: Mapping[Path, Path]) -> None:
+    """Rename what was made aside; what is there already stays."""
+    for path, place in made.items():
+        if not contents(place):
+            path.replace(place)
 
 
 def contents(path: Path) -> dict[str, bytes]:

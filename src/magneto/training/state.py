@@ -6,6 +6,7 @@ these parts need not know each other.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ class TrainingState:
         interrupt: Tells of Ctrl-C.
         stream_state: Where the stream stands after the last step.
         logged: Step and stream at the last log.
+        recipe: What the run is made of, as plain values; kept in its checkpoints.
         step: Steps taken.
         pending: (step, names, values) of the steps not yet logged.
         best: Steps and values of the best evaluations, the best first.
@@ -92,6 +94,7 @@ class TrainingState:
     best: list[dict[str, Any]] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     # Of this process only:
+    recipe: Mapping[str, Any] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     stop: Stop | None = None
     whole: list[Path] = field(default_factory=list)

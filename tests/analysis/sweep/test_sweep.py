@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from magneto.analysis.sweep.lease import acquire_lease
 from magneto.analysis.sweep.sweep import (
     PLACEMENT,
     RATE,
@@ -27,6 +26,7 @@ from magneto.analysis.sweep.sweep import (
 )
 from magneto.cli import main
 from magneto.config import ConfigError
+from magneto.lease import acquire_lease
 
 pytest.importorskip("sklearn")
 

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from magneto.analysis.sweep.lease import acquire_lease
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
+from magneto.lease import acquire_lease
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe
 from magneto.training.hooks import Hook

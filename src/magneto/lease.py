@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -29,7 +30,8 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._stop.wait(RENEW):
-            os.utime(self.path)
+            with suppress(OSError):  # gone with its folder, or a moment of a shared disk's
+                os.utime(self.path)
 
     @property
     def lost(self) -> bool:
@@ -71,23 +73,49 @@ def acquire_lease(directory: Path, stale: float = STALE) -> Lease | None:
     return Lease(path)
 
 
+def holder(directory: Path) -> str:
+    """Say in words who holds a directory's newest lease."""
+    held = newest_lease(directory)
+    try:
+        host, process, _ = held.read_text().split(" ") if held else ("", "", "")
+    except (OSError, ValueError):
+        host = process = ""
+    return f"process {process} on {host}" if host else "another process"
+
+
 def owner() -> str:
     """Name this process: machine, number, and when it started, since numbers are used again."""
     return f"{socket.gethostname()} {os.getpid()} {started(os.getpid())}"
 
 
 def started(process: int) -> str:
-    """Return the start time of a process in clock ticks, or "" where that can't be known."""
+    """Return the start time of a process in clock ticks, or "" where that can't be known.
+
+    One that has ended, and whose parent has not looked yet, has none.
+    """
     try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[19]
+        found = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
         return ""
+    return "" if found[0] in "ZX" else found[19]
 
 
 def dead_here(lease: Path) -> bool:
     """Return whether a lease's owner was a process of this machine that is gone."""
+    here, process, start = owner_of(lease)
+    return here and start != "" and started(process) != start
+
+
+def alive_here(lease: Path) -> bool:
+    """Return whether a lease's owner is a process of this machine, perhaps a stopped one."""
+    here, process, start = owner_of(lease)
+    return here and start != "" and started(process) == start
+
+
+def owner_of(lease: Path) -> tuple[bool, int, str]:
+    """Return whether a lease's owner is of this machine, its number, and when it started."""
     try:
         host, process, start = lease.read_text().split(" ")
+        return host == socket.gethostname(), int(process), start
     except (OSError, ValueError):
-        return False
-    return host == socket.gethostname() and start != "" and started(int(process)) != start
+        return False, 0, ""

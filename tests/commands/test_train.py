@@ -1,0 +1,246 @@
+"""`magneto train` as a user meets it when something goes wrong: what it says, what it leaves."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from magneto.cli import main
+from magneto.files import fingerprint
+from magneto.lease import started
+from magneto.recipe import open_run
+from magneto.training.hooks import log
+from magneto.training.metrics_logger import read_metrics
+from magneto.training.state import TrainingState
+from magneto.weights import list_checkpoints
+
+pytest.importorskip("sklearn")
+
+SMALL = """--model.width 16 --model.layers 1 --model.heads 2 --model.ffn_width 16
+--training.steps 6 --training.batch_size 4 --training.save_every 2 --training.log_every 1
+--training.warmup_steps 0 --training.tensorboard false --training.device cpu""".split()  # noqa: SIM905
+NEW = ["train", "image-classification/tiny", *SMALL]
+
+
+def outcome(capsys: pytest.CaptureFixture, *words: object) -> tuple[int, str, str]:
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_diverged_run_has_an_exit_code_of_its_own(tmp_path: Path, capsys) -> None:
+    words = [*NEW, "--training.learning_rate", "1e30", "--out", tmp_path / "run", "--json"]
+    code, out, err = outcome(capsys, *words)
+    assert code == 3 and json.loads(out)["status"] == "diverged"
+    assert "try a lower --training.learning_rate" in err.splitlines()[-1]
+
+
+def test_exit_codes_are_in_the_help(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert "3 if it diverged" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("trained") / "run"
+    assert main([*NEW, "--out", str(run)]) == 0
+    return run
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A finished run of six steps, with checkpoints after 4 and 6."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
+    """Return the one line that a command refuses with."""
+    code, out, err = outcome(capsys, *words)
+    lines = [line for line in err.splitlines() if line.startswith("magneto:")]
+    assert code == 2 and out == "" and len(lines) == 1, err
+    return lines[0]
+
+
+@pytest.fixture
+def holder() -> Iterator[str]:
+    """What a lease says that a living process of this machine holds."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield f"{socket.gethostname()} {process.pid} {started(process.pid)}"
+    process.kill()
+    process.communicate()
+
+
+def test_a_run_that_is_being_trained_is_refused(run: Path, holder: str, capsys) -> None:
+    (run / "lease-000000").write_text(holder)
+    os.utime(run / "lease-000000", (1, 1))  # its owner sleeps, and lives
+    before = everything(run)
+    process = holder.split()[1]
+    line = refused(capsys, "train", "--resume", run, "--training.steps", "8")
+    assert f"is being trained by process {process}" in line
+    assert f"process {process}" in refused(capsys, *NEW, "--out", run)
+    assert everything(run) == before
+
+
+def test_a_start_under_way_is_refused_too(tmp_path: Path, holder: str, capsys) -> None:
+    """One that has written nothing yet but its lease."""
+    out = tmp_path / "new"
+    out.mkdir()
+    (out / "lease-000000").write_text(holder)
+    assert "is being trained" in refused(capsys, *NEW, "--out", out)
+    assert list(everything(out)) == ["lease-000000"]
+
+
+def test_a_dead_owner_makes_way_at_once(run: Path, capsys) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (run / "lease-000000").write_text(f"{socket.gethostname()} {dead.pid} 1")
+    code, out, _ = outcome(capsys, "train", "--resume", run, "--training.steps", "8", "--json")
+    assert code == 0 and json.loads(out)["step"] == 8
+    assert [path.name for path in run.glob("lease-*")] == ["lease-000000"]
+
+
+def test_two_that_are_started_together_make_one_run(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "magneto", *NEW, "--training.steps", "40", "--out"]
+    two = [
+        subprocess.Popen([*words, str(tmp_path / "run")], stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate()[1] for process in two]
+    assert sorted(process.returncode for process in two) == [0, 2], said
+    lines = said[two.index(next(p for p in two if p.returncode))].splitlines()
+    assert len(lines) == 1 and lines[0].startswith("magneto:")
+    rows = [row["step"] for row in read_metrics(tmp_path / "run") if "loss" in row]
+    assert rows == list(range(1, 41))
+    assert not list((tmp_path / "run").glob("lease-*"))
+
+
+def test_a_run_that_was_taken_over_writes_nothing_more(tmp_path: Path, monkeypatch, capsys) -> None:
+    def take_over(state: TrainingState) -> None:
+        (state.run / "lease-000009").write_text("another-machine 17 12345")
+        log(state)
+
+    monkeypatch.setattr("magneto.training.hooks.log", take_over)
+    line = refused(capsys, *NEW, "--out", tmp_path / "run")
+    assert "taken over by process 17 on another-machine" in line
+    assert not (tmp_path / "run" / "final").exists()
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("--model.width 32", "model.width is 32 (was 16)"),
+        ("--model.placement post --model.layers 2", "model.layers is 2 (was 1)"),
+        ("--model.dropout 0.25", "model.dropout is 0.25"),
+        ("--seed 7", "seed is 7 (was 1)"),
+        ("--data.validation_fraction 0.3", "data.validation_fraction is 0.3 (was 0.2)"),
+        ("--training.device cuda:99", "training.device"),
+        ("--training.batch_size 1 --training.gradient_accumulation_steps 2", "is less than"),
+    ],
+)
+def test_a_refused_resumption_leaves_the_run_as_it_was(
+    run: Path, words: str, answer: str, capsys
+) -> None:
+    before = everything(run)
+    more = [*words.split(), "--training.steps", "8"]
+    assert answer in refused(capsys, "train", "--resume", run, *more)
+    assert everything(run) == before
+
+
+def test_settings_of_training_may_change_and_are_said(run: Path, capsys) -> None:
+    words = ["--training.steps", "8", "--training.learning_rate", "1e-5"]
+    code, _, err = outcome(capsys, "train", "--resume", run, *words)
+    assert code == 0
+    said = next(line for line in err.splitlines() if line.startswith("changed: "))
+    assert "training.steps is 8 (was 6)" in said and "learning_rate is 1e-05 (was" in said
+    assert open_run(run).training.steps == 8
+
+
+def test_a_recipe_that_is_cut_short_is_refused(run: Path, capsys) -> None:
+    text = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(text[: text.index("batch_size")])
+    before = everything(run)
+    line = refused(capsys, "train", "--resume", run)
+    assert "recipe.yaml is cut short" in line and "learning_rates" in line
+    assert everything(run) == before
+
+
+def test_a_recipe_that_was_changed_by_hand_is_refused(run: Path, capsys) -> None:
+    path = run / "recipe.yaml"
+    path.write_text(path.read_text().replace("heads: 2", "heads: 4"))
+    (run / "result.json").unlink()
+    assert "model.heads is 4 (was 2)" in refused(capsys, "train", "--resume", run)
+
+
+def test_a_checkpoint_without_a_recipe_is_resumed(run: Path, capsys) -> None:
+    """As older versions wrote them."""
+    for directory in list_checkpoints(run):
+        state = json.loads((directory / "state.json").read_text())
+        del state["recipe"]
+        (directory / "state.json").write_text(json.dumps(state))
+        manifest = json.loads((directory / "manifest.json").read_text())
+        manifest["state.json"] = fingerprint(directory / "state.json")
+        (directory / "manifest.json").write_text(json.dumps(manifest))
+    words = ["--model.dropout", "0.2", "--training.steps", "8", "--json"]
+    code, out, _ = outcome(capsys, "train", "--resume", run, *words)
+    assert code == 0 and json.loads(out)["step"] == 8
+
+
+def test_a_finished_run_says_so_and_stays_as_it_is(run: Path, capsys) -> None:
+    before = everything(run)
+    code, out, err = outcome(capsys, "train", "--resume", run, "--json")
+    assert code == 0 and f"{run} finished at step 6 already" in err
+    assert json.loads(out)["metrics"] == json.loads(before["result.json"])["metrics"]
+    assert everything(run) == before
+
+
+def test_a_run_killed_before_its_end_was_written_ends_again(run: Path, capsys) -> None:
+    expected = (run / "final" / "model.safetensors").read_bytes()
+    shutil.rmtree(run / "final")
+    assert outcome(capsys, "train", "--resume", run)[0] == 0
+    assert (run / "final" / "model.safetensors").read_bytes() == expected
+
+
+def test_a_kill_before_the_recipe_is_written_leaves_the_place_free(tmp_path: Path, capsys) -> None:
+    program = (
+        "import os, sys; from magneto.recipe import Recipe; from magneto.cli import main; "
+        "Recipe.save = lambda self, path: os.kill(os.getpid(), 9); main(sys.argv[1:])"
+    )
+    out = tmp_path / "run"
+    words = [*NEW, "--out", str(out)]
+    assert subprocess.run([sys.executable, "-c", program, *words], check=False).returncode == -9
+    assert list(out.iterdir()), "its lease"
+    assert outcome(capsys, *words)[0] == 0
+
+
+def test_a_folder_with_other_things_is_not_taken(tmp_path: Path, capsys) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "not empty" in refused(capsys, *NEW, "--out", tmp_path)
+    assert "not empty" in refused(capsys, *NEW, "--out", tmp_path / "notes.txt")
+    assert everything(tmp_path) == {"notes.txt": b"mine"}
+
+
+def test_a_run_whose_folder_vanishes_ends_with_an_error(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    def lose(state: TrainingState) -> None:
+        if state.step == 3:
+            state.run.rename(tmp_path / "elsewhere")
+        log(state)
+
+    monkeypatch.setattr("magneto.training.hooks.log", lose)
+    line = refused(capsys, *NEW, "--out", tmp_path / "run")
+    assert "metrics.jsonl is gone" in line
+    assert not (tmp_path / "elsewhere" / "result.json").exists()
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,160 @@
+"""Weights are looked at before they are used: one flipped bit, and nobody computes with them."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from magneto.cli import main
+from magneto.files import Damaged
+from magneto.language.pretrained import check_pretrained
+from magneto.progress import ProgressBars
+from magneto.recipe import load_recipe
+from magneto.training.hooks import Hook
+from magneto.training.loop import train
+from magneto.training.state import TrainingState
+from magneto.weights import find_weights, list_checkpoints, step_of
+from tests.training.toy import Toy, config, run_toy
+
+SMALL = """--model.width 32 --model.layers 1 --model.heads 4 --model.ffn_width 48
+--data.tokenizer bytes --data.max_length 32 --training.batch_size 4 --training.steps 6
+--training.save_every 2 --training.warmup_steps 1 --training.tensorboard false
+--training.device cpu""".split()  # noqa: SIM905
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text, and a run of each kind that is trained on it."""
+    folder = tmp_path_factory.mktemp("weights")
+    text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(100))
+    (folder / "book.txt").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MAGNETO_CACHE", str(folder / "cache"))
+        for name in ("causal-lm", "masked-lm"):
+            words = ["train", f"{name}/tiny", "--data", str(folder / "book.txt")]
+            assert main([*words, *SMALL, "--out", str(folder / name)]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(place / "cache"))
+
+
+@pytest.fixture
+def broken(place: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A copy of a run, with one bit of its best weights flipped."""
+    run = Path(shutil.copytree(place / request.param, tmp_path / "run"))
+    flip_a_bit(run / "best" / "model.safetensors")
+    return run
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 2
+    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("magneto:")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+@pytest.mark.parametrize("broken", ["causal-lm"], indirect=True)
+@pytest.mark.parametrize(
+    "words",
+    ["evaluate RUN", "export RUN OUT", "generate RUN hello", "evaluate RUN --weights best"],
+)
+def test_no_command_uses_weights_with_a_flipped_bit(
+    broken: Path, words: str, tmp_path: Path, capsys
+) -> None:
+    if words.startswith("export"):
+        pytest.importorskip("transformers")
+    named = {"RUN": broken, "OUT": tmp_path / "out"}
+    line = refused(capsys, *(named.get(word, word) for word in words.split()))
+    assert f"{broken / 'best' / 'model.safetensors'} is not as it was written" in line
+    assert "undamaged are final, 6, 4" in line
+    assert not (tmp_path / "out").exists()
+    assert main(["evaluate", str(broken), "--weights", "final", "--limit", "1"]) == 0
+
+
+@pytest.mark.parametrize("broken", ["masked-lm"], indirect=True)
+def test_nobody_begins_with_weights_with_a_flipped_bit(broken: Path, tmp_path, capsys) -> None:
+    words = ["train", "text-classification/tiny", "--model.pretrained", broken]
+    words += shape_of(broken)
+    out = tmp_path / "fine"
+    line = refused(capsys, *words, "--training.steps", "1", "--out", out)
+    assert "model.safetensors is not as it was written; undamaged are final" in line
+    assert not out.exists()
+
+
+def shape_of(run: Path) -> list[str]:
+    """Return the options that a refusal for another shape names."""
+    recipe = load_recipe("text-classification/tiny", {"model.pretrained": str(run)})
+    with pytest.raises(ValueError, match="give ") as caught:
+        check_pretrained(recipe.model)
+    return str(caught.value).partition("give ")[2].split()
+
+
+@pytest.mark.parametrize(("by", "folder"), [("best", "candidates"), ("last", "checkpoints")])
+def test_a_damaged_checkpoint_is_left_out_of_the_average(
+    by: str, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    def damage(state: TrainingState) -> None:
+        if state.step == 25:
+            flip_a_bit(tmp_path / folder / "step-00000010" / "model.safetensors")
+
+    settings = config(
+        average_checkpoints=2, average_by=by, evaluate_every=10, steps=29, save_every=10,
+        keep_checkpoints=3,
+    )  # fmt: skip
+    if by == "last":
+        settings = replace(settings, average_checkpoints=3)
+    task = Toy()
+    task.higher_is_better = True  # so that the first evaluations stay the best
+    train(task, settings, tmp_path, seed=3, hooks=[Hook(1, damage)], report=ProgressBars())
+    assert "damaged weights left out of the average" in capsys.readouterr().err
+    averaged = json.loads((tmp_path / "averaged" / "state.json").read_text())["average_of"]
+    assert averaged == [name for name in list_names(tmp_path / folder) if name[-2:] != "10"]
+    kept = [load_file(tmp_path / folder / name / "model.safetensors") for name in averaged]
+    mean = load_file(tmp_path / "averaged" / "model.safetensors")
+    assert all(
+        torch.allclose(mean[name], torch.stack([held[name] for held in kept]).mean(0), atol=1e-7)
+        for name in mean
+    )
+
+
+def list_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_stray_folders_are_no_checkpoints(tmp_path: Path) -> None:
+    """They are neither resumed from, nor counted, nor in the way."""
+    run_toy(tmp_path / "whole")
+    run = Path(shutil.copytree(tmp_path / "whole", tmp_path / "run"))
+    for name in ("step-abc", "step-00000099", "step-"):
+        (run / "checkpoints" / name).mkdir()
+    (run / "checkpoints" / "step-00000098").write_text("a file")
+    assert [step_of(path) for path in list_checkpoints(run)] == [28, 30, 99]
+    assert run_toy(run, resume=True, steps=40).step == 40
+    kept = list_names(run / "checkpoints")
+    assert {"step-00000035", "step-00000040"} <= set(kept) and "step-00000028" not in kept
+    assert find_weights(run, "40").name == "step-00000040"
+    with pytest.raises(Damaged, match=r"undamaged are .*40"):
+        find_weights(run, "last")
+
+
+def test_an_empty_folder_is_said_and_passed_over(tmp_path: Path, capsys) -> None:
+    run_toy(tmp_path)
+    (tmp_path / "checkpoints" / "step-00000099").mkdir()
+    result = train(Toy(), config(steps=32), tmp_path, seed=3, resume=True, report=ProgressBars())
+    said = capsys.readouterr().err
+    assert result.step == 32 and "damaged checkpoint passed over" in said
+    assert "step-00000099" in said and "step-00000030, step 30" in said
