@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from magneto.analysis.sweep.summary import title_of
 from magneto.analysis.sweep.sweep import (
     PLACEMENT,
     RATE,
@@ -103,6 +104,15 @@ def test_any_field_is_a_dimension() -> None:
     wide = Sweep("image-classification/tiny", SMALL, grid)
     assert len(wide.cells()) == 8
     assert wide.load(wide.cells()[-1]).model.layers == 2
+
+
+def test_further_fields_are_rows_of_their_own() -> None:
+    """Cells of 6 and of 24 layers are no two seeds of one thing."""
+    grid = {"model.layers": ["6", "24"], **GRID}
+    rows = {cell.row for cell in Sweep("image-classification/tiny", SMALL, grid).cells()}
+    assert rows == {f"{name},layers={n}" for name in ("pre", "sub") for n in (6, 24)}
+    assert title_of("sub,layers=6") == "Sub-LN, layers=6" and title_of("sub") == "Sub-LN"
+    assert Cell({"training.learning_rate": 1e-3, "seed": 1}).row == "the recipe"
 
 
 def kill_again_and_again(folder: Path, kills: int) -> None:

@@ -85,9 +85,10 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
 
 
 def title_of(row: str) -> str:
-    """Return a placement's title; what is no placement is its own."""
+    """Return a row with its placement's title; what is no placement is its own."""
+    placement, comma, others = row.partition(",")
     try:
-        return find_placement(row).title
+        return f"{find_placement(placement).title}{comma}{' ' if comma else ''}{others}"
     except ValueError:
         return row
 

@@ -77,11 +77,10 @@ class Cell:
 
     @property
     def row(self) -> str:
-        """What a comparison sets side by side: the placement, or without one the other fields."""
-        if PLACEMENT in self.values:
-            return str(self.values[PLACEMENT])
-        others = {k: v for k, v in self.values.items() if k not in (RATE, SEED)}
-        return Cell(others).name or "the recipe"
+        """What a comparison sets side by side: the placement, and any further field of the grid."""
+        others = {k: v for k, v in self.values.items() if k not in (PLACEMENT, RATE, SEED)}
+        parts = [str(self.values[PLACEMENT])] if PLACEMENT in self.values else []
+        return ",".join([*parts, *([Cell(others).name] if others else [])]) or "the recipe"
 
 
 def open_sweep(folder: Path, sweep: Sweep) -> None:
