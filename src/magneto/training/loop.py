@@ -102,6 +102,7 @@ def train(
             if result is None:
                 run_steps(state, hooks)
                 result = end(state, started)
+        del state  # DDP's model must be gone before the processes part
         barrier(world)
     return result
 
