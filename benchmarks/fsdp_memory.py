@@ -50,6 +50,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 PHASES = ("build", "step", "save", "load")
 MB = 1e6
+MMAP_THRESHOLD = "65536"  # bytes; the value of MALLOC_MMAP_THRESHOLD_
 
 
 class Model(CausalLanguageModeling):
@@ -130,7 +131,7 @@ def spawn(shape: str, ranks: int, way: str) -> dict[str, Any]:
             start += ["--master-port", str(20000 + os.getpid() % 20000)]
         words = ["-m", "benchmarks.fsdp_memory", "--shape", shape, "--worker", way, folder]
         # Freed memory goes back at once: what is resident is what is used.
-        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": MMAP_THRESHOLD}
         subprocess.run([*start, *words], check=True, env=environment)
         found = [json.loads(path.read_text()) for path in Path(folder).glob("rank-*.json")]
     largest = {key: max(row[key] for row in found) for key in found[0]}
@@ -150,7 +151,9 @@ def markdown(result: dict[str, Any]) -> str:
         "",
         "MB of resident memory above what a process had before, the largest rank's peak in each "
         "phase; in brackets over the size of all weights. After the first step each rank has "
-        "weights, and twice as much of the optimizer's. What is read is mapped and counted too.",
+        "weights, and twice as much of the optimizer's. What is read is mapped and counted too. "
+        f"`MALLOC_MMAP_THRESHOLD_={MMAP_THRESHOLD}` is set, by which freed memory goes back at "
+        "once; without it more stays resident.",
         "",
         "| ranks | model | a rank's weights | build | step | save | load |",
         "|--:|---|--:|--:|--:|--:|--:|",
