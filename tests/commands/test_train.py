@@ -244,3 +244,17 @@ def test_a_run_whose_folder_vanishes_ends_with_an_error(
     assert "metrics.jsonl is gone" in line
     assert not (tmp_path / "elsewhere" / "result.json").exists()
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.distributed
+def test_two_ranks_hold_one_lease(tmp_path: Path, capsys) -> None:
+    """Without --out each rank would name the directory itself; refusals and results agree."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    command += ["2", "-m", "magneto", *NEW]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "runs" / "image-classification").iterdir()
+    assert json.loads((run / "result.json").read_text())["step"] == 6
+    assert not list(run.glob("lease-*")) and (run / "recipe.yaml").exists()
+    code, _, err = outcome(capsys, "train", "--resume", run)
+    assert code == 0 and "finished at step 6 already" in err
