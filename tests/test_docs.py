@@ -36,6 +36,8 @@ TERMS = {
     "docs/concepts/decoding.md": ["beam search", "length penalty", "BLEU", "greedy"],
     "docs/concepts/hugging_face.md": ["AutoModelForCausalLM", "save_pretrained", "LoRA",
                                       "gradient checkpointing"],
+    "docs/concepts/loop.md": ["gradient accumulation", "mixed precision", "gradient clipping",
+                              "num_workers", "resume"],
     "docs/recipes.md": ["learning rate", "YAML"],
 }  # fmt: skip
 TAGLINE = ("One Transformer for every modality, and the lab that says which norm placement "
