@@ -21,7 +21,7 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
     """
     recipe = sweep.load(sweep.cells()[0])
     task = recipe.build_task()
-    baseline = task.baseline().get(task.primary_metric)
+    baseline = task.baseline(recipe.training.evaluate_limit).get(task.primary_metric)
     judge = Judge(task.primary_metric, task.higher_is_better, baseline)
     cells = [score_cell(folder, cell, judge) for cell in sweep.cells()]
     placements = list(dict.fromkeys(cell.row for cell in sweep.cells()))
