@@ -46,7 +46,6 @@ COVERED_BY = {
     "training.config": "training/test_schedule.py",
     "training.environment": "training/test_metrics_logger.py",
     "training.hooks": "training/test_loop.py",
-    "training.resume": "training/test_loop.py",
     "training.task": "training/toy.py",
     "training.state": "training/test_loop.py",
     # Data.

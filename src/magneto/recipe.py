@@ -174,6 +174,10 @@ def _section(kind: Any, value: Any, key: str) -> Any:
 class _Seed:
     seed: int
 
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError([f"seed must be 0 or more, not {self.seed}"])
+
 
 @dataclass(frozen=True)
 class _Rates:

@@ -69,3 +69,9 @@ def test_files_of_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
     (tmp_path / "data" / "a.parquet").touch()
     assert hub_files(parse_source(f"hf:{tmp_path}")) == [tmp_path / "data" / "a.parquet"]
     assert hub_files(parse_source("hf:no/such")) == []
+
+
+@pytest.mark.parametrize("name", ["hf:", "hf::config", "hf:/"])
+def test_a_hub_source_without_a_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="names no data set"):
+        parse_source(name)

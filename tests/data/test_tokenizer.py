@@ -58,3 +58,11 @@ def test_a_file_that_is_no_tokenizer(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("{}")
     with pytest.raises(ValueError, match=f"{name} is not a tokenizer"):
         load_tokenizer(tmp_path / name)
+
+
+def test_a_run_that_lost_its_tokenizer_gets_no_other(tmp_path: Path) -> None:
+    """One was learned anew from whatever the text was, and the words it wrote were wrong."""
+    assert kept_tokenizer(tmp_path) == {}
+    (tmp_path / "data.digest").write_text("abc")
+    with pytest.raises(FileNotFoundError, match="tokenizer is gone"):
+        kept_tokenizer(tmp_path)

@@ -44,7 +44,8 @@ class Parser(argparse.ArgumentParser):
         """Parse words that are all known options."""
         given, rest = self.parse_known_args([self._current(word) for word in words])
         if rest:
-            self.error(f"unknown option {rest[0]}{self._hint(rest[0])}")
+            kind = "unknown option" if rest[0].startswith("-") else "nothing is to be done with"
+            self.error(f"{kind} {rest[0]}{self._hint(rest[0])}")
         return given
 
     def parse_with_overrides(

@@ -36,11 +36,18 @@ class Source:
 
 
 def parse_source(source: str) -> Source:
-    """Take a source's name apart."""
+    """Take a source's name apart.
+
+    Raises:
+        ValueError: If it is of the hub and names nothing there.
+    """
     if source.startswith("builtin:"):
         return Source("builtin", source.removeprefix("builtin:"))
     if source.startswith("hf:"):
-        return Source("hf", *[*source.split(":"), "", ""][1:4])
+        found = Source("hf", *[*source.split(":"), "", ""][1:4])
+        if not found.name.strip("/"):
+            raise ValueError(f"{source!r} names no data set: hf:NAME[:CONFIG[:SPLIT]]")
+        return found
     return Source("path", source)
 
 

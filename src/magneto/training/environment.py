@@ -42,9 +42,16 @@ def environment() -> dict[str, Any]:
 
 
 def write_environment(run: Path) -> None:
-    """Write environment.json; a resumed run keeps the first one and adds its own."""
-    path = run / "environment.json"
-    earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    """Write environment.json; a resumed run keeps the first one and adds its own.
+
+    One that can't be read is set aside.
+    """
+    path, earlier = run / "environment.json", []
+    if path.exists():
+        try:
+            earlier = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            path.replace(path.with_name("environment.damaged.json"))
     write_json(path, [*earlier, environment()])
 
 

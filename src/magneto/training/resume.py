@@ -46,7 +46,8 @@ def begin(
 
     Raises:
         ValueError: If the directory holds a run's checkpoints and `resume` was not asked for, or
-            what is to be resumed began with another model or other data.
+            what is to be resumed began with another model or other data, or has weights and no
+            undamaged checkpoint.
     """
     run, world, say = state.run, state.world, state.report.say
     held = broadcast_from_main(list_checkpoints(run) if world.is_main_process else [], world)
@@ -65,6 +66,14 @@ def begin(
             load(state, directory)
             say(f"going on from {directory}, step {state.step}")
         elif resume:
+            if done := broadcast_from_main(finished_result(state), world):
+                say(f"{run} finished at step {done.step} already, and keeps no checkpoint")
+                return done
+            if held or broadcast_from_main(has_weights(run), world):
+                raise ValueError(
+                    f"{run} has no undamaged checkpoint to go on from, and from step 0 its weights "
+                    "would be lost: begin another run (--out)"
+                )
             say(f"no whole checkpoint in {run}: starting from step 0")
         count = sum(parameter.numel() for parameter in state.parameters)
         say(f"{count:,} parameters on {world.world_size} x {world.device.type}, {world.strategy}")
@@ -75,6 +84,11 @@ def begin(
             state.metrics_logger = MetricsLogger(run, state.step, state.config.tensorboard, say)
             write_environment(run)
     return None
+
+
+def has_weights(run: Path) -> bool:
+    """Return whether a run holds weights that its start from step 0 would write over."""
+    return any((run / name).exists() for name in ("best", "final", "averaged"))
 
 
 def newest_whole(state: TrainingState) -> Path | None:
