@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from magneto.analysis.sweep.checks import refuse_repeated
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.lease import acquire_lease
@@ -87,11 +88,13 @@ def open_sweep(folder: Path, sweep: Sweep) -> None:
     """Write what the grid is; or find it written, and the same or a part of this one.
 
     Raises:
-        ConfigError: If a cell's recipe is wrong, or the folder holds another comparison.
+        ConfigError: If a cell's recipe is wrong, a run is there twice, or the folder holds another
+            comparison.
     """
     problems = {line: None for cell in sweep.cells() for line in _problems(sweep, cell)}
     if problems:
         raise ConfigError(list(problems))
+    refuse_repeated(sweep)
     path = folder / SPEC_FILE
     if path.exists():
         held = read_sweep(folder)
