@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from magneto.config import ConfigError
+from magneto.training.resume import differences
 
 if TYPE_CHECKING:
     from magneto.analysis.sweep.sweep import Sweep
+
+# Fields that change how fast a run goes and what it writes, not what comes out.
+WITHOUT_EFFECT = (
+    *("training.num_workers", "training.threads", "training.async_save", "training.tensorboard"),
+    *("training.device", "training.save_every", "training.log_every"),
+)
 
 
 def refuse_repeated(sweep: Sweep) -> None:
@@ -37,6 +46,54 @@ def refuse_repeated(sweep: Sweep) -> None:
             raise ConfigError([f"cells {held[recipe]} and {cell.name} are one run twice: "
                                "give each value of the grid once"])  # fmt: skip
         held[recipe] = cell.name
+
+
+def refuse_other(folder: Path, held: Sweep, sweep: Sweep) -> None:
+    """Refuse a grid in a folder that holds another one.
+
+    Raises:
+        ConfigError: If they differ in more than values that were added to the grid.
+    """
+    before, now = asdict(held), asdict(sweep)
+    different = [name for name in now if name != "base" and before[name] != now[name]]
+    grown = {cell.name for cell in held.cells()} <= {cell.name for cell in sweep.cells()}
+    if different and not (different == ["grid"] and grown):
+        raise ConfigError([f"{folder} holds another comparison (its {', '.join(different)} "
+                           "differ; a grid may grow, not shrink): give another "
+                           "--out"])  # fmt: skip
+
+
+def base_of(sweep: Sweep) -> dict[str, Any]:
+    """Return what all cells have in common: the first one's recipe less the grid's own fields.
+
+    A placement's own rate (`learning_rates`) goes with the rate, where that is in the grid.
+    """
+    recipe = json.loads(json.dumps(sweep.load(sweep.cells()[0]).to_mapping(), default=str))
+    dropped = [*sweep.grid, *WITHOUT_EFFECT]
+    if "training.learning_rate" in sweep.grid:
+        dropped.append("learning_rates")
+    for dotted in dropped:
+        section, _, name = dotted.partition(".")
+        if not name:
+            recipe.pop(section, None)
+        elif isinstance(recipe.get(section), dict):
+            recipe[section].pop(name, None)
+    return recipe
+
+
+def refuse_edited(folder: Path, sweep: Sweep) -> None:
+    """Refuse a recipe that is no longer what it was when the comparison began.
+
+    Raises:
+        ConfigError: If a field outside the grid has another value; names it with both.
+    """
+    edited = [
+        f"{name} is {after} (was {before})"
+        for name, before, after in differences(sweep.base, base_of(sweep))
+    ]
+    if edited:
+        raise ConfigError([f"{folder} began with another {sweep.recipe}: {', '.join(edited)}; "
+                           "undo the edit, or give another --out"])  # fmt: skip
 
 
 def repeated(words: Sequence[str]) -> list[str]:
