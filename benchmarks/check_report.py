@@ -105,6 +105,8 @@ def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: di
         check.number(f"{title}, stable", texts[2], sums["stable"])
         if sums["next"] is not None:
             said = f"{sums['next']:g}: {sums['failed']} of {sums['there']} failed"
+            if not sums["failed"]:
+                said = f"{sums['next']:g}: no result yet of every run"
             check.same(f"{title}, next rate", texts[3], said)
         check.number(f"{title}, sensitivity", texts[4], sums["sensitivity"])
         counts = [(sums[kind], kind) for kind in ("diverged", "did not learn") if sums[kind]]
@@ -150,6 +152,7 @@ class Answer:
 
     def __init__(self, check: Check, runs: list[dict[str, Any]], about: dict[str, Any]) -> None:
         self.check = check
+        self.missing_runs = sum(run["status"] == "missing" for run in runs), len(runs)
         self.names = {row["title"]: row["placement"] for row in about["summary"]}
         self.sums = {
             title: sum_up([r for r in runs if r["placement"] == name], about["higher_is_better"])
@@ -171,7 +174,9 @@ class Answer:
              r"nothing between was tried)\)", self.stable),
             (rf"{one} in (\d+) of (\d+)", self.lost),
             (rf"{one} has its best score at ({NUMBER}), above", self.above),
+            (rf"{one} ({NUMBER}) \(at ({NUMBER}) not every run has a result yet\)", self.waiting),
             (r"diverged: (\d+) of (\d+) each", self.each),
+            (r"^(\d+) of (\d+) runs have no result yet", self.missing),
         )  # fmt: skip
 
     def read(self, sentence: str) -> None:
@@ -210,6 +215,19 @@ class Answer:
         self.check.number(f"{title} next", found[5], mine["next"])
         failed = (int(found[3] or 0), int(found[4] or 0))
         self.check.same(f"{title} failed", failed, (mine["failed"], mine["there"]))
+        return ""
+
+    def waiting(self, found: re.Match[str]) -> str:
+        """Check a largest stable rate where the next has runs without a result, and no failure."""
+        title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
+        self.check.number(f"{title} stable", found[2], mine["stable"])
+        self.check.number(f"{title} next", found[3], mine["next"])
+        self.check.same(f"{title} failed", 0, mine["failed"])
+        return ""
+
+    def missing(self, found: re.Match[str]) -> str:
+        """Check how many runs have no result yet."""
+        self.check.same("missing runs", (int(found[1]), int(found[2])), self.missing_runs)
         return ""
 
     def lost(self, found: re.Match[str]) -> str:

@@ -101,8 +101,10 @@ def gap_of(first: Sequence[float], second: Sequence[float]) -> tuple[float, floa
 
 
 def sum_up(runs: Sequence[dict[str, Any]], higher: bool) -> dict[str, Any]:
-    """Return what the report should say of one placement's runs."""
-    runs = [run for run in runs if run["status"] != "missing"]
+    """Return what the report should say of one placement's runs.
+
+    A rate of which a run is missing is not fine: it may yet fail.
+    """
     rates = sorted({float(run["learning_rate"]) for run in runs})
     at = {rate: [r for r in runs if float(r["learning_rate"]) == rate] for rate in rates}
     fine = {rate: all(r["status"] == "finished" for r in found) for rate, found in at.items()}
@@ -111,7 +113,9 @@ def sum_up(runs: Sequence[dict[str, Any]], higher: bool) -> dict[str, Any]:
     best = choose(scores, key=lambda rate: fmean(scores[rate])) if scores else None
     stuck_at = next((rate for rate in rates if not fine[rate]), None)
     stable = [rate for rate in rates if stuck_at is None or rate < stuck_at]
+    runs = [run for run in runs if run["status"] != "missing"]
     counts = {s: sum(r["status"] == s for r in runs) for s in ("diverged", "did not learn")}
+    there = [r for r in at.get(stuck_at, []) if r["status"] != "missing"]
     excess = []
     for seed in {run["seed"] for run in runs}:
         ends = [
@@ -123,7 +127,6 @@ def sum_up(runs: Sequence[dict[str, Any]], higher: bool) -> dict[str, Any]:
     return {
         "best": best, "scores": scores.get(best, []), "stable": stable[-1] if stable else None,
         "next": stuck_at, "total": len(runs), **counts,
-        "failed": sum(r["status"] != "finished" for r in at.get(stuck_at, [])),
-        "there": len(at.get(stuck_at, [])),
+        "failed": sum(r["status"] != "finished" for r in there), "there": len(there),
         "sensitivity": fmean(excess) if excess and sum(counts.values()) < len(runs) else None,
     }  # fmt: skip

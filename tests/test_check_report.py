@@ -76,12 +76,15 @@ def test_every_number_is_that_of_the_runs(folder: Path) -> None:
 def test_a_wrong_number_is_found(folder: Path) -> None:
     page = folder / "report.html"
     text = page.read_text()
-    summary = json.loads((folder / "comparison.json").read_text())["summary"][2]
+    pre, summary = json.loads((folder / "comparison.json").read_text())["summary"][1:3]
+    failed, there = pre["failed_there"]
+    said = f" of {there} failed at {pre['next_rate']:g},"
     score, interval = f"{summary['score']:.4f}", f"± {summary['interval']:.4f}"
     for right, wrong in (
         (f">{score} {interval}<", f">{summary['score'] + 1e-4:.4f} {interval}<"),
         (f">{score} {interval}<", f">{score} ± {summary['interval'] + 1e-4:.4f}<"),
-        ("(3 of 3 failed at 1,", "(2 of 3 failed at 1,"),
+        (f"({failed}{said}", f"({failed + 1}{said}"),
+        ("1 of 36 runs have no", "2 of 36 runs have no"),
         ("is best here", "scored 5 and is best here"),
     ):
         assert right in text

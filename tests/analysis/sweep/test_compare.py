@@ -116,6 +116,22 @@ def test_nothing_finished() -> None:
     assert asdict(post)["best_learning_rate"] is None
 
 
+def test_a_run_without_a_result_is_none_that_learned() -> None:
+    """One seed of three is there at 0.01: its rate is not best, and nobody knows it is stable."""
+    sub = cells("sub", {1e-3: [4.0, 4.1, 4.2], 1e-2: [3.0]})
+    sub += [Scored("sub", 1e-2, seed, "missing") for seed in (1, 2)]
+    found = summarise(sub, "sub", False)
+    assert (found.best_learning_rate, found.largest_stable_rate, found.missing) == (1e-3, 1e-3, 2)
+    assert (found.next_rate, found.failed_there, found.sensitivity) == (
+        1e-2, (0, 1), pytest.approx(1 / 6)
+    )  # fmt: skip
+    words = answer([found], False, "loss")
+    assert words[0] == "2 of 6 runs have no result yet."
+    assert "Sub-LN 0.001 (at 0.01 not every run has a result yet)" in " ".join(words)
+    none = [summarise([Scored("sub", 1e-2, 1, "missing")], "sub", False)]
+    assert answer(none, False, "loss")[0] == "1 of 1 runs have no result yet."
+
+
 def ended(loss: float | None, curve: float = 3.0) -> dict:
     return {"status": "finished", "reason": "", "metrics": {"loss": loss}, "curve": [[1, curve]]}
 

@@ -93,6 +93,8 @@ def next_text(row: Mapping[str, Any]) -> str:
     if row["next_rate"] is None:
         return "none" if row["largest_stable_rate"] is not None else "–"
     failed, count = row["failed_there"]
+    if not failed:
+        return f"{rate_text(row['next_rate'])}: no result yet of every run"
     return f"{rate_text(row['next_rate'])}: {failed} of {count} failed"
 
 

@@ -18,7 +18,8 @@ def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) ->
     sentences = not_learned(summaries)
     ranked = [s for s in summaries if s.score is not None]
     if not ranked:
-        return [*sentences, "No placement learned at every seed of any of these learning rates."]
+        sentences.append("No placement learned at every seed of any of these learning rates.")
+        return [*unfinished(summaries), *sentences]
     ranked.sort(key=lambda s: s.score or 0.0, reverse=higher_is_better)
     first, *others = ranked
     best = f"{metric} {plus_minus(first)} at learning rate {first.best_learning_rate:g}"
@@ -33,7 +34,14 @@ def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) ->
     never = [s.title for s in summaries if s.score is None and s.finished]
     if never:
         sentences.append(f"At no rate did every seed learn: {', '.join(never)}.")
-    return sentences
+    return [*unfinished(summaries), *sentences]
+
+
+def unfinished(summaries: Sequence[Summary]) -> list[str]:
+    """Say how many runs are still to come: what is said of a part may change with them."""
+    missing = sum(s.missing for s in summaries)
+    total = missing + sum(runs(s) for s in summaries)
+    return [f"{missing} of {total} runs have no result yet."] if missing else []
 
 
 def not_learned(summaries: Sequence[Summary]) -> list[str]:
@@ -74,6 +82,8 @@ def beyond(summary: Summary) -> str:
     if summary.next_rate is None:
         return "the largest tried"
     failed, count = summary.failed_there
+    if not failed:
+        return f"at {summary.next_rate:g} not every run has a result yet"
     return f"{failed} of {count} failed at {summary.next_rate:g}, nothing between was tried"
 
 
