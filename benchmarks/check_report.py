@@ -161,9 +161,7 @@ class Answer:
         # One letter stands for each title, so that numbers in titles are no numbers of the answer.
         self.letter = {title: chr(0xE000 + i) for i, title in enumerate(self.names)}
         self.title = {letter: title for title, letter in self.letter.items()}
-        choose = max if about["higher_is_better"] else min
-        known = {title: mine["scores"] for title, mine in self.sums.items() if mine["scores"]}
-        self.leader = choose(known, key=lambda title: fmean(known[title]), default="")
+        self.leaders = self.find_leaders(about)
         self.sentence = ""
         one = f"([{''.join(self.title)}])"
         self.patterns = (
@@ -179,6 +177,19 @@ class Answer:
             (r"^(\d+) of (\d+) runs have no result yet", self.missing),
         )  # fmt: skip
 
+    def find_leaders(self, about: dict[str, Any]) -> dict[str, str]:
+        """Return the title of the best row of each row's own data, by title."""
+        choose = max if about["higher_is_better"] else min
+        data = {title: about.get("data", {}).get(row, "") for title, row in self.names.items()}
+        leaders = {}
+        for title in self.names:
+            alike = [other for other in data if data[other] == data[title]]
+            known = {other: fmean(self.sums[other]["scores"]) for other in alike
+                     if self.sums[other]["scores"]}  # fmt: skip
+            if known:
+                leaders[title] = choose(known, key=lambda other: known[other])
+        return leaders
+
     def read(self, sentence: str) -> None:
         """Check one sentence; a number that no pattern takes is wrong."""
         self.sentence = text = sentence
@@ -190,8 +201,11 @@ class Answer:
 
     def best(self, found: re.Match[str]) -> str:
         """Check the best placement."""
-        first = self.sums[self.leader]
-        self.check.same("best placement", self.title[found[1]], self.leader)
+        title = self.title[found[1]]
+        self.check.same("best placement", title, self.leaders.get(title))
+        first = self.sums[title]
+        if not first["scores"]:
+            return ""
         self.check.number("best score", found[2], fmean(first["scores"]))
         self.check.number("best score, interval", found[3], width_of(first["scores"]))
         self.check.number("rate of the best score", found[4], first["best"])
@@ -200,7 +214,13 @@ class Answer:
     def behind(self, found: re.Match[str]) -> str:
         """Check how far another is behind the best, and whether that is within noise."""
         title = self.title[found[1]]
-        gap, width = gap_of(self.sums[title]["scores"], self.sums[self.leader]["scores"])
+        mine, best = (
+            self.sums.get(name, {}).get("scores") for name in (title, self.leaders.get(title, ""))
+        )
+        if not mine or not best:
+            self.check.wrong.append(f"{title} behind: the runs have no score to compare")
+            return ""
+        gap, width = gap_of(mine, best)
         self.check.number(f"{title} behind", found[2], abs(gap))
         self.check.number(f"{title} behind, interval", found[3], width)
         self.check.same(f"{title} behind", found[4], "higher" if gap > 0 else "lower")

@@ -15,18 +15,36 @@ from statistics import fmean, stdev, variance
 from typing import Any
 
 MARGIN = 0.02
+PLACEMENT = "model.placement"
+OWN = (PLACEMENT, "training.learning_rate", "seed")
 
 
 def read_runs(folder: Path, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield what became of each run of the grid, judged from its own files."""
     grid = json.loads((folder / "sweep.json").read_text())["grid"]
     for values in itertools.product(*grid.values()):
-        named = dict(zip((key.rpartition(".")[2] for key in grid), values, strict=True))
-        directory = ",".join(f"{key}={value}" for key, value in named.items()).replace("/", "_")
-        yield named | judged(folder / "cells" / directory, about)
+        cell = dict(zip(grid, values, strict=True))
+        named = {key.rpartition(".")[2]: value for key, value in cell.items() if key in OWN}
+        row = row_of(cell)
+        baseline = about.get("baselines", {}).get(row, about["baseline"])
+        run = folder / "cells" / words_of(cell)
+        yield named | {"placement": row} | judged(run, about, baseline)
 
 
-def judged(run: Path, about: dict[str, Any]) -> dict[str, Any]:
+def row_of(cell: dict[str, Any]) -> str:
+    """Return the row of the report that a run belongs to."""
+    others = {key: value for key, value in cell.items() if key not in OWN}
+    parts = [str(cell[PLACEMENT])] if PLACEMENT in cell else []
+    return ",".join(parts + ([words_of(others)] if others else [])) or "the recipe"
+
+
+def words_of(cell: dict[str, Any]) -> str:
+    """Return fields and values as the name of a run's directory has them."""
+    parts = [f"{key.rpartition('.')[2]}={value}" for key, value in cell.items()]
+    return ",".join(parts).replace("/", "_")
+
+
+def judged(run: Path, about: dict[str, Any], baseline: float | None) -> dict[str, Any]:
     """Return a run's status, score, loss and initial loss."""
     if not (run / "outcome.json").exists():
         return {"status": "missing"}
@@ -45,18 +63,18 @@ def judged(run: Path, about: dict[str, Any]) -> dict[str, Any]:
     if status == "finished":
         lost = score is None or not math.isfinite(score)
         lost = lost or (None not in (end, first) and not end < first)
-        status = "diverged" if lost else "finished" if learned(score, about) else "did not learn"
+        learns = not lost and learned(score, baseline, about["higher_is_better"])
+        status = "diverged" if lost else "finished" if learns else "did not learn"
     if status == "diverged":
         score = loss = None
     return {"status": status, "score": score, "loss": loss, "first": first}
 
 
-def learned(score: float, about: dict[str, Any]) -> bool:
+def learned(score: float, baseline: float | None, higher: bool) -> bool:
     """Return whether a score beats the trivial baseline by the margin."""
-    baseline = about["baseline"]
     if baseline is None:
         return True
-    if about["higher_is_better"]:
+    if higher:
         return score > baseline + MARGIN * ((100 if baseline > 1 else 1) - baseline)
     return score < (1 - MARGIN) * baseline
 

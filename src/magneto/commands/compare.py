@@ -10,7 +10,7 @@ from typing import Any
 from magneto.analysis.probe.measurements import measure
 from magneto.analysis.report.report import write_report
 from magneto.analysis.sweep.checks import repeated
-from magneto.analysis.sweep.compare import collect
+from magneto.analysis.sweep.compare import collect, refuse_several_metrics
 from magneto.analysis.sweep.sweep import PLACEMENT, RATE, SEED, Sweep, is_done, open_sweep
 from magneto.analysis.sweep.workers import default_jobs, run_cluster, run_local
 from magneto.commands.arguments import Parser, print_json
@@ -63,6 +63,7 @@ def main(words: Sequence[str]) -> int:
     grid = {**others, **placements(given, {**overrides, **first}), **grid}
     sweep = Sweep(given.recipe, dict(overrides), grid, given.keep_weights)
     folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
+    refuse_several_metrics(sweep)
     open_sweep(folder, sweep)
     report = ProgressBars()
     if not all(is_done(folder, cell) for cell in sweep.cells()):
@@ -203,9 +204,18 @@ def table(comparison: dict[str, Any]) -> str:
             row += f"{cell_text(comparison['cells'], summary['placement'], rate):>12}"
         lines.append(row)
     stuck = any(cell["status"] == "did not learn" for cell in comparison["cells"])
-    notes = [f"* did not learn: {comparison['metric']} of the trivial baseline is "
-             f"{comparison['baseline']:.4f}"] if stuck else []  # fmt: skip
+    notes = [f"* did not learn: {baselines(comparison)}"] if stuck else []
     return "\n".join([*lines, *notes, "", *comparison["answer"]])
+
+
+def baselines(comparison: dict[str, Any]) -> str:
+    """Say what the trivial baseline has: one value, or one for each row where they differ."""
+    metric, shared = comparison["metric"], comparison["baseline"]
+    if shared is not None:
+        return f"{metric} of the trivial baseline is {shared:.4f}"
+    known = {row: value for row, value in comparison["baselines"].items() if value is not None}
+    said = ", ".join(f"{value:.4f} ({row})" for row, value in known.items())
+    return f"{metric} of each row's trivial baseline is {said}"
 
 
 def cell_text(cells: list[dict[str, Any]], placement: str, rate: float) -> str:

@@ -2,15 +2,19 @@
 
 import json
 import math
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from magneto.analysis.sweep.answer import answer
+from magneto.analysis.sweep.compare import data_of, judges_of, refuse_several_metrics
 from magneto.analysis.sweep.judged import Judge, Scored, score_cell, verdict
 from magneto.analysis.sweep.summary import summarise
-from magneto.analysis.sweep.sweep import Cell, cell_directory
+from magneto.analysis.sweep.sweep import Cell, Sweep, cell_directory
+from magneto.config import ConfigError
+from magneto.recipe import Recipe
 
 BASELINE = 7.5
 
@@ -130,6 +134,41 @@ def test_a_run_without_a_result_is_none_that_learned() -> None:
     assert "Sub-LN 0.001 (at 0.01 not every run has a result yet)" in " ".join(words)
     none = [summarise([Scored("sub", 1e-2, 1, "missing")], "sub", False)]
     assert answer(none, False, "loss")[0] == "1 of 1 runs have no result yet."
+
+
+def test_rows_of_different_data_are_not_ranked() -> None:
+    rows = [f"{place},tokenizer={kind}" for place in ("pre", "sub") for kind in ("bytes", "bpe")]
+    found = [
+        summarise(cells(row, {1e-3: [2.0 + number, 2.01 + number]}), row, False)
+        for number, row in enumerate(rows)
+    ]
+    data = {row: row.partition(",")[2] for row in rows}
+    text = " ".join(answer(found, False, "loss", data))
+    assert text.startswith("Scores on different data cannot be ranked against each other")
+    assert "Pre-LN, tokenizer=bytes is best here: loss 2.005" in text
+    assert "Pre-LN, tokenizer=bpe is best here: loss 3.005" in text
+    assert text.count("Beyond noise: Sub-LN") == 2
+    assert "different data" not in " ".join(answer(found, False, "loss"))
+
+
+def test_each_data_has_a_baseline_of_its_own(small: Callable[..., Recipe], tmp_path: Path) -> None:
+    small().save(tmp_path / "mine.yaml")
+    rows = {"model.placement": ["pre"], "training.learning_rate": [1e-3], "seed": [1, 2]}
+    grid = {"data.tokenizer": ["bytes", "bpe"], **rows}
+    sweep = Sweep(str(tmp_path / "mine.yaml"), {"data.vocab_size": 300}, grid)
+    judges = judges_of(sweep)
+    assert list(judges) == ["pre,tokenizer=bytes", "pre,tokenizer=bpe"]
+    one, other = (judge.baseline or 0.0 for judge in judges.values())
+    assert one > 0 and other > 0 and one != other
+    assert data_of(sweep)["pre,tokenizer=bpe"] == "tokenizer=bpe"
+    assert data_of(replace(sweep, grid=rows)) == {}
+    refuse_several_metrics(sweep)
+
+
+def test_rows_of_different_metrics_are_refused() -> None:
+    grid = {"data.glue": ["cola", "sst2"], "training.learning_rate": [1e-3], "seed": [1]}
+    with pytest.raises(ConfigError, match="glue=cola by matthews, glue=sst2 by accuracy"):
+        refuse_several_metrics(Sweep("text-classification/small", {}, grid))
 
 
 def ended(loss: float | None, curve: float = 3.0) -> dict:

@@ -86,6 +86,11 @@ class Cell:
         parts = [str(self.values[PLACEMENT])] if PLACEMENT in self.values else []
         return ",".join([*parts, *([Cell(others).name] if others else [])]) or "the recipe"
 
+    @property
+    def data(self) -> str:
+        """What the grid sets of the data; "" where it sets nothing of it."""
+        return Cell({k: v for k, v in self.values.items() if k.startswith("data.")}).name
+
 
 def open_sweep(folder: Path, sweep: Sweep) -> None:
     """Write what the grid is; or find it written, and the same or a part of this one.
