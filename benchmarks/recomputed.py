@@ -100,20 +100,23 @@ def quantile(freedom: float) -> float:
 
 
 def width_of(values: Sequence[float]) -> float | None:
-    """Return the half-width of a mean's 95 % interval; None for one value."""
-    if len(values) < 2:
+    """Return the half-width of a mean's 95 % interval; None without two values that differ."""
+    if len(set(values)) < 2:
         return None
     return quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
 
 
 def gap_of(first: Sequence[float], second: Sequence[float]) -> tuple[float, float | None]:
-    """Return the difference of two means and its half-width by Welch; None for single values."""
+    """Return the difference of two means and its half-width by Welch; None if nobody can tell.
+
+    That is so of single values, and of means that differ where no value varies.
+    """
     gap = fmean(first) - fmean(second)
     if min(len(first), len(second)) < 2:
         return gap, None
     a, b = variance(first) / len(first), variance(second) / len(second)
     if a + b == 0:
-        return gap, 0.0
+        return gap, 0.0 if gap == 0 else None
     freedom = (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
     return gap, quantile(freedom) * math.sqrt(a + b)
 

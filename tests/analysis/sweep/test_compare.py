@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.recomputed import gap_of, width_of
 from magneto.analysis.sweep.answer import answer
 from magneto.analysis.sweep.compare import data_of, judges_of, refuse_several_metrics
 from magneto.analysis.sweep.judged import Judge, Scored, score_cell, verdict
@@ -94,6 +95,16 @@ def test_answer_says_how_far_behind_each_is() -> None:
     )
     single = [*known[:1], summarise(cells("pre", {1e-3: [4.0]}), "pre", False), *known[2:]]
     assert "Behind it: Pre-LN (1 higher)." in " ".join(answer(single, False, "loss"))
+
+
+def test_equal_scores_of_two_seeds_show_no_spread() -> None:
+    """0.70 twice and 0.71 twice: a gap of which nobody can tell whether it is noise."""
+    both = cells("pre", {1e-3: [0.70, 0.70]}) + cells("sub", {1e-3: [0.71, 0.71]})
+    words = answer([summarise(both, name, True) for name in ("pre", "sub")], True, "accuracy")
+    assert words[0] == "Sub-LN is best here: accuracy 0.71 at learning rate 0.001."
+    assert words[1] == "Behind it: Pre-LN (0.01 lower)."
+    assert gap_of([0.70, 0.70], [0.71, 0.71])[1] is width_of([0.70, 0.70]) is None
+    assert gap_of([0.70, 0.70], [0.70, 0.70]) == (0, 0)
 
 
 def test_equal_numbers_of_diverged_runs_are_told_once() -> None:

@@ -22,7 +22,8 @@ class Summary:
         title: Its title.
         best_learning_rate: Rate of the best mean score among those at which every seed learned.
         score: Mean score there.
-        interval: Half-width of its 95 % confidence interval over seeds; None for one seed.
+        interval: Half-width of its 95 % confidence interval over seeds; None for one seed, and
+            where all seeds have one score, which shows no spread to tell by.
         scores: Each seed's score there.
         finished: Cells that finished and learned.
         stuck: Cells that finished and did not learn.
@@ -77,7 +78,7 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
         title=title_of(placement),
         best_learning_rate=best,
         score=fmean(scores) if scores else None,
-        interval=width if math.isfinite(width) else None,
+        interval=width if math.isfinite(width) and width > 0 else None,
         scores=scores,
         finished=status.count(FINISHED),
         stuck=status.count(STUCK),
