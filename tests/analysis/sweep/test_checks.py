@@ -42,6 +42,19 @@ def test_one_run_twice_is_no_second_seed(fields: dict, answer: str, tmp_path: Pa
     assert not (tmp_path / "grid").exists()
 
 
+def test_fields_of_one_last_part_are_two_fields(tmp_path: Path) -> None:
+    """Cells of model.max_length and of data.max_length have the same names."""
+    grids = [
+        {f"{section}.max_length": values, **GRID}
+        for section, values in (("model", ["64"]), ("data", ["64", "128"]))
+    ]
+    first, other = (Sweep("causal-lm/tiny", {}, grid) for grid in grids)
+    assert {cell.name for cell in first.cells()} < {cell.name for cell in other.cells()}
+    open_sweep(tmp_path, replace(first, overrides={"data.max_length": 64}))
+    with pytest.raises(ConfigError, match="another comparison"):
+        open_sweep(tmp_path, replace(other, overrides={"data.max_length": 64}))
+
+
 @pytest.fixture
 def mine(small: Callable[..., Recipe], tmp_path: Path) -> Callable[..., Sweep]:
     """Return a function that writes a recipe of one's own, and gives a grid over it."""
