@@ -22,7 +22,7 @@ class Difference:
     Attributes:
         mean: First mean less the second.
         half_width: Half-width of its confidence interval; nan where a group has one value, or no
-            value varies and the means differ: equal values of a few seeds show no spread to tell by.
+            value varies and the means differ: equal values show no spread to tell by.
         freedom: Welch and Satterthwaite's degrees of freedom; nan where a group has one value.
     """
 
