@@ -105,6 +105,8 @@ def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: di
         check.number(f"{title}, stable", texts[2], sums["stable"])
         if sums["next"] is not None:
             said = f"{sums['next']:g}: {sums['failed']} of {sums['there']} failed"
+            if not sums["failed"]:
+                said = f"{sums['next']:g}: no result yet of every run"
             check.same(f"{title}, next rate", texts[3], said)
         check.number(f"{title}, sensitivity", texts[4], sums["sensitivity"])
         counts = [(sums[kind], kind) for kind in ("diverged", "did not learn") if sums[kind]]
@@ -150,6 +152,7 @@ class Answer:
 
     def __init__(self, check: Check, runs: list[dict[str, Any]], about: dict[str, Any]) -> None:
         self.check = check
+        self.missing_runs = sum(run["status"] == "missing" for run in runs), len(runs)
         self.names = {row["title"]: row["placement"] for row in about["summary"]}
         self.sums = {
             title: sum_up([r for r in runs if r["placement"] == name], about["higher_is_better"])
@@ -158,9 +161,7 @@ class Answer:
         # One letter stands for each title, so that numbers in titles are no numbers of the answer.
         self.letter = {title: chr(0xE000 + i) for i, title in enumerate(self.names)}
         self.title = {letter: title for title, letter in self.letter.items()}
-        choose = max if about["higher_is_better"] else min
-        known = {title: mine["scores"] for title, mine in self.sums.items() if mine["scores"]}
-        self.leader = choose(known, key=lambda title: fmean(known[title]), default="")
+        self.leaders = self.find_leaders(about)
         self.sentence = ""
         one = f"([{''.join(self.title)}])"
         self.patterns = (
@@ -171,8 +172,23 @@ class Answer:
              r"nothing between was tried)\)", self.stable),
             (rf"{one} in (\d+) of (\d+)", self.lost),
             (rf"{one} has its best score at ({NUMBER}), above", self.above),
+            (rf"{one} ({NUMBER}) \(at ({NUMBER}) not every run has a result yet\)", self.waiting),
             (r"diverged: (\d+) of (\d+) each", self.each),
+            (r"^(\d+) of (\d+) runs have no result yet", self.missing),
         )  # fmt: skip
+
+    def find_leaders(self, about: dict[str, Any]) -> dict[str, str]:
+        """Return the title of the best row of each row's own data, by title."""
+        choose = max if about["higher_is_better"] else min
+        data = {title: about.get("data", {}).get(row, "") for title, row in self.names.items()}
+        leaders = {}
+        for title in self.names:
+            alike = [other for other in data if data[other] == data[title]]
+            known = {other: fmean(self.sums[other]["scores"]) for other in alike
+                     if self.sums[other]["scores"]}  # fmt: skip
+            if known:
+                leaders[title] = choose(known, key=lambda other: known[other])
+        return leaders
 
     def read(self, sentence: str) -> None:
         """Check one sentence; a number that no pattern takes is wrong."""
@@ -185,8 +201,11 @@ class Answer:
 
     def best(self, found: re.Match[str]) -> str:
         """Check the best placement."""
-        first = self.sums[self.leader]
-        self.check.same("best placement", self.title[found[1]], self.leader)
+        title = self.title[found[1]]
+        self.check.same("best placement", title, self.leaders.get(title))
+        first = self.sums[title]
+        if not first["scores"]:
+            return ""
         self.check.number("best score", found[2], fmean(first["scores"]))
         self.check.number("best score, interval", found[3], width_of(first["scores"]))
         self.check.number("rate of the best score", found[4], first["best"])
@@ -195,7 +214,13 @@ class Answer:
     def behind(self, found: re.Match[str]) -> str:
         """Check how far another is behind the best, and whether that is within noise."""
         title = self.title[found[1]]
-        gap, width = gap_of(self.sums[title]["scores"], self.sums[self.leader]["scores"])
+        mine, best = (
+            self.sums.get(name, {}).get("scores") for name in (title, self.leaders.get(title, ""))
+        )
+        if not mine or not best:
+            self.check.wrong.append(f"{title} behind: the runs have no score to compare")
+            return ""
+        gap, width = gap_of(mine, best)
         self.check.number(f"{title} behind", found[2], abs(gap))
         self.check.number(f"{title} behind, interval", found[3], width)
         self.check.same(f"{title} behind", found[4], "higher" if gap > 0 else "lower")
@@ -210,6 +235,19 @@ class Answer:
         self.check.number(f"{title} next", found[5], mine["next"])
         failed = (int(found[3] or 0), int(found[4] or 0))
         self.check.same(f"{title} failed", failed, (mine["failed"], mine["there"]))
+        return ""
+
+    def waiting(self, found: re.Match[str]) -> str:
+        """Check a largest stable rate where the next has runs without a result, and no failure."""
+        title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
+        self.check.number(f"{title} stable", found[2], mine["stable"])
+        self.check.number(f"{title} next", found[3], mine["next"])
+        self.check.same(f"{title} failed", 0, mine["failed"])
+        return ""
+
+    def missing(self, found: re.Match[str]) -> str:
+        """Check how many runs have no result yet."""
+        self.check.same("missing runs", (int(found[1]), int(found[2])), self.missing_runs)
         return ""
 
     def lost(self, found: re.Match[str]) -> str:

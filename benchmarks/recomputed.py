@@ -15,18 +15,36 @@ from statistics import fmean, stdev, variance
 from typing import Any
 
 MARGIN = 0.02
+PLACEMENT = "model.placement"
+OWN = (PLACEMENT, "training.learning_rate", "seed")
 
 
 def read_runs(folder: Path, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield what became of each run of the grid, judged from its own files."""
     grid = json.loads((folder / "sweep.json").read_text())["grid"]
     for values in itertools.product(*grid.values()):
-        named = dict(zip((key.rpartition(".")[2] for key in grid), values, strict=True))
-        directory = ",".join(f"{key}={value}" for key, value in named.items()).replace("/", "_")
-        yield named | judged(folder / "cells" / directory, about)
+        cell = dict(zip(grid, values, strict=True))
+        named = {key.rpartition(".")[2]: value for key, value in cell.items() if key in OWN}
+        row = row_of(cell)
+        baseline = about.get("baselines", {}).get(row, about["baseline"])
+        run = folder / "cells" / words_of(cell)
+        yield named | {"placement": row} | judged(run, about, baseline)
 
 
-def judged(run: Path, about: dict[str, Any]) -> dict[str, Any]:
+def row_of(cell: dict[str, Any]) -> str:
+    """Return the row of the report that a run belongs to."""
+    others = {key: value for key, value in cell.items() if key not in OWN}
+    parts = [str(cell[PLACEMENT])] if PLACEMENT in cell else []
+    return ",".join(parts + ([words_of(others)] if others else [])) or "the recipe"
+
+
+def words_of(cell: dict[str, Any]) -> str:
+    """Return fields and values as the name of a run's directory has them."""
+    parts = [f"{key.rpartition('.')[2]}={value}" for key, value in cell.items()]
+    return ",".join(parts).replace("/", "_")
+
+
+def judged(run: Path, about: dict[str, Any], baseline: float | None) -> dict[str, Any]:
     """Return a run's status, score, loss and initial loss."""
     if not (run / "outcome.json").exists():
         return {"status": "missing"}
@@ -45,18 +63,18 @@ def judged(run: Path, about: dict[str, Any]) -> dict[str, Any]:
     if status == "finished":
         lost = score is None or not math.isfinite(score)
         lost = lost or (None not in (end, first) and not end < first)
-        status = "diverged" if lost else "finished" if learned(score, about) else "did not learn"
+        learns = not lost and learned(score, baseline, about["higher_is_better"])
+        status = "diverged" if lost else "finished" if learns else "did not learn"
     if status == "diverged":
         score = loss = None
     return {"status": status, "score": score, "loss": loss, "first": first}
 
 
-def learned(score: float, about: dict[str, Any]) -> bool:
+def learned(score: float, baseline: float | None, higher: bool) -> bool:
     """Return whether a score beats the trivial baseline by the margin."""
-    baseline = about["baseline"]
     if baseline is None:
         return True
-    if about["higher_is_better"]:
+    if higher:
         return score > baseline + MARGIN * ((100 if baseline > 1 else 1) - baseline)
     return score < (1 - MARGIN) * baseline
 
@@ -82,27 +100,32 @@ def quantile(freedom: float) -> float:
 
 
 def width_of(values: Sequence[float]) -> float | None:
-    """Return the half-width of a mean's 95 % interval; None for one value."""
-    if len(values) < 2:
+    """Return the half-width of a mean's 95 % interval; None without two values that differ."""
+    if len(set(values)) < 2:
         return None
     return quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
 
 
 def gap_of(first: Sequence[float], second: Sequence[float]) -> tuple[float, float | None]:
-    """Return the difference of two means and its half-width by Welch; None for single values."""
+    """Return the difference of two means and its half-width by Welch; None if nobody can tell.
+
+    That is so of single values, and of means that differ where no value varies.
+    """
     gap = fmean(first) - fmean(second)
     if min(len(first), len(second)) < 2:
         return gap, None
     a, b = variance(first) / len(first), variance(second) / len(second)
     if a + b == 0:
-        return gap, 0.0
+        return gap, 0.0 if gap == 0 else None
     freedom = (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
     return gap, quantile(freedom) * math.sqrt(a + b)
 
 
 def sum_up(runs: Sequence[dict[str, Any]], higher: bool) -> dict[str, Any]:
-    """Return what the report should say of one placement's runs."""
-    runs = [run for run in runs if run["status"] != "missing"]
+    """Return what the report should say of one placement's runs.
+
+    A rate of which a run is missing is not fine: it may yet fail.
+    """
     rates = sorted({float(run["learning_rate"]) for run in runs})
     at = {rate: [r for r in runs if float(r["learning_rate"]) == rate] for rate in rates}
     fine = {rate: all(r["status"] == "finished" for r in found) for rate, found in at.items()}
@@ -111,7 +134,9 @@ def sum_up(runs: Sequence[dict[str, Any]], higher: bool) -> dict[str, Any]:
     best = choose(scores, key=lambda rate: fmean(scores[rate])) if scores else None
     stuck_at = next((rate for rate in rates if not fine[rate]), None)
     stable = [rate for rate in rates if stuck_at is None or rate < stuck_at]
+    runs = [run for run in runs if run["status"] != "missing"]
     counts = {s: sum(r["status"] == s for r in runs) for s in ("diverged", "did not learn")}
+    there = [r for r in at.get(stuck_at, []) if r["status"] != "missing"]
     excess = []
     for seed in {run["seed"] for run in runs}:
         ends = [
@@ -123,7 +148,6 @@ def sum_up(runs: Sequence[dict[str, Any]], higher: bool) -> dict[str, Any]:
     return {
         "best": best, "scores": scores.get(best, []), "stable": stable[-1] if stable else None,
         "next": stuck_at, "total": len(runs), **counts,
-        "failed": sum(r["status"] != "finished" for r in at.get(stuck_at, [])),
-        "there": len(at.get(stuck_at, [])),
+        "failed": sum(r["status"] != "finished" for r in there), "there": len(there),
         "sensitivity": fmean(excess) if excess and sum(counts.values()) < len(runs) else None,
     }  # fmt: skip

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.tokenizer import load_tokenizer, train_bpe
+from magneto.data.tokenizer import kept_tokenizer, load_tokenizer, train_bpe
 
 TEXTS = ["Hello, world!\n\ttabs and  spaces", "naïve café 東京 🙂", "", "</s> is not an end here?"]
 

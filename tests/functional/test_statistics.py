@@ -99,8 +99,10 @@ def test_properties_of_the_difference() -> None:
 def test_differences_that_have_no_interval() -> None:
     alone = mean_difference([3.0], [1.0, 2.0])
     assert alone.mean == 1.5 and math.isnan(alone.half_width) and math.isnan(alone.freedom)
-    same = mean_difference([2.0, 2.0], [1.0, 1.0, 1.0])
-    assert (same.mean, same.half_width, same.freedom) == (1.0, 0.0, 3)
+    fixed = mean_difference([2.0, 2.0], [1.0, 1.0, 1.0])  # nothing varies: nobody can tell
+    assert (fixed.mean, fixed.freedom) == (1.0, 3) and math.isnan(fixed.half_width)
+    same = mean_difference([2.0, 2.0], [2.0, 2.0, 2.0])
+    assert (same.mean, same.half_width, same.freedom) == (0.0, 0.0, 3)
     with pytest.raises(ValueError, match="at least one value on each side"):
         mean_difference([], [1.0])
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from magneto.analysis.probe.measurements import measure
 from magneto.analysis.report.report import write_report
-from magneto.analysis.sweep.compare import collect
+from magneto.analysis.sweep.checks import repeated
+from magneto.analysis.sweep.compare import collect, refuse_several_metrics
 from magneto.analysis.sweep.sweep import PLACEMENT, RATE, SEED, Sweep, is_done, open_sweep
 from magneto.analysis.sweep.workers import default_jobs, run_cluster, run_local
 from magneto.commands.arguments import Parser, print_json
@@ -18,6 +19,8 @@ from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe, placement_name
 from magneto.theory.placement import PLACEMENTS
+
+OWN_OPTIONS = {PLACEMENT: "--placements", RATE: "--lrs", SEED: "--seeds"}
 
 
 def parser() -> Parser:
@@ -55,11 +58,12 @@ def main(words: Sequence[str]) -> int:
         RATE: sorted(numbers(given.lrs, "--lrs")),
         SEED: whole_numbers(given.seeds, "--seeds"),
     }
-    others = dict(field_values(word) for word in reversed(given.grid))
+    others = other_fields(given.grid, overrides)
     first = {name: values[0] for name, values in others.items()}
     grid = {**others, **placements(given, {**overrides, **first}), **grid}
     sweep = Sweep(given.recipe, dict(overrides), grid, given.keep_weights)
     folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
+    refuse_several_metrics(sweep)
     open_sweep(folder, sweep)
     report = ProgressBars()
     if not all(is_done(folder, cell) for cell in sweep.cells()):
@@ -84,6 +88,28 @@ def main(words: Sequence[str]) -> int:
     report.say(f"{missing} of {len(comparison['cells'])} runs have no result yet: another process "
                "holds them, or they were stopped; the same command goes on")  # fmt: skip
     return 1
+
+
+def other_fields(words: Sequence[str], overrides: dict[str, Any]) -> dict[str, list[str]]:
+    """Read what --grid gives; the field given last varies slowest.
+
+    Raises:
+        ConfigError: If a field has an option of its own, or is given twice: one would be lost.
+    """
+    pairs = [field_values(word) for word in reversed(words)]
+    names = [name for name, _ in pairs]
+    lines = [
+        f"--grid {name}: its values are given with {OWN_OPTIONS[name]}"
+        for name in names
+        if name in OWN_OPTIONS
+    ]
+    lines += [f"--grid {name} is given twice: give all its values in one list, with commas"
+              for name in repeated(names) if name not in OWN_OPTIONS]  # fmt: skip
+    lines += [f"--{name} {value}: a comparison takes it from {OWN_OPTIONS.get(name, '--grid')}"
+              for name, value in overrides.items() if name in (*OWN_OPTIONS, *names)]  # fmt: skip
+    if lines:
+        raise ConfigError(list(dict.fromkeys(lines)))
+    return dict(pairs)
 
 
 def field_values(word: str) -> tuple[str, list[str]]:
@@ -178,9 +204,18 @@ def table(comparison: dict[str, Any]) -> str:
             row += f"{cell_text(comparison['cells'], summary['placement'], rate):>12}"
         lines.append(row)
     stuck = any(cell["status"] == "did not learn" for cell in comparison["cells"])
-    notes = [f"* did not learn: {comparison['metric']} of the trivial baseline is "
-             f"{comparison['baseline']:.4f}"] if stuck else []  # fmt: skip
+    notes = [f"* did not learn: {baselines(comparison)}"] if stuck else []
     return "\n".join([*lines, *notes, "", *comparison["answer"]])
+
+
+def baselines(comparison: dict[str, Any]) -> str:
+    """Say what the trivial baseline has: one value, or one for each row where they differ."""
+    metric, shared = comparison["metric"], comparison["baseline"]
+    if shared is not None:
+        return f"{metric} of the trivial baseline is {shared:.4f}"
+    known = {row: value for row, value in comparison["baselines"].items() if value is not None}
+    said = ", ".join(f"{value:.4f} ({row})" for row, value in known.items())
+    return f"{metric} of each row's trivial baseline is {said}"
 
 
 def cell_text(cells: list[dict[str, Any]], placement: str, rate: float) -> str:

@@ -21,7 +21,8 @@ class Difference:
 
     Attributes:
         mean: First mean less the second.
-        half_width: Half-width of its confidence interval; nan where a group has one value.
+        half_width: Half-width of its confidence interval; nan where a group has one value, or no
+            value varies and the means differ: equal values show no spread to tell by.
         freedom: Welch and Satterthwaite's degrees of freedom; nan where a group has one value.
     """
 
@@ -65,7 +66,7 @@ def mean_difference(
     parts = [variance(values) / len(values) for values in (first, second)]
     total = sum(parts)
     if total == 0:
-        return Difference(mean, 0.0, len(first) + len(second) - 2)
+        return Difference(mean, 0.0 if mean == 0 else math.nan, len(first) + len(second) - 2)
     # Each group's share of the variance: no square of a tiny number can vanish.
     shares = [(part / total) ** 2 for part in parts]
     freedom = 1 / (shares[0] / (len(first) - 1) + shares[1] / (len(second) - 1))

@@ -2,15 +2,20 @@
 
 import json
 import math
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.recomputed import gap_of, width_of
 from magneto.analysis.sweep.answer import answer
+from magneto.analysis.sweep.compare import data_of, judges_of, refuse_several_metrics
 from magneto.analysis.sweep.judged import Judge, Scored, score_cell, verdict
 from magneto.analysis.sweep.summary import summarise
-from magneto.analysis.sweep.sweep import Cell, cell_directory
+from magneto.analysis.sweep.sweep import Cell, Sweep, cell_directory
+from magneto.config import ConfigError
+from magneto.recipe import Recipe
 
 BASELINE = 7.5
 
@@ -92,6 +97,16 @@ def test_answer_says_how_far_behind_each_is() -> None:
     assert "Behind it: Pre-LN (1 higher)." in " ".join(answer(single, False, "loss"))
 
 
+def test_equal_scores_of_two_seeds_show_no_spread() -> None:
+    """0.70 twice and 0.71 twice: a gap of which nobody can tell whether it is noise."""
+    both = cells("pre", {1e-3: [0.70, 0.70]}) + cells("sub", {1e-3: [0.71, 0.71]})
+    words = answer([summarise(both, name, True) for name in ("pre", "sub")], True, "accuracy")
+    assert words[0] == "Sub-LN is best here: accuracy 0.71 at learning rate 0.001."
+    assert words[1] == "Behind it: Pre-LN (0.01 lower)."
+    assert gap_of([0.70, 0.70], [0.71, 0.71])[1] is width_of([0.70, 0.70]) is None
+    assert gap_of([0.70, 0.70], [0.70, 0.70]) == (0, 0)
+
+
 def test_equal_numbers_of_diverged_runs_are_told_once() -> None:
     table: dict[float, list[float | None]] = {1e-3: [3.0, 3.1], 1.0: [None, None]}
     both = cells("pre", table) + cells("sub", table)
@@ -114,6 +129,57 @@ def test_nothing_finished() -> None:
     assert post.score is None and post.sensitivity is None
     assert answer([post], False, "loss")[-1].startswith("No placement learned at every seed")
     assert asdict(post)["best_learning_rate"] is None
+
+
+def test_a_run_without_a_result_is_none_that_learned() -> None:
+    """One seed of three is there at 0.01: its rate is not best, and nobody knows it is stable."""
+    sub = cells("sub", {1e-3: [4.0, 4.1, 4.2], 1e-2: [3.0]})
+    sub += [Scored("sub", 1e-2, seed, "missing") for seed in (1, 2)]
+    found = summarise(sub, "sub", False)
+    assert (found.best_learning_rate, found.largest_stable_rate, found.missing) == (1e-3, 1e-3, 2)
+    assert (found.next_rate, found.failed_there, found.sensitivity) == (
+        1e-2, (0, 1), pytest.approx(1 / 6)
+    )  # fmt: skip
+    words = answer([found], False, "loss")
+    assert words[0] == "2 of 6 runs have no result yet."
+    assert "Sub-LN 0.001 (at 0.01 not every run has a result yet)" in " ".join(words)
+    none = [summarise([Scored("sub", 1e-2, 1, "missing")], "sub", False)]
+    assert answer(none, False, "loss")[0] == "1 of 1 runs have no result yet."
+
+
+def test_rows_of_different_data_are_not_ranked() -> None:
+    rows = [f"{place},tokenizer={kind}" for place in ("pre", "sub") for kind in ("bytes", "bpe")]
+    found = [
+        summarise(cells(row, {1e-3: [2.0 + number, 2.01 + number]}), row, False)
+        for number, row in enumerate(rows)
+    ]
+    data = {row: row.partition(",")[2] for row in rows}
+    text = " ".join(answer(found, False, "loss", data))
+    assert text.startswith("Scores on different data cannot be ranked against each other")
+    assert "Pre-LN, tokenizer=bytes is best here: loss 2.005" in text
+    assert "Pre-LN, tokenizer=bpe is best here: loss 3.005" in text
+    assert text.count("Beyond noise: Sub-LN") == 2
+    assert "different data" not in " ".join(answer(found, False, "loss"))
+
+
+def test_each_data_has_a_baseline_of_its_own(small: Callable[..., Recipe], tmp_path: Path) -> None:
+    small().save(tmp_path / "mine.yaml")
+    rows = {"model.placement": ["pre"], "training.learning_rate": [1e-3], "seed": [1, 2]}
+    grid = {"data.tokenizer": ["bytes", "bpe"], **rows}
+    sweep = Sweep(str(tmp_path / "mine.yaml"), {"data.vocab_size": 300}, grid)
+    judges = judges_of(sweep)
+    assert list(judges) == ["pre,tokenizer=bytes", "pre,tokenizer=bpe"]
+    one, other = (judge.baseline or 0.0 for judge in judges.values())
+    assert one > 0 and other > 0 and one != other
+    assert data_of(sweep)["pre,tokenizer=bpe"] == "tokenizer=bpe"
+    assert data_of(replace(sweep, grid=rows)) == {}
+    refuse_several_metrics(sweep)
+
+
+def test_rows_of_different_metrics_are_refused() -> None:
+    grid = {"data.glue": ["cola", "sst2"], "training.learning_rate": [1e-3], "seed": [1]}
+    with pytest.raises(ConfigError, match="glue=cola by matthews, glue=sst2 by accuracy"):
+        refuse_several_metrics(Sweep("text-classification/small", {}, grid))
 
 
 def ended(loss: float | None, curve: float = 3.0) -> dict:

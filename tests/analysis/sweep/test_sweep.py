@@ -198,6 +198,12 @@ def test_compare_from_the_command_line(
         (["--jobs", "0"], "--jobs 0: at least 1"),
         (["--grid", "model.layers"], "--grid takes FIELD=A,B"),
         (["--grid", "model.lyers=1,2"], "did you mean model.layers"),
+        (["--grid", "seed=1,2"], "--grid seed: its values are given with --seeds"),
+        (["--grid", "training.learning_rate=1,2"], "are given with --lrs"),
+        (["--grid", "model.placement=pre,sub"], "are given with --placements"),
+        (["--grid", "model.layers=1", "--grid", "model.layers=2"], "model.layers is given twice"),
+        (["--seed", "3"], "--seed 3: a comparison takes it from --seeds"),
+        (["--placements", "pre,pre"], "model.placement has one value twice: pre"),
     ],
 )
 def test_mistakes(words: list[str], answer: str, tmp_path: Path, capsys) -> None:

@@ -38,13 +38,27 @@ def _of(groups: Mapping[tuple[str, float], Group], placement: str) -> list[Group
 def baseline_sentence(comparison: Mapping[str, Any]) -> str:
     """Say what a run had to beat to count as one that learned; "" without a baseline."""
     if comparison.get("baseline") is None:
-        return ""
+        return own_baselines(comparison)
     side = "above" if comparison["higher_is_better"] else "below"
     return (
         f"The trivial baseline of this task has {comparison['metric']} "
         f"{comparison['baseline']:.4g} on the same data; a run that does not end {side} "
         f"{comparison['threshold']:.4g} ({MARGIN:.0%} of the way from it to the best possible "
         "score) did not learn."
+    )
+
+
+def own_baselines(comparison: Mapping[str, Any]) -> str:
+    """Say what each row had to beat, where rows have different data; "" without baselines."""
+    known = {
+        row: value for row, value in comparison.get("baselines", {}).items() if value is not None
+    }
+    said = ", ".join(f"{value:.4g} ({row})" for row, value in known.items())
+    if not said:
+        return ""
+    return (
+        f"Each row is held against the trivial baseline on its own data, with {MARGIN:.0%} of the "
+        f"way from it to the best possible score: {comparison['metric']} {said}."
     )
 
 

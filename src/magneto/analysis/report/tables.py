@@ -46,8 +46,12 @@ def subtitle(comparison: Mapping[str, Any]) -> str:
 def summary_rows(
     comparison: Mapping[str, Any], groups: Groups, decimals: int
 ) -> list[dict[str, Any]]:
-    """Return a row for each placement; the one of the best score is marked."""
-    known = [row["score"] for row in comparison["summary"] if row["score"] is not None]
+    """Return a row for each placement; the one of the best score is marked.
+
+    None is marked where rows have different data: their scores are not ranked.
+    """
+    ranked = [] if comparison.get("data") else comparison["summary"]
+    known = [row["score"] for row in ranked if row["score"] is not None]
     best = max(known, default=None) if comparison["higher_is_better"] else min(known, default=None)
     return [
         {
@@ -93,6 +97,8 @@ def next_text(row: Mapping[str, Any]) -> str:
     if row["next_rate"] is None:
         return "none" if row["largest_stable_rate"] is not None else "–"
     failed, count = row["failed_there"]
+    if not failed:
+        return f"{rate_text(row['next_rate'])}: no result yet of every run"
     return f"{rate_text(row['next_rate'])}: {failed} of {count} failed"
 
 
@@ -102,7 +108,7 @@ def grid_rows(
     """Return a row for each placement; in each column the best mean of a whole group is marked."""
     best: dict[float, float] = {}
     choose = max if comparison["higher_is_better"] else min
-    for rate in rates:
+    for rate in rates if not comparison.get("data") else ():
         there = [groups[name, rate] for name in comparison["placements"]]
         means = [g.mean for g in there if g.mean is not None and not g.failed]
         if means:

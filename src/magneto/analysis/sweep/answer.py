@@ -7,33 +7,80 @@ seeds): where it holds 0, the difference is within noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from magneto.analysis.sweep.summary import Summary
 from magneto.functional.statistics import Difference, mean_difference
 
 
-def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) -> list[str]:
-    """Say in sentences what the grid shows."""
-    sentences = not_learned(summaries)
-    ranked = [s for s in summaries if s.score is not None]
-    if not ranked:
-        return [*sentences, "No placement learned at every seed of any of these learning rates."]
-    ranked.sort(key=lambda s: s.score or 0.0, reverse=higher_is_better)
-    first, *others = ranked
-    best = f"{metric} {plus_minus(first)} at learning rate {first.best_learning_rate:g}"
-    unsure = others and len(first.scores) < 2
-    if unsure:
-        sentences.insert(0, "Not decided: one seed, so no difference can be told from noise.")
-    lead = "has the best score" if unsure else "is best here"
-    sentences.append(f"{first.title} {lead}: {best}.")
-    sentences += distances(first, others)
+def answer(
+    summaries: Sequence[Summary],
+    higher_is_better: bool,
+    metric: str,
+    data: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Say in sentences what the grid shows.
+
+    Args:
+        summaries: One for each row.
+        higher_is_better: Direction of the metric.
+        metric: Its name.
+        data: The data of each row, where rows differ in it: only rows of the same are ranked.
+    """
+    alike: dict[str, list[Summary]] = {}
+    for summary in summaries:
+        alike.setdefault((data or {}).get(summary.placement, ""), []).append(summary)
+    groups = [ranking(group, higher_is_better) for group in alike.values()]
+    sentences = [*unfinished(summaries), *different_data(alike)]
+    if any(undecided(ranked) for ranked in groups):
+        sentences.append("Not decided: one seed, so no difference can be told from noise.")
+    sentences += not_learned(summaries)
+    if not any(groups):
+        return [*sentences, "Nothing learned at every seed of any of these learning rates."]
+    for ranked in groups:
+        sentences += best(ranked, metric)
     sentences += stability(summaries)
     sentences.append(divergence(summaries))
     never = [s.title for s in summaries if s.score is None and s.finished]
     if never:
         sentences.append(f"At no rate did every seed learn: {', '.join(never)}.")
     return sentences
+
+
+def ranking(summaries: Sequence[Summary], higher_is_better: bool) -> list[Summary]:
+    """Return those that have a score, the best first."""
+    ranked = [s for s in summaries if s.score is not None]
+    return sorted(ranked, key=lambda s: s.score or 0.0, reverse=higher_is_better)
+
+
+def undecided(ranked: Sequence[Summary]) -> bool:
+    """Return whether there is something to decide, and one seed to do it by."""
+    return len(ranked) > 1 and len(ranked[0].scores) < 2
+
+
+def best(ranked: Sequence[Summary], metric: str) -> list[str]:
+    """Say which is best, and how far the others are from it."""
+    if not ranked:
+        return []
+    first, *others = ranked
+    lead = "has the best score" if undecided(ranked) else "is best here"
+    score = f"{metric} {plus_minus(first)} at learning rate {first.best_learning_rate:g}"
+    return [f"{first.title} {lead}: {score}.", *distances(first, others)]
+
+
+def different_data(alike: Mapping[str, Sequence[Summary]]) -> list[str]:
+    """Say that rows of different data are not ranked against each other."""
+    if len(alike) < 2:
+        return []
+    return ["Scores on different data cannot be ranked against each other: each row is compared "
+            "only with those of the same data, and judged by the baseline there."]  # fmt: skip
+
+
+def unfinished(summaries: Sequence[Summary]) -> list[str]:
+    """Say how many runs are still to come: what is said of a part may change with them."""
+    missing = sum(s.missing for s in summaries)
+    total = missing + sum(runs(s) for s in summaries)
+    return [f"{missing} of {total} runs have no result yet."] if missing else []
 
 
 def not_learned(summaries: Sequence[Summary]) -> list[str]:
@@ -74,6 +121,8 @@ def beyond(summary: Summary) -> str:
     if summary.next_rate is None:
         return "the largest tried"
     failed, count = summary.failed_there
+    if not failed:
+        return f"at {summary.next_rate:g} not every run has a result yet"
     return f"{failed} of {count} failed at {summary.next_rate:g}, nothing between was tried"
 
 

@@ -11,7 +11,8 @@ from magneto.analysis.report.provenance import environments, without_places
 from magneto.analysis.sweep.answer import answer
 from magneto.analysis.sweep.judged import Judge, score_cell
 from magneto.analysis.sweep.summary import summarise
-from magneto.analysis.sweep.sweep import RATE, SEED, Sweep, cell_directory
+from magneto.analysis.sweep.sweep import RATE, SEED, Cell, Sweep, cell_directory
+from magneto.config import ConfigError
 
 
 def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
@@ -21,10 +22,12 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
     """
     recipe = sweep.load(sweep.cells()[0])
     task = recipe.build_task()
-    baseline = task.baseline(recipe.training.evaluate_limit).get(task.primary_metric)
-    judge = Judge(task.primary_metric, task.higher_is_better, baseline)
-    cells = [score_cell(folder, cell, judge) for cell in sweep.cells()]
-    placements = list(dict.fromkeys(cell.row for cell in sweep.cells()))
+    judges = judges_of(sweep)
+    cells = [score_cell(folder, cell, judges[cell.row]) for cell in sweep.cells()]
+    placements = list(judges)
+    data = data_of(sweep)
+    shared = {judge.baseline for judge in judges.values()}
+    judge = Judge(task.primary_metric, task.higher_is_better, only(shared))
     summaries = [summarise(cells, name, task.higher_is_better) for name in placements]
     runs = [cell_directory(folder, cell) for cell in sweep.cells()]
     return {
@@ -32,8 +35,10 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
         "task": recipe.task,
         "metric": task.primary_metric,
         "higher_is_better": task.higher_is_better,
-        "baseline": baseline,
+        "baseline": judge.baseline,
         "threshold": judge.threshold,
+        "baselines": {row: held.baseline for row, held in judges.items()},
+        "data": data,
         "unit": task.unit,
         "overrides": without_places(sweep.overrides),
         "command": without_places(command),
@@ -45,5 +50,55 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
         "seeds": [int(seed) for seed in sweep.grid[SEED]],
         "cells": [asdict(cell) for cell in cells],
         "summary": [asdict(summary) for summary in summaries],
-        "answer": answer(summaries, task.higher_is_better, task.primary_metric),
+        "answer": answer(summaries, task.higher_is_better, task.primary_metric, data),
     }
+
+
+def judges_of(sweep: Sweep) -> dict[str, Judge]:
+    """Return what the scores of each row are held against: the baseline on the row's own data."""
+    known: dict[str, Judge] = {}
+    judges: dict[str, Judge] = {}
+    for row, cell in first_cells(sweep).items():
+        recipe = sweep.load(cell)
+        task = recipe.build_task()
+        alike = repr((recipe.task, recipe.data, recipe.training.evaluate_limit))
+        if alike not in known:
+            limit = recipe.training.evaluate_limit
+            baseline = task.baseline(limit).get(task.primary_metric)
+            known[alike] = Judge(task.primary_metric, task.higher_is_better, baseline)
+        judges[row] = known[alike]
+    return judges
+
+
+def refuse_several_metrics(sweep: Sweep) -> None:
+    """Refuse a grid whose rows have scores of different kinds, before anything runs.
+
+    Raises:
+        ConfigError: If the data decides the metric, and the grid has data of several.
+    """
+    metrics: dict[str, str] = {}
+    for row, cell in first_cells(sweep).items():
+        metrics.setdefault(sweep.load(cell).build_task().primary_metric, row)
+    if len(metrics) > 1:
+        said = ", ".join(f"{row} by {metric}" for metric, row in metrics.items())
+        raise ConfigError([f"the grid's rows are scored by different metrics ({said}): "
+                           "compare each in a folder of its own (--out)"])  # fmt: skip
+
+
+def first_cells(sweep: Sweep) -> dict[str, Cell]:
+    """Return the first cell of each row."""
+    found: dict[str, Cell] = {}
+    for cell in sweep.cells():
+        found.setdefault(cell.row, cell)
+    return found
+
+
+def data_of(sweep: Sweep) -> dict[str, str]:
+    """Return what the grid sets of each row's data; nothing where all rows have the same."""
+    found = {row: cell.data for row, cell in first_cells(sweep).items()}
+    return found if len(set(found.values())) > 1 else {}
+
+
+def only(values: set[float | None]) -> float | None:
+    """Return the one value of a set; None where it has several."""
+    return next(iter(values)) if len(values) == 1 else None

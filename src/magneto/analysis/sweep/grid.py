@@ -45,8 +45,8 @@ class Group:
 
     @property
     def interval(self) -> float | None:
-        """Half-width of its 95 % confidence interval; None for fewer than two seeds."""
-        return finite(half_width(self.scores)) if self.scores else None
+        """Half-width of its 95 % confidence interval; None without two scores that differ."""
+        return finite(half_width(self.scores) or None)
 
     @property
     def failed(self) -> int:

@@ -22,14 +22,16 @@ class Summary:
         title: Its title.
         best_learning_rate: Rate of the best mean score among those at which every seed learned.
         score: Mean score there.
-        interval: Half-width of its 95 % confidence interval over seeds; None for one seed.
+        interval: Half-width of its 95 % confidence interval over seeds; None for one seed, and
+            where all seeds have one score, which shows no spread to tell by.
         scores: Each seed's score there.
         finished: Cells that finished and learned.
         stuck: Cells that finished and did not learn.
         diverged: Cells that diverged.
+        missing: Cells that have no result yet.
         largest_stable_rate: Largest rate at which, as at all smaller ones, every seed learned.
         next_rate: The next rate that was tried; None if there is none.
-        failed_there: How many of its seeds failed there, of how many.
+        failed_there: How many of its seeds failed there, of how many that have a result.
         best_beyond_stable: Whether the best rate lies above the largest stable one.
         sensitivity: Mean over rates of the final loss's excess over the best, each capped at the
             loss at initialisation, which is what a diverged run counts as (arXiv 2309.14322); None
@@ -45,6 +47,7 @@ class Summary:
     finished: int
     stuck: int
     diverged: int
+    missing: int
     largest_stable_rate: float | None
     next_rate: float | None
     failed_there: Sequence[int]
@@ -53,8 +56,12 @@ class Summary:
 
 
 def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -> Summary:
-    """Summarise the cells of one placement."""
-    mine = [cell for cell in cells if cell.placement == placement and cell.status != MISSING]
+    """Summarise the cells of one placement.
+
+    A run that has no result yet is none that learned: its rate is neither best nor stable.
+    """
+    mine = [cell for cell in cells if cell.placement == placement]
+    ended = [cell for cell in mine if cell.status != MISSING]
     rates = sorted({cell.learning_rate for cell in mine})
     whole = {rate: scores for rate in rates if (scores := whole_scores(mine, rate))}
     stable = list(takewhile(lambda rate: is_stable(mine, rate), rates))
@@ -64,23 +71,24 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
     width = half_width(scores)
     largest = stable[-1] if stable else None
     following = rates[len(stable)] if len(stable) < len(rates) else None
-    there = [cell for cell in mine if cell.learning_rate == following]
+    there = [cell for cell in ended if cell.learning_rate == following]
     status = [cell.status for cell in mine]
     return Summary(
         placement=placement,
         title=title_of(placement),
         best_learning_rate=best,
         score=fmean(scores) if scores else None,
-        interval=width if math.isfinite(width) else None,
+        interval=width if math.isfinite(width) and width > 0 else None,
         scores=scores,
         finished=status.count(FINISHED),
         stuck=status.count(STUCK),
         diverged=status.count(DIVERGED),
+        missing=status.count(MISSING),
         largest_stable_rate=largest,
         next_rate=following,
         failed_there=(sum(cell.status != FINISHED for cell in there), len(there)),
         best_beyond_stable=best is not None and (largest is None or best > largest),
-        sensitivity=sensitivity(mine) if status.count(FINISHED) else None,
+        sensitivity=sensitivity(ended) if status.count(FINISHED) else None,
     )
 
 

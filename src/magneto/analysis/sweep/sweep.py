@@ -12,10 +12,11 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from magneto.analysis.sweep.checks import base_of, refuse_edited, refuse_other, refuse_repeated
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.lease import acquire_lease
@@ -43,12 +44,15 @@ class Sweep:
         overrides: Dotted fields that are the same in every cell.
         grid: Dotted fields with the values they take; cells are their product.
         keep_weights: Whether cells keep their weights.
+        base: What the recipe's other fields were when the folder began; a folder of an earlier
+            version has none.
     """
 
     recipe: str
     overrides: dict[str, Any]
     grid: dict[str, list[Any]]
     keep_weights: bool = False
+    base: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def cells(self) -> list[Cell]:
         """List the cells: the last field varies fastest."""
@@ -82,29 +86,34 @@ class Cell:
         parts = [str(self.values[PLACEMENT])] if PLACEMENT in self.values else []
         return ",".join([*parts, *([Cell(others).name] if others else [])]) or "the recipe"
 
+    @property
+    def data(self) -> str:
+        """What the grid sets of the data; "" where it sets nothing of it."""
+        return Cell({k: v for k, v in self.values.items() if k.startswith("data.")}).name
+
 
 def open_sweep(folder: Path, sweep: Sweep) -> None:
     """Write what the grid is; or find it written, and the same or a part of this one.
 
     Raises:
-        ConfigError: If a cell's recipe is wrong, or the folder holds another comparison.
+        ConfigError: If a cell's recipe is wrong, a run is there twice, the recipe was edited, or
+            the folder holds another comparison.
     """
     problems = {line: None for cell in sweep.cells() for line in _problems(sweep, cell)}
     if problems:
         raise ConfigError(list(problems))
+    refuse_repeated(sweep)
     path = folder / SPEC_FILE
+    base = base_of(sweep)
     if path.exists():
         held = read_sweep(folder)
-        different = [k for k, v in asdict(sweep).items() if asdict(held)[k] != v]
-        grown = {cell.name for cell in held.cells()} <= {cell.name for cell in sweep.cells()}
-        if different and not (different == ["grid"] and grown):
-            raise ConfigError([f"{folder} holds another comparison (its {', '.join(different)} "
-                               "differ; a grid may grow, not shrink): give another "
-                               "--out"])  # fmt: skip
+        refuse_other(folder, held, sweep)
+        refuse_edited(folder, replace(sweep, grid=held.grid, base=held.base))
+        base = held.base or base
     elif folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is there already and not empty")
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, asdict(sweep))
+    write_json(path, asdict(replace(sweep, base=base)))
 
 
 def _problems(sweep: Sweep, cell: Cell) -> list[str]:
@@ -198,13 +207,17 @@ def _in_order(sweep: Sweep) -> Iterator[Cell]:
 def run_cell(
     folder: Path, sweep: Sweep, cell: Cell, device: str | None, lost: Callable[[], bool]
 ) -> TrainingResult:
-    """Run one cell, or go on with it, and write its outcome."""
+    """Run one cell, or go on with it, and write its outcome.
+
+    Raises:
+        ConfigError: If the recipe was edited since the comparison began.
+    """
+    refuse_edited(folder, sweep)
     recipe = sweep.load(cell)
     if device is not None:
         changes = {**sweep.overrides, "training.device": device}
-        recipe = Sweep(sweep.recipe, changes, sweep.grid).load(cell)
+        recipe = replace(sweep, overrides=changes).load(cell)
     run = cell_directory(folder, cell)
-    recipe.save(run / RUN_FILE)
     task = recipe.build_task()
 
     initial: dict[str, float] = {}
@@ -223,6 +236,8 @@ def run_cell(
         resume=True,
         hooks=[Hook(recipe.training.log_every, check)],
         report=ProgressBars(quiet=True),
+        recipe=recipe.to_mapping(),
+        keep_recipe=lambda: recipe.save(run / RUN_FILE),
     )
     if result.status != "interrupted" and not lost():
         write_json(run / "outcome.json", plain({**outcome(result, run), **initial}))
