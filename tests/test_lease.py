@@ -76,3 +76,16 @@ def test_a_process_that_ended_unseen_by_its_parent_is_dead(tmp_path: Path) -> No
     assert lease is not None
     lease.release()
     process.communicate()
+
+
+def test_a_sleeper_knows_that_it_lost_when_its_successor_is_done(tmp_path: Path) -> None:
+    """Its own lease was the newest again, and it went on to write into a finished run."""
+    sleeper = acquire_lease(tmp_path)
+    successor = acquire_lease(tmp_path, stale=0)
+    assert sleeper is not None and successor is not None and sleeper.lost and not successor.lost
+    successor.release()
+    assert sleeper.lost and newest_lease(tmp_path) is None
+    (tmp_path / "lease-000000").write_text("another-machine 17 12345")
+    assert sleeper.lost
+    sleeper.release()
+    assert (tmp_path / "lease-000000").exists()

@@ -139,3 +139,24 @@ def test_image_classification() -> None:
     task.splits = splits  # type: ignore[misc]
     loss = -(log(3 / 6) + log(1 / 6)) / 2
     assert task.baseline() == pytest.approx({"loss": loss, "accuracy": 0.5})
+
+
+def test_a_limit_takes_the_batches_that_are_scored(tmp_path: Path) -> None:
+    """Only "a" was trained on: the first windows are of a, the later ones of b."""
+    data = TextDataConfig(
+        tokenizer="bytes", max_length=2, **texts(tmp_path, "a" * 99, "a" * 200 + "b" * 200)
+    )
+    task = CausalLanguageModeling(LanguageModelConfig(**SIZES), data, 1)
+    count = len(task.validation_batches())
+    assert count > 2 and task.baseline(1)["loss"] == pytest.approx(-log(100 / 360))
+    assert task.baseline(count) == task.baseline() and task.baseline()["loss"] > 3
+
+
+def test_the_first_batch_of_sorted_texts_has_all_classes(tmp_path: Path) -> None:
+    """In the file's order a limited evaluation saw one class, and a constant answer was right."""
+    pytest.importorskip("sklearn")
+    task = classification(tmp_path, "no yes", "no " * 300 + "yes " * 300)
+    first = task.validation_batches()[0]["labels"].float().mean()
+    assert 0.2 < first < 0.8
+    limited = task.baseline(1)["accuracy"]
+    assert limited == pytest.approx(float(1 - first)) and task.baseline()["accuracy"] == 0.5

@@ -22,8 +22,8 @@ STALE = 60.0
 class Lease:
     """A lease on a directory, renewed on a thread until it is given up."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, text: str) -> None:
+        self.path, self.text = path, text
         self._stop = Event()
         self._thread = Thread(target=self._renew, daemon=True)
         self._thread.start()
@@ -31,18 +31,30 @@ class Lease:
     def _renew(self) -> None:
         while not self._stop.wait(RENEW):
             with suppress(OSError):  # gone with its folder, or a moment of a shared disk's
-                os.utime(self.path)
+                if not self.lost:
+                    os.utime(self.path)
 
     @property
     def lost(self) -> bool:
-        """True if somebody took this owner for dead and leased the directory."""
-        return newest_lease(self.path.parent) != self.path
+        """True if somebody took this owner for dead and leased the directory, even if in the past.
+
+        Numbers begin again when the directory was free, so the file's text says whose it is.
+        """
+        try:
+            newest = newest_lease(self.path.parent)
+            return newest != self.path or self.path.read_text() != self.text
+        except FileNotFoundError:
+            return True
 
     def release(self) -> None:
         """Stop renewing, and free the directory."""
         self._stop.set()
         self._thread.join()
-        self.path.unlink(missing_ok=True)
+        if self.lost:
+            return
+        # Those taken over go first: an owner that wakes up must not find its own to be the newest.
+        for path in sorted(self.path.parent.glob("lease-*")):
+            path.unlink(missing_ok=True)
 
 
 def newest_lease(directory: Path) -> Path | None:
@@ -68,9 +80,10 @@ def acquire_lease(directory: Path, stale: float = STALE) -> Lease | None:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     except FileExistsError:
         return None
+    text = owner()
     with os.fdopen(descriptor, "w") as file:
-        file.write(owner())
-    return Lease(path)
+        file.write(text)
+    return Lease(path, text)
 
 
 def holder(directory: Path) -> str:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from magneto.functional.cross_entropy import IGNORED, linear_cross_entropy
 
@@ -307,3 +308,15 @@ def test_a_compiled_model_has_one_graph(precision: torch.dtype) -> None:
     torch.testing.assert_close(first, second, rtol=tolerance, atol=0)
     for one, other in zip(gradients(model), gradients(again), strict=True):
         assert (one - other).norm() < tolerance * one.norm()
+
+
+def test_counted_operations_do_not_depend_on_the_chunk() -> None:
+    """Products that were added in place were not counted, so a device seemed less used."""
+    features, weight, targets = torch.randn(40, 8), torch.randn(16, 8), torch.arange(40) % 16
+    found = set()
+    for chunk in (40, 20, 8):
+        with FlopCounterMode(display=False) as counter:
+            leaves = (features.clone().requires_grad_(), weight.clone().requires_grad_())
+            linear_cross_entropy(*leaves, targets, chunk=chunk).total.backward()
+        found.add(counter.get_total_flops())
+    assert found == {3 * 2 * 40 * 8 * 16}

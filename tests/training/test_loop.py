@@ -196,6 +196,7 @@ def test_only_undamaged_checkpoints_count(tmp_path: Path) -> None:
     for stray in ("step-abc", "step-99999999x", "notes"):
         (tmp_path / "checkpoints" / stray).mkdir()
     (tmp_path / "checkpoints" / "step-00000001").write_text("no folder")
+    (tmp_path / "result.json").unlink()  # as if killed; a finished run is left as it is
     run_toy(tmp_path, steps=20, save_every=4, keep_checkpoints=3, resume=True)
     whole, problems = undamaged(list_checkpoints(tmp_path))
     assert [path.name[-2:] for path in whole] == ["12", "16", "20"] and len(problems) == 1

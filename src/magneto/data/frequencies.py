@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
 import numpy as np
 
 # Numbers counted at a time: a memory-mapped corpus is never in memory as 64-bit numbers.
@@ -13,6 +17,20 @@ def count_numbers(numbers: np.ndarray, size: int) -> np.ndarray:
     counts = np.zeros(size, np.int64)
     for start in range(0, len(numbers), PIECE):
         counts += np.bincount(numbers[start : start + PIECE], minlength=size)
+    return counts
+
+
+def count_targets(
+    batches: Iterable[Mapping[str, Any]], size: int, limit: int | None = None
+) -> np.ndarray:
+    """Return how often each of `size` tokens is a target of the first batches, (size,).
+
+    Negative targets are not asked for.
+    """
+    counts = np.zeros(size, np.int64)
+    for batch in islice(batches, limit):
+        targets = batch["targets"].numpy().reshape(-1)
+        counts += count_numbers(targets[targets >= 0], size)
     return counts
 
 

@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+EVALUATION_SEED = 0
+
+
+def mixed_order(count: int) -> np.ndarray:
+    """Return 0 ... count - 1 in an order that is always the same and does not follow the content.
+
+    The first validation batches are then like all of them, also of data that is sorted by class.
+    """
+    return np.random.default_rng(EVALUATION_SEED).permutation(count)
+
 
 class LazyBatches(Sequence[Any]):
     """A sequence of batches; batch i is made from the i-th plan each time it is asked for.

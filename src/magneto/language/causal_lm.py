@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from magneto.data.batching import cut_windows, window_batch
-from magneto.data.frequencies import count_numbers, frequency_nats
+from magneto.data.frequencies import count_numbers, count_targets, frequency_nats
 from magneto.data.lazy_batches import LazyBatches
 from magneto.language.model import LanguageModel
 from magneto.language.text_task import TextTask
@@ -67,13 +66,12 @@ class CausalLanguageModeling(TextTask):
             "bits_per_byte": loss / math.log(2) / bytes_per_token,
         }
 
-    @cached_property
-    def _baseline(self) -> dict[str, float]:
-        tokens, length = self.text.validation.tokens, self.data_config.max_length
-        count, size = cut_windows(tokens, length) * length, self.tokenizer.vocab_size
+    def _baseline(self, limit: int | None) -> dict[str, float]:
+        size = self.tokenizer.vocab_size
         train = count_numbers(self.text.train.tokens, size)
-        nats = frequency_nats(train, count_numbers(tokens[1 : count + 1], size))
-        return self.summarise({"loss": nats, "count": count}, ())
+        asked = count_targets(self.validation_batches(), size, limit)
+        nats = frequency_nats(train, asked)
+        return self.summarise({"loss": nats, "count": float(asked.sum())}, ())
 
     def export(self, model: nn.Module, directory: Path) -> str:
         """Write the model and its tokenizer for transformers."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.batching import NumberedRows, cut_windows, window_batch
-from magneto.data.frequencies import count_numbers, frequency_nats
+from magneto.data.frequencies import count_numbers, count_targets, frequency_nats
 from magneto.data.lazy_batches import LazyBatches
 from magneto.data.tokenizer import load_tokenizer
 from magneto.functional.cross_entropy import IGNORED
@@ -107,15 +107,11 @@ class MaskedLanguageModeling(TextTask):
             "masked_accuracy": sums["right"] / sums["count"],
         }
 
-    @cached_property
-    def _baseline(self) -> dict[str, float]:
+    def _baseline(self, limit: int | None) -> dict[str, float]:
         # No special token is ever hidden.
         plain, size = self.masking.plain, self.tokenizer.vocab_size
         train = count_numbers(self.text.train.tokens, size)
-        asked = np.zeros(size, np.int64)
-        for batch in self.validation_batches():
-            targets = batch["targets"]
-            asked += count_numbers(targets[targets != IGNORED].numpy(), size)
+        asked = count_targets(self.validation_batches(), size, limit)
         sums = {
             "loss": frequency_nats(train, asked, plain),
             "right": asked[(train * plain).argmax()],

@@ -111,12 +111,11 @@ class TextTask(Task):
         """Return what measures a run on all of another text."""
         return {"data.source": source, "data.validation_source": source}
 
-    def baseline(self) -> dict[str, float]:
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of the training split's token frequencies; none of streamed text."""
-        return {} if self.data_config.streaming else self._baseline
+        return {} if self.data_config.streaming else self._baseline(limit)
 
-    @cached_property
-    def _baseline(self) -> dict[str, float]:
+    def _baseline(self, limit: int | None) -> dict[str, float]:
         raise NotImplementedError
 
     @cached_property

@@ -158,11 +158,14 @@ class Task(ABC):
             predictions: Of the batches that have any, in the order of the batches, on the CPU.
         """
 
-    def baseline(self) -> dict[str, float]:
-        """Return metrics of a trivial answer to the same validation data; {} if there is none.
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
+        """Return metrics of a trivial answer to the validation data; {} if there is none.
 
         Token frequencies, the commonest class, the mean: what a model that has learnt beats. Keys
         are those of `summarise`, as far as they are defined.
+
+        Args:
+            limit: Of the first batches only, as `training.evaluate_limit` of what is compared.
         """
         return {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 
 from magneto.data.batching import ShuffledExamples
 from magneto.data.frequencies import count_numbers, frequency_nats
-from magneto.data.lazy_batches import LazyBatches
+from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.progress import SILENT, Progress
 from magneto.training.task import BatchStream, Loss, Scores, Task
 from magneto.vision.classifier import ImageClassifier
@@ -81,9 +82,9 @@ class ImageClassification(Task):
         return len(batch[1])
 
     def validation_batches(self) -> Sequence[tuple[Tensor, Tensor]]:
-        """Return the validation images and their labels, in their order."""
+        """Return the validation images and their labels, in mixed order."""
         held = self.splits[1]
-        plans = torch.arange(len(held)).split(EVALUATION_BATCH)
+        plans = torch.from_numpy(mixed_order(len(held))).split(EVALUATION_BATCH)
         return LazyBatches(plans, lambda rows: (held.images[rows], held.labels[rows]))
 
     def score(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Scores:
@@ -102,14 +103,11 @@ class ImageClassification(Task):
         """Return loss and accuracy."""
         return {"loss": sums["loss"] / sums["count"], "accuracy": sums["right"] / sums["count"]}
 
-    def baseline(self) -> dict[str, float]:
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the classes' frequencies and the accuracy of the commonest."""
-        return self._baseline
-
-    @cached_property
-    def _baseline(self) -> dict[str, float]:
-        size = self.model_config.classes
-        train, asked = (count_numbers(split.labels.numpy(), size) for split in self.splits)
+        size, held = self.model_config.classes, islice(self.validation_batches(), limit)
+        train = count_numbers(self.splits[0].labels.numpy(), size)
+        asked = count_numbers(torch.cat([labels for _, labels in held]).numpy(), size)
         right = float(asked[train.argmax()])
         nats = frequency_nats(train, asked)
         return self.summarise({"loss": nats, "right": right, "count": float(asked.sum())}, ())

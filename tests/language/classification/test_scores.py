@@ -46,3 +46,9 @@ def test_correlations() -> None:
     scores = number_scores(labels**3, labels)
     assert scores["spearman"] == pytest.approx(1.0) and 0.9 < scores["pearson"] < 0.99
     assert number_scores(-2 * labels + 1, labels)["pearson"] == pytest.approx(-1.0)
+
+
+def test_an_answer_that_is_no_number_is_not_a_correlation_of_zero() -> None:
+    pytest.importorskip("scipy")
+    found = number_scores(np.array([math.nan, 1.0, 2.0]), np.array([1.0, 2.0, 3.0]))
+    assert all(math.isnan(value) for value in found.values())

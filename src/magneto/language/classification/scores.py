@@ -53,4 +53,5 @@ def number_scores(answers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
             "spearman": stats.spearmanr(answers, labels),
         }
     values = {name: float(result.statistic) for name, result in found.items()}
-    return {name: value if np.isfinite(value) else 0.0 for name, value in values.items()}
+    constant = np.ptp(answers) == 0 or np.ptp(labels) == 0
+    return {name: 0.0 if constant else value for name, value in values.items()}

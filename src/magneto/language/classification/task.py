@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.cache import content_digest
-from magneto.data.lazy_batches import LazyBatches
+from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.length_buckets import LengthBuckets
 from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer
 from magneto.language.classification.baselines import constant_answer
@@ -39,6 +40,7 @@ from magneto.weights import StoredTensor
 
 # Texts of each validation set in an evaluation batch.
 EVALUATION_BATCH = 64
+VALIDATION_DIGEST_FILE = "validation.digest"
 LABELS_FILE = "labels.json"
 
 
@@ -194,10 +196,10 @@ class TextClassification(Task):
         return len(batch["labels"])
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
-        """Return the texts of all validation sets, in their order: some of each set in a batch."""
+        """Return the texts of all validation sets, mixed: some of each set in a batch."""
         sizes = [len(examples.tokens) for examples in self.validation.values()]
         held, sets = joined(list(self.validation.values())), np.repeat(range(len(sizes)), sizes)
-        turns = np.concatenate([np.arange(size) // EVALUATION_BATCH for size in sizes])
+        turns = np.concatenate([mixed_order(size) // EVALUATION_BATCH for size in sizes])
         order = np.argsort(turns, kind="stable")
         plans = np.split(order, np.cumsum(np.bincount(turns))[:-1])
         return LazyBatches(
@@ -236,20 +238,19 @@ class TextClassification(Task):
             metrics |= {f"{key}_{name}" if name else key: v for key, v in found.items()}
         return metrics
 
-    def baseline(self) -> dict[str, float]:
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the classes' frequencies and the scores of the commonest.
 
         Of numbers: the squared error and the scores of the training texts' mean.
         """
-        return self._baseline
-
-    @cached_property
-    def _baseline(self) -> dict[str, float]:
         train, sums, predictions = label_values(self.texts.train, self.labels), {}, []
-        for number, (name, rows) in enumerate(self.texts.validation.items()):
-            known = label_values(rows, self.labels)
+        asked = islice(self.validation_batches(), limit)
+        held = [(batch["sets"], batch["labels"]) for batch in asked]
+        sets, labels = (torch.cat(parts).numpy() for parts in zip(*held, strict=True))
+        for number, name in enumerate(self.texts.validation):
+            known = labels[sets == number]
             answers, sums[name] = constant_answer(train, known, len(self.labels))
-            found = (np.full(len(rows), number), answers, known)
+            found = (np.full(len(known), number), answers, known)
             predictions.append(tuple(map(torch.from_numpy, found)))
         return self.summarise(sums, predictions)
 
@@ -288,3 +289,5 @@ class TextClassification(Task):
         (directory / LABELS_FILE).write_text(json.dumps(self.labels), encoding="utf-8")
         digest = content_digest(repr(self.texts.train).encode("utf-8", errors="surrogatepass"))
         (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+        held = content_digest(repr(self.texts.validation).encode("utf-8", errors="surrogatepass"))
+        (directory / VALIDATION_DIGEST_FILE).write_text(held, encoding="utf-8")
