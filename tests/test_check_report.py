@@ -59,7 +59,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     """A comparison's folder with its report, with a trivial baseline and without one."""
     task = type(load_recipe(SWEEP.recipe).build_task())
     baseline = {} if request.param is None else {"accuracy": request.param}
-    monkeypatch.setattr(task, "baseline", lambda _: baseline)
+    monkeypatch.setattr(task, "baseline", lambda *_: baseline)
     open_sweep(tmp_path, SWEEP)
     for cell in SWEEP.cells():
         write_run(tmp_path, cell)

@@ -210,7 +210,7 @@ def test_without_measurements_or_results(
     cells = [cell(name, rate, 1, "missing") for name in SCORES for rate in rates]
     bare = assemble(cells, Judge("loss", False))
     words = " ".join(Page(write_report(bare, tmp_path).read_text()).words)
-    assert "No placement learned" in words and "12 of 12 runs have no result yet" in words
+    assert "Nothing learned" in words and "12 of 12 runs have no result yet" in words
     assert "no result yet" in words and "trivial baseline" not in words
 
 

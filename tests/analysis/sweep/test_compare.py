@@ -127,7 +127,7 @@ def test_one_seed_is_not_told_from_noise() -> None:
 def test_nothing_finished() -> None:
     post = summarise(cells("post", {1.0: [None]}), "post", False)
     assert post.score is None and post.sensitivity is None
-    assert answer([post], False, "loss")[-1].startswith("No placement learned at every seed")
+    assert answer([post], False, "loss")[-1].startswith("Nothing learned at every seed")
     assert asdict(post)["best_learning_rate"] is None
 
 

@@ -32,32 +32,33 @@ COMPARISON = {
         cell("sub", 1e-3, 2, "finished", 5.0),
         cell("sub", 1e-3, 3, "diverged", 9.0),
         cell("sub", 1e-3, 4, "missing", None),
+    cell("sub", 1e-3, 5, "did not learn", 8.0),
     ],
 }
 
 
 def test_cells_of_one_placement_and_rate_are_one_group() -> None:
     found = group_cells(COMPARISON)
-    assert found["sub", 1e-3] == Group((3.0, 5.0), finished=2, diverged=1, missing=1)
-    assert found["sub", 1e-3].mean == 4 and found["sub", 1e-3].seeds == 3
+    assert found["sub", 1e-3] == Group((3.0, 5.0), finished=2, stuck=1, diverged=1, missing=1)
+    assert found["sub", 1e-3].mean == 4 and found["sub", 1e-3].seeds == 4
     assert found["sub", 1e-3].interval == pytest.approx(12.7062047)  # Student's t, two seeds
     empty = found["pre", 1e-3]
     assert (empty.mean, empty.interval, empty.seeds) == (None, None, 0)
 
 
 def test_one_seed_has_no_interval() -> None:
-    assert Group((3.0,), 1, 0, 0).interval is None
+    assert Group((3.0,), 1, 0, 0, 0).interval is None
 
 
 def test_rows_of_csv_are_the_cells() -> None:
     rows = list(csv.DictReader(io.StringIO(write_csv(COMPARISON))))
-    assert [row["seed"] for row in rows] == ["1", "2", "3", "4"]
+    assert [row["seed"] for row in rows] == ["1", "2", "3", "4", "5"]
     assert rows[0]["recipe"] == "causal-lm/tiny" and rows[3]["score"] == ""
 
 
 @pytest.mark.parametrize(
     ("rate", "text"),
-    [(1e-3, "1e-3"), (3.2e-4, "3.2e-4"), (0.03, "0.03"), (1, "1"), (2e3, "2e3"), (0, "0"),
+    [(1e-3, "0.001"), (3.2e-4, "0.00032"), (0.03, "0.03"), (1e-5, "1e-05"), (1, "1"), (0, "0"),
      (None, "–")],
 )  # fmt: skip
 def test_rates_are_written_as_people_do(rate: float | None, text: str) -> None:

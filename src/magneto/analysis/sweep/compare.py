@@ -63,8 +63,7 @@ def judges_of(sweep: Sweep) -> dict[str, Judge]:
         task = recipe.build_task()
         alike = repr((recipe.task, recipe.data, recipe.training.evaluate_limit))
         if alike not in known:
-            limit = recipe.training.evaluate_limit
-            baseline = task.baseline(limit).get(task.primary_metric)
+            baseline = task.baseline(recipe.training.evaluate_limit).get(task.primary_metric)
             known[alike] = Judge(task.primary_metric, task.higher_is_better, baseline)
         judges[row] = known[alike]
     return judges
