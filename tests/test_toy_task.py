@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from magneto.analysis.sweep.sweep import RATE, SEED, Cell, read_sweep
+from magneto.analysis.sweep.cells import RATE, SEED, Cell
+from magneto.analysis.sweep.sweep import read_sweep
 from magneto.cli import main
 from magneto.tasks import TASKS
 

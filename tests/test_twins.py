@@ -42,6 +42,7 @@ COVERED_BY = {
     "theory.depth": "theory/test_gains.py",
     "theory.scales": "theory/test_bounds.py",
     # The loop, which every run goes through.
+    "analysis.sweep.cells": "analysis/sweep/test_sweep.py",
     "training.checkpoint": "training/test_loop.py",
     "training.config": "training/test_schedule.py",
     "training.environment": "training/test_metrics_logger.py",

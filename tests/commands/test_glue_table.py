@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from magneto.analysis.sweep.sweep import Sweep, cell_directory, open_sweep
+from magneto.analysis.sweep.cells import Sweep
+from magneto.analysis.sweep.sweep import cell_directory, open_sweep
 from magneto.cli import main
 from magneto.commands.glue_table import (
     Score,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
+from magneto.weights import open_tensors
 from tests.gpu.tiny import ROOT, distance, text_files
 
 DEVICES = [
@@ -41,7 +41,7 @@ def train(out: Path, device: str, source: str, strategy: str) -> dict[str, torch
         [sys.executable, *start], env=environment, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
-    return load_file(out / "final" / "model.safetensors")
+    return {name: tensor.read() for name, tensor in open_tensors(out / "final").items()}
 
 
 @pytest.mark.parametrize("device", DEVICES)

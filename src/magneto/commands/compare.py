@@ -9,9 +9,10 @@ from typing import Any
 
 from magneto.analysis.probe.measurements import measure
 from magneto.analysis.report.report import write_report
+from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Sweep
 from magneto.analysis.sweep.checks import repeated
 from magneto.analysis.sweep.compare import collect, refuse_several_metrics
-from magneto.analysis.sweep.sweep import PLACEMENT, RATE, SEED, Sweep, is_done, open_sweep
+from magneto.analysis.sweep.sweep import is_done, open_sweep
 from magneto.analysis.sweep.workers import default_jobs, run_cluster, run_local
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError

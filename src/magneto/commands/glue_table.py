@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from magneto.analysis.sweep.sweep import SEED, Cell, Sweep, read_result, read_sweep
+from magneto.analysis.sweep.cells import SEED, Cell, Sweep
+from magneto.analysis.sweep.sweep import read_result, read_sweep
 from magneto.config import ConfigError
 from magneto.functional.statistics import half_width
 from magneto.language.classification.baselines import label_baselines

@@ -6,7 +6,7 @@ import pytest
 
 from magneto.analysis.probe import measurements
 from magneto.analysis.probe.measurements import bounds_over, measure
-from magneto.analysis.sweep.sweep import PLACEMENT, RATE, SEED, Sweep
+from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Sweep
 from magneto.theory.bounds import bound
 from magneto.theory.depth import Depth
 from magneto.theory.placement import PLACEMENTS

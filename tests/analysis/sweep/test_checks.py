@@ -7,16 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from magneto.analysis.sweep.sweep import (
-    PLACEMENT,
-    RATE,
-    SEED,
-    SPEC_FILE,
-    Sweep,
-    open_sweep,
-    read_sweep,
-    run_cell,
-)
+from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Sweep
+from magneto.analysis.sweep.sweep import SPEC_FILE, open_sweep, read_sweep, run_cell
 from magneto.config import ConfigError
 from magneto.recipe import Recipe
 from magneto.training.checkpoint import STATE

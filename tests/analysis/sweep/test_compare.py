@@ -10,10 +10,11 @@ import pytest
 
 from benchmarks.recomputed import gap_of, width_of
 from magneto.analysis.sweep.answer import answer
+from magneto.analysis.sweep.cells import Cell, Sweep
 from magneto.analysis.sweep.compare import data_of, judges_of, refuse_several_metrics
 from magneto.analysis.sweep.judged import Judge, Scored, score_cell, verdict
 from magneto.analysis.sweep.summary import summarise
-from magneto.analysis.sweep.sweep import Cell, Sweep, cell_directory
+from magneto.analysis.sweep.sweep import cell_directory
 from magneto.config import ConfigError
 from magneto.recipe import Recipe
 

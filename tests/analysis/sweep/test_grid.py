@@ -32,7 +32,7 @@ COMPARISON = {
         cell("sub", 1e-3, 2, "finished", 5.0),
         cell("sub", 1e-3, 3, "diverged", 9.0),
         cell("sub", 1e-3, 4, "missing", None),
-    cell("sub", 1e-3, 5, "did not learn", 8.0),
+        cell("sub", 1e-3, 5, "did not learn", 8.0),
     ],
 }
 

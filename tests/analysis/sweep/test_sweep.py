@@ -13,18 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Cell, Sweep
 from magneto.analysis.sweep.summary import title_of
-from magneto.analysis.sweep.sweep import (
-    PLACEMENT,
-    RATE,
-    SEED,
-    Cell,
-    Sweep,
-    is_done,
-    open_sweep,
-    read_sweep,
-    work,
-)
+from magneto.analysis.sweep.sweep import is_done, open_sweep, read_sweep, work
 from magneto.cli import main
 from magneto.config import ConfigError
 from magneto.lease import acquire_lease

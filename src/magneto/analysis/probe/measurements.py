@@ -11,7 +11,7 @@ from typing import Any
 from magneto.analysis.probe.diagnosis import find_stacks
 from magneto.analysis.probe.short_run import initial_model, short_run
 from magneto.analysis.probe.update import growth, measure_growth, measured_shape
-from magneto.analysis.sweep.sweep import PLACEMENT, Sweep
+from magneto.analysis.sweep.cells import PLACEMENT, Sweep
 from magneto.files import plain, write_json
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe

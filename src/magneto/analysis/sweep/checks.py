@@ -7,13 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from magneto.analysis.sweep.cells import Sweep
 from magneto.config import ConfigError
 from magneto.training.resume import differences
-
-if TYPE_CHECKING:
-    from magneto.analysis.sweep.sweep import Sweep
 
 # Fields that change how fast a run goes and what it writes, not what comes out.
 WITHOUT_EFFECT = (

@@ -9,9 +9,10 @@ from typing import Any
 
 from magneto.analysis.report.provenance import environments, without_places
 from magneto.analysis.sweep.answer import answer
+from magneto.analysis.sweep.cells import RATE, SEED, Cell, Sweep
 from magneto.analysis.sweep.judged import Judge, score_cell
 from magneto.analysis.sweep.summary import summarise
-from magneto.analysis.sweep.sweep import RATE, SEED, Cell, Sweep, cell_directory
+from magneto.analysis.sweep.sweep import cell_directory
 from magneto.config import ConfigError
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from magneto.analysis.sweep.sweep import RATE, SEED, Cell, read_result
+from magneto.analysis.sweep.cells import RATE, SEED, Cell
+from magneto.analysis.sweep.sweep import read_result
 
 MARGIN = 0.02
 """Share of the way from the baseline to the best possible score by which a run must beat it."""

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from magneto.analysis.sweep.sweep import Sweep, is_done, work
+from magneto.analysis.sweep.cells import Sweep
+from magneto.analysis.sweep.sweep import is_done, work
 from magneto.files import import_extra
 
 # Seconds between looks at what is done.
