@@ -34,9 +34,13 @@ TURN = 10
 
 
 def documentation(folder: Path) -> str:
-    """Write this project's documentation as a text; return its path."""
+    """Write this project's documentation as a text, a record for each paragraph; return its path.
+
+    Of a few whole pages none might fall into the validation split.
+    """
     pages = sorted((ROOT / "docs").rglob("*.md"))
-    lines = [json.dumps({"text": page.read_text(encoding="utf-8")}) for page in pages]
+    parts = [part for page in pages for part in page.read_text(encoding="utf-8").split("\n\n")]
+    lines = [json.dumps({"text": part}) for part in parts]
     (folder / "documentation.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return str(folder / "documentation.jsonl")
 
@@ -53,7 +57,8 @@ def trainer(bench: Bench, placement: str, folder: Path, text: str) -> TrainingSt
                 "width": shape.width, "layers": shape.layers, "heads": shape.heads,
                 "ffn_width": shape.ffn_width, "positions": "sinusoidal", "placement": placement,
             },
-            "data": {"source": text, "tokenizer": "bytes", "max_length": shape.length},
+            "data": {"source": text, "tokenizer": "bytes", "max_length": shape.length,
+                     "validation_fraction": 0.1},
             "training": {
                 "steps": 10**6, "batch_size": shape.batch, "learning_rate": LEARNING_RATE,
                 "schedule": "constant", "warmup_steps": WARMUP, "precision": "bf16",

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -28,15 +29,16 @@ TINY = [name for name in recipe_names() if name.endswith("/tiny")]
 
 
 def text_files() -> dict[str, dict[str, Any]]:
-    """Write the lines of this project's documentation as data; return what replaces which source.
+    """Write lines of made-up words as data; return what replaces which source.
 
-    Built-in text takes seconds to make. As classes, lines are numbered off; as a translation, a
-    line is itself backwards.
+    Built-in text takes seconds to make. Words are as frequent as words are: the n-th by 1 / n. As
+    classes, lines are numbered off; as a translation, a line is itself backwards.
     """
-    folder = cache_directory()
-    pages = sorted((ROOT / "docs").rglob("*.md"))
-    lines = [line for page in pages for line in page.read_text(encoding="utf-8").split("\n")]
-    texts = [line for line in lines if len(line.split()) > 3]
+    folder, random = cache_directory(), Random(0)
+    syllables = [first + second for first in "bdklmnprst" for second in "aeiou"]
+    words = ["".join(random.choices(syllables, k=random.randint(1, 4))) for _ in range(500)]
+    shares = [1 / (1 + number) for number in range(len(words))]
+    texts = [" ".join(random.choices(words, shares, k=random.randint(4, 24))) for _ in range(1200)]
     rows = ({"text": text, "label": number % 2} for number, text in enumerate(texts))
     (folder / "lines.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     for language, step in (("en", 1), ("de", -1)):

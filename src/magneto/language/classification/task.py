@@ -40,7 +40,7 @@ from magneto.weights import StoredTensor
 
 # Texts of each validation set in an evaluation batch.
 EVALUATION_BATCH = 64
-VALIDATION_DIGEST_FILE = "validation.digest"
+VALIDATION_DIGEST_FILE = "data-validation.digest"
 LABELS_FILE = "labels.json"
 
 

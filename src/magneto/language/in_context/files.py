@@ -143,12 +143,12 @@ def parse_records(suite: Suite, records: Iterable[Record], source: Any) -> list[
 
 
 def _from_hub(suite: Suite, name: str) -> Questions:
-    source = parse_source(name)
-    if not source.name:
+    if name == "hf:":
         raise ConfigError([
             f"{suite.name} is not on the hub: give --data DIR_OR_FILE with records of "
             f"{suite.fields}"
         ])  # fmt: skip
+    source = parse_source(name)
     splits = HubDataset(source).load(source.config, None)
     wanted = (source.split,) if source.split else suite.questions
     split = next((split for split in wanted if split in splits), None)
