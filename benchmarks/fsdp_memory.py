@@ -26,6 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
+from benchmarks.training_step import write_result
 from magneto.files import write_json
 from magneto.language.causal_lm import CausalLanguageModeling
 from magneto.language.config import LanguageModelConfig, TextDataConfig
@@ -183,12 +184,14 @@ def main(words: list[str] | None = None) -> None:
     where = environment()
     del where["command"]
     date = datetime.now(UTC).strftime("%Y-%m-%d")
-    result = {"rows": rows, "shape": SHAPES[args.shape], "machine": where, "date": date}
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_json(args.out / f"{args.name}.json", result)
-    page = markdown(result)
-    (args.out / f"{args.name}.md").write_text(page, encoding="utf-8")
-    print(page, end="")
+    result = {
+        "name": args.name,
+        "rows": rows,
+        "shape": SHAPES[args.shape],
+        "machine": where,
+        "date": date,
+    }
+    write_result(result, markdown(result), args.out)
 
 
 if __name__ == "__main__":

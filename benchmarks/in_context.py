@@ -23,8 +23,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
+from benchmarks.training_step import write_result
 from magneto.data.tokenizer import load_tokenizer, train_bpe
-from magneto.files import write_json
 from magneto.language.config import LanguageModelConfig
 from magneto.language.in_context.evaluate import draw, encode_items, join
 from magneto.language.in_context.files import Questions, load_questions
@@ -133,12 +133,13 @@ def main(words: list[str] | None = None) -> None:
             rows += measure(questions, num_fewshot, args.questions, args.rounds)
     where = environment()
     del where["command"]
-    result = {"rows": rows, "machine": where, "date": datetime.now(UTC).strftime("%Y-%m-%d")}
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_json(args.out / f"{args.name}.json", result)
-    page = markdown(result)
-    (args.out / f"{args.name}.md").write_text(page, encoding="utf-8")
-    print(page)
+    result = {
+        "name": args.name,
+        "rows": rows,
+        "machine": where,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+    write_result(result, markdown(result), args.out)
 
 
 if __name__ == "__main__":

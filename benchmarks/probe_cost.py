@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.training_step import write_result
 from magneto.analysis.probe.probe_hook import PERIOD, ProbeHook
-from magneto.files import write_json
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.environment import environment
@@ -114,12 +114,8 @@ def main(words: list[str] | None = None) -> None:
     where = environment()
     del where["command"]
     date = datetime.now(UTC).strftime("%Y-%m-%d")
-    result = {"rows": rows, "machine": where, "date": date}
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_json(args.out / f"{args.name}.json", result)
-    page = markdown(result)
-    (args.out / f"{args.name}.md").write_text(page, encoding="utf-8")
-    print(page)
+    result = {"name": args.name, "rows": rows, "machine": where, "date": date}
+    write_result(result, markdown(result), args.out)
 
 
 if __name__ == "__main__":

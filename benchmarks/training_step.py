@@ -31,6 +31,7 @@ from torch.nn import functional as F
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.contenders import CONTENDERS, NOTES, SHAPES, Shape, build
+from magneto.files import write_text
 from magneto.training.environment import environment
 
 ROOT = Path(__file__).parents[1]
@@ -263,10 +264,8 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
 def write_result(result: dict[str, Any], page: str, folder: Path, show: bool = True) -> None:
     """Write NAME.json and NAME.md, aside and renamed, and print the page if it is to be shown."""
     folder.mkdir(parents=True, exist_ok=True)
-    for suffix, text in ((".json", json.dumps(result, indent=1) + "\n"), (".md", page)):
-        path = folder / f"{result['name']}{suffix}"
-        path.with_suffix(".part").write_text(text, encoding="utf-8")
-        path.with_suffix(".part").replace(path)
+    write_text(folder / f"{result['name']}.json", json.dumps(result, indent=1) + "\n")
+    write_text(folder / f"{result['name']}.md", page)
     if show:
         print(page)
 

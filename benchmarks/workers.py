@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.training_step import write_result
 from magneto.data.batching import ShuffledExamples, StreamedWindows
-from magneto.files import write_json
 from magneto.training.environment import environment
 from magneto.training.prefetch import Prefetch
 
@@ -187,14 +187,10 @@ def main(words: list[str] | None = None) -> None:
     where = environment()
     del where["command"]
     result = {
-        "rows": rows, "start": start, "machine": where, "load": [load, os.getloadavg()[0]],
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "name": args.name, "rows": rows, "start": start, "machine": where,
+        "load": [load, os.getloadavg()[0]], "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }  # fmt: skip
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_json(args.out / f"{args.name}.json", result)
-    page = markdown(result)
-    (args.out / f"{args.name}.md").write_text(page, encoding="utf-8")
-    print(page)
+    write_result(result, markdown(result), args.out)
 
 
 if __name__ == "__main__":

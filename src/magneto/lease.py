@@ -53,8 +53,10 @@ class Lease:
         if self.lost:
             return
         # Those taken over go first: an owner that wakes up must not find its own to be the newest.
+        # A newer one is of somebody who has just taken over.
         for path in sorted(self.path.parent.glob("lease-*")):
-            path.unlink(missing_ok=True)
+            if path.name <= self.path.name:
+                path.unlink(missing_ok=True)
 
 
 def newest_lease(directory: Path) -> Path | None:

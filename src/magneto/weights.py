@@ -21,6 +21,8 @@ from torch import Tensor
 from magneto.files import Damaged, check_directory
 
 MODEL = "model"
+# Weights that a run keeps besides those of its checkpoints.
+NAMED = ("best", "final", "averaged")
 STEP = re.compile(r"step-(\d+)")
 
 
@@ -135,7 +137,7 @@ def find_weights(run: Path, which: str = "auto") -> Path:
         Damaged: If they are not as they were written; says which undamaged ones there are.
     """
     checkpoints = list_checkpoints(run)
-    there = {name: run / name for name in ("best", "final", "averaged") if (run / name).is_dir()}
+    there = {name: run / name for name in NAMED if (run / name).is_dir()}
     there |= {str(step_of(path)): path for path in reversed(checkpoints)}
     if checkpoints:
         there["last"] = checkpoints[-1]

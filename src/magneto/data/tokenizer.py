@@ -202,6 +202,20 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     return FastTokenizer(path)
 
 
+def vocabulary_size(wanted: int | None, tokenizer: Tokenizer) -> int:
+    """Return a model's vocabulary: what its configuration wants, or else the tokenizer's.
+
+    Raises:
+        ValueError: If it is too small for the tokenizer.
+    """
+    size = wanted or tokenizer.vocab_size
+    if size < tokenizer.vocab_size:
+        raise ValueError(
+            f"model.vocab_size ({size}) is below the tokenizer's ({tokenizer.vocab_size})"
+        )
+    return size
+
+
 def kept_tokenizer(run: Path) -> dict[str, str]:
     """Return the recipe's field by which a run's own tokenizer is used, if it keeps one.
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from magneto.data.batching import NumberedRows, cut_windows, window_batch
 from magneto.data.frequencies import count_numbers, count_targets, frequency_nats
-from magneto.data.lazy_batches import LazyBatches
+from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
 from magneto.data.tokenizer import load_tokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedTextDataConfig
@@ -27,8 +27,6 @@ from magneto.training.task import BatchStream, Loss, Scores
 
 # Sequences of an evaluation batch.
 EVALUATION_BATCH = 16
-# Of what is hidden in evaluation: one number for all runs, so that they answer the same questions.
-EVALUATION_SEED = 0
 
 
 class MaskedLanguageModeling(TextTask):

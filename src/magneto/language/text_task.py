@@ -14,7 +14,7 @@ from magneto.data.batching import ShuffledExamples, StreamedWindows, cut_windows
 from magneto.data.cache import content_digest
 from magneto.data.counts import Counts
 from magneto.data.documents import DOCUMENTS
-from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer
+from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer, vocabulary_size
 from magneto.language.config import TextDataConfig
 from magneto.language.text import PreparedText, prepare_text, split_documents, tokenised
 from magneto.progress import SILENT, Progress
@@ -56,11 +56,7 @@ class TextTask(Task):
         Raises:
             ValueError: If the one set is too small.
         """
-        least = self.tokenizer.vocab_size
-        size = self.model_config.vocab_size or least
-        if size < least:
-            raise ValueError(f"model.vocab_size ({size}) is below the tokenizer's ({least})")
-        return size
+        return vocabulary_size(self.model_config.vocab_size, self.tokenizer)
 
     def windows(self, length: int, batch_size: int, seed: int) -> BatchStream:
         """Return training windows of `length` tokens, each with its next, in random order."""

@@ -22,7 +22,7 @@ from magneto.training.environment import write_environment
 from magneto.training.metrics_logger import MetricsLogger
 from magneto.training.state import TrainingState
 from magneto.training.task import DIGEST_FILE, Task
-from magneto.weights import has_tensors, list_checkpoints, open_tensors, undamaged
+from magneto.weights import NAMED, has_tensors, list_checkpoints, open_tensors, undamaged
 
 # Sections of a recipe that a run keeps as long as it lives.
 KEPT = ("task", "seed", "model", "data")
@@ -60,15 +60,14 @@ def begin(
     with fitting_artifacts(state.task, run) if world.is_main_process else nullcontext({}) as made:
         if directory is not None:
             compare_recipe(state, directory)
-            if done := broadcast_from_main(finished_result(state), world):
-                say(f"{run} finished at step {done.step} already; for more: --training.steps")
-                return done
+        if resume and (done := broadcast_from_main(finished_result(state), world)):
+            more = "for more: --training.steps" if directory else "it keeps no checkpoint"
+            say(f"{run} finished at step {done.step} already; {more}")
+            return done
+        if directory is not None:
             load(state, directory)
             say(f"going on from {directory}, step {state.step}")
         elif resume:
-            if done := broadcast_from_main(finished_result(state), world):
-                say(f"{run} finished at step {done.step} already, and keeps no checkpoint")
-                return done
             if held or broadcast_from_main(has_weights(run), world):
                 raise ValueError(
                     f"{run} has no undamaged checkpoint to go on from, and from step 0 its weights "
@@ -88,7 +87,7 @@ def begin(
 
 def has_weights(run: Path) -> bool:
     """Return whether a run holds weights that its start from step 0 would write over."""
-    return any((run / name).exists() for name in ("best", "final", "averaged"))
+    return any((run / name).exists() for name in NAMED)
 
 
 def newest_whole(state: TrainingState) -> Path | None:
@@ -116,8 +115,8 @@ def compare_recipe(state: TrainingState, directory: Path) -> None:
     now = json.loads(json.dumps(state.recipe, default=str))
     content_is_compared = (state.run / DIGEST_FILE).exists()
     found = {
-        name: f"{name} is {after} (was {before})"
-        for name, before, after in differences(kept, now)
+        name: line
+        for name, line in differences(kept, now)
         if not (content_is_compared and name in PLACES)
     }
     wrong = [line for name, line in found.items() if name.partition(".")[0] in KEPT]
@@ -132,8 +131,8 @@ def compare_recipe(state: TrainingState, directory: Path) -> None:
 
 def differences(
     before: Mapping[str, Any], after: Mapping[str, Any], where: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (dotted name, value before, value after) of what both have and is not equal.
+) -> Iterator[tuple[str, str]]:
+    """Yield (dotted name, how it differs in words) of what both have and is not equal.
 
     What only one has came or went with another version of the program.
     """
@@ -143,7 +142,7 @@ def differences(
         if isinstance(before[key], Mapping) and isinstance(after[key], Mapping):
             yield from differences(before[key], after[key], f"{where}{key}.")
         else:
-            yield f"{where}{key}", before[key], after[key]
+            yield f"{where}{key}", f"{where}{key} is {after[key]} (was {before[key]})"
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from magneto.data.cache import content_digest
 from magneto.data.frequencies import count_targets, frequency_nats
-from magneto.data.lazy_batches import LazyBatches
+from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
 from magneto.data.tokenizer import kept_tokenizer
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Scores, Task
@@ -30,8 +30,6 @@ from magneto.translation.scores import score_translations
 from magneto.translation.translator import TextTranslator
 from magneto.translation.vocabulary import TranslationVocabulary, load_vocabulary
 
-# Of the order of evaluation batches: one for all runs, so that a limit takes the same ones.
-EVALUATION_SEED = 0
 # Sentences that are translated together in an evaluation.
 TRANSLATED = 64
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from magneto.analysis.sweep.cells import Sweep
 from magneto.config import ConfigError
+from magneto.recipe import Recipe
 from magneto.training.resume import differences
 
 # Fields that change how fast a run goes and what it writes, not what comes out.
@@ -20,8 +21,12 @@ WITHOUT_EFFECT = (
 )
 
 
-def refuse_repeated(sweep: Sweep) -> None:
+def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
     """Refuse a grid that holds one run twice: it would count as two seeds.
+
+    Args:
+        sweep: The grid.
+        recipes: Of its cells.
 
     Raises:
         ConfigError: If a field has a value twice, or two cells share a directory or a recipe.
@@ -38,8 +43,8 @@ def refuse_repeated(sweep: Sweep) -> None:
         raise ConfigError([f"two cells of the grid would share the directory {twice[0]}: "
                            "compare these values in two folders (--out)"])  # fmt: skip
     held: dict[str, str] = {}
-    for cell in cells:
-        recipe = json.dumps(sweep.load(cell).to_mapping(), default=str, sort_keys=True)
+    for cell, loaded in zip(cells, recipes, strict=True):
+        recipe = json.dumps(loaded.to_mapping(), default=str, sort_keys=True)
         if recipe in held:
             raise ConfigError([f"cells {held[recipe]} and {cell.name} are one run twice: "
                                "give each value of the grid once"])  # fmt: skip
@@ -87,10 +92,7 @@ def refuse_edited(folder: Path, sweep: Sweep) -> None:
     Raises:
         ConfigError: If a field outside the grid has another value; names it with both.
     """
-    edited = [
-        f"{name} is {after} (was {before})"
-        for name, before, after in differences(sweep.base, base_of(sweep))
-    ]
+    edited = [line for _, line in differences(sweep.base, base_of(sweep))]
     if edited:
         raise ConfigError([f"{folder} began with another {sweep.recipe}: {', '.join(edited)}; "
                            "undo the edit, or give another --out"])  # fmt: skip

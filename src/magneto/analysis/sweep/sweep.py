@@ -21,7 +21,7 @@ from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.lease import acquire_lease
 from magneto.progress import ProgressBars
-from magneto.recipe import RUN_FILE
+from magneto.recipe import RUN_FILE, Recipe
 from magneto.training.hooks import Hook
 from magneto.training.loop import TrainingResult, train
 from magneto.training.metrics_logger import read_metrics
@@ -41,10 +41,7 @@ def open_sweep(folder: Path, sweep: Sweep) -> None:
         ConfigError: If a cell's recipe is wrong, a run is there twice, the recipe was edited, or
             the folder holds another comparison.
     """
-    problems = {line: None for cell in sweep.cells() for line in _problems(sweep, cell)}
-    if problems:
-        raise ConfigError(list(problems))
-    refuse_repeated(sweep)
+    refuse_repeated(sweep, load_cells(sweep))
     path = folder / SPEC_FILE
     base = base_of(sweep)
     if path.exists():
@@ -58,12 +55,21 @@ def open_sweep(folder: Path, sweep: Sweep) -> None:
     write_json(path, asdict(replace(sweep, base=base)))
 
 
-def _problems(sweep: Sweep, cell: Cell) -> list[str]:
-    try:
-        sweep.load(cell)
-    except ConfigError as error:
-        return error.lines
-    return []
+def load_cells(sweep: Sweep) -> list[Recipe]:
+    """Return every cell's recipe.
+
+    Raises:
+        ConfigError: If some are wrong; names each mistake once.
+    """
+    recipes, problems = [], {}
+    for cell in sweep.cells():
+        try:
+            recipes.append(sweep.load(cell))
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.lines)
+    if problems:
+        raise ConfigError(list(problems))
+    return recipes
 
 
 def read_sweep(folder: Path) -> Sweep:

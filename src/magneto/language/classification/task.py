@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from magneto.data.cache import content_digest
 from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.length_buckets import LengthBuckets
-from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer
+from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer, vocabulary_size
 from magneto.language.classification.baselines import constant_answer
 from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
 from magneto.language.classification.data import (
@@ -131,10 +131,7 @@ class TextClassification(Task):
         Raises:
             ValueError: If the vocabulary set is too small.
         """
-        least = self.tokenizer.vocab_size
-        size = self.model_config.vocab_size or least
-        if size < least:
-            raise ValueError(f"model.vocab_size ({size}) is below the tokenizer's ({least})")
+        size = vocabulary_size(self.model_config.vocab_size, self.tokenizer)
         return TextClassifier(replace(self.model_config, vocab_size=size, classes=self._classes()))
 
     def initial_weights(self) -> dict[str, StoredTensor]:
