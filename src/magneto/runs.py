@@ -13,6 +13,7 @@ from magneto.config import ConfigError
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe, open_run, task_class
 from magneto.training.checkpoint import load_weights
+from magneto.training.companion import place_companion
 from magneto.training.distributed import one_process, pick_device
 from magneto.training.evaluation import evaluate
 from magneto.training.task import Task
@@ -36,6 +37,7 @@ class OpenRun:
         """
         self.task.prepare(progress)
         world = one_process(next(self.model.parameters()).device)
+        place_companion(self.task, world.device)
         precision = self.recipe.training.precision
         return evaluate(self.task, self.model, world, precision, limit, progress)
 

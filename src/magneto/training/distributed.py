@@ -130,8 +130,13 @@ def shard_model(model: nn.Module, world: World) -> nn.Module:
 
 
 def replicate_model(model: nn.Module, world: World) -> nn.Module:
-    """Let the ranks of "ddp" add up their gradients."""
-    return DistributedDataParallel(model) if world.strategy == "ddp" else model
+    """Let the ranks of "ddp" add up their gradients.
+
+    Buffers are each rank's own: what a step adds to them is added up once, by `Task.end_step`.
+    """
+    if world.strategy != "ddp":
+        return model
+    return DistributedDataParallel(model, broadcast_buffers=False)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -191,6 +196,27 @@ def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:
     if world.world_size > 1:
         dist.all_reduce(tensor)
     return tensor
+
+
+def gather_rows(tensor: Tensor, world: World) -> Tensor:
+    """Return the rows of all ranks' tensors, rank by rank, on every rank; their numbers may differ.
+
+    Args:
+        tensor: (rows, ...), of the same shape but for its rows on every rank.
+        world: The ranks.
+    """
+    if world.world_size == 1:
+        return tensor
+    count = torch.tensor([len(tensor)], device=tensor.device)
+    counts = [torch.empty_like(count) for _ in range(world.world_size)]
+    dist.all_gather(counts, count)
+    sizes = [int(number) for number in counts]
+    # Every rank sends as many rows as the longest has.
+    padded = tensor.new_zeros(max(sizes), *tensor.shape[1:])
+    padded[: len(tensor)] = tensor
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
 def any_rank(flag: bool, world: World) -> bool:

@@ -12,16 +12,25 @@ parameter, weights that are loaded), every process builds all of it and keeps it
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from magneto.training.batch import to_device
 from magneto.training.checkpoint import fill, model_pieces
-from magneto.training.distributed import World, piece_of, replicate_model, shard_model
-from magneto.training.task import Task
+from magneto.training.distributed import (
+    World,
+    gather_rows,
+    piece_of,
+    replicate_model,
+    shard_model,
+    unwrap,
+)
+from magneto.training.task import BatchStream, Task
 
 
 @runtime_checkable
@@ -58,6 +67,33 @@ def initial_model(
     pieces = model_pieces(model)
     fill({name: piece for name, piece in pieces.items() if name in given}, given, "the task")
     return replicate_model(model.train(), world)
+
+
+@torch.no_grad()
+def values_from_data(
+    task: Task,
+    model: nn.Module,
+    stream: BatchStream,
+    parts: int,
+    wanted: Sequence[int],
+    world: World,
+) -> None:
+    """Let a task make first values of data where it has some (`Task.begin_training`).
+
+    Args:
+        task: Prepared.
+        model: As `initial_model` gave it.
+        stream: A fresh one, which is used up.
+        parts: In how many pieces a batch is cut.
+        wanted: This rank's pieces.
+        world: The ranks. Every one calls this.
+    """
+
+    def batches() -> Iterator[list[Any]]:
+        while True:
+            yield [to_device(piece, world.device) for piece in stream.next(parts, wanted)]
+
+    task.begin_training(unwrap(model), batches(), partial(gather_rows, world=world))
 
 
 def build_on_meta(task: Task) -> tuple[nn.Module | None, str]:

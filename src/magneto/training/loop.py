@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,23 @@ import torch
 
 from magneto.progress import ProgressBars
 from magneto.training import hooks as periodic
+from magneto.training.companion import place_companion
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import (
     World,
+    all_reduce_sum,
     any_rank,
     barrier,
     broadcast_from_main,
     join_world,
     main_process_first,
+    unwrap,
 )
 from magneto.training.divergence import DivergenceDetector
 from magneto.training.ema import WeightAverage
 from magneto.training.ending import TrainingResult, end
 from magneto.training.hooks import Hook
-from magneto.training.initial import initial_model
+from magneto.training.initial import initial_model, values_from_data
 from magneto.training.interrupt import Interrupt
 from magneto.training.length import in_steps
 from magneto.training.optimizer import build_optimizer, set_learning_rate
@@ -100,6 +104,12 @@ def train(
         with closing(state), state.interrupt:
             result = begin(state, resume, keep_recipe)
             if result is None:
+                if state.step == 0:
+                    wanted, parts = own_parts(config, world)
+                    fresh = task.train_stream(config.batch_size, seed)
+                    values_from_data(task, state.model, fresh, parts, wanted, world)
+                    if state.average:
+                        state.average.take()
                 run_steps(state, hooks)
                 result = end(state, started)
         del state  # DDP's model must be gone before the processes part
@@ -114,6 +124,7 @@ def begin_state(
     wanted, parts = own_parts(config, world)
     stream = task.train_stream(config.batch_size, seed)
     sample = task.train_stream(config.batch_size, seed).next(parts, wanted)[0]
+    place_companion(task, world.device)
     throughput = Throughput(count_flops(task, sample), peak_flops(world.device, config.precision))
     model = initial_model(task, seed, world, report.say)
     if config.compile:
@@ -127,7 +138,7 @@ def begin_state(
         report=report,
         model=model,
         parameters=[p for p in model.parameters() if p.requires_grad],
-        optimizer=build_optimizer(model, config),
+        optimizer=build_optimizer(unwrap(model), config, task.rate_multipliers(unwrap(model))),
         average=WeightAverage(model, config.ema_decay) if config.ema_decay else None,
         stream=stream,
         batches=Prefetch(
@@ -193,6 +204,8 @@ def train_step(state: TrainingState, pieces: list[Any]) -> None:
     set_learning_rate(state.optimizer, learning_rate(config, state.step))
     state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        task.end_step(unwrap(model), partial(all_reduce_sum, world=world))
     if state.average:
         state.average.update()
     state.step += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -49,6 +49,23 @@ class Scores:
     predictions: Any = None
 
 
+@dataclass(frozen=True)
+class Figure:
+    """A picture of what a run's model does, for its report.
+
+    Attributes:
+        name: Of its file, without an ending: letters, digits and dashes.
+        title: What is to be seen, in a few words.
+        caption: How to read it, in a sentence or two; with the numbers that it shows.
+        image: An SVG drawing as text, or the bytes of a PNG.
+    """
+
+    name: str
+    title: str
+    caption: str
+    image: str | bytes
+
+
 class BatchStream(Protocol):
     """Global batches in a reproducible order, cut for ranks and micro-batches."""
 
@@ -85,8 +102,12 @@ class Task(ABC):
         model_config: What to train.
         data_config: On what.
         seed: Of weights, data order, dropout and splits.
+        companion: A frozen model that `loss` and `score` may ask, such as the tokenizer whose codes
+            a model of images predicts: on the model's device, in no optimizer and no checkpoint.
+            It is what `build_companion` gives, put there by `magneto.training.companion`.
     """
 
+    companion: nn.Module | None = None
     primary_metric: str = "loss"
     higher_is_better: bool = False
     unit: ClassVar[str] = "examples"
@@ -119,6 +140,49 @@ class Task(ABC):
     def initial_weights(self) -> Mapping[str, StoredTensor]:
         """Return weights, by the model's names, that it begins with in place of what is drawn."""
         return {}
+
+    def build_companion(self) -> nn.Module | None:
+        """Return the frozen model that `loss` and `score` ask, with its weights; None for none.
+
+        What it is made of belongs in the digest that `artifacts` writes, so that a run is not
+        resumed with another one.
+        """
+        return None
+
+    def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
+        """Return multiples of the learning rate by parameter's name; 1 where there is none.
+
+        Layer-wise decay, a head that learns faster, or 0 for what stays as it is.
+        """
+        return {}
+
+    def begin_training(
+        self,
+        model: nn.Module,
+        batches: Iterator[Sequence[Any]],
+        gather: Callable[[Tensor], Tensor],
+    ) -> None:
+        """Give weights that are made of data their first values; once, before the first step.
+
+        Args:
+            model: On its device, as it was drawn; without gradients.
+            batches: The first training batches without end, each as this rank's micro-batches, on
+                the device. None is made before it is asked for; training begins with the first.
+            gather: Returns the rows of all ranks' tensors, rank by rank, alike on every rank.
+        """
+        return None
+
+    def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
+        """Change what is no gradient's to change (moving averages); after every optimizer step.
+
+        Micro-batches have left their sums in the model; here they are added up once over the ranks,
+        so that cutting a batch changes nothing.
+
+        Args:
+            model: On its device; without gradients.
+            add_up: Returns the sum of all ranks' tensors, alike on every rank.
+        """
+        return None
 
     @abstractmethod
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
@@ -192,6 +256,14 @@ class Task(ABC):
     def other_data(cls, source: str) -> dict[str, Any]:
         """Return the recipe's fields by which a run is measured on another source."""
         return {"data.source": source}
+
+    def figures(self, model: nn.Module) -> Sequence[Figure]:
+        """Return pictures of what a model does on validation data, for the run's report.
+
+        Args:
+            model: With a run's weights, in evaluation mode, on its device.
+        """
+        return ()
 
     def export(self, model: nn.Module, directory: Path) -> str:
         """Write a trained model for others to load.

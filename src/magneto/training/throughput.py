@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -55,8 +56,13 @@ def _count(task: Task, batch: Any, dtype: torch.dtype) -> float:
 
     with torch.device("meta"):
         model = task.build_model().to(dtype).train()
-    with FlopCounterMode(display=False) as counter:
-        task.loss(model, map_tensors(batch, on_meta)).total.backward()
+    companion = task.companion
+    task.companion = None if companion is None else deepcopy(companion).to("meta", dtype)
+    try:
+        with FlopCounterMode(display=False) as counter:
+            task.loss(model, map_tensors(batch, on_meta)).total.backward()
+    finally:
+        task.companion = companion
     return counter.get_total_flops() / max(task.size(batch), 1)
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +20,11 @@ from magneto.analysis.probe.probe import LIMITS, LayerReading, Probe, Trouble, f
 from magneto.nn.transformer import LayerStack
 from magneto.progress import SILENT, Progress
 from magneto.training.batch import to_device
+from magneto.training.companion import place_companion
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import World, pick_device
+from magneto.training.distributed import World, all_reduce_sum, pick_device
 from magneto.training.initial import initial_model as training_model
+from magneto.training.initial import values_from_data
 from magneto.training.optimizer import build_optimizer, set_learning_rate
 from magneto.training.schedule import learning_rate
 from magneto.training.step import accumulate, scale_gradients, step_seed
@@ -143,7 +146,10 @@ def short_run(
     world = World(0, 1, pick_device(config.device), "none")
     stream = task.train_stream(config.batch_size, seed)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer, probe = build_optimizer(model, config), Probe(model)
+    place_companion(task, world.device)
+    optimizer = build_optimizer(model, config, task.rate_multipliers(model))
+    probe = Probe(model)
+    values_from_data(task, model, task.train_stream(config.batch_size, seed), 1, [0], world)
     seen, tried = [], []
     for step in range(steps):
         pieces = stream.next(
@@ -160,6 +166,8 @@ def short_run(
         probe.mark()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            task.end_step(model, partial(all_reduce_sum, world=world))
         total, count, *_ = sums.tolist()
         loss = total / max(count, 1)
         seen.append(StepReading(step + 1, loss, rate, norm.item(), probe.read()))
@@ -218,7 +226,7 @@ def try_first_step(
     loss, before = look()
     tried = [FirstStep(0.0, loss, 0.0)]
     for rate in rates:
-        optimizer = build_optimizer(model, config)
+        optimizer = build_optimizer(model, config, task.rate_multipliers(model))
         set_learning_rate(optimizer, rate)
         optimizer.step()
         loss, after = look()
