@@ -52,17 +52,11 @@ def write_report(comparison: Mapping[str, Any], directory: Path) -> Path:
         directory: Where; each file is written aside and renamed.
     """
     shown = describe(comparison)
-    environment = Environment(
-        loader=PackageLoader("magneto.analysis.report"),
-        autoescape=lambda name: name is not None and ".html" in name,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_templates()
     series = series_of(comparison["placements"], titles(comparison))
     drawings = draw(comparison, series)
     page = environment.get_template("report.html.jinja").render(
-        **shown, **drawings, legend=legend(series), hits=script_json(drawings)
+        **shown, **drawings, legend=legend(series), hits=script_json(in_order(drawings))
     )
     text = environment.get_template("report.md.jinja").render(**shown)
     (directory / FIGURES).mkdir(parents=True, exist_ok=True)
@@ -75,6 +69,17 @@ def write_report(comparison: Mapping[str, Any], directory: Path) -> Path:
     write_bytes(directory / TEXT, text.encode())
     write_bytes(directory / PAGE, page.encode())
     return directory / PAGE
+
+
+def page_templates() -> Environment:
+    """Return the templates of pages; what stands in a page is escaped."""
+    return Environment(
+        loader=PackageLoader("magneto.analysis.report"),
+        autoescape=lambda name: name is not None and ".html" in name,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +147,7 @@ def legend(series: Mapping[str, Series]) -> list[dict[str, Any]]:
     return [asdict(row) | {"swatch": swatch(row)} for row in series.values()]
 
 
-def script_json(drawings: Mapping[str, Any]) -> str:
+def script_json(drawings: Sequence[Drawing]) -> str:
     """Write the points of all figures as JSON that can stand inside a script element."""
-    hits = {drawing.name: drawing.hits for drawing in in_order(drawings)}
+    hits = {drawing.name: drawing.hits for drawing in drawings}
     return json.dumps(hits, separators=(",", ":")).replace("<", "\\u003c")
