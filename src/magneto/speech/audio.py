@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -179,7 +179,8 @@ def read_sound(
         return Sound(NOTHING, NO_SAMPLES if wanted == 0 else UNREADABLE)
     problem = TRUNCATED if early or wanted - len(samples) > TOLERANCE * rate else ""
     mono = samples.mean(1) if channel is None else samples[:, min(channel, samples.shape[1] - 1)]
-    return checked(resampled(mono, rate, sample_rate), problem)
+    sound = checked(mono, problem)
+    return replace(sound, samples=resampled(sound.samples, rate, sample_rate))
 
 
 def _read_on(file: Any, wanted: int, library: Any) -> np.ndarray:
@@ -218,8 +219,7 @@ def resampled(samples: np.ndarray, rate: float, wanted: float) -> np.ndarray:
     library = import_extra(
         "soxr", "speech", f"resampling from {rate:g} to {wanted:g} Hz needs soxr"
     )
-    return library.resample(np.nan_to_num(samples) if not np.isfinite(samples).all() else samples,
-                            rate, wanted)  # fmt: skip
+    return library.resample(samples, rate, wanted)
 
 
 def _has_bytes(file: str | bytes) -> bool:
