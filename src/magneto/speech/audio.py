@@ -23,6 +23,7 @@ NO_SAMPLES = "recordings without samples"
 TRUNCATED = "recordings shorter than they say"
 NON_FINITE = "recordings with non-finite samples"
 SILENCE = "recordings of silence"
+NO_FRAMES = "recordings shorter than a frame"
 # A softer peak is silence: half a step of 16 bits.
 SILENT_PEAK = 2.0**-16
 # Missing of a recording's end by its header, in seconds, which encoders' padding explains.
