@@ -12,7 +12,8 @@ import torch
 from magneto.progress import SILENT
 from magneto.speech.audio import NON_FINITE, SILENCE, TRUNCATED, UNREADABLE
 from magneto.speech.batching import MIN_FRAMES, SpeechBatch, SpeechGroups, cut_groups
-from magneto.speech.config import AugmentationConfig, SpeechDataConfig, SyntheticConfig
+from magneto.speech.config import SpeechDataConfig
+from magneto.speech.data_config import AugmentationConfig, SyntheticConfig
 from magneto.speech.prepare import PreparedSpeech
 from magneto.training.task import BatchStream
 from magneto.training.workers import Workers
@@ -197,12 +198,14 @@ def test_broken_utterances_weigh_nothing_in_training(tmp_path: Path) -> None:
     for _ in range(len(stream.groups(0))):
         (batch,) = flat(stream.next(1, [0]))
         assert torch.isfinite(batch.features).all()
-        columns = (batch.weights, batch.feature_lengths, batch.target_lengths)
-        rows |= dict(zip(batch.ids, zip(batch.problems, *(c.tolist() for c in columns))))
+        columns = torch.stack([batch.weights, batch.feature_lengths, batch.target_lengths], 1)
+        for id, problem, numbers in zip(batch.ids, batch.problems, columns.tolist(), strict=True):
+            rows[id] = (problem, *numbers)
     nothing = (0.0, MIN_FRAMES, 0)
     assert rows == {
         "good": ("", 1.0, 198, 5), "cut": (TRUNCATED, *nothing), "bad": (UNREADABLE, *nothing),
-        "silent": (SILENCE, *nothing), "nan": (NON_FINITE, *nothing), "huge": (NON_FINITE, *nothing),
+        "silent": (SILENCE, *nothing), "nan": (NON_FINITE, *nothing),
+        "huge": (NON_FINITE, *nothing),
     }  # fmt: skip
 
 

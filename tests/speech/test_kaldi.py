@@ -47,7 +47,7 @@ def test_commands_are_read_and_not_run(tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     rows, counts = read(
         tmp_path,
-        wav=f"u1 flac -c -d -s '/a b.flac' |\nu2 touch {trap} |\nu3 sox /x.wav -t wav - |\nu4 ' |\n",
+        wav=f"u1 flac -cds '/a b.flac' |\nu2 touch {trap} |\nu3 sox /x.wav -t wav - |\nu4 ' |\n",
         text="u1 one\nu2 two\nu3 three\nu4 four\n",
     )
     assert [row[1] for row in rows] == ["/a b.flac", "/x.wav"]

@@ -19,8 +19,8 @@ from torch import Tensor
 from magneto.data.batching import epoch_order, listed, make_named
 from magneto.speech.audio import NO_FRAMES, NON_FINITE
 from magneto.speech.augmentation import Augmentation
-from magneto.speech.features import AnyNormaliser
 from magneto.speech.feature_sources import FeatureSource
+from magneto.speech.features import AnyNormaliser
 from magneto.speech.vocabulary import BLANK
 
 # The fewest frames of a row, so that every front-end makes a feature of it.
@@ -114,8 +114,9 @@ class BatchMaker:
                 return augmentation.sound(samples, float(speeds[number]), its)
 
             found, problem = self._normalised(*self.source.features(number, vary))
-            usable = found is not None and not problem
-            features.append(augmentation.features(found, its) if usable else None)
+            if problem:
+                found = None
+            features.append(None if found is None else augmentation.features(found, its))
             problems.append(problem)
         return self._padded(numbers, features, problems)
 
