@@ -13,6 +13,7 @@ import torch
 from magneto.speech import prepare
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.data_config import SyntheticConfig
+from magneto.speech.phones import DIGITS
 from magneto.speech.prepare import PreparedSpeech, kept_speech
 from tests.speech.test_files import librispeech
 
@@ -123,7 +124,7 @@ def test_real_spoken_digits(tmp_path: Path) -> None:
     pytest.importorskip("soundfile", reason="soundfile is not installed")
     if not FSDD.is_file():
         pytest.skip("the shared data is not there")
-    names = "zero one two three four five six seven eight nine".split()
+    names = list(DIGITS)
     lines = []
     with zipfile.ZipFile(FSDD) as archive:
         for path in archive.namelist():

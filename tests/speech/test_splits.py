@@ -133,7 +133,7 @@ def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> Non
     for name in ("train", "dev"):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
     found = load(tmp_path, max_duration=2.0)
-    assert ids(found.train) == ["good", "good+"]
+    assert ids(found.train) == ["good", "good+2"]
     assert found.excluded == {
         "long": TOO_LONG, "short": NO_FRAMES, "empty": NO_SAMPLES, "none": MISSING, "mute": EMPTY,
         "fast": TOO_MUCH_TEXT,

@@ -151,6 +151,7 @@ def _rows(
         config.text_case
     ]
     found: dict[str, Row] = {}
+    same: dict[str, int] = {}
     for name in names:
         if name not in source.splits:
             there = ", ".join(source.splits)
@@ -159,7 +160,8 @@ def _rows(
             counts[READ] += 1
             id = row.id
             while id in found:
-                id = f"{id}+"
+                same[row.id] = same.get(row.id, 1) + 1
+                id = f"{row.id}+{same[row.id]}"
             counts[SAME_ID] += id != row.id
             found[id] = replace(row, id=id, text=" ".join(change(row.text).split()))
     return list(found.values())
