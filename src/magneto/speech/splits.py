@@ -140,7 +140,7 @@ def split_of(name: str) -> str:
 
 def _first(source: SpeechSource) -> list[str]:
     """Return the validation splits of a source, else its test splits, else all it has."""
-    return next(names for kind in VALIDATED if (names := _named(source, kind)))
+    return next((names for kind in VALIDATED if (names := _named(source, kind))), [])
 
 
 def _rows(
