@@ -89,7 +89,7 @@ def test_what_a_run_keeps(tmp_path: Path) -> None:
     samples = prepared.splits.validation.utterance(0).samples
     features = SpeechFeatures(other.config)(samples)  # without any data
     assert np.array_equal(features, prepared.normaliser(prepared.filter_bank(samples)))
-    with pytest.raises(ValueError, match="global is taken over training data"):
+    with pytest.raises(ValueError, match="global is of training data"):
         SpeechFeatures(CONFIG)
 
 

@@ -177,9 +177,7 @@ def known_normaliser(config: SpeechDataConfig) -> AnyNormaliser:
     if config.cmvn == "none":
         return NoNormaliser()
     if config.cmvn == "global":
-        raise ValueError(
-            f"data.cmvn: global is taken over training data; a run has its {CMVN_FILE}"
-        )
+        raise ValueError(f"data.cmvn: global is of training data; a run has its {CMVN_FILE}")
     return load_normaliser(Path(config.cmvn).expanduser(), config.features.mel_bins)
 
 
