@@ -38,7 +38,7 @@ from torch import Tensor
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.fsdp_memory import MMAP_THRESHOLD, resident
+from benchmarks.fsdp_memory import resident
 from benchmarks.training_step import ROOT, machine, write_result
 from benchmarks.transducer_ways import GATHERED, PLAIN, SHAPES, SPLIT, Shape, inputs, way_of
 
@@ -72,10 +72,8 @@ def spawn(name: str, shape: Shape) -> tuple[dict[str, float], dict[str, Tensor]]
     """Measure one step in a new process; return what it took, and its gradients."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["-m", "benchmarks.transducer_loss", "--worker", name, json.dumps(asdict(shape))]
-        # Freed memory goes back at once: what is resident is what is used.
-        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": MMAP_THRESHOLD}
         command = [sys.executable, *words, folder]
-        subprocess.run(command, check=True, env=environment, cwd=ROOT)
+        subprocess.run(command, check=True, cwd=ROOT)
         found = json.loads((Path(folder) / "found.json").read_text())
         gradients = load_file(Path(folder) / "gradients.safetensors")
     print(f"{name}, {shape}: {found}", file=sys.stderr)
