@@ -4,14 +4,14 @@
     python -m benchmarks.transducer_loss --shape tiny --rounds 1 --out /tmp
 
 Four ways from the joiner's features to the gradients: all logits and a log-softmax of them (plain);
-the same for a quarter of the batch at a time, each with its backward pass (NeMo's
+the same for a quarter of the batch at a time, or one utterance, each with its backward pass (NeMo's
 `fused_batch_size`); all logits, of which only the log-probabilities of blank and labels are kept
 (`transducer_loss`); and no more than a tile of logits (`joiner_transducer_loss`). Every measurement
 is one step in a process of its own; ways take turns, a new random order each round. Memory is the
 largest resident memory above what the process held before the step, gradients included. Beside the
 wall clock stands the processor time, which other work on the machine moves less.
 
-Memory of the plain way is also measured for one and two utterances, which shows how it grows, and
+Memory of the plain way is also measured for one and four utterances, which shows how it grows, and
 that of the tiles at the full batch. Results go to benchmarks/results/NAME.json and .md.
 """
 
@@ -166,7 +166,7 @@ def main(words: list[str] | None = None) -> dict[str, Any] | None:
     )
     parser.add_argument("--shape", choices=SHAPES, default="librispeech")
     parser.add_argument("--vocabularies", nargs="+", type=int, default=[500, 5000])
-    parser.add_argument("--batch", type=int, default=4, help="of the table; plain must fit")
+    parser.add_argument("--batch", type=int, default=2, help="of the table; plain must fit")
     parser.add_argument("--tiles", nargs="+", default=["1024"], help="cells of a tile")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--name", default="transducer-loss-cpu")
@@ -181,7 +181,7 @@ def main(words: list[str] | None = None) -> dict[str, Any] | None:
     ways = [PLAIN, SPLIT, GATHERED, *args.tiles]
     rows = [row for shape in shapes for row in measure(shape, ways, args.rounds)]
     last = shapes[-1]
-    single = [(PLAIN, 1), (PLAIN, 2), (args.tiles[0], 1), (args.tiles[0], full.batch)]
+    single = [(PLAIN, 1), (PLAIN, 4), (args.tiles[0], full.batch)]
     growth = [measure(replace(last, batch=batch), [way], 1)[0] for way, batch in single]
     growth += [row for row in rows if row["shape"] == asdict(last) and row["way"] in dict(single)]
     where = machine(torch.device("cpu"))

@@ -43,7 +43,7 @@ def test_the_best_path_and_probabilities(tile: int) -> None:
 
 
 def test_labels_stand_where_the_features_say() -> None:
-    """A dimension of the features stands for each token; encoder and predictor must both name it."""
+    """A dimension of the features stands for each token: encoder and predictor both name it."""
     frames_of = [1, 1, 3]
     encoder, predictor = torch.full((1, 5, 4), -4.0), torch.full((1, 4, 4), -4.0)
     encoder[0, :, 0] = predictor[0, :, 0] = 0.4  # the blank, unless both name one
