@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from benchmarks.fsdp_memory import resident
 from benchmarks.training_step import ROOT, machine, write_result
 from benchmarks.transducer_ways import GATHERED, PLAIN, SHAPES, SPLIT, Shape, inputs, way_of
 
+Entry = tuple[str, Shape]
 NAMES = ("encoder", "predictor", "weight", "bias")
 MB = 1e6
 
@@ -86,20 +88,27 @@ def difference(found: dict[str, Tensor], base: dict[str, Tensor]) -> float:
     return max(((one - other).abs().max() / other.abs().max()).item() for one, other in pairs)
 
 
-def measure(shape: Shape, ways: list[str], rounds: int) -> list[dict[str, Any]]:
-    """Measure all ways at one shape, in turns."""
-    order, taken, gradients = random.Random(1), {name: [] for name in ways}, {}
-    for _ in range(rounds):
-        for name in order.sample(ways, len(ways)):
-            found, gradients[name] = spawn(name, shape)
-            taken[name].append(found)
-    rows = []
-    for name, found in taken.items():
-        row = {key: [one[key] for one in found] for key in found[0]}
-        medians = {f"median_{key}": statistics.median(values) for key, values in row.items()}
-        differs = difference(gradients[name], gradients[ways[0]])
-        rows.append({"way": name, "shape": asdict(shape), **row, **medians, "gradients": differs})
-    return rows
+def measure(
+    entries: list[Entry], once: list[Entry], rounds: int, report: Callable[..., None]
+) -> None:
+    """Measure ways in turns, some of them in the first round only; report after each round."""
+    order, taken, gradients = random.Random(1), {}, {}
+    for number in range(rounds):
+        for entry in order.sample(entries, len(entries)) + (once if number == 0 else []):
+            found, gradients[entry] = spawn(*entry)
+            taken.setdefault(entry, []).append(found)
+        report([row_of(entry, taken[entry], gradients) for entry in entries + once])
+
+
+def row_of(
+    entry: Entry, found: list[dict[str, float]], gradients: dict[Entry, dict[str, Tensor]]
+) -> dict[str, Any]:
+    """Return what was measured of a way, with medians."""
+    row = {key: [one[key] for one in found] for key in found[0]}
+    medians = {f"median_{key}": statistics.median(values) for key, values in row.items()}
+    base = gradients.get((PLAIN, entry[1]))
+    differs = difference(gradients[entry], base) if base else None
+    return {"way": entry[0], "shape": asdict(entry[1]), **row, **medians, "gradients": differs}
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -110,13 +119,14 @@ def markdown(result: dict[str, Any]) -> str:
         "",
         f"{where['processor']}, {where['cores']} cores, {where['threads']} threads; torch "
         f"{where['packages']['torch']}; fp32; commit {where['commit']}; {where['date']}; load "
-        f"{', '.join(f'{load:.1f}' for load in result['load'])} before and after.",
+        f"{', '.join(f'{load[0]:.1f}' for load in result['load'])} before and after each round.",
         "",
         f"Joiner and loss, forward and backward: {full['time']} frames, {full['labels']} labels, "
         f"joint width {full['joint']}. Each measurement is one step in a process of its own; "
-        f"medians of {result['rounds']} interleaved rounds, with the lowest and highest. Memory is "
-        "resident memory above what was held before the step, the features' and weight's "
-        "gradients included. Gradients: largest difference from plain over the largest entry.",
+        f"medians of {len(result['rows'][0]['seconds'])} interleaved rounds, with the lowest and "
+        "highest. Memory is resident memory above what was held before the step, the features' and "
+        "weight's gradients included. Gradients: largest difference from plain, over the largest "
+        "entry.",
     ]
     for vocabulary in dict.fromkeys(row["shape"]["vocabulary"] for row in result["rows"]):
         rows = [r for r in result["rows"] if r["shape"]["vocabulary"] == vocabulary]
@@ -176,19 +186,26 @@ def main(words: list[str] | None = None) -> dict[str, Any] | None:
     if args.worker:
         work(args.worker[0], Shape(**json.loads(args.worker[1])), Path(args.worker[2]))
         return None
-    full, load = SHAPES[args.shape], [os.getloadavg()[0]]
+    full = SHAPES[args.shape]
     shapes = [replace(full, batch=args.batch, vocabulary=size) for size in args.vocabularies]
-    ways = [PLAIN, SPLIT, GATHERED, *args.tiles]
-    rows = [row for shape in shapes for row in measure(shape, ways, args.rounds)]
-    last = shapes[-1]
+    entries = [(way, shape) for shape in shapes for way in (PLAIN, SPLIT, GATHERED, *args.tiles)]
     single = [(PLAIN, 1), (PLAIN, 4), (args.tiles[0], full.batch)]
-    growth = [measure(replace(last, batch=batch), [way], 1)[0] for way, batch in single]
-    growth += [row for row in rows if row["shape"] == asdict(last) and row["way"] in dict(single)]
-    where = machine(torch.device("cpu"))
-    load.append(os.getloadavg()[0])
-    result = {"name": args.name, "shape": asdict(full), "rounds": args.rounds, "load": load,
-              "machine": where, "rows": rows, "growth": growth}  # fmt: skip
-    write_result(result, markdown(result), args.out)
+    once = [(way, replace(shapes[-1], batch=batch)) for way, batch in single]
+    result: dict[str, Any] = {"name": args.name, "shape": asdict(full), "load": [os.getloadavg()]}
+    result["machine"] = machine(torch.device("cpu"))
+
+    def report(rows: list[dict[str, Any]]) -> None:
+        result["load"].append(os.getloadavg())
+        result["rows"], result["growth"] = rows[: len(entries)], rows[len(entries) :]
+        result["growth"] += [
+            row
+            for row in result["rows"]
+            if row["shape"] == asdict(shapes[-1]) and row["way"] in dict(single)
+        ]
+        write_result(result, markdown(result), args.out, show=False)
+
+    measure(entries, once, args.rounds, report)
+    print(markdown(result))
     return result
 
 

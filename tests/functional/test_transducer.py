@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from magneto.functional.transducer import joiner_transducer_loss, transducer_loss
@@ -243,6 +244,14 @@ def test_micro_batches_add_up() -> None:
         for i in (slice(0, 2), slice(2, 5))
     ]
     close(torch.autograd.grad(torch.cat(losses).sum(), given), whole, 1e-12)
+
+
+def test_activation_checkpointing_changes_nothing() -> None:
+    given = features()
+    again = checkpoint(tiled, *given, use_reentrant=False)
+    assert isinstance(again, Tensor)
+    found, expected = (torch.autograd.grad(x.sum(), given) for x in (again, tiled(*given)))
+    close(found, expected, 0)
 
 
 class Recorder(TorchDispatchMode):
