@@ -149,7 +149,7 @@ def test_image_classifier(place: Path, capsys) -> None:
     assert "AutoModelForImageClassification.from_pretrained" in said and "tokenizer" not in said
     hf.register()
     task: Any = opened.task
-    pixels = task.splits[1].images[0, 0]
+    pixels = task.validation_batches()[0]["images"][0, 0]
     picture = image.fromarray(((pixels + 1) * 127.5).round().byte().numpy())
     pipe = transformers.pipeline("image-classification", model=str(out), top_k=10)
     found = {guess["label"]: guess["score"] for guess in pipe(picture)}
