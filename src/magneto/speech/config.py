@@ -1,0 +1,246 @@
+"""The `data` section of recipes of speech recognition. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from magneto.config import ConfigError
+from magneto.data.sources import check_builtin, parse_source
+
+NAMES = ("spoken-digits", "spoken-commands", "morse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterBankConfig:
+    """Log-mel filterbank features, as Kaldi computes them.
+
+    Attributes:
+        mel_bins: Features of a frame.
+        frame_length: Of a window, in milliseconds.
+        frame_shift: From one window to the next, in milliseconds.
+        low_frequency: Where the lowest filter begins, in Hz.
+        high_frequency: Where the highest ends, in Hz; 0 for half the sample rate, and a negative
+            number that many below it.
+    """
+
+    mel_bins: int = 80
+    frame_length: float = 25.0
+    frame_shift: float = 10.0
+    low_frequency: float = 20.0
+    high_frequency: float = 0.0
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.mel_bins < 4:
+            wrong.append(f"mel_bins must be 4 or more, not {self.mel_bins}")
+        if not 0 < self.frame_shift <= self.frame_length:
+            wrong.append("frame_shift must be above 0 and at most frame_length "
+                         f"({self.frame_length} ms), not {self.frame_shift}")  # fmt: skip
+        if self.low_frequency < 0:
+            wrong.append(f"low_frequency must be 0 or more, not {self.low_frequency}")
+        if wrong:
+            raise ConfigError(wrong)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentationConfig:
+    """What is varied of training utterances, anew in each epoch. The defaults are the paper's.
+
+    Attributes:
+        frequency_masks: Of SpecAugment (arXiv 1904.08779); 0 for none.
+        frequency_width: Widest of them, in bins.
+        time_masks: Of SpecAugment, at most; 0 for none.
+        time_ratio: Longest of them, as a share of the utterance's frames.
+        time_masks_ratio: So many masks a frame, up to `time_masks` (arXiv 1912.05533, p_M); 0 for
+            `time_masks` whatever the length.
+        time_warp: Frames by which a point of the utterance is moved, at most (ESPnet: 5); 0 for
+            none.
+        speeds: Of playing, drawn evenly: (0.9, 1.0, 1.1) is usual, and changes the pitch too.
+        gain: Louder or softer by at most so many decibels.
+        noise: Share of the utterances that white noise is added to.
+        noise_snr: Least and greatest ratio of speech to noise, in decibels.
+    """
+
+    frequency_masks: int = 2
+    frequency_width: int = 27
+    time_masks: int = 10
+    time_ratio: float = 0.04
+    time_masks_ratio: float = 0.0
+    time_warp: int = 0
+    speeds: tuple[float, ...] = (1.0,)
+    gain: float = 0.0
+    noise: float = 0.0
+    noise_snr: tuple[float, float] = (10.0, 30.0)
+
+    def __post_init__(self) -> None:
+        names = ("frequency_masks", "frequency_width", "time_masks", "time_masks_ratio",
+                 "time_warp", "gain")  # fmt: skip
+        wrong = [
+            f"{name} must be 0 or more, not {getattr(self, name)}"
+            for name in names
+            if getattr(self, name) < 0
+        ]
+        wrong += [
+            f"{name} must be in [0, 1], not {getattr(self, name)}"
+            for name in ("time_ratio", "noise")
+            if not 0 <= getattr(self, name) <= 1
+        ]
+        if not self.speeds or not all(0.5 <= speed <= 2 for speed in self.speeds):
+            wrong.append(f"speeds must be one or more numbers in [0.5, 2], not {self.speeds}")
+        wrong += _wrong_range("noise_snr", self.noise_snr)
+        if wrong:
+            raise ConfigError(wrong)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticConfig:
+    """The built-in utterances: how many there are and what they are like.
+
+    Attributes:
+        train_utterances: Of a training epoch; drawn by the recipe's seed.
+        validation_utterances: The same in every run, by other speakers.
+        words: Fewest and most of an utterance.
+        snr: Least and greatest ratio of signal to noise, in decibels; for Morse the noise is that
+            of a band of 2500 Hz, as is usual on the radio.
+        wpm: Slowest and fastest Morse, in words ("PARIS") per minute.
+        fading: Of Morse: how far its strength falls, as a share, at most.
+        drift: Of Morse: how far its pitch and its speed wander off, as a share, at most.
+    """
+
+    train_utterances: int = 4000
+    validation_utterances: int = 200
+    words: tuple[int, int] = (1, 5)
+    snr: tuple[float, float] = (10.0, 40.0)
+    wpm: tuple[float, float] = (15.0, 35.0)
+    fading: float = 0.5
+    drift: float = 0.05
+
+    def __post_init__(self) -> None:
+        wrong = [
+            f"{name} must be 1 or more, not {getattr(self, name)}"
+            for name in ("train_utterances", "validation_utterances")
+            if getattr(self, name) < 1
+        ]
+        for name, least in (("words", 1), ("snr", None), ("wpm", 1)):
+            wrong += _wrong_range(name, getattr(self, name), least)
+        wrong += [
+            f"{name} must be in [0, 1), not {getattr(self, name)}"
+            for name in ("fading", "drift")
+            if not 0 <= getattr(self, name) < 1
+        ]
+        if wrong:
+            raise ConfigError(wrong)
+
+
+def _wrong_range(name: str, values: tuple[float, float], least: float | None = None) -> list[str]:
+    low, high = values
+    if low > high:
+        return [f"{name} must be the least and the greatest, not {low}, {high}"]
+    if least is not None and low < least:
+        return [f"{name} must be {least} or more, not {low}"]
+    return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechDataConfig:
+    """Recordings and their transcripts: the `data` section of a recipe.
+
+    Attributes:
+        source: PATH (LibriSpeech's folders, Common Voice's, Kaldi's, or a .tsv, .jsonl or .stm
+            manifest), hf:NAME[:CONFIG[:SPLIT]], builtin:spoken-digits, builtin:spoken-commands or
+            builtin:morse.
+        validation_source: Another source to validate on: its validation split if it has one, else
+            its test split, else all of it.
+        train_splits: Names of the source's splits to train on, as train-clean-100; null for those
+            whose names say so.
+        validation_splits: To validate on, as dev-clean,dev-other; null for those whose names say
+            so.
+        validation_fraction: Share of the utterances that is held out where there is no validation
+            split.
+        hold_out: Whether whole speakers are held out (where they are known) or utterances.
+        validation_limit: Utterances to validate on, at most; drawn by the hash of their ids.
+        text_case: What becomes of transcripts: LibriSpeech's are in capitals.
+        sample_rate: In Hz; recordings with another are resampled.
+        features: What a model sees of the sound.
+        cmvn: Normalisation of mean and variance of each feature: "global" (over the training
+            split), "utterance", "none", or the path of a run's cmvn.json.
+        augmentation: What is varied in training.
+        cached: Whether features are computed once and kept on the disk; then without speeds, gain
+            and noise.
+        tokenizer: "characters", "bpe" or "sentencepiece" (learnt from the training transcripts),
+            "bytes", or the path of a tokenizer.
+        vocab_size: Of a "bpe" or "sentencepiece" tokenizer (5000 in the paper's table).
+        max_duration: Longest utterance that is trained on, in seconds.
+        max_text_rate: Most characters a second of what is trained on: a transcript that nobody can
+            speak in the time is a wrong one.
+        max_frames: Largest padded size of a group of utterances of like length: its utterances
+            times the longest's frames. `training.batch_size` counts groups.
+        max_cells: Likewise, times the longest's tokens: what the transducer loss goes through.
+        block: Utterances that are sorted by length at a time.
+        synthetic: What built-in utterances are like.
+
+    Raises:
+        ConfigError: For impossible values, all at once.
+    """
+
+    source: str = "builtin:spoken-digits"
+    validation_source: str | None = None
+    train_splits: tuple[str, ...] | None = None
+    validation_splits: tuple[str, ...] | None = None
+    validation_fraction: float = 0.05
+    hold_out: Literal["speaker", "utterance"] = "speaker"
+    validation_limit: int | None = None
+    text_case: Literal["keep", "lower", "upper"] = "keep"
+    sample_rate: int = 16000
+    features: FilterBankConfig = field(default_factory=FilterBankConfig)
+    cmvn: str = "global"
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+    cached: bool = False
+    tokenizer: str = "sentencepiece"
+    vocab_size: int = 5000
+    max_duration: float = 30.0
+    max_text_rate: float = 60.0
+    max_frames: int = 20_000
+    max_cells: int = 1_000_000
+    block: int = 20_000
+    synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
+
+    def __post_init__(self) -> None:
+        least = {"sample_rate": 1000, "vocab_size": 1, "block": 1}
+        wrong = [
+            f"{name} must be {number} or more, not {getattr(self, name)}"
+            for name, number in least.items()
+            if getattr(self, name) < number
+        ]
+        wrong += [
+            f"{name} must be above 0, not {getattr(self, name)}"
+            for name in ("max_duration", "max_text_rate", "max_cells")
+            if getattr(self, name) <= 0
+        ]
+        if not 0 < self.validation_fraction < 1:
+            wrong.append(f"validation_fraction must be in (0, 1), not {self.validation_fraction}")
+        if self.validation_limit is not None and self.validation_limit < 1:
+            wrong.append(f"validation_limit must be 1 or more, not {self.validation_limit}")
+        longest = int(self.max_duration * 1000 / self.features.frame_shift)
+        longest = int(longest / min(self.augmentation.speeds))
+        if self.max_frames < longest:
+            wrong.append(f"max_frames ({self.max_frames}) must hold the longest utterance: "
+                         f"{longest} frames by max_duration")  # fmt: skip
+        if not self.mel_range[0] < self.mel_range[1] <= self.sample_rate / 2:
+            wrong.append(f"features: filters from {self.mel_range[0]} to {self.mel_range[1]} Hz "
+                         f"don't fit below half the sample rate ({self.sample_rate / 2} Hz)")  # fmt: skip
+        varied = (self.augmentation.gain, self.augmentation.noise, self.augmentation.speeds != (1,))
+        if self.cached and any(varied):
+            wrong.append("cached features can't vary: leave out augmentation's speeds, gain and "
+                         "noise, or cached")  # fmt: skip
+        if self.source.startswith("builtin:"):
+            check_builtin(parse_source(self.source), NAMES, "speech")
+        if wrong:
+            raise ConfigError(wrong)
+
+    @property
+    def mel_range(self) -> tuple[float, float]:
+        """Where the filters begin and end, in Hz."""
+        high = self.features.high_frequency
+        return self.features.low_frequency, high if high > 0 else self.sample_rate / 2 + high
