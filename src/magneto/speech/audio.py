@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,15 +20,19 @@ from magneto.files import import_extra
 MISSING = "missing recordings"
 UNREADABLE = "unreadable recordings"
 NO_SAMPLES = "recordings without samples"
-TRUNCATED = "truncated recordings"
+TRUNCATED = "recordings shorter than they say"
 NON_FINITE = "recordings with non-finite samples"
 SILENCE = "recordings of silence"
 # A softer peak is silence: half a step of 16 bits.
 SILENT_PEAK = 2.0**-16
 # Missing of a recording's end by its header, in seconds, which encoders' padding explains.
 TOLERANCE = 0.1
+# Samples decoded at a time: what lies before a damage is used.
+BLOCK = 1 << 14
 # Sizes from here on are written by programs that did not know the length.
 UNKNOWN_SIZE = 0x7FFF0000
+# No page of an .ogg has more bytes.
+OGG_PAGE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ class Recording(Protocol):
         """Return its samples."""
         ...
 
+    def state(self) -> Any:
+        """Return what changes when its content may have changed, as plain values."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class AudioFile:
@@ -83,6 +91,13 @@ class AudioFile:
         """Return the samples of the stretch."""
         return read_sound(self.path, sample_rate, self.start, self.stop, self.channel)
 
+    def state(self) -> Any:
+        """Return path, stretch, size and time of change."""
+        found = Path(self.path)
+        state = found.stat() if found.is_file() else None
+        known = (state.st_size, state.st_mtime_ns) if state else ()
+        return (str(found.absolute()), self.start, self.stop, *known)
+
 
 def import_soundfile() -> Any:
     """Import soundfile, or say which extra has it."""
@@ -90,8 +105,22 @@ def import_soundfile() -> Any:
 
 
 def opened(file: str | bytes) -> Any:
-    """Return what soundfile opens: a path, or bytes as a file."""
+    """Return what soundfile opens: a path, or bytes as a file.
+
+    A .wav whose writer never said how much there is gets its length.
+    """
+    with _raw(file) as raw:
+        place, length, size = wav_data(raw)
+        if place and length == 0 and size > place:
+            raw.seek(0)
+            content = raw.read()
+            length = struct.pack("<I", size - place)
+            return io.BytesIO(content[: place - 4] + length + content[place:])
     return io.BytesIO(file) if isinstance(file, bytes) else file
+
+
+def _raw(file: str | bytes) -> Any:
+    return io.BytesIO(file) if isinstance(file, bytes) else open(file, "rb")
 
 
 def header_seconds(
@@ -142,7 +171,7 @@ def read_sound(
             wanted = max(last - first, 0)
             if wanted:
                 found.seek(first)
-            samples = found.read(wanted, dtype="float32", always_2d=True)
+            samples = _read_on(found, wanted, library)
             early = _ends_early(file, found, whole / rate, stop)
     except (library.LibsndfileError, OSError, RuntimeError):
         return Sound(NOTHING, UNREADABLE if _has_bytes(file) else NO_SAMPLES)
@@ -150,7 +179,23 @@ def read_sound(
         return Sound(NOTHING, NO_SAMPLES if wanted == 0 else UNREADABLE)
     problem = TRUNCATED if early or wanted - len(samples) > TOLERANCE * rate else ""
     mono = samples.mean(1) if channel is None else samples[:, min(channel, samples.shape[1] - 1)]
-    return checked(resampled(mono, rate, sample_rate), problem)
+    sound = checked(mono, problem)
+    return replace(sound, samples=resampled(sound.samples, rate, sample_rate))
+
+
+def _read_on(file: Any, wanted: int, library: Any) -> np.ndarray:
+    """Read (samples, channels) block by block, up to where a file is damaged."""
+    blocks = []
+    while wanted > 0:
+        try:
+            block = file.read(min(wanted, BLOCK), dtype="float32", always_2d=True)
+        except library.LibsndfileError:
+            break
+        if len(block) == 0:
+            break
+        blocks.append(block)
+        wanted -= len(block)
+    return np.concatenate(blocks) if blocks else np.zeros((0, file.channels), np.float32)
 
 
 def checked(samples: np.ndarray, problem: str = "") -> Sound:
@@ -174,8 +219,7 @@ def resampled(samples: np.ndarray, rate: float, wanted: float) -> np.ndarray:
     library = import_extra(
         "soxr", "speech", f"resampling from {rate:g} to {wanted:g} Hz needs soxr"
     )
-    return library.resample(np.nan_to_num(samples) if not np.isfinite(samples).all() else samples,
-                            rate, wanted)  # fmt: skip
+    return library.resample(samples, rate, wanted)
 
 
 def _has_bytes(file: str | bytes) -> bool:
@@ -186,27 +230,39 @@ def _ends_early(file: str | bytes, info: Any, whole: float, stop: float | None) 
     """Return whether a stretch, or a .wav's header, goes beyond the end of the file."""
     if stop is not None:
         return stop - whole > TOLERANCE
-    if info.format not in ("WAV", "WAVEX"):
-        return False
-    if isinstance(file, bytes):
-        return missing_bytes(io.BytesIO(file), len(file)) > TOLERANCE * info.samplerate
-    with open(file, "rb") as raw:
-        return missing_bytes(raw, Path(file).stat().st_size) > TOLERANCE * info.samplerate
+    with _raw(file) as raw:
+        if info.format == "OGG":
+            return not ogg_ends(raw)
+        place, length, size = wav_data(raw)
+        missing = place + length - size if place and length < UNKNOWN_SIZE else 0
+        return missing > TOLERANCE * info.samplerate
 
 
-def missing_bytes(raw: Any, size: int) -> int:
-    """Return how many bytes a .wav lacks by its header, of which libsndfile says nothing.
+def wav_data(raw: Any) -> tuple[int, int, int]:
+    """Return where a .wav's samples begin, their bytes by its header, and the file's bytes.
 
-    Args:
-        raw: The file, at its start.
-        size: Its bytes.
+    libsndfile says nothing of a header that promises more than there is. The place is 0 in what is
+    no .wav.
     """
+    size = raw.seek(0, io.SEEK_END)
+    raw.seek(0)
     place = 12
+    if raw.read(4) != b"RIFF":
+        return 0, 0, size
     while place + 8 <= size:
         raw.seek(place)
         name, length = struct.unpack("<4sI", raw.read(8))
         place += 8
         if name == b"data":
-            return 0 if length >= UNKNOWN_SIZE else max(place + length - size, 0)
+            return place, length, size
         place += length + length % 2
-    return 0
+    return 0, 0, size
+
+
+def ogg_ends(raw: Any) -> bool:
+    """Return whether the last page of an .ogg says that it is the last."""
+    size = raw.seek(0, io.SEEK_END)
+    raw.seek(max(size - OGG_PAGE, 0))
+    tail = raw.read()
+    page = tail.rfind(b"OggS")
+    return page >= 0 and len(tail) > page + 5 and bool(tail[page + 5] & 4)

@@ -91,7 +91,7 @@ def warped(features: np.ndarray, most: int, random: np.random.Generator) -> np.n
     point = random.integers(most, frames - most)
     moved = point + random.integers(-most, most + 1)
     moved = min(max(moved, 1), frames - 2)
-    places = np.interp(np.arange(frames), [0, moved, frames - 1], [0, point, frames - 1])
+    places = np.interp(np.arange(frames), [0, int(moved), frames - 1], [0, int(point), frames - 1])
     low = np.minimum(places.astype(int), frames - 2)
     share = (places - low)[:, None].astype(features.dtype)
     return features[low] * (1 - share) + features[low + 1] * share

@@ -20,7 +20,7 @@ from magneto.data.batching import epoch_order, listed, make_named
 from magneto.speech.audio import NON_FINITE
 from magneto.speech.augmentation import Augmentation
 from magneto.speech.features import AnyNormaliser
-from magneto.speech.stored_features import FeatureSource
+from magneto.speech.feature_sources import FeatureSource
 from magneto.speech.vocabulary import BLANK
 
 # The fewest frames of a row, so that every front-end makes a feature of it.

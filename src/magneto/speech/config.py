@@ -227,9 +227,10 @@ class SpeechDataConfig:
         if self.max_frames < longest:
             wrong.append(f"max_frames ({self.max_frames}) must hold the longest utterance: "
                          f"{longest} frames by max_duration")  # fmt: skip
-        if not self.mel_range[0] < self.mel_range[1] <= self.sample_rate / 2:
-            wrong.append(f"features: filters from {self.mel_range[0]} to {self.mel_range[1]} Hz "
-                         f"don't fit below half the sample rate ({self.sample_rate / 2} Hz)")  # fmt: skip
+        low, high = self.mel_range
+        if not low < high <= self.sample_rate / 2:
+            wrong.append(f"features: filters from {low} to {high} Hz don't fit below half the "
+                         f"sample rate ({self.sample_rate / 2} Hz)")  # fmt: skip
         varied = (self.augmentation.gain, self.augmentation.noise, self.augmentation.speeds != (1,))
         if self.cached and any(varied):
             wrong.append("cached features can't vary: leave out augmentation's speeds, gain and "

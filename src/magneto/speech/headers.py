@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
@@ -20,16 +19,15 @@ THREADS = 8
 STEP = 256
 
 
-def measure(rows: Sequence[Row], state: Any, sample_rate: int, progress: Progress) -> Utterances:
+def measure(rows: Sequence[Row], sample_rate: int, progress: Progress) -> Utterances:
     """Read the headers of recordings, or find them read.
 
     Args:
         rows: The utterances.
-        state: Of their source, as `SpeechSource.state`.
         sample_rate: That they will be brought to, in Hz.
         progress: Shows it.
     """
-    name = fingerprint(VERSION, state, [row.id for row in rows])
+    name = fingerprint(VERSION, [row.recording.state() for row in rows])
     held = cache_directory() / f"speech-headers-{name}"
     if not held.exists():
         durations, problems = _read(rows, progress)

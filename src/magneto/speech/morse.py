@@ -18,10 +18,13 @@ CODE = {
 }  # fmt: skip
 # What is often sent, abbreviations included.
 WORDS = (
-    "cq de test the and you are is on in for it my name qth rst ur 73 88 tu tnx fer qso hw cpy es "
-    "ant dipole beam watts rig wx sunny rain cold hot temp age years here there good morning "
-    "evening old man om yl call again pse agn qrm qrn qsb qsl qrz qsy up down band radio club"
-).split()
+    "cq", "de", "test", "the", "and", "you", "are", "is", "on", "in", "for", "it", "my", "name",
+    "qth", "rst", "ur", "73", "88", "tu", "tnx", "fer", "qso", "hw", "cpy", "es", "ant",
+    "dipole", "beam", "watts", "rig", "wx", "sunny", "rain", "cold", "hot", "temp", "age",
+    "years", "here", "there", "good", "morning", "evening", "old", "man", "om", "yl", "call",
+    "again", "pse", "agn", "qrm", "qrn", "qsb", "qsl", "qrz", "qsy", "up", "down", "band",
+    "radio", "club",
+)  # fmt: skip
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # The band in which radio amateurs say how strong noise is, in Hz.
 NOISE_BAND = 2500.0

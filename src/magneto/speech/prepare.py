@@ -26,7 +26,8 @@ from magneto.speech.features import (
     load_normaliser,
 )
 from magneto.speech.splits import SpeechSplits, load_speech
-from magneto.speech.stored_features import ComputedFeatures, FeatureSource
+from magneto.speech.feature_sources import ComputedFeatures, FeatureSource, StoredFeatures
+from magneto.speech.utterances import Utterances
 from magneto.speech.vocabulary import SpeechVocabulary, make_vocabulary
 
 VERSION = 1
@@ -64,15 +65,19 @@ class PreparedSpeech:
         train, validation = self.splits.train, self.splits.validation
         self.vocabulary: SpeechVocabulary = make_vocabulary(config, train.texts)
         self.filter_bank = FilterBank(config)
-        source: FeatureSource = ComputedFeatures(train, self.filter_bank)
-        self.normaliser = make_normaliser(config, source, self.splits.digest, progress)
+        source = self._source(train, progress)
+        self.normaliser = make_normaliser(config, source, train.digest, progress)
         self.train_maker = BatchMaker(source, self.vocabulary.encode(train.texts), self.normaliser)
         self.validation_maker = BatchMaker(
-            ComputedFeatures(validation, self.filter_bank),
+            self._source(validation, progress),
             self.vocabulary.encode(validation.texts),
             self.normaliser,
         )
         self._cut = partial(cut_groups, max_frames=config.max_frames, max_cells=config.max_cells)
+
+    def _source(self, split: Utterances, progress: Progress) -> FeatureSource:
+        computed = ComputedFeatures(split, self.filter_bank)
+        return StoredFeatures(computed, progress) if self.config.cached else computed
 
     def train_stream(self, batch_size: int, seed: int) -> SpeechGroups:
         """Return groups of training utterances, `batch_size` groups at a time."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from magneto.data.counts import Counts
 from magneto.data.sources import check_builtin, parse_source
 from magneto.speech.config import NAMES, SpeechDataConfig
-from magneto.speech.synthetic import VERSION, synthetic_rows
+from magneto.speech.files import open_files
+from magneto.speech.hub import HubSpeech
+from magneto.speech.synthetic import synthetic_rows
 from magneto.speech.utterances import Row
 
 
@@ -24,10 +26,6 @@ class SpeechSource(Protocol):
         """Return the utterances of a split; records that make none are counted."""
         ...
 
-    def state(self) -> Any:
-        """Return what changes when its content may have changed, as plain values."""
-        ...
-
 
 class BuiltinSpeech:
     """Utterances that are made, not recorded."""
@@ -39,10 +37,6 @@ class BuiltinSpeech:
     def rows(self, split: str, counts: Counts) -> list[Row]:
         """Return the utterances of a split."""
         return synthetic_rows(self.name, self.config, self.seed, split == "train")
-
-    def state(self) -> Any:
-        """Return all that they are made of."""
-        return (VERSION, self.name, repr(self.config.synthetic), self.config.sample_rate, self.seed)
 
 
 def open_speech(source: str, config: SpeechDataConfig, seed: int) -> SpeechSource:
@@ -61,4 +55,6 @@ def open_speech(source: str, config: SpeechDataConfig, seed: int) -> SpeechSourc
     if found.kind == "builtin":
         check_builtin(found, NAMES, "speech")
         return BuiltinSpeech(found.name, config, seed)
-    raise ValueError(f"{source}: not yet")
+    if found.kind == "hf":
+        return HubSpeech(found)
+    return open_files(source)

@@ -6,12 +6,9 @@ Nothing is ever left out of validation: what can't be read counts there as not r
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-
-import numpy as np
 
 from magneto.config import nearest
 from magneto.data.cache import content_digest
@@ -51,12 +48,8 @@ class SpeechSplits:
 
     @cached_property
     def digest(self) -> str:
-        """A name for the content: ids, transcripts and lengths."""
-        parts: list[bytes | np.ndarray] = []
-        for split in (self.train, self.validation):
-            known = [(row.id, row.text) for row in split.rows]
-            parts += [json.dumps(known).encode(), split.durations]
-        return content_digest(*parts)
+        """A name for the content of both."""
+        return content_digest(self.train.digest.encode(), self.validation.digest.encode())
 
     def describe(self, source: str) -> list[str]:
         """Say in lines what there is and what was left out; nothing of a split that has nothing."""
@@ -100,9 +93,9 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
             counts["validation"][READ] = len(validation)
     validation = _limited(validation, config, counts["validation"])
     rate = config.sample_rate
-    measured = measure(train, source.state(), rate, progress)
+    measured = measure(train, rate, progress)
     fit, excluded = _fit_to_train(measured, config, counts["train"])
-    kept = measure(validation, other.state(), rate, progress)
+    kept = measure(validation, rate, progress)
     counts["validation"][KEPT] = len(kept)
     counts["validation"].update(problem for problem in kept.problems if problem)
     _check(config, fit, kept, counts)
@@ -124,14 +117,24 @@ def _check(
 
 
 def _named(source: SpeechSource, wanted: str) -> list[str]:
-    """Return the names of splits that say they are "train", "validation" or "test"."""
-    return [name for name in source.splits if split_of(name) == wanted]
+    """Return the names of a source's splits for "train", "validation" or "test".
+
+    A single split is for training, and so are those whose names say nothing if none says "train".
+    """
+    kinds = {name: split_of(name) for name in source.splits}
+    if len(kinds) == 1 or (wanted == "train" and wanted not in kinds.values()):
+        return [name for name, kind in kinds.items() if wanted == "train" and _free(kinds, kind)]
+    return [name for name, kind in kinds.items() if kind == wanted]
+
+
+def _free(kinds: dict[str, str], kind: str) -> bool:
+    return kind == "" or len(kinds) == 1
 
 
 def split_of(name: str) -> str:
-    """Return "train", "validation" or "test" for a name such as dev-clean; else "train"."""
+    """Return "train", "validation" or "test" for a name such as dev-clean; "" if it says none."""
     words = name.lower().replace("_", "-").replace(".", "-").split("-")
-    return next((SPLITS[word] for word in words if word in SPLITS), "train")
+    return next((SPLITS[word] for word in words if word in SPLITS), "")
 
 
 def _first(source: SpeechSource) -> list[str]:

@@ -161,9 +161,7 @@ def _resonance(formants: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
 
 
 def _filtered(samples: np.ndarray, gains: np.ndarray, hop: int) -> np.ndarray:
-    """Filter frame by frame: frames of two hops under a Hann window, added up where they lie over
-    each other.
-    """
+    """Filter frames of two hops under a Hann window, and add them up where they overlap."""
     frames = len(gains)
     padded = np.pad(samples, (hop // 2, 2 * hop))
     pieces = np.lib.stride_tricks.sliding_window_view(padded, 2 * hop)[::hop][:frames]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,10 @@ class Spoken:
         noise = np.sqrt(power) * random.standard_normal(len(samples), np.float32)
         return Sound((random.uniform(0.2, 1.0) * (samples + noise)).astype(np.float32))
 
+    def state(self) -> Any:
+        """Return all that it is made of."""
+        return (VERSION, self.seed, self.words, self.speaker, repr(self.config), self.sample_rate)
+
     def _plan(self, speaker: Speaker) -> tuple[Plan, np.random.Generator]:
         random = np.random.default_rng([*self.seed, HOW])
         return plan(self.words, self.lexicon, speaker, random), random
@@ -86,6 +91,10 @@ class Keyed:
         random = self._random()
         keying = morse.key(self.text, random, self.config)
         return Sound(morse.sound(keying, random, self.config, sample_rate))
+
+    def state(self) -> Any:
+        """Return all that it is made of."""
+        return (VERSION, self.seed, self.text, repr(self.config))
 
     def _random(self) -> np.random.Generator:
         return np.random.default_rng([*self.seed, HOW])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from magneto.data.cache import content_digest
 from magneto.speech.audio import Recording
 
 
@@ -76,6 +79,12 @@ class Utterances:
     def texts(self) -> list[str]:
         """What is said in each."""
         return [row.text for row in self.rows]
+
+    @cached_property
+    def digest(self) -> str:
+        """A name for the content: ids, transcripts and lengths."""
+        known = json.dumps([(row.id, row.text) for row in self.rows])
+        return content_digest(known.encode(), self.durations)
 
     def chosen(self, numbers: Sequence[int] | np.ndarray) -> Utterances:
         """Return some of them."""
