@@ -54,7 +54,7 @@ class LSTMPredictor(nn.Module):
         """Return zeros."""
         shape = (batch, self.lstm.num_layers, self.lstm.hidden_size)
         zeros = torch.zeros(shape, dtype=self.embedding.weight.dtype, device=device)
-        return zeros, zeros
+        return zeros, zeros.clone()
 
     def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
         """Read one label of each row."""
