@@ -4,14 +4,14 @@
     python -m benchmarks.transducer_loss --shape tiny --rounds 1 --out /tmp
 
 Four ways from the joiner's features to the gradients: all logits and a log-softmax of them (plain);
-the same for a quarter of the batch at a time, each with its backward pass (NeMo's
+the same for a quarter of the batch at a time, or one utterance, each with its backward pass (NeMo's
 `fused_batch_size`); all logits, of which only the log-probabilities of blank and labels are kept
 (`transducer_loss`); and no more than a tile of logits (`joiner_transducer_loss`). Every measurement
 is one step in a process of its own; ways take turns, a new random order each round. Memory is the
 largest resident memory above what the process held before the step, gradients included. Beside the
 wall clock stands the processor time, which other work on the machine moves less.
 
-Memory of the plain way is also measured for one and two utterances, which shows how it grows, and
+Memory of the plain way is also measured for one and four utterances, which shows how it grows, and
 that of the tiles at the full batch. Results go to benchmarks/results/NAME.json and .md.
 """
 
@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,11 @@ from torch import Tensor
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.fsdp_memory import MMAP_THRESHOLD, resident
+from benchmarks.fsdp_memory import resident
 from benchmarks.training_step import ROOT, machine, write_result
 from benchmarks.transducer_ways import GATHERED, PLAIN, SHAPES, SPLIT, Shape, inputs, way_of
 
+Entry = tuple[str, Shape]
 NAMES = ("encoder", "predictor", "weight", "bias")
 MB = 1e6
 
@@ -72,10 +74,8 @@ def spawn(name: str, shape: Shape) -> tuple[dict[str, float], dict[str, Tensor]]
     """Measure one step in a new process; return what it took, and its gradients."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["-m", "benchmarks.transducer_loss", "--worker", name, json.dumps(asdict(shape))]
-        # Freed memory goes back at once: what is resident is what is used.
-        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": MMAP_THRESHOLD}
         command = [sys.executable, *words, folder]
-        subprocess.run(command, check=True, env=environment, cwd=ROOT)
+        subprocess.run(command, check=True, cwd=ROOT)
         found = json.loads((Path(folder) / "found.json").read_text())
         gradients = load_file(Path(folder) / "gradients.safetensors")
     print(f"{name}, {shape}: {found}", file=sys.stderr)
@@ -88,20 +88,27 @@ def difference(found: dict[str, Tensor], base: dict[str, Tensor]) -> float:
     return max(((one - other).abs().max() / other.abs().max()).item() for one, other in pairs)
 
 
-def measure(shape: Shape, ways: list[str], rounds: int) -> list[dict[str, Any]]:
-    """Measure all ways at one shape, in turns."""
-    order, taken, gradients = random.Random(1), {name: [] for name in ways}, {}
-    for _ in range(rounds):
-        for name in order.sample(ways, len(ways)):
-            found, gradients[name] = spawn(name, shape)
-            taken[name].append(found)
-    rows = []
-    for name, found in taken.items():
-        row = {key: [one[key] for one in found] for key in found[0]}
-        medians = {f"median_{key}": statistics.median(values) for key, values in row.items()}
-        differs = difference(gradients[name], gradients[ways[0]])
-        rows.append({"way": name, "shape": asdict(shape), **row, **medians, "gradients": differs})
-    return rows
+def measure(
+    entries: list[Entry], once: list[Entry], rounds: int, report: Callable[..., None]
+) -> None:
+    """Measure ways in turns, some of them in the first round only; report after each round."""
+    order, taken, gradients = random.Random(1), {}, {}
+    for number in range(rounds):
+        for entry in order.sample(entries, len(entries)) + (once if number == 0 else []):
+            found, gradients[entry] = spawn(*entry)
+            taken.setdefault(entry, []).append(found)
+        report([row_of(entry, taken[entry], gradients) for entry in entries + once])
+
+
+def row_of(
+    entry: Entry, found: list[dict[str, float]], gradients: dict[Entry, dict[str, Tensor]]
+) -> dict[str, Any]:
+    """Return what was measured of a way, with medians."""
+    row = {key: [one[key] for one in found] for key in found[0]}
+    medians = {f"median_{key}": statistics.median(values) for key, values in row.items()}
+    base = gradients.get((PLAIN, entry[1]))
+    differs = difference(gradients[entry], base) if base else None
+    return {"way": entry[0], "shape": asdict(entry[1]), **row, **medians, "gradients": differs}
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -112,13 +119,14 @@ def markdown(result: dict[str, Any]) -> str:
         "",
         f"{where['processor']}, {where['cores']} cores, {where['threads']} threads; torch "
         f"{where['packages']['torch']}; fp32; commit {where['commit']}; {where['date']}; load "
-        f"{', '.join(f'{load:.1f}' for load in result['load'])} before and after.",
+        f"{', '.join(f'{load[0]:.1f}' for load in result['load'])} before and after each round.",
         "",
         f"Joiner and loss, forward and backward: {full['time']} frames, {full['labels']} labels, "
         f"joint width {full['joint']}. Each measurement is one step in a process of its own; "
-        f"medians of {result['rounds']} interleaved rounds, with the lowest and highest. Memory is "
-        "resident memory above what was held before the step, the features' and weight's "
-        "gradients included. Gradients: largest difference from plain over the largest entry.",
+        f"medians of {len(result['rows'][0]['seconds'])} interleaved rounds, with the lowest and "
+        "highest. Memory is resident memory above what was held before the step, the features' and "
+        "weight's gradients included. Gradients: largest difference from plain, over the largest "
+        "entry.",
     ]
     for vocabulary in dict.fromkeys(row["shape"]["vocabulary"] for row in result["rows"]):
         rows = [r for r in result["rows"] if r["shape"]["vocabulary"] == vocabulary]
@@ -168,7 +176,7 @@ def main(words: list[str] | None = None) -> dict[str, Any] | None:
     )
     parser.add_argument("--shape", choices=SHAPES, default="librispeech")
     parser.add_argument("--vocabularies", nargs="+", type=int, default=[500, 5000])
-    parser.add_argument("--batch", type=int, default=4, help="of the table; plain must fit")
+    parser.add_argument("--batch", type=int, default=2, help="of the table; plain must fit")
     parser.add_argument("--tiles", nargs="+", default=["1024"], help="cells of a tile")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--name", default="transducer-loss-cpu")
@@ -178,19 +186,26 @@ def main(words: list[str] | None = None) -> dict[str, Any] | None:
     if args.worker:
         work(args.worker[0], Shape(**json.loads(args.worker[1])), Path(args.worker[2]))
         return None
-    full, load = SHAPES[args.shape], [os.getloadavg()[0]]
+    full = SHAPES[args.shape]
     shapes = [replace(full, batch=args.batch, vocabulary=size) for size in args.vocabularies]
-    ways = [PLAIN, SPLIT, GATHERED, *args.tiles]
-    rows = [row for shape in shapes for row in measure(shape, ways, args.rounds)]
-    last = shapes[-1]
-    single = [(PLAIN, 1), (PLAIN, 2), (args.tiles[0], 1), (args.tiles[0], full.batch)]
-    growth = [measure(replace(last, batch=batch), [way], 1)[0] for way, batch in single]
-    growth += [row for row in rows if row["shape"] == asdict(last) and row["way"] in dict(single)]
-    where = machine(torch.device("cpu"))
-    load.append(os.getloadavg()[0])
-    result = {"name": args.name, "shape": asdict(full), "rounds": args.rounds, "load": load,
-              "machine": where, "rows": rows, "growth": growth}  # fmt: skip
-    write_result(result, markdown(result), args.out)
+    entries = [(way, shape) for shape in shapes for way in (PLAIN, SPLIT, GATHERED, *args.tiles)]
+    single = [(PLAIN, 1), (PLAIN, 4), (args.tiles[0], full.batch)]
+    once = [(way, replace(shapes[-1], batch=batch)) for way, batch in single]
+    result: dict[str, Any] = {"name": args.name, "shape": asdict(full), "load": [os.getloadavg()]}
+    result["machine"] = machine(torch.device("cpu"))
+
+    def report(rows: list[dict[str, Any]]) -> None:
+        result["load"].append(os.getloadavg())
+        result["rows"], result["growth"] = rows[: len(entries)], rows[len(entries) :]
+        result["growth"] += [
+            row
+            for row in result["rows"]
+            if row["shape"] == asdict(shapes[-1]) and row["way"] in dict(single)
+        ]
+        write_result(result, markdown(result), args.out, show=False)
+
+    measure(entries, once, args.rounds, report)
+    print(markdown(result))
     return result
 
 

@@ -75,7 +75,7 @@ def plain(given: list[Tensor], targets: Tensor, frames: Tensor, labels: Tensor) 
 
 
 def sub_batches(given: list[Tensor], *rest: Tensor) -> Tensor:
-    """Do the same for a quarter of the batch after the other."""
+    """Do the same for a quarter of the batch, at least one utterance, after the other."""
     quarter = max(1, len(rest[0]) // 4)
     total = torch.zeros(())
     for start in range(0, len(rest[0]), quarter):

@@ -30,8 +30,9 @@ def test_all_ways_give_the_same_gradients() -> None:
 def test_a_run_writes_memory_and_time(tmp_path: Path) -> None:
     words = ["--shape", "tiny", "--vocabularies", "300", "--rounds", "1", "--tiles", "256"]
     result = main([*words, "--out", str(tmp_path), "--name", "check"])
-    assert json.loads((tmp_path / "check.json").read_text()) == result and result is not None
+    assert result is not None
+    assert json.loads((tmp_path / "check.json").read_text())["rows"] == result["rows"]
     assert [row["way"] for row in result["rows"]] == [PLAIN, SPLIT, GATHERED, "256"]
     assert all(row["median_peak_bytes"] > 0 for row in result["rows"])
-    assert [row["shape"]["batch"] for row in result["growth"]] == [1, 2, 1, 16, 4, 4]
+    assert [row["shape"]["batch"] for row in result["growth"]] == [1, 4, 16, 2, 2]
     assert "| tiles of 256 cells |" in (tmp_path / "check.md").read_text()

@@ -69,6 +69,10 @@ COVERED_BY = {
     "translation.splits": "translation/test_config.py",
     "translation.translator": "commands/test_translate.py",
     "translation.vocabulary": "translation/test_task.py",
+    "speech.data_config": "speech/test_config.py",
+    "speech.phones": "speech/test_synthesiser.py",
+    "speech.sources": "speech/test_splits.py",
+    "speech.utterances": "speech/test_splits.py",
     # The Hugging Face edge: every format goes through one table of conversions.
     "hf.__init__": "hf/test_wrapper.py",
     "hf.attention": "hf/test_wrapper.py",

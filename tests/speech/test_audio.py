@@ -120,7 +120,9 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
         assert read(path)[1] == problem and len(read(path)[0]) == 0
         assert header_seconds(str(path)) == (0.0, problem)
         assert read_sound(content, 16000).problem == problem
-    assert read(tmp_path / "none.wav")[1] == header_seconds(str(tmp_path / "none.wav"))[1] == MISSING
+    assert (
+        read(tmp_path / "none.wav")[1] == header_seconds(str(tmp_path / "none.wav"))[1] == MISSING
+    )
     assert read(tmp_path)[1] == MISSING
 
 
@@ -144,3 +146,20 @@ def test_a_state_tells_of_changes(tmp_path: Path) -> None:
     assert file.state() != before
     (tmp_path / "a.wav").unlink()
     assert file.state() != before
+
+
+@pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3"])
+def test_no_damage_raises(tmp_path: Path, ending: str, capfd: pytest.CaptureFixture) -> None:
+    """Bytes are overwritten anywhere, the header included, and the file is cut anywhere."""
+    content = write(tmp_path / f"a.{ending}", seconds=2).read_bytes()
+    random = np.random.default_rng(0)
+    problems = set()
+    for _ in range(60):
+        damaged = bytearray(content[: random.integers(1, len(content) + 1)])
+        for place in random.integers(min(len(damaged), 200), size=random.integers(0, 6)):
+            damaged[place] = random.integers(256)
+        sound = read_sound(bytes(damaged), 16000)
+        header_seconds(bytes(damaged))
+        problems.add(sound.problem)
+        assert np.isfinite(sound.samples).all()
+    assert len(problems) > 1

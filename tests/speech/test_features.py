@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.speech.config import FilterBankConfig, SpeechDataConfig
+from magneto.speech.config import SpeechDataConfig
+from magneto.speech.data_config import FilterBankConfig
 from magneto.speech.features import (
     FeatureStatistics,
     FilterBank,
@@ -80,7 +81,7 @@ def test_global_normalisation(tmp_path: Path) -> None:
     found.save(tmp_path / "cmvn.json")
     read = load_normaliser(tmp_path / "cmvn.json", 4)
     assert np.array_equal(read(frames), found(frames))
-    with pytest.raises(ValueError, match="of 4 features, and data.features has 80"):
+    with pytest.raises(ValueError, match=r"of 4 features, and data.features has 80"):
         load_normaliser(tmp_path / "cmvn.json", 80)
     (tmp_path / "cmvn.json").write_text("{}")
     with pytest.raises(ValueError, match=r"is no cmvn.json of a run"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from magneto.speech import morse
-from magneto.speech.config import SyntheticConfig
+from magneto.speech.data_config import SyntheticConfig
 
 STEADY = {"fading": 0.0, "drift": 0.0}
 RATE = 8000
@@ -52,10 +52,13 @@ def read_back(samples: np.ndarray, dot: float) -> str:
     strength = np.abs(np.convolve(mixed, np.ones(width) / width, "same"))
     down = np.concatenate([[0], strength > 0.5 * strength.max(), [0]]).astype(int)
     starts, stops = np.flatnonzero(np.diff(down) > 0), np.flatnonzero(np.diff(down) < 0)
-    signs = ["-" if stop - start > 2 * dot * RATE else "." for start, stop in zip(starts, stops)]
+    signs = [
+        "-" if stop - start > 2 * dot * RATE else "."
+        for start, stop in zip(starts, stops, strict=True)
+    ]
     letters = {code: letter for letter, code in morse.CODE.items()}
     text, code = "", ""
-    for sign, gap in zip(signs, [*(starts[1:] - stops[:-1]) / (dot * RATE), 99]):
+    for sign, gap in zip(signs, [*(starts[1:] - stops[:-1]) / (dot * RATE), 99], strict=True):
         code += sign
         if gap > 2:
             text, code = text + letters[code] + (" " if 5 < gap < 99 else ""), ""

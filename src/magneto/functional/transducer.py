@@ -163,8 +163,9 @@ class _LogitsLoss(torch.autograd.Function):
         rows, answers = logits.flatten(0, 2), labels_by_cell(labels, logits.shape[1])
         wide = torch.promote_types(logits.dtype, torch.float32)
         found = torch.empty(3, len(rows), dtype=wide, device=rows.device)
+        buffer = torch.empty_like(rows[:tile], dtype=wide)
         for part in parts(len(rows), tile):
-            given = rows[part].to(wide, copy=True)
+            given = buffer[: part.stop - part.start].copy_(rows[part])
             found[:, part] = log_probabilities(given, answers[part], blank)
         found = found.view(3, *logits.shape[:3])
         loss = _keep(ctx, found, frames, lengths, logits, labels)
@@ -183,8 +184,10 @@ class _LogitsLoss(torch.autograd.Function):
         unseen = (by_blank + by_label).flatten()[:, None] == 0
         per_cell = (total.flatten(), answers, by_blank.flatten(), by_label.flatten())
         gradient = torch.empty_like(rows)
+        buffer = torch.empty_like(rows[: ctx.tile], dtype=total.dtype)
         for part in parts(len(rows), ctx.tile):
-            given = rows[part].to(total.dtype).masked_fill(unseen[part], 0)
+            given = buffer[: part.stop - part.start].copy_(rows[part])
+            given.masked_fill_(unseen[part], 0)
             sums, answer, *chances = (values[part] for values in per_cell)
             to_gradient(given, sums, answer, ctx.blank, *chances)
             gradient[part] = given.mul_(factor[part, None])

@@ -23,12 +23,13 @@ NO_SAMPLES = "recordings without samples"
 TRUNCATED = "recordings shorter than they say"
 NON_FINITE = "recordings with non-finite samples"
 SILENCE = "recordings of silence"
+NO_FRAMES = "recordings shorter than a frame"
 # A softer peak is silence: half a step of 16 bits.
 SILENT_PEAK = 2.0**-16
 # Missing of a recording's end by its header, in seconds, which encoders' padding explains.
 TOLERANCE = 0.1
 # Samples decoded at a time: what lies before a damage is used.
-BLOCK = 1 << 14
+BLOCK = 1 << 12
 # Sizes from here on are written by programs that did not know the length.
 UNKNOWN_SIZE = 0x7FFF0000
 # No page of an .ogg has more bytes.

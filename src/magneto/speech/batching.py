@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from magneto.data.batching import epoch_order, listed, make_named
-from magneto.speech.audio import NON_FINITE
+from magneto.speech.audio import NO_FRAMES, NON_FINITE
 from magneto.speech.augmentation import Augmentation
-from magneto.speech.features import AnyNormaliser
 from magneto.speech.feature_sources import FeatureSource
+from magneto.speech.features import AnyNormaliser
 from magneto.speech.vocabulary import BLANK
 
 # The fewest frames of a row, so that every front-end makes a feature of it.
@@ -95,9 +95,8 @@ class BatchMaker:
 
     def evaluation_batch(self, numbers: np.ndarray) -> SpeechBatch:
         """Return a group of utterances as they are; of broken ones, what can be read."""
-        found = [self.source.features(number) for number in numbers]
-        features = [self._finite(each) for each, _ in found]
-        return self._padded(numbers, features, [problem for _, problem in found])
+        found = [self._normalised(*self.source.features(number)) for number in numbers]
+        return self._padded(numbers, [each for each, _ in found], [why for _, why in found])
 
     def training_batch(
         self, numbers: np.ndarray, speeds: np.ndarray, augmentation: Augmentation, seed: Seed
@@ -117,22 +116,19 @@ class BatchMaker:
             def vary(samples: np.ndarray, its: Any = its, number: int = number) -> np.ndarray:
                 return augmentation.sound(samples, float(speeds[number]), its)
 
-            found, problem = self.source.features(number, vary)
-            found = None if problem else self._finite(found)
-            if found is None:
-                problem = problem or NON_FINITE
-            else:
-                found = augmentation.features(found, its)
-            features.append(found)
+            found, problem = self._normalised(*self.source.features(number, vary))
+            if problem:
+                found = None
+            features.append(None if found is None else augmentation.features(found, its))
             problems.append(problem)
         return self._padded(numbers, features, problems)
 
-    def _finite(self, features: np.ndarray) -> np.ndarray | None:
-        """Return normalised features; None if there are none, or some are not finite."""
+    def _normalised(self, features: np.ndarray, problem: str) -> tuple[np.ndarray | None, str]:
+        """Return normalised features, None if there are none that are finite; and the problem."""
         if len(features) == 0:
-            return None
+            return None, problem or NO_FRAMES
         found = self.normaliser(features)
-        return found if np.isfinite(found).all() else None
+        return (found, problem) if np.isfinite(found).all() else (None, problem or NON_FINITE)
 
     def _padded(
         self, numbers: np.ndarray, found: Sequence[np.ndarray | None], problems: list[str]

@@ -44,20 +44,25 @@ def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Row]:
             counts[NO_TEXT] += 1
         else:
             yield Row(id, AudioFile(files[recording], start, stop), texts[id], speakers.get(id, ""))
-    counts[NO_RECORDING] += len(texts.keys() - used)
+    if unused := texts.keys() - used:
+        counts[NO_RECORDING] += len(unused)
 
 
 def _table(path: Path, counts: Counts) -> dict[str, str]:
     """Return the lines of a file by their first word."""
-    parts = (line.strip().partition(" ") for line in read_lines(path, counts))
-    return {name: rest.strip() for name, _, rest in parts if name}
+    parts = ([*line.split(None, 1), ""] for line in read_lines(path, counts) if line.strip())
+    return {name: rest.strip() for name, rest, *_ in parts}
 
 
 def _file(place: str, folder: Path, counts: Counts) -> str:
     """Return the file that a line of wav.scp names; "" if it names none."""
     path = place
     if place.endswith("|"):
-        words = [word for word in shlex.split(place[:-1]) if word.lower().endswith(AUDIO_ENDINGS)]
+        try:
+            words = shlex.split(place[:-1])
+        except ValueError:  # a quote that nothing closes
+            words = []
+        words = [word for word in words if word.lower().endswith(AUDIO_ENDINGS)]
         if len(words) != 1:
             counts[MALFORMED] += 1
             return ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from magneto.speech.config import SyntheticConfig
+from magneto.speech.data_config import SyntheticConfig
 
 CODE = {
     "a": ".-", "b": "-...", "c": "-.-.", "d": "-..", "e": ".", "f": "..-.", "g": "--.",

@@ -16,6 +16,7 @@ from magneto.progress import SILENT, Progress
 from magneto.speech.augmentation import Augmentation
 from magneto.speech.batching import BatchMaker, SpeechBatch, SpeechGroups, cut_groups
 from magneto.speech.config import SpeechDataConfig
+from magneto.speech.feature_sources import ComputedFeatures, FeatureSource, StoredFeatures
 from magneto.speech.features import (
     CMVN_FILE,
     AnyNormaliser,
@@ -26,7 +27,6 @@ from magneto.speech.features import (
     load_normaliser,
 )
 from magneto.speech.splits import SpeechSplits, load_speech
-from magneto.speech.feature_sources import ComputedFeatures, FeatureSource, StoredFeatures
 from magneto.speech.utterances import Utterances
 from magneto.speech.vocabulary import SpeechVocabulary, make_vocabulary
 

@@ -15,6 +15,7 @@ from magneto.data.cache import content_digest
 from magneto.data.counts import EMPTY, Counts
 from magneto.data.splits import SPLITS
 from magneto.progress import SILENT, Progress
+from magneto.speech.audio import NO_FRAMES
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.headers import measure
 from magneto.speech.sources import SpeechSource, open_speech
@@ -23,8 +24,8 @@ from magneto.speech.utterances import Row, Utterances
 # What is counted of a split.
 READ, KEPT = "read", "utterances"
 SAME_ID = "renamed, whose id was there already"
-TOO_LONG, TOO_SHORT = "longer than max_duration", "shorter than a frame"
-TOO_MUCH_TEXT = "with more text than max_text_rate allows"
+TOO_LONG = "too long"
+TOO_MUCH_TEXT = "with more text than the time allows"
 BEYOND_LIMIT = "beyond the limit"
 # In the order in which a source to validate on is looked through.
 VALIDATED = ("validation", "test", "train")
@@ -139,7 +140,7 @@ def split_of(name: str) -> str:
 
 def _first(source: SpeechSource) -> list[str]:
     """Return the validation splits of a source, else its test splits, else all it has."""
-    return next(names for kind in VALIDATED if (names := _named(source, kind)))
+    return next((names for kind in VALIDATED if (names := _named(source, kind))), [])
 
 
 def _rows(
@@ -150,6 +151,7 @@ def _rows(
         config.text_case
     ]
     found: dict[str, Row] = {}
+    same: dict[str, int] = {}
     for name in names:
         if name not in source.splits:
             there = ", ".join(source.splits)
@@ -158,7 +160,8 @@ def _rows(
             counts[READ] += 1
             id = row.id
             while id in found:
-                id = f"{id}+"
+                same[row.id] = same.get(row.id, 1) + 1
+                id = f"{row.id}+{same[row.id]}"
             counts[SAME_ID] += id != row.id
             found[id] = replace(row, id=id, text=" ".join(change(row.text).split()))
     return list(found.values())
@@ -225,5 +228,5 @@ def _misfit(text: str, seconds: float, config: SpeechDataConfig) -> str:
     if seconds > config.max_duration:
         return TOO_LONG
     if seconds * 1000 < config.features.frame_length:
-        return TOO_SHORT
+        return NO_FRAMES
     return TOO_MUCH_TEXT if len(text) > config.max_text_rate * seconds else ""

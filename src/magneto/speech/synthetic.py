@@ -10,7 +10,8 @@ import numpy as np
 
 from magneto.speech import morse
 from magneto.speech.audio import Sound
-from magneto.speech.config import SpeechDataConfig, SyntheticConfig
+from magneto.speech.config import SpeechDataConfig
+from magneto.speech.data_config import SyntheticConfig
 from magneto.speech.phones import COMMANDS, DIGITS
 from magneto.speech.synthesiser import Plan, Speaker, draw_speaker, plan, planned_samples, speak
 from magneto.speech.utterances import Row
