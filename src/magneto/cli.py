@@ -24,6 +24,7 @@ COMMANDS = {
     "probe": ("magneto.commands.probe", "will this recipe train: theory, layers, a verdict"),
     "generate": ("magneto.commands.generate", "let a language model continue a prompt"),
     "translate": ("magneto.commands.translate", "translate lines with a translation model"),
+    "transcribe": ("magneto.commands.transcribe", "write down what is said in recordings"),
     "bound": ("magneto.commands.bound", "what the theory bounds, for a placement and a depth"),
     "tokenizer": ("magneto.commands.tokenizer", "train a tokenizer on text of your own"),
     "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),
