@@ -132,30 +132,35 @@ class Transcription:
         self.transcriber, self.given = transcriber, given
         self.report = ProgressBars()
         self.streamed = given.files == [STDIN]
-        self.lengths: list[float] = []
 
     def run(self) -> None:
         """Transcribe, and write each transcript when it is whole; of a stream, words at once."""
         words: list[Word] = []
-        recordings = [self._stream()] if self.streamed else [self._file(n) for n in self.given.files]
-        heard = 0.0
+        files, at_once = self.given.files, self.streamed and self.given.kind in ("txt", "jsonl")
+        headers = [] if self.streamed else [header_seconds(name) for name in files]
+        total = sum(seconds for seconds, _ in headers)
+        recordings = (
+            [self._stream()]
+            if self.streamed
+            else [self._file(*each) for each in zip(files, headers, strict=True)]
+        )
         for part in self.transcriber.transcribe(recordings):
-            words += part.words
-            if self.streamed and self.given.kind == "txt" and self.given.out is None:
+            if at_once and self.given.out is None:
                 self._show(part.words, part.last)
-                words = []
-            elif part.last:
-                self._write(self.given.files[part.recording], words)
+                continue
+            words += part.words
+            if part.last:
+                self._write(files[part.recording], words)
                 words = []
             if not self.streamed:
-                heard = sum(self.lengths[: part.recording]) + part.seconds
-                self.report.update("transcribing seconds", round(heard), round(sum(self.lengths)))
+                before = sum(seconds for seconds, _ in headers[: part.recording])
+                done = min(round(before + part.seconds), round(total))
+                self.report.update("transcribing seconds", done, round(total))
         self.report.finish()
 
-    def _file(self, name: str) -> Iterator[np.ndarray]:
+    def _file(self, name: str, header: tuple[float, str]) -> Iterator[np.ndarray]:
         """Yield a file's samples; say what is wrong with it."""
-        seconds, problem = header_seconds(name)
-        self.lengths.append(seconds)
+        seconds, problem = header
         told = {problem} - {""}
         pieces = file_pieces(Path(name), self.transcriber.rate, seconds, told.add)
         yield from pieces
@@ -174,9 +179,13 @@ class Transcription:
             rest = rest[whole:]
             yield resampled(samples, rate, self.transcriber.rate)
 
-    def _show(self, words: Sequence[Word], last: bool) -> None:
-        text = "".join(f"{word.text} " for word in words)
-        print(text, end="\n" if last else "", flush=True)
+    def _show(self, words: list[Word], last: bool) -> None:
+        """Print the words that are settled now."""
+        if self.given.kind == "jsonl":
+            print(self._text(STDIN, words) if words else "", end="", flush=True)
+        else:
+            text = "".join(f"{word.text} " for word in words)
+            print(text, end="\n" if last else "", flush=True)
 
     def _write(self, name: str, words: list[Word]) -> None:
         kind, out = self.given.kind, self.given.out
@@ -202,5 +211,6 @@ class Transcription:
                 asdict(word) | {"start": round(word.start, 3), "end": round(word.end, 3)}
                 for word in words
             ]
-            return json.dumps({"file": name, "text": text, "words": rounded}, ensure_ascii=False) + "\n"
+            record = {"file": name, "text": text, "words": rounded}
+            return json.dumps(record, ensure_ascii=False) + "\n"
         return text + "\n"

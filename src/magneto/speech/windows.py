@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from magneto.speech.words import Word
 
 # How far apart the same word may be in two windows, in seconds.
 TOLERANCE = 0.6
+# A word so near to where a window was cut may be half a word.
+EDGE = 0.1
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class JoinedWords:
 
     def __init__(self, overlap: float) -> None:
         self.overlap = overlap
-        # Of the window before, from where the next one begins.
+        # Words that the next window may change: from a little before where it begins.
         self._waiting: list[Word] = []
 
     def add(self, words: Sequence[Word], start: float, stop: float, last: bool) -> list[Word]:
@@ -75,11 +78,12 @@ class JoinedWords:
             stop: Its end.
             last: Whether it is the last one.
         """
-        kept, new = join(self._waiting, words, start, start + self.overlap)
-        found = [*kept, *new]
-        # A word that began before the overlap, and a little more, is the earlier window's.
+        found = list(words)
+        if start > 0:
+            kept, new = join(self._waiting, words, start, start + self.overlap)
+            found = [*kept, *new]
         settled = stop - self.overlap - 2 * TOLERANCE
-        ready = [word for word in found if last or _middle(word) < settled]
+        ready = list(takewhile(lambda word: last or _middle(word) < settled, found))
         self._waiting = found[len(ready) :]
         return ready
 
@@ -89,7 +93,7 @@ def join(
 ) -> tuple[list[Word], list[Word]]:
     """Return what is kept of the words of two windows that overlap from `start` to `stop`."""
     middle = (start + stop) / 2
-    pairs = common_words(before, after, start - TOLERANCE, stop + TOLERANCE)
+    pairs = common_words(before, after, start, stop)
     if pairs:
         one, other = min(
             pairs, key=lambda pair: abs(_middle(before[pair[0]]) + _middle(after[pair[1]]) - 2 * middle)
@@ -103,30 +107,44 @@ def join(
 def common_words(
     before: Sequence[Word], after: Sequence[Word], start: float, stop: float
 ) -> list[tuple[int, int]]:
-    """Return the longest sequence of pairs of equal words at about the same time, by number."""
-    rows = [n for n, word in enumerate(before) if start <= _middle(word) <= stop]
-    columns = [n for n, word in enumerate(after) if start <= _middle(word) <= stop]
-    # best[i][j]: pairs of the words from i and from j on.
-    best = np.zeros((len(rows) + 1, len(columns) + 1), int)
+    """Return pairs of equal words at about the same time, by number, in order.
+
+    Of all such sequences it is that of the most and nearest pairs: a word that is said several
+    times in a row is to meet itself.
+
+    Args:
+        before: Of a window that ends at `stop`.
+        after: Of one that begins at `start`.
+        start: In seconds.
+        stop: In seconds.
+    """
+    rows = [n for n, word in enumerate(before) if word.start > start - TOLERANCE
+            and word.end < stop - EDGE]  # fmt: skip
+    columns = [n for n, word in enumerate(after) if word.start > start + EDGE
+               and word.end < stop + TOLERANCE]  # fmt: skip
+    near = np.array([[_nearness(before[i], after[j]) for j in columns] for i in rows])
+    # best[i, j]: of the words from i and from j on.
+    best = np.zeros((len(rows) + 1, len(columns) + 1))
     for i in reversed(range(len(rows))):
         for j in reversed(range(len(columns))):
-            same = _same(before[rows[i]], after[columns[j]])
-            best[i, j] = max(best[i + 1, j], best[i, j + 1], best[i + 1, j + 1] + same)
+            best[i, j] = max(best[i + 1, j], best[i, j + 1], best[i + 1, j + 1] + near[i, j])
     pairs, i, j = [], 0, 0
     while i < len(rows) and j < len(columns):
-        if _same(before[rows[i]], after[columns[j]]) and best[i, j] == best[i + 1, j + 1] + 1:
+        if best[i, j] == best[i + 1, j]:
+            i += 1
+        elif best[i, j] == best[i, j + 1]:
+            j += 1
+        else:
             pairs.append((rows[i], columns[j]))
             i, j = i + 1, j + 1
-        elif best[i + 1, j] >= best[i, j + 1]:
-            i += 1
-        else:
-            j += 1
     return pairs
 
 
-def _same(one: Word, other: Word) -> bool:
-    near = abs(_middle(one) - _middle(other)) <= TOLERANCE
-    return near and one.text.casefold() == other.text.casefold()
+def _nearness(one: Word, other: Word) -> float:
+    """Return 1 for the same word at the same time, 0 for another or one too far off."""
+    if one.text.casefold() != other.text.casefold():
+        return 0.0
+    return max(1 - abs(_middle(one) - _middle(other)) / TOLERANCE, 0.0)
 
 
 def _middle(word: Word) -> float:
