@@ -21,6 +21,7 @@ COMMANDS = {
     "evaluate": ("magneto.commands.evaluate", "measure a run's model on its validation data"),
     "compare": ("magneto.commands.compare", "which placement, at which learning rate, and why"),
     "glue": ("magneto.commands.glue", "the paper's GLUE table, from comparisons of its tasks"),
+    "librispeech": ("magneto.commands.librispeech", "the paper's word error rates, from runs"),
     "probe": ("magneto.commands.probe", "will this recipe train: theory, layers, a verdict"),
     "generate": ("magneto.commands.generate", "let a language model continue a prompt"),
     "translate": ("magneto.commands.translate", "translate lines with a translation model"),

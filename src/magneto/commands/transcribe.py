@@ -55,19 +55,19 @@ def parser() -> Parser:
     add("--sample-rate", type=int, help="of standard input, in Hz (the run's)")
     add("--window", type=float, help="seconds that are heard at once (20, or as trained on)")
     add("--overlap", type=float, help="seconds of it that are heard twice (a fifth)")
-    search_options(made)
+    recognition_search_options(made)
+    add("--beams", type=int, default=4, help="hypotheses of a beam (4)")
     add("--batch-size", type=int, default=8, help="windows at a time (8)")
     made.set_defaults(kind="txt")
     return made
 
 
-def search_options(made: Any) -> None:
-    """Add how transcripts are searched for."""
+def recognition_search_options(made: Any) -> None:
+    """Add how transcripts are searched for, but for the width of a beam."""
     made.add_argument(
         "--search", choices=("greedy", "modified", "alignment-length"), default="greedy",
-        help="greedy; or a beam, with at most one label per frame or with any number",
+        help="greedy; or by --beams, with at most one label per frame or with any number",
     )  # fmt: skip
-    made.add_argument("--beams", type=int, default=4, help="hypotheses of a beam (4)")
     made.add_argument(
         "--symbols-per-frame", type=int, default=SYMBOLS_PER_FRAME, metavar="N",
         help=f"labels at one frame, greedy ({SYMBOLS_PER_FRAME})",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import Any
 
 from magneto.files import import_extra
 
+# What a normal value is within of its mean, 95 % of the time, in standard deviations.
+NORMAL = 1.959964
 
 @dataclass(frozen=True)
 class ErrorCounts:
@@ -69,6 +72,22 @@ def _errors(
     return ErrorCounts(
         found.hits, found.substitutions, found.deletions, found.insertions + inserted
     )
+
+
+def half_width_of_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
+    """Return the half-width of a 95 % confidence interval of the word error rate.
+
+    By the variance of a ratio over utterances, which are taken as independent; nan for fewer than
+    two with words.
+    """
+    each = [word_errors([r], [h]) for r, h in zip(references, hypotheses, strict=True)]
+    words = sum(found.units for found in each)
+    if sum(found.units > 0 for found in each) < 2:
+        return math.nan
+    errors = [found.substitutions + found.deletions + found.insertions for found in each]
+    rate = sum(errors) / words
+    square = sum((e - rate * found.units) ** 2 for e, found in zip(errors, each, strict=True))
+    return NORMAL * math.sqrt(square * len(each) / (len(each) - 1)) / words
 
 
 @dataclass(frozen=True)
