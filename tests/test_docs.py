@@ -33,6 +33,8 @@ TERMS = {
     "docs/concepts/masked_lm.md": ["mask_ratio", "max_length", "whole words"],
     "docs/concepts/text_classification.md": ["fine-tun", "GLUE", "warmup_ratio", "max_length"],
     "docs/concepts/translation.md": ["max_tokens", "pivot_language", "label smoothing", "padding"],
+    "docs/concepts/speech_data.md": ["SpecAugment", "log-mel", "fbank", "Kaldi", "LibriSpeech",
+                                     "Common Voice", "resampled", "speed perturbation"],
     "docs/concepts/decoding.md": ["beam search", "length penalty", "BLEU", "greedy"],
     "docs/concepts/hugging_face.md": ["AutoModelForCausalLM", "save_pretrained", "LoRA",
                                       "gradient checkpointing"],

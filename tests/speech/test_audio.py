@@ -64,6 +64,20 @@ def test_other_rates_are_resampled(tmp_path: Path, rate: int) -> None:
     assert np.abs(samples[500:15500] - TONE[500:15500]).max() < 0.01
 
 
+@pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3", "aiff"])
+def test_a_stretch_is_a_piece_of_the_whole(tmp_path: Path, ending: str) -> None:
+    """Also where seeking is not exact, as in .mp3."""
+    chirp = np.sin(2 * np.pi * 300 * np.arange(64000) ** 2 / 16000 / 16000) / 2
+    soundfile.write(tmp_path / f"a.{ending}", chirp, 16000)
+    whole = read(tmp_path / f"a.{ending}")[0]
+    assert np.abs(whole[800:-800] - chirp[800:-800]).max() < 0.2
+    for start, stop in ((0.0, 1.0), (0.7, 1.3), (2.5, 4.0)):
+        samples, problem = read(tmp_path / f"a.{ending}", start, stop)
+        piece = whole[int(start * 16000) : int(stop * 16000)]
+        assert problem == "" and len(samples) == len(piece)
+        assert np.abs(samples - piece).max() < 1e-3
+
+
 def test_a_stretch(tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav", subtype="FLOAT")
     samples, problem = read(path, 0.25, 0.5)

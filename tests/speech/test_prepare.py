@@ -13,6 +13,7 @@ import torch
 from magneto.speech import prepare
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.data_config import SyntheticConfig
+from magneto.speech.features import SpeechFeatures
 from magneto.speech.phones import DIGITS
 from magneto.speech.prepare import PreparedSpeech, kept_speech
 from tests.speech.test_files import librispeech
@@ -85,6 +86,11 @@ def test_what_a_run_keeps(tmp_path: Path) -> None:
     assert ids[0] == ids[1]
     assert found[0].features.abs().sum() == wanted[0].features.abs().sum()
     assert other.vocabulary.size == prepared.vocabulary.size
+    samples = prepared.splits.validation.utterance(0).samples
+    features = SpeechFeatures(other.config)(samples)  # without any data
+    assert np.array_equal(features, prepared.normaliser(prepared.filter_bank(samples)))
+    with pytest.raises(ValueError, match="global is of training data"):
+        SpeechFeatures(CONFIG)
 
 
 def test_cached_features_change_nothing() -> None:

@@ -6,8 +6,6 @@ training can leave it out, and evaluation can use what is left.
 
 from __future__ import annotations
 
-import io
-import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from magneto.files import import_extra
+from magneto.speech.containers import TOLERANCE, ends_early, opened, plausible, size_of
 
 # What can be wrong, in the words that counts are described in.
 MISSING = "missing recordings"
@@ -26,14 +25,9 @@ SILENCE = "recordings of silence"
 NO_FRAMES = "recordings shorter than a frame"
 # A softer peak is silence: half a step of 16 bits.
 SILENT_PEAK = 2.0**-16
-# Missing of a recording's end by its header, in seconds, which encoders' padding explains.
-TOLERANCE = 0.1
-# Samples decoded at a time: what lies before a damage is used.
+# Samples of a damaged file that are decoded at a time: a block of FLAC's.
 BLOCK = 1 << 12
-# Sizes from here on are written by programs that did not know the length.
-UNKNOWN_SIZE = 0x7FFF0000
-# No page of an .ogg has more bytes.
-OGG_PAGE = 1 << 16
+NOT_SEEKABLE = ("MP3", "MPEG")
 
 
 @dataclass(frozen=True)
@@ -105,25 +99,6 @@ def import_soundfile() -> Any:
     return import_extra("soundfile", "speech", "recordings need soundfile")
 
 
-def opened(file: str | bytes) -> Any:
-    """Return what soundfile opens: a path, or bytes as a file.
-
-    A .wav whose writer never said how much there is gets its length.
-    """
-    with _raw(file) as raw:
-        place, length, size = wav_data(raw)
-        if place and length == 0 and size > place:
-            raw.seek(0)
-            content = raw.read()
-            length = struct.pack("<I", size - place)
-            return io.BytesIO(content[: place - 4] + length + content[place:])
-    return io.BytesIO(file) if isinstance(file, bytes) else file
-
-
-def _raw(file: str | bytes) -> Any:
-    return io.BytesIO(file) if isinstance(file, bytes) else open(file, "rb")
-
-
 def header_seconds(
     file: str | bytes, start: float = 0.0, stop: float | None = None
 ) -> tuple[float, str]:
@@ -134,12 +109,14 @@ def header_seconds(
     try:
         info = library.info(opened(file))
     except (library.LibsndfileError, OSError, RuntimeError):
-        return 0.0, UNREADABLE if _has_bytes(file) else NO_SAMPLES
-    whole = info.frames / info.samplerate if info.samplerate > 0 else 0.0
+        return 0.0, UNREADABLE if size_of(file) else NO_SAMPLES
+    if not plausible(file, info):
+        return 0.0, UNREADABLE
+    whole = info.frames / info.samplerate
     length = min(whole, whole if stop is None else stop) - start
     if length <= 0:
         return 0.0, NO_SAMPLES
-    return length, TRUNCATED if _ends_early(file, info, whole, stop) else ""
+    return length, TRUNCATED if ends_early(file, info, whole, stop) else ""
 
 
 def read_sound(
@@ -167,15 +144,15 @@ def read_sound(
     try:
         with library.SoundFile(opened(file)) as found:
             rate, whole = found.samplerate, found.frames
+            if not plausible(file, found):
+                return Sound(NOTHING, UNREADABLE)
             first = round(start * rate)
             last = whole if stop is None else min(round(stop * rate), whole)
             wanted = max(last - first, 0)
-            if wanted:
-                found.seek(first)
-            samples = _read_on(found, wanted, library)
-            early = _ends_early(file, found, whole / rate, stop)
+            samples = _decoded(found, first, wanted, library)
+            early = ends_early(file, found, whole / rate, stop)
     except (library.LibsndfileError, OSError, RuntimeError):
-        return Sound(NOTHING, UNREADABLE if _has_bytes(file) else NO_SAMPLES)
+        return Sound(NOTHING, UNREADABLE if size_of(file) else NO_SAMPLES)
     if len(samples) == 0:
         return Sound(NOTHING, NO_SAMPLES if wanted == 0 else UNREADABLE)
     problem = TRUNCATED if early or wanted - len(samples) > TOLERANCE * rate else ""
@@ -184,8 +161,25 @@ def read_sound(
     return replace(sound, samples=resampled(sound.samples, rate, sample_rate))
 
 
-def _read_on(file: Any, wanted: int, library: Any) -> np.ndarray:
-    """Read (samples, channels) block by block, up to where a file is damaged."""
+def _decoded(file: Any, first: int, wanted: int, library: Any) -> np.ndarray:
+    """Read (samples, channels) of a stretch; of a damaged file, up to the damage.
+
+    To seek in an .mp3 gives wrong samples, and soundfile seeks after each read: it is read at once
+    from its start.
+    """
+    if wanted == 0:
+        return np.zeros((0, file.channels), np.float32)
+    if file.format in NOT_SEEKABLE:
+        return file.read(first + wanted, dtype="float32", always_2d=True)[first:]
+    try:
+        file.seek(first)
+        return file.read(wanted, dtype="float32", always_2d=True)
+    except library.LibsndfileError:
+        file.seek(first)
+        return _up_to_damage(file, wanted, library)
+
+
+def _up_to_damage(file: Any, wanted: int, library: Any) -> np.ndarray:
     blocks = []
     while wanted > 0:
         try:
@@ -221,49 +215,3 @@ def resampled(samples: np.ndarray, rate: float, wanted: float) -> np.ndarray:
         "soxr", "speech", f"resampling from {rate:g} to {wanted:g} Hz needs soxr"
     )
     return library.resample(samples, rate, wanted)
-
-
-def _has_bytes(file: str | bytes) -> bool:
-    return len(file) > 0 if isinstance(file, bytes) else Path(file).stat().st_size > 0
-
-
-def _ends_early(file: str | bytes, info: Any, whole: float, stop: float | None) -> bool:
-    """Return whether a stretch, or a .wav's header, goes beyond the end of the file."""
-    if stop is not None:
-        return stop - whole > TOLERANCE
-    with _raw(file) as raw:
-        if info.format == "OGG":
-            return not ogg_ends(raw)
-        place, length, size = wav_data(raw)
-        missing = place + length - size if place and length < UNKNOWN_SIZE else 0
-        return missing > TOLERANCE * info.samplerate
-
-
-def wav_data(raw: Any) -> tuple[int, int, int]:
-    """Return where a .wav's samples begin, their bytes by its header, and the file's bytes.
-
-    libsndfile says nothing of a header that promises more than there is. The place is 0 in what is
-    no .wav.
-    """
-    size = raw.seek(0, io.SEEK_END)
-    raw.seek(0)
-    place = 12
-    if raw.read(4) != b"RIFF":
-        return 0, 0, size
-    while place + 8 <= size:
-        raw.seek(place)
-        name, length = struct.unpack("<4sI", raw.read(8))
-        place += 8
-        if name == b"data":
-            return place, length, size
-        place += length + length % 2
-    return 0, 0, size
-
-
-def ogg_ends(raw: Any) -> bool:
-    """Return whether the last page of an .ogg says that it is the last."""
-    size = raw.seek(0, io.SEEK_END)
-    raw.seek(max(size - OGG_PAGE, 0))
-    tail = raw.read()
-    page = tail.rfind(b"OggS")
-    return page >= 0 and len(tail) > page + 5 and bool(tail[page + 5] & 4)

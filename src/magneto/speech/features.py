@@ -165,6 +165,41 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
     return found
 
 
+def known_normaliser(config: SpeechDataConfig) -> AnyNormaliser:
+    """Return what normalises features where that takes no training data.
+
+    Raises:
+        FileNotFoundError: If `data.cmvn` names a file that is not there.
+        ValueError: If it is "global": means have to be taken, or are in a run.
+    """
+    if config.cmvn == "utterance":
+        return UtteranceNormaliser()
+    if config.cmvn == "none":
+        return NoNormaliser()
+    if config.cmvn == "global":
+        raise ValueError(f"data.cmvn: global is of training data; a run has its {CMVN_FILE}")
+    return load_normaliser(Path(config.cmvn).expanduser(), config.features.mel_bins)
+
+
+class SpeechFeatures:
+    """Turns samples into normalised features as training saw them, without its data.
+
+    Args:
+        config: Of a run's data, with what the run keeps.
+
+    Raises:
+        FileNotFoundError: As `known_normaliser`.
+        ValueError: As `known_normaliser`.
+    """
+
+    def __init__(self, config: SpeechDataConfig) -> None:
+        self.filter_bank, self.normaliser = FilterBank(config), known_normaliser(config)
+
+    def __call__(self, samples: np.ndarray) -> np.ndarray:
+        """Return (frames, mel bins) of mono samples at the data's sample rate, in float32."""
+        return self.normaliser(self.filter_bank(samples))
+
+
 class FeatureStatistics:
     """Sums over frames, from which a `Normaliser` is made."""
 

@@ -22,8 +22,7 @@ from magneto.speech.features import (
     AnyNormaliser,
     FeatureStatistics,
     FilterBank,
-    NoNormaliser,
-    UtteranceNormaliser,
+    known_normaliser,
     load_normaliser,
 )
 from magneto.speech.splits import SpeechSplits, load_speech
@@ -127,13 +126,9 @@ def make_normaliser(
         FileNotFoundError: If it names a file that is not there.
         ValueError: If there is no training utterance to take the mean of.
     """
-    if config.cmvn == "utterance":
-        return UtteranceNormaliser()
-    if config.cmvn == "none":
-        return NoNormaliser()
-    bins = config.features.mel_bins
     if config.cmvn != "global":
-        return load_normaliser(Path(config.cmvn).expanduser(), bins)
+        return known_normaliser(config)
+    bins = config.features.mel_bins
     name = fingerprint(VERSION, digest, repr(config.features), config.sample_rate)
     held = cache_directory() / f"speech-cmvn-{name}"
     if not held.exists():
