@@ -30,7 +30,7 @@ def noise(seconds: float, seed: int = 0) -> np.ndarray:
 def test_a_short_recording_is_one_utterance() -> None:
     made, samples = transcriber(), noise(1.5)
     found = list(made.transcribe([[samples]]))
-    features = torch.from_numpy(made.normaliser(made.filter_bank(samples)))[None]
+    features = torch.from_numpy(made.features(samples))[None]
     with torch.no_grad():
         encoded, lengths = made.model.encode(features, torch.tensor([features.shape[1]]))
         best = GreedySearch(2)(made.model, encoded, lengths)[0][0]

@@ -17,17 +17,16 @@ from magneto.config import ConfigError
 from magneto.files import nearest_path, write_text
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
-from magneto.speech.audio import TRUNCATED, header_seconds, resampled
+from magneto.speech.audio import header_seconds
 from magneto.speech.beam_search import AlignmentLengthBeamSearch, ModifiedBeamSearch
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.decoding import SYMBOLS_PER_FRAME, GreedySearch, Search
+from magneto.speech.pieces import file_pieces, raw_pieces
 from magneto.speech.subtitles import as_srt, as_vtt
-from magneto.speech.transcriber import Transcriber, file_pieces
+from magneto.speech.transcriber import Transcriber
 from magneto.speech.words import Word
 
 STDIN = "-"
-# Bytes of raw sound that are read at once, if so many are there.
-PIECE = 1 << 16
 # Seconds that a model hears at once, if it was trained on as long ones; and of these the share that
 # is heard twice.
 WINDOW, OVERLAP = 20.0, 0.2
@@ -160,24 +159,15 @@ class Transcription:
 
     def _file(self, name: str, header: tuple[float, str]) -> Iterator[np.ndarray]:
         """Yield a file's samples; say what is wrong with it."""
-        seconds, problem = header
-        told = {problem} - {""}
-        pieces = file_pieces(Path(name), self.transcriber.rate, seconds, told.add)
-        yield from pieces
-        for each in sorted(told):
-            what = "the end is missing" if each == TRUNCATED else each
-            self.report.say(f"{name}: {what}")
+        told = [header[1]] if header[1] else []
+        yield from file_pieces(Path(name), self.transcriber.rate, told.append)
+        for problem in dict.fromkeys(told):
+            self.report.say(f"{name}: {problem}")
 
     def _stream(self) -> Iterator[np.ndarray]:
-        """Yield the samples of standard input as they come; half a sample at the end is dropped."""
-        source, rest = sys.stdin.buffer, b""
-        rate = self.given.sample_rate or self.transcriber.rate
-        while piece := source.read1(PIECE):
-            rest += piece
-            whole = len(rest) // 2 * 2
-            samples = np.frombuffer(rest[:whole], "<i2").astype(np.float32) / 32768
-            rest = rest[whole:]
-            yield resampled(samples, rate, self.transcriber.rate)
+        """Yield the samples of standard input as they come."""
+        rate = self.transcriber.rate
+        yield from raw_pieces(sys.stdin.buffer, self.given.sample_rate or rate, rate)
 
     def _show(self, words: list[Word], last: bool) -> None:
         """Print the words that are settled now."""

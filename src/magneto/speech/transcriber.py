@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.speech.audio import read_sound
 from magneto.speech.batching import MIN_FRAMES
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.decoding import Search
-from magneto.speech.features import (
-    AnyNormaliser,
-    FilterBank,
-    NoNormaliser,
-    UtteranceNormaliser,
-    load_normaliser,
-)
+from magneto.speech.features import SpeechFeatures
 from magneto.speech.model import Transducer
 from magneto.speech.transducer_config import SUBSAMPLING
 from magneto.speech.vocabulary import SpeechVocabulary
 from magneto.speech.windows import JoinedWords, Window, cut_windows
 from magneto.speech.words import Word, timed_words
-
-# Seconds of a recording that are read at once.
-PIECE = 30.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +44,7 @@ class Transcriber:
     Args:
         model: In evaluation mode.
         vocabulary: Of its labels.
-        data: What its features are like.
+        data: What its features are like, as `Task.kept_settings` completes it.
         search: How labels are found.
         window: Seconds that the model hears at once. It should have been trained on such lengths.
         overlap: Seconds that a window has in common with the next, at most half of it.
@@ -80,7 +69,7 @@ class Transcriber:
                              f"window, {window:g} s")  # fmt: skip
         self.model, self.vocabulary, self.search = model, vocabulary, search
         self.rate, self.batch_size = data.sample_rate, batch_size
-        self.filter_bank, self.normaliser = FilterBank(data), kept_normaliser(data)
+        self.features = SpeechFeatures(data)
         self.size, self.overlap = round(window * self.rate), round(overlap * self.rate)
         self.frame_seconds = SUBSAMPLING * data.features.frame_shift / 1000
 
@@ -108,7 +97,7 @@ class Transcriber:
 
     def hear(self, windows: Sequence[Window]) -> list[list[Word]]:
         """Return the words of windows, with times of their recordings."""
-        features = [self.normaliser(self.filter_bank(window.samples)) for window in windows]
+        features = [self.features(window.samples) for window in windows]
         padded, lengths = self._padded(features)
         with torch.no_grad():
             encoded, lengths = self.model.encode(padded, lengths)
@@ -126,31 +115,3 @@ class Transcriber:
             padded[row, : len(each)] = torch.from_numpy(np.ascontiguousarray(each, np.float32))
         return padded.to(device), torch.tensor([len(each) for each in features], device=device)
 
-
-def kept_normaliser(data: SpeechDataConfig) -> AnyNormaliser:
-    """Return what normalises features, of a run: `data.cmvn` is then the path of its means."""
-    if data.cmvn == "utterance":
-        return UtteranceNormaliser()
-    if data.cmvn == "none":
-        return NoNormaliser()
-    return load_normaliser(Path(data.cmvn).expanduser(), data.features.mel_bins)
-
-
-def file_pieces(
-    path: Path, rate: int, seconds: float, tell: Callable[[str], None]
-) -> Iterator[np.ndarray]:
-    """Yield the samples of a file, some seconds at a time.
-
-    Args:
-        path: Of the file.
-        rate: To which it is resampled, in Hz.
-        seconds: Its length by its header.
-        tell: Told what is wrong with a piece.
-    """
-    count = max(int(seconds // PIECE), 1)
-    for number in range(count):
-        stop = None if number == count - 1 else (number + 1) * PIECE
-        sound = read_sound(str(path), rate, number * PIECE, stop)
-        if sound.problem:
-            tell(sound.problem)
-        yield sound.samples
