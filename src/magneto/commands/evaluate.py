@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from magneto.commands import in_context, translation_scores
+from magneto.commands import in_context, recognition_scores, translation_scores
 from magneto.commands.arguments import Parser
 from magneto.config import ConfigError
 from magneto.runs import run_task
@@ -14,6 +14,7 @@ from magneto.runs import run_task
 EVALUATIONS = {
     "validation": "magneto.commands.validation_scores",
     "translation": "magneto.commands.translation_scores",
+    "recognition": "magneto.commands.recognition_scores",
     "questions": "magneto.commands.in_context",
 }
 """Ways to measure a run, each a module with `evaluate(given, overrides)`.
@@ -41,6 +42,7 @@ def parser() -> Parser:
     made.add_argument("--limit", type=int, help="batches, questions, or sentences per direction")
     in_context.add_options(made)
     translation_scores.add_options(made)
+    recognition_scores.add_options(made)
     return made.with_data().with_json()
 
 

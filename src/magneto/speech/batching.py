@@ -42,6 +42,8 @@ class SpeechBatch:
         feature_lengths: Frames of each, (batch,), int64.
         targets: Labels, (batch, labels), int64; blank (0) where there is padding.
         target_lengths: Labels of each, (batch,), int64.
+        sizes: Frames and labels of each as plain numbers, so that nobody has to read them from a
+            device.
         weights: 1, or 0 for an utterance that can't be used, (batch,), float32.
         ids: Of the utterances.
         problems: What is wrong with each; "" if nothing.
@@ -53,6 +55,7 @@ class SpeechBatch:
     feature_lengths: Tensor
     targets: Tensor
     target_lengths: Tensor
+    sizes: list[tuple[int, int]]
     weights: Tensor
     ids: list[str]
     problems: list[str]
@@ -146,6 +149,7 @@ class BatchMaker:
             torch.tensor(lengths),
             torch.from_numpy(targets),
             torch.tensor([len(label) for label in labels]),
+            [(length, len(label)) for length, label in zip(lengths, labels, strict=True)],
             torch.tensor([float(each is not None) for each in found]),
             [self.rows[number].id for number in numbers],
             problems,
