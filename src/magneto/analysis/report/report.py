@@ -27,6 +27,7 @@ from magneto.analysis.report.tables import (
     growth_rows,
     layer_rows,
     run_rows,
+    seeds_text,
     subtitle,
     summary_rows,
 )
@@ -97,7 +98,8 @@ def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
         "missing": f"{missing} of {len(cells)} runs have no result yet" if missing else "",
         "metric": comparison["metric"],
         "direction": f"{'higher' if comparison['higher_is_better'] else 'lower'} is better",
-        "seeds": comparison["seeds"],
+        "seeds": seeds_text(comparison),
+        "several_seeds": len({cell["seed"] for cell in cells}) > 1,
         "rates": [rate_text(rate) for rate in rates],
         "summary": summary_rows(comparison, groups, decimals),
         "grid": grid_rows(comparison, groups, rates, decimals),
