@@ -46,5 +46,10 @@ TASKS = {
         "magneto.vision.config:ImageClassifierConfig",
         "magneto.vision.config:ImageDataConfig",
     ),
+    "image-tokenizer": TaskEntry(
+        "magneto.vision.tokenizer.task:ImageTokenization",
+        "magneto.vision.tokenizer.config:ImageTokenizerConfig",
+        "magneto.vision.config:ImageDataConfig",
+    ),
 }
 """By the name that a recipe's `task` says."""
