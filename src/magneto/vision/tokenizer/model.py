@@ -42,9 +42,10 @@ class ImageTokenizer(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) to (batch, patches, code_width), of length 1."""
-        x = self.encoder(self.class_token(self.embedding(images)))
+        x = self.encoder(self.class_token(self.embedding(images)))[:, self.patches]
         # In the weights' precision also under autocast: a code is a comparison of near numbers.
-        return F.normalize(self.head(x[:, self.patches]).to(self.codebook.vectors.dtype), dim=-1)
+        with torch.autocast(images.device.type, enabled=False):
+            return F.normalize(self.head(x.to(self.codebook.vectors.dtype)), dim=-1)
 
     def quantise(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the code of each feature and its vector; see `Codebook.forward`."""
