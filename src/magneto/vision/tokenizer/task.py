@@ -18,18 +18,15 @@ from torch.nn import functional as F
 from magneto.data.cache import content_digest
 from magneto.files import write_json
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, BatchStream, Figure, Loss, Scores, Task
-from magneto.vision.batches import evaluation_images, training_stream
-from magneto.vision.config import ImageDataConfig
-from magneto.vision.data import load_images
-from magneto.vision.images import ImageSplit, ImageSplits
+from magneto.training.task import DIGEST_FILE, BatchStream, Figure, Loss, Scores
+from magneto.vision.batches import training_stream
+from magneto.vision.image_task import ImageTask
 from magneto.vision.tokenizer.config import ImageTokenizerConfig
 from magneto.vision.tokenizer.k_means import k_means
 from magneto.vision.tokenizer.model import TokenizerDistillation
 from magneto.vision.tokenizer.teachers import Teacher, build_teacher
-from magneto.vision.transforms import Reading, training_transform, validation_transform
+from magneto.vision.transforms import training_transform
 
-EVALUATION_BATCH = 128
 # Of which the baseline takes the mean.
 BASELINE_BATCHES = 8
 # Patches of the training images for each code; 8192 codes were all used with 100,000 patches.
@@ -37,38 +34,21 @@ PATCHES_PER_CODE = 12
 TEACHER_FILE = "teacher.json"
 
 
-class ImageTokenization(Task):
+class ImageTokenization(ImageTask):
     """Images, a `TokenizerDistillation`, 1 - cosine per patch and the commitment's distance.
 
     The codebook is no gradient's: it begins with k-means of the first batches and follows a moving
     average, both over all ranks and micro-batches.
     """
 
-    unit = "images"
+    verbs = ("train image-modelling --data.image_tokenizer",)
 
     model_config: ImageTokenizerConfig
-    data_config: ImageDataConfig
-
-    def __init__(self, model: ImageTokenizerConfig, data: ImageDataConfig, seed: int) -> None:
-        super().__init__(model, data, seed)
-        self._progress: Progress = SILENT
-
-    @cached_property
-    def splits(self) -> ImageSplits:
-        """Training and validation images."""
-        return load_images(self.data_config, self.seed, self._progress)
 
     @cached_property
     def teacher(self) -> Teacher:
-        """What gives the features to predict, on the CPU."""
+        """What gives the features to predict, on the CPU until it is the companion."""
         return build_teacher(self.model_config).requires_grad_(False).eval()
-
-    @cached_property
-    def reading(self) -> Reading:
-        """The form in which the model reads images."""
-        config, data = self.model_config, self.data_config
-        peak = self.splits.train.images.peak
-        return Reading(config.image_size, config.channels, data.normalisation, peak)
 
     def check_strategy(self, kind: str) -> None:
         """Raise ValueError for "fsdp": k-means runs the encoder alone, which then has no weights."""
@@ -76,26 +56,22 @@ class ImageTokenization(Task):
             raise ValueError("a visual tokenizer is trained with --distributed ddp, not fsdp")
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """List the images, load the teacher; see that model and data fit together.
+        """List the images, load the teacher; see that all fits together.
 
         Raises:
-            ValueError: If they don't.
+            ValueError: If it doesn't.
         """
         if "splits" in self.__dict__:
             return
-        self._progress = progress
-        config, splits, where = self.model_config, self.splits, self.data_config.source
-        progress.say(f"{where}: {splits.describe()}")
+        super().prepare(progress)
+        config = self.model_config
         if self.data_config.normalisation != "half":
             raise ValueError("data.normalisation must be half: a visual tokenizer reads pixels "
                              "from -1 to 1")  # fmt: skip
-        if splits.train.images.channels < config.channels:
-            raise ValueError(f"{where} has images of {splits.train.images.channels} channel, the "
-                             f"model takes {config.channels}: set model.channels")  # fmt: skip
         if config.target_width not in (None, self.teacher.width):
             raise ValueError(f"the teacher's features have a width of {self.teacher.width}, "
                              f"model.target_width is {config.target_width}")  # fmt: skip
-        patches = len(splits.train) * config.patches
+        patches = len(self.splits.train) * config.patches
         if patches < PATCHES_PER_CODE * config.codes:
             proposed = 2 ** max(1, int(math.log2(max(2, patches / PATCHES_PER_CODE))))
             progress.say(f"{patches:,} patches are few for {config.codes} codes, and some will "
@@ -136,10 +112,6 @@ class ImageTokenization(Task):
         transform = training_transform(data, self.reading)
         return training_stream(train, transform, batch_size, seed, data.augmentation.repeats)
 
-    def examples(self) -> int:
-        """Return how many images there are to train on."""
-        return len(self.splits.train)
-
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum 1 - cosine and the weighted distance to the code, over patches."""
         apart, distance, codes = self._measure(model, batch)
@@ -162,18 +134,9 @@ class ImageTokenization(Task):
         cosine = F.cosine_similarity(found.predictions.to(dtype), wanted.to(dtype), dim=-1)
         return 1 - cosine, found.distances, found.codes
 
-    def size(self, batch: dict[str, Tensor]) -> int:
-        """Return the number of images."""
-        return len(batch["images"])
-
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
         """Return the validation images, in mixed order."""
         return self.fixed_batches(self.splits.validation)
-
-    def fixed_batches(self, split: ImageSplit) -> Sequence[dict[str, Tensor]]:
-        """Return the images of a split as in validation."""
-        transform = validation_transform(self.data_config, self.reading)
-        return evaluation_images(split, transform, EVALUATION_BATCH, self.reading.blank)
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Add up loss and cosine over patches; count how often each code occurs.
