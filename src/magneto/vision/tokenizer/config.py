@@ -59,7 +59,7 @@ class ImageTokenizerConfig(ImageEncoderConfig):
             wrong.append(f"revive_below must be below 1, not {self.revive_below}: codes that are "
                          "used like any other would be revived")  # fmt: skip
         kind, _, path = self.teacher.partition(":")
-        if f"{kind}:PATH" if path else kind not in TEACHERS:
+        if (f"{kind}:PATH" if path else kind) not in TEACHERS:
             wrong.append(f"no teacher {self.teacher!r}: there are {', '.join(TEACHERS)}")
         if wrong:
             raise ConfigError(wrong)
