@@ -46,5 +46,15 @@ TASKS = {
         "magneto.vision.config:ImageClassifierConfig",
         "magneto.vision.config:ImageDataConfig",
     ),
+    "image-modelling": TaskEntry(
+        "magneto.vision.modelling.task:ImageModelling",
+        "magneto.vision.modelling.config:ImageModelConfig",
+        "magneto.vision.modelling.config:ImageModellingDataConfig",
+    ),
+    "image-tokenizer": TaskEntry(
+        "magneto.vision.tokenizer.task:ImageTokenization",
+        "magneto.vision.tokenizer.config:ImageTokenizerConfig",
+        "magneto.vision.config:ImageDataConfig",
+    ),
 }
 """By the name that a recipe's `task` says."""
