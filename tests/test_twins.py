@@ -38,7 +38,6 @@ COVERED_BY = {
     "nn.attention": "nn/test_transformer.py",
     "nn.config": "nn/test_transformer.py",
     "nn.embedding": "hf/formats/test_conversion.py",
-    "nn.residual": "nn/test_transformer.py",
     "theory.depth": "theory/test_gains.py",
     "theory.scales": "theory/test_bounds.py",
     # The loop, which every run goes through.

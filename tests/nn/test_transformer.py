@@ -323,3 +323,42 @@ def test_a_thousand_layers_train(placement: str, steps: int) -> None:
         loss.backward()
         optimizer.step()
         assert loss.isfinite()
+
+
+@pytest.mark.parametrize("placement", EVERY_ROW)
+def test_features_of_chosen_layers(placement: str) -> None:
+    """They are what the layers give, in the order asked; the last one's norm is the output."""
+    torch.manual_seed(0)
+    model = Encoder(small(placement=placement, positions="rotary", layers=4)).eval()
+    x, mask = torch.randn(2, 5, 32), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    seen: list[torch.Tensor] = []
+    hooks = [
+        layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
+        for layer in model.layers
+    ]
+    output = model(x, mask)
+    for hook in hooks:
+        hook.remove()
+    last, second = model.features(x, [3, 1], mask)
+    assert torch.equal(last, seen[3]) and torch.equal(second, seen[1])
+    assert torch.equal(model.final_norm(last), output)
+
+
+def test_features_run_no_layer_above_and_keep_gradients() -> None:
+    model = Encoder(small(layers=3, checkpoint_activations=True))
+    x = torch.randn(2, 5, 32)
+    first, second = model.features(x, [0, 1])
+    (first.sum() + second.sum()).backward()
+    assert model.layers[1].feed_forward.mlp.fc1.weight.grad is not None
+    assert model.layers[2].feed_forward.mlp.fc1.weight.grad is None
+    assert model.features(x, []) == []
+    with pytest.raises(ValueError, match="no layer 3: there are 0 to 2"):
+        model.features(x, [0, 3])
+
+
+def test_features_compile_in_one_graph() -> None:
+    torch.compiler.reset()
+    model = Encoder(small(layers=3))
+    x = torch.randn(2, 5, 32)
+    compiled = torch.compile(lambda y: model.features(y, (0, 2)), fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), model.features(x, (0, 2)))

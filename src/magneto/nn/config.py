@@ -15,6 +15,26 @@ Positions = Literal["none", "learned", "sinusoidal", "rotary", "t5"]
 BaseInit = Literal["xavier_normal", "xavier_uniform", "normal", "truncated_normal"]
 
 
+@dataclass(frozen=True)
+class Grid:
+    """How a sequence lies in two dimensions: row by row, after vectors that have no place in it.
+
+    Attributes:
+        rows: Of the grid; for an image, its height in patches.
+        columns: Of the grid.
+        prefix: Vectors before it, for example 1 class token.
+    """
+
+    rows: int
+    columns: int
+    prefix: int = 0
+
+    @property
+    def length(self) -> int:
+        """Length of the whole sequence."""
+        return self.prefix + self.rows * self.columns
+
+
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
     """Shape of an encoder, a decoder or an encoder-decoder.
@@ -122,6 +142,11 @@ class TransformerConfig:
     def key_value_width(self) -> int:
         """Width of all key heads together, and of all value heads."""
         return (self.key_value_heads or self.heads) * self.head_width
+
+    @property
+    def grid(self) -> Grid | None:
+        """How the input lies in two dimensions, as images' configurations say; None: a sequence."""
+        return None
 
     @property
     def row(self) -> Placement:

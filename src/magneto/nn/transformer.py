@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -119,6 +120,15 @@ class LayerStack(nn.Module):
 
     def run(self, x: Tensor, attention_mask: Tensor | None, cache: Any, *rest: Any) -> Tensor:
         """Run the stack over embeddings x, (batch, length, width)."""
+        x, mask, shared = self.enter(x, attention_mask, cache)
+        for layer in self.layers:
+            x = self.step(layer, x, mask, shared, cache, *rest)
+        return self.final_norm(x)
+
+    def enter(
+        self, x: Tensor, attention_mask: Tensor | None, cache: Any
+    ) -> tuple[Tensor, Mask, Tensor | None]:
+        """Return what the lowest layer reads, the mask, and what the layers share of positions."""
         held = self_attention_cache(cache)
         past = 0 if held is None else held.get_seq_length()
         mask = build_mask(attention_mask, x, past, self.causal)
@@ -126,13 +136,14 @@ class LayerStack(nn.Module):
         x = self.dropout(self.input_norm(x))
         if self.config.residual_dtype != "input":
             x = x.to(getattr(torch, self.config.residual_dtype))
-        recompute = self.config.checkpoint_activations and self.training and cache is None
-        for layer in self.layers:
-            if recompute:
-                x = checkpoint(layer, x, mask, shared, cache, *rest, use_reentrant=False)
-            else:
-                x = layer(x, mask, shared, cache, *rest)
-        return self.final_norm(x)
+        return x, mask, shared
+
+    def step(self, layer: nn.Module, x: Tensor, *rest: Any) -> Tensor:
+        """Run one layer; store nothing inside it, in training, where the configuration says so."""
+        cache = rest[2]
+        if self.config.checkpoint_activations and self.training and cache is None:
+            return checkpoint(layer, x, *rest, use_reentrant=False)  # type: ignore[return-value]
+        return layer(x, *rest)
 
 
 class Encoder(LayerStack):
@@ -153,6 +164,36 @@ class Encoder(LayerStack):
             Features, (batch, length, width).
         """
         return self.run(x, attention_mask, None)
+
+    def features(
+        self, x: Tensor, layers: Sequence[int], attention_mask: Tensor | None = None
+    ) -> list[Tensor]:
+        """Return what chosen layers give, for a pyramid of features or for probing.
+
+        No layer above the highest one chosen is run. The norm on top of the stack is not in it:
+        `final_norm` of the last layer's features is what `forward` returns.
+
+        Args:
+            x: (batch, length, width).
+            layers: Numbers of layers from 0 at the bottom, in any order.
+            attention_mask: As in `forward`.
+
+        Returns:
+            The residual stream after each of these layers, in their order, (batch, length, width).
+
+        Raises:
+            ValueError: If there is no such layer.
+        """
+        outside = [number for number in layers if not 0 <= number < len(self.layers)]
+        if outside:
+            raise ValueError(f"no layer {outside[0]}: there are 0 to {len(self.layers) - 1}")
+        x, mask, shared = self.enter(x, attention_mask, None)
+        found = {}
+        for number in range(max(layers, default=-1) + 1):
+            x = self.step(self.layers[number], x, mask, shared, None)
+            if number in layers:
+                found[number] = x
+        return [found[number] for number in layers]
 
 
 class Decoder(LayerStack):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from magneto.nn.config import TransformerConfig
+from magneto.nn.config import Grid, TransformerConfig
 
 NAMES = ("digits",)
 
@@ -52,6 +52,12 @@ class ImageClassifierConfig(TransformerConfig):
     def patches(self) -> int:
         """Patches of one image."""
         return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def grid(self) -> Grid:
+        """The patches row by row, after the class token if there is one."""
+        side = self.image_size // self.patch_size
+        return Grid(side, side, prefix=int(self.class_token == "learned"))
 
     @property
     def length(self) -> int:
