@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from magneto.data import frequencies
 from magneto.data.frequencies import count_numbers, frequency_nats
@@ -25,8 +24,8 @@ from magneto.translation import batching
 from magneto.translation.config import ParallelDataConfig, TranslationConfig
 from magneto.translation.task import Translation
 from magneto.vision.config import ImageClassifierConfig, ImageDataConfig
-from magneto.vision.data import LabelledImages
 from magneto.vision.image_classification import ImageClassification
+from magneto.vision.images import ImageSplit, ImageSplits, PixelStore
 
 SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16}
 
@@ -132,11 +131,15 @@ def test_image_classification() -> None:
         **SIZES, image_size=8, patch_size=4, channels=1, classes=3, positions="learned"
     )
     task = ImageClassification(config, ImageDataConfig(), 1)
-    splits = tuple(
-        LabelledImages(torch.zeros(len(labels), 1, 8, 8), torch.tensor(labels))
+    train, validation = (
+        ImageSplit(
+            PixelStore(np.zeros((len(labels), 8, 8, 1), np.uint8)),
+            np.arange(len(labels)),
+            np.array(labels),
+        )
         for labels in ([1, 1, 0], [1, 2])
     )
-    task.splits = splits  # type: ignore[misc]
+    task.splits = ImageSplits(train, validation, ["a", "b", "c"])  # type: ignore[misc]
     loss = -(log(3 / 6) + log(1 / 6)) / 2
     assert task.baseline() == pytest.approx({"loss": loss, "accuracy": 0.5})
 

@@ -92,7 +92,10 @@ class ShuffledExamples:
         """Cut the next global batch in pieces; see `magneto.training.task.BatchStream`."""
         pieces = self._next_numbers(parts, wanted)
         self.position += self.batch_size
-        return [make_named(self.make, piece) for piece in pieces]
+        return [make_named(self.make, piece, self._name) for piece in pieces]
+
+    def _name(self, number: int) -> str:
+        return f"example {number}"
 
     def _next_numbers(self, parts: int, wanted: Sequence[int]) -> list[np.ndarray]:
         numbers = self._numbers(self.position, self.position + self.batch_size)

@@ -1,44 +1,111 @@
-"""Images for classification, from sets that need no network."""
+"""Images from any source, as splits that tasks read by index.
+
+How a task uses it::
+
+    splits = load_images(config, seed, progress)     # lists the source; decodes nothing
+    split = splits.train
+    len(split), split.label(3), split.name(3)        # how many; class or -1; for messages
+    split.pixels(3)                                  # uint8 (height, width, 3), RGB, upright
+    split.mask(3)                                    # uint8 (height, width), if split.has_masks
+    splits.classes                                   # names, in the order of their numbers
+
+A batch is made by `magneto.vision.batches`: `training_stream` shuffles, augments and replaces what
+is broken, all as functions of (seed, epoch, index); `evaluation_images` gives fixed batches and
+says which images are broken. What happens to an image is a transform of
+`magneto.vision.transforms`, which takes a `Picture` (its size is known, its pixels are decoded on
+demand) and a numpy Generator. `split.digest` names the content, for `Task.artifacts`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from magneto.files import import_extra
+from magneto.data.counts import Counts
+from magneto.data.files import existing_path
+from magneto.data.sources import parse_source
+from magneto.data.splits import held_out
+from magneto.progress import SILENT, Progress
+from magneto.vision.builtin import digits
 from magneto.vision.config import ImageDataConfig
+from magneto.vision.folders import list_folder
+from magneto.vision.images import UNLABELLED, ImageSplit, ImageSplits
+from magneto.vision.listing import Listing
 
 
-@dataclass(frozen=True)
-class LabelledImages:
-    """Images (count, channels, height, width) in [-1, 1] and labels (count)."""
+def load_images(config: ImageDataConfig, seed: int, progress: Progress = SILENT) -> ImageSplits:
+    """List the images of a source.
 
-    images: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-def load_images(config: ImageDataConfig, seed: int) -> tuple[LabelledImages, LabelledImages]:
-    """Return the training and the validation split."""
-    images, labels = digits()
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    images, labels = images[order], labels[order]
-    cut = round(len(labels) * config.validation_fraction)
-    return LabelledImages(images[cut:], labels[cut:]), LabelledImages(images[:cut], labels[:cut])
-
-
-def digits() -> tuple[Tensor, Tensor]:
-    """Return scikit-learn's digits: images (1797, 1, 8, 8) in [-1, 1], labels.
+    Args:
+        config: Which, and what is held out.
+        seed: Of what is held out of a built-in set.
+        progress: Told of long work.
 
     Raises:
-        ModuleNotFoundError: If scikit-learn is not installed; names the extra that has it.
+        FileNotFoundError: If there is no such path.
+        ValueError: If there are no images, or classes that the training images have not.
     """
-    datasets = import_extra("sklearn.datasets", "vision", "builtin:digits needs scikit-learn")
-    pixels, labels = datasets.load_digits(return_X_y=True)
-    images = torch.from_numpy(np.asarray(pixels)).float().view(-1, 1, 8, 8) / 8 - 1
-    return images, torch.from_numpy(np.asarray(labels)).long()
+    counts = Counts()
+    there = list_source(config.source, config, counts, progress)
+    train = there.get("train") or next(iter(there.values()))
+    classes = list(config.classes or train.classes)
+    if config.validation_source is not None:
+        other = list_source(config.validation_source, config, counts, progress)
+        held = other.get("validation") or next(iter(other.values()))
+        parts = whole(train, classes), whole(held, classes)
+    elif "validation" in there and "train" in there:
+        parts = whole(train, classes), whole(there["validation"], classes)
+    else:
+        parts = hold_out(whole(train, classes), config, seed)
+    if not all(len(part) for part in parts):
+        raise ValueError(f"{config.source} has {len(parts[0])} images to train on and "
+                         f"{len(parts[1])} to validate on: set data.validation_fraction or "
+                         "data.validation_source")  # fmt: skip
+    return ImageSplits(*parts, classes, counts)
+
+
+def list_source(
+    source: str, config: ImageDataConfig, counts: Counts, progress: Progress
+) -> dict[str, Listing]:
+    """List the splits of a source: "train" is always there unless it has others alone."""
+    found = parse_source(source)
+    if found.kind == "builtin":
+        return {"train": digits()}
+    return list_folder(existing_path(source), counts)
+
+
+def whole(listing: Listing, classes: Sequence[str]) -> ImageSplit:
+    """Return all images of a listing, their labels numbered as the classes are.
+
+    Raises:
+        ValueError: If an image is of another class.
+    """
+    numbers = {name: number for number, name in enumerate(classes)}
+    used = np.unique(listing.labels[listing.labels != UNLABELLED])
+    unknown = [name for i in used if (name := listing.classes[i]) not in numbers]
+    if unknown:
+        raise ValueError(f"{listing.images.name(0)} and others: class {unknown[0]!r} is none of "
+                         f"the {len(classes)} that are known")  # fmt: skip
+    table = np.array([*(numbers.get(name, 0) for name in listing.classes), UNLABELLED], np.int64)
+    every = np.arange(len(listing.images))
+    return ImageSplit(listing.images, every, table[listing.labels], listing.masks)
+
+
+def hold_out(
+    split: ImageSplit, config: ImageDataConfig, seed: int
+) -> tuple[ImageSplit, ImageSplit]:
+    """Cut a split in one to train and one to validate on."""
+    share, count = config.validation_fraction, len(split)
+    if parse_source(config.source).kind == "builtin":
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy()
+        cut = round(count * share)
+        parts = order[cut:], order[:cut]
+    else:
+        held = np.array([held_out(split.images.key(number), share) for number in range(count)])
+        parts = np.flatnonzero(~held), np.flatnonzero(held)
+    train, validation = (
+        ImageSplit(split.images, part, split.labels, split.masks) for part in parts
+    )
+    return train, validation

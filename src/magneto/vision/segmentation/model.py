@@ -43,13 +43,13 @@ class Segmenter(nn.Module):
         self.head = UperNetHead(
             config.width,
             config.head_channels,
-            config.class_count,
+            config.classes,
             config.pool_scales,
             config.head_dropout,
             norm,
         )
         self.auxiliary_head = FCNHead(
-            config.width, config.auxiliary_channels, config.class_count, config.head_dropout, norm
+            config.width, config.auxiliary_channels, config.classes, config.head_dropout, norm
         )
 
     def features(self, images: Tensor) -> list[Tensor]:

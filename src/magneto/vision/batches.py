@@ -1,0 +1,120 @@
+"""Batches of images: shuffled and augmented for training, fixed for evaluation.
+
+A broken image never ends a run. In training another one, drawn by (seed, draw, index), takes its
+place; in evaluation it is a grey one, and marked, so that it counts as wrong. Either way it is True
+in the batch's "broken".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from magneto.data.augmented_examples import AugmentedExamples
+from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.vision.decoding import BrokenImage, Picture
+from magneto.vision.images import ImageSplit
+
+T = TypeVar("T")
+
+Transform = Callable[[Picture, np.random.Generator], np.ndarray]
+"""From a picture to what the model reads, float32 (channels, height, width)."""
+
+# Images drawn in place of a broken one, before it is said that something else is wrong.
+TRIES = 32
+
+
+def read_or_replace(
+    make: Callable[[int, np.random.Generator], T], count: int, index: int, key: Sequence[int]
+) -> tuple[T, int]:
+    """Make an example; if its image is broken, another one in its place.
+
+    Args:
+        make: From an index and a generator to an example; raises `BrokenImage`.
+        count: Examples there are.
+        index: Of the one that is wanted.
+        key: What the randomness is a function of, beside the index: seed and draw.
+
+    Returns:
+        The example, and the index of the one that it is.
+
+    Raises:
+        ValueError: If `TRIES` images are broken, one after the other.
+    """
+    number, last = index, ""
+    for attempt in range(TRIES):
+        random = np.random.default_rng([*key, index, attempt])
+        if attempt:
+            number = int(random.integers(count))
+        try:
+            return make(number, random), number
+        except BrokenImage as error:
+            last = str(error)
+    raise ValueError(f"{TRIES} images drawn one after the other are broken; the last: {last}")
+
+
+def training_stream(
+    split: ImageSplit, transform: Transform, batch_size: int, seed: int, repeats: int = 1
+) -> AugmentedExamples:
+    """Return shuffled batches: "images", "labels" and "broken", each (batch, ...).
+
+    Args:
+        split: Of images.
+        transform: What is done to an image.
+        batch_size: Images of a global batch.
+        seed: Of order and randomness.
+        repeats: Times that an image comes in a batch.
+    """
+
+    def example(index: int, random: np.random.Generator) -> np.ndarray:
+        return transform(split.open(index), random)
+
+    def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
+        made = [
+            read_or_replace(example, len(split), int(number), (seed, int(draw)))
+            for number, draw in zip(numbers, draws, strict=True)
+        ]
+        taken = np.array([index for _, index in made], np.int64)
+        return {
+            "images": torch.from_numpy(np.stack([image for image, _ in made])),
+            "labels": torch.from_numpy(split.labels_of(taken)),
+            "broken": torch.from_numpy(taken != numbers),
+        }
+
+    return AugmentedExamples(len(split), batch_size, seed, make, repeats)
+
+
+def evaluation_images(
+    split: ImageSplit, transform: Transform, batch_size: int, blank: np.ndarray
+) -> LazyBatches:
+    """Return the batches of a split in mixed order, with the keys of `training_stream`.
+
+    Args:
+        split: Of images.
+        transform: What is done to an image; its generator is not to be used.
+        batch_size: Images of a batch.
+        blank: Stands for a broken image, which is True in "broken" then.
+    """
+    random = np.random.default_rng(0)
+
+    def make(rows: np.ndarray) -> dict[str, Tensor]:
+        images, broken = [], []
+        for row in rows:
+            try:
+                images.append(transform(split.open(int(row)), random))
+                broken.append(False)
+            except BrokenImage:
+                images.append(blank)
+                broken.append(True)
+        return {
+            "images": torch.from_numpy(np.stack(images)),
+            "labels": torch.from_numpy(split.labels_of(rows)),
+            "broken": torch.tensor(broken),
+        }
+
+    order = mixed_order(len(split))
+    return LazyBatches([order[i : i + batch_size] for i in range(0, len(order), batch_size)], make)

@@ -1,0 +1,223 @@
+"""From the bytes of an image file to pixels: whatever the file is, 8-bit RGB comes out, upright.
+
+JPEG is decoded by simplejpeg where it is installed, and by Pillow where simplejpeg refuses; all
+else by Pillow. Both are libjpeg-turbo underneath, and their pixels are compared in the tests.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from magneto.config import error_line
+from magneto.files import import_extra
+
+# A larger image is refused before it is decoded: Pillow's own limit on decompression bombs, in
+# pixels. 268 MB in memory.
+MOST_PIXELS = 89_478_485
+# Shares of a JPEG's size, as divisors, at which it can be decoded without decoding the whole.
+SCALES = (8, 4, 2, 1)
+ORIENTATION = 0x0112  # in Exif
+# What is transparent is seen on white, as in a browser.
+BACKGROUND = (255, 255, 255, 255)
+
+
+class BrokenImage(ValueError):
+    """An image that can't be read."""
+
+
+class Picture(Protocol):
+    """An image whose size is known, and whose pixels are decoded when they are asked for."""
+
+    height: int
+    width: int
+
+    def pixels(self, scale: int = 1) -> np.ndarray:
+        """Return uint8 (height, width, channels).
+
+        Args:
+            scale: A picture that is stored so that it is cheaper (JPEG) may come smaller, by this
+                divisor: one of `SCALES`. Look at the array's shape for the size it has.
+
+        Raises:
+            BrokenImage: If it can't be decoded.
+        """
+        ...
+
+
+class PixelPicture:
+    """A picture that is decoded already.
+
+    Args:
+        pixels: uint8 (height, width, channels).
+    """
+
+    def __init__(self, pixels: np.ndarray) -> None:
+        self.height, self.width = pixels.shape[:2]
+        self._pixels = pixels
+
+    def pixels(self, scale: int = 1) -> np.ndarray:
+        """Return the pixels; they have one size."""
+        return self._pixels
+
+
+class EncodedPicture:
+    """A picture in the bytes of a file; the first frame, if there are several.
+
+    Args:
+        content: Of the file.
+
+    Raises:
+        BrokenImage: If it is no image that Pillow knows, or is larger than `MOST_PIXELS`.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self._image = open_image(content)
+        self._orientation = orientation(self._image)
+        self.width, self.height = self._image.size
+        if self._orientation > 4:
+            self.width, self.height = self.height, self.width
+
+    def pixels(self, scale: int = 1) -> np.ndarray:
+        """Return RGB pixels, uint8 (height, width, 3), turned as the camera was held."""
+        if self._image.format == "JPEG" and self._image.mode in ("RGB", "L"):
+            found = decode_jpeg(self.content, scale)
+            if found is not None:
+                return turned(found, self._orientation)
+        return turned(decode_by_pillow(open_image(self.content), scale), self._orientation)
+
+
+def pillow(module: str = "Image") -> Any:
+    """Import a module of Pillow.
+
+    Raises:
+        ModuleNotFoundError: If it is not installed; names the extra that has it.
+    """
+    return import_extra(f"PIL.{module}", "vision", "images need Pillow")
+
+
+@cache
+def simplejpeg() -> Any:
+    """Import simplejpeg; None where it is not installed."""
+    try:
+        return import_extra("simplejpeg", "vision", "")
+    except ModuleNotFoundError:
+        return None
+
+
+def open_image(content: bytes) -> Any:
+    """Open an image with Pillow, which reads its header alone.
+
+    Raises:
+        BrokenImage: If Pillow can't, or if it is too large.
+    """
+    try:
+        image = pillow().open(io.BytesIO(content))
+        width, height = image.size
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:  # of many types, as Pillow has many readers
+        raise BrokenImage(why_broken(error)) from error
+    if width * height > MOST_PIXELS:
+        raise BrokenImage(f"{width} x {height} pixels are more than {MOST_PIXELS:,}")
+    return image
+
+
+def why_broken(error: Exception) -> str:
+    """Return what Pillow says, without the address of an object in it."""
+    line = error_line(error)
+    return "no image file that Pillow can identify" if "cannot identify" in line else line
+
+
+def orientation(image: Any) -> int:
+    """Return how an image is to be turned, 1 to 8, by its Exif data: 1 is upright."""
+    if image.format == "TIFF":
+        return 1  # Pillow turns these itself
+    try:
+        found = image.getexif().get(ORIENTATION, 1)
+    except Exception:  # damaged Exif data of a good image
+        return 1
+    return found if found in range(1, 9) else 1
+
+
+def turned(pixels: np.ndarray, way: int) -> np.ndarray:
+    """Turn and mirror pixels from one of Exif's orientations to upright."""
+    if way > 4:
+        pixels = pixels.swapaxes(0, 1)
+    if way in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if way in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)
+
+
+def decode_jpeg(content: bytes, scale: int) -> np.ndarray | None:
+    """Decode a JPEG by simplejpeg; None if it refuses, or is not installed.
+
+    It refuses more than Pillow does: a stray byte between two markers is enough.
+    """
+    library = simplejpeg()
+    if library is None:
+        return None
+    try:
+        height, width = library.decode_jpeg_header(content)[:2]
+        least = {"min_height": -(-height // scale), "min_width": -(-width // scale)}
+        return library.decode_jpeg(content, "RGB", **least)
+    except ValueError:
+        return None
+
+
+def decode_by_pillow(image: Any, scale: int) -> np.ndarray:
+    """Decode an opened image to RGB, uint8 (height, width, 3), not turned yet.
+
+    Raises:
+        BrokenImage: If it is cut off or damaged, or has pixels of no known range.
+    """
+    try:
+        if scale > 1:
+            image.draft(None, (-(-image.width // scale), -(-image.height // scale)))
+        return np.asarray(rgb(image))
+    except BrokenImage:
+        raise
+    except Exception as error:  # of many types, as Pillow has many readers
+        raise BrokenImage(why_broken(error)) from error
+
+
+def rgb(image: Any) -> Any:
+    """Convert an opened image of any mode to RGB.
+
+    16 bits become 8 by scaling, not by cutting; transparent parts are laid on white.
+    """
+    if image.mode.startswith("I"):
+        wide = np.asarray(image).astype(np.int64)
+        grey = (wide.clip(0, 65535) + 128) // 257
+        return pillow().fromarray(grey.astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise BrokenImage("pixels are floating-point numbers, whose range is not known")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        above = image.convert("RGBA")
+        below = pillow().new("RGBA", above.size, BACKGROUND)
+        return pillow().alpha_composite(below, above).convert("RGB")
+    return image.convert("RGB")
+
+
+def decode_mask(content: bytes) -> np.ndarray:
+    """Decode a mask: the numbers of classes as they are stored, uint8 (height, width).
+
+    Raises:
+        BrokenImage: If it can't be decoded, or holds colours or numbers above 255.
+    """
+    image = open_image(content)
+    if image.mode not in ("L", "P", "1") and not image.mode.startswith("I"):
+        raise BrokenImage(f"a mask holds numbers of classes, not colours (mode {image.mode})")
+    try:
+        found = np.asarray(image)
+    except Exception as error:
+        raise BrokenImage(why_broken(error)) from error
+    if found.size and found.max() > 255:
+        raise BrokenImage(f"class {found.max()} is above 255")
+    return turned(found.astype(np.uint8), orientation(image))
