@@ -77,10 +77,10 @@ class SegmenterConfig(TransformerConfig):
     def _wrong_image(self) -> list[str]:
         wrong = [
             f"{name} ({size}) must be two or more patches of patch_size ({self.patch_size})"
-            for name, size in (("image_size", self.height), ("image_width", self.pixel_width))
+            for name, size in zip(("image_size", "image_width"), self.pixels, strict=True)
             if self.patch_size < 1 or size % self.patch_size or size < 2 * self.patch_size
         ]
-        if not 1 <= self.stride <= min(self.height, self.pixel_width):
+        if not 1 <= self.stride <= min(self.pixels):
             wrong.append(f"stride must be from 1 to the windows' size, not {self.stride}")
         return wrong
 
@@ -105,23 +105,15 @@ class SegmenterConfig(TransformerConfig):
         return wrong
 
     @property
-    def height(self) -> int:
-        """Height of what the model reads, in pixels."""
-        return self.image_size
-
-    @property
-    def pixel_width(self) -> int:
-        """Its width, in pixels."""
-        return self.image_width or self.image_size
+    def pixels(self) -> tuple[int, int]:
+        """Height and width of what the model reads, in pixels."""
+        return self.image_size, self.image_width or self.image_size
 
     @property
     def grid(self) -> Grid:
         """The patches row by row, after the class token if there is one."""
-        return Grid(
-            self.height // self.patch_size,
-            self.pixel_width // self.patch_size,
-            prefix=int(self.class_token == "learned"),
-        )
+        rows, columns = (size // self.patch_size for size in self.pixels)
+        return Grid(rows, columns, prefix=int(self.class_token == "learned"))
 
 
 @dataclass(frozen=True, kw_only=True)

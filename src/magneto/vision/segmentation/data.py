@@ -1,0 +1,163 @@
+"""Images with masks: what their numbers mean, and how both are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from magneto.data.augmented_examples import AugmentedExamples
+from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.vision.batches import read_or_replace
+from magneto.vision.decoding import BrokenImage, pillow
+from magneto.vision.geometry import from_image, to_image
+from magneto.vision.images import ImageSplit
+from magneto.vision.segmentation.config import IGNORED, SegmentationDataConfig
+from magneto.vision.transforms import Reading
+
+JointTransform = Callable[
+    [np.ndarray, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]
+]
+"""From pixels, (height, width, channels), and mask, (height, width), to what a batch has of both.
+
+Both are uint8; the mask has classes, and 255 for none.
+"""
+
+
+@dataclass(frozen=True)
+class MaskReading:
+    """What the numbers in masks mean.
+
+    Attributes:
+        classes: How many there are.
+        reduce_zero_label: Whether 0 is none, and all others are one less.
+        ignored: Further numbers, as they are stored, that are none.
+    """
+
+    classes: int
+    reduce_zero_label: bool = False
+    ignored: tuple[int, ...] = ()
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """The class of each stored number, uint8 (256)."""
+        found = np.arange(256)
+        if self.reduce_zero_label:
+            found = np.where(found == IGNORED, IGNORED, (found - 1) % 256)
+        found[list(self.ignored)] = IGNORED
+        return found.astype(np.uint8)
+
+    def __call__(self, stored: np.ndarray) -> np.ndarray:
+        """Return classes, `IGNORED` for none, of a mask as it is stored; both uint8.
+
+        Raises:
+            BrokenImage: If there is a class that is not known.
+        """
+        found = self.table[stored]
+        unknown = stored[(found >= self.classes) & (found != IGNORED)]
+        if unknown.size:
+            raise BrokenImage(
+                f"its mask has {unknown[0]}, there are {self.classes} classes: data.ignored or "
+                "data.reduce_zero_label says which numbers are none"
+            )
+        return found
+
+
+def read_pair(split: ImageSplit, index: int, masks: MaskReading) -> tuple[np.ndarray, np.ndarray]:
+    """Return an image's pixels, (height, width, channels), and its classes, (height, width).
+
+    Raises:
+        BrokenImage: If one of them can't be read, or they do not fit together.
+    """
+    pixels, mask = split.pixels(index), masks(split.mask(index))
+    if pixels.shape[:2] != mask.shape:
+        raise BrokenImage(f"is {pixels.shape[:2]}, its mask {mask.shape}")
+    return pixels, mask
+
+
+def keep_ratio_size(size: Sequence[int], scale: Sequence[int]) -> tuple[int, int]:
+    """Return the largest (height, width) of an image's ratio that a scale allows.
+
+    Args:
+        size: Height and width.
+        scale: The longest and the shortest side at most, in any order: (2048, 512) makes the
+            shorter side 512 where the longer one then has no more than 2048. As mmcv's
+            `imrescale`, to its rounding.
+    """
+    factor = min(max(scale) / max(size), min(scale) / min(size))
+    height, width = (max(1, int(side * factor + 0.5)) for side in size)
+    return height, width
+
+
+def scaled(pixels: np.ndarray, scale: Sequence[int] | None) -> np.ndarray:
+    """Resize pixels (bilinear), keeping their ratio; None keeps their size."""
+    if scale is None:
+        return pixels
+    height, width = keep_ratio_size(pixels.shape[:2], scale)
+    bilinear = pillow().Resampling.BILINEAR
+    return from_image(to_image(pixels).resize((width, height), bilinear))
+
+
+def training_pairs(
+    split: ImageSplit, masks: MaskReading, transform: JointTransform, batch_size: int, seed: int
+) -> AugmentedExamples:
+    """Return shuffled batches: "images", "masks" (uint8) and "broken", each (batch, ...).
+
+    Args:
+        split: Of images with masks.
+        masks: What their numbers mean.
+        transform: What is done to an image and its mask; all results have one size.
+        batch_size: Images of a global batch.
+        seed: Of order and randomness.
+    """
+
+    def example(index: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        return transform(*read_pair(split, index, masks), random)
+
+    def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
+        made = [
+            read_or_replace(example, len(split), int(number), (seed, int(draw)))
+            for number, draw in zip(numbers, draws, strict=True)
+        ]
+        pairs, taken = [pair for pair, _ in made], [index for _, index in made]
+        return {
+            "images": torch.from_numpy(np.stack([image for image, _ in pairs])),
+            "masks": torch.from_numpy(np.stack([mask for _, mask in pairs])),
+            "broken": torch.from_numpy(np.array(taken) != numbers),
+        }
+
+    return AugmentedExamples(len(split), batch_size, seed, make)
+
+
+def evaluation_pairs(
+    split: ImageSplit,
+    masks: MaskReading,
+    data: SegmentationDataConfig,
+    reading: Reading,
+    batch_size: int,
+) -> LazyBatches:
+    """Return the batches of a split in mixed order: lists "images" and "masks", and "broken".
+
+    An image is resized as `data.scale` says; its mask keeps its size: there it is compared. In the
+    place of what is broken stands an image whose pixels are all ignored.
+    """
+
+    def pair(row: int) -> tuple[Tensor, Tensor, bool]:
+        try:
+            pixels, mask = read_pair(split, row, masks)
+        except BrokenImage:
+            nothing = np.full(reading.blank.shape[1:], IGNORED, np.uint8)
+            return torch.from_numpy(reading.blank), torch.from_numpy(nothing), True
+        image = reading.normalise(scaled(pixels, data.scale))
+        return torch.from_numpy(image), torch.from_numpy(mask), False
+
+    def make(rows: np.ndarray) -> dict[str, list[Tensor] | Tensor]:
+        images, known, broken = zip(*map(pair, rows.tolist()), strict=True)
+        return {"images": list(images), "masks": list(known), "broken": torch.tensor(broken)}
+
+    order = mixed_order(len(split))
+    return LazyBatches([order[i : i + batch_size] for i in range(0, len(order), batch_size)], make)

@@ -1,0 +1,129 @@
+"""From images of any size to a class for each of their pixels: sliding windows, or the whole.
+
+The model's logits are resized to the image's own size, and the classes are chosen there; choosing
+first and resizing classes costs several points of mIoU (mmsegmentation's issue 1965).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from magneto.nn.resize import resize_positions
+from magneto.vision.segmentation.heads import resize
+from magneto.vision.segmentation.model import Segmenter
+
+WINDOWS = 16
+"""What the model reads at once."""
+
+Place = tuple[slice, slice]
+"""Rows and columns of a window."""
+
+
+def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield the logits of all pixels of each image, as `model.config.inference` says.
+
+    Args:
+        model: In evaluation mode.
+        images: Each (channels, height, width), of any size, on the model's device.
+
+    Yields:
+        Of each, fp32 (classes, height, width).
+    """
+    if model.config.inference == "slide":
+        return sliding_logits(model, images)
+    return (whole_logits(model, image) for image in images)
+
+
+def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield logits by windows of the model's size; where windows overlap, their mean.
+
+    Windows of all images are read together. An image smaller than a window is put in its upper left
+    corner, the rest is zeros.
+    """
+    size, stride = model.config.pixels, model.config.stride
+    large = [at_least(image, size) for image in images]
+    places = [list(window_places(image.shape[1:], size, stride)) for image in large]
+    windows = [image[:, *place] for image, own in zip(large, places, strict=True) for place in own]
+    pieces = (torch.stack(windows[i : i + WINDOWS]) for i in range(0, len(windows), WINDOWS))
+    answers = (resize(logits[None].float(), size)[0] for p in pieces for logits in model(p).main)
+    for own, wide, image in zip(places, large, images, strict=True):
+        mean = mean_of_windows(answers, own, wide.shape[1:])
+        yield mean[:, : image.shape[1], : image.shape[2]]
+
+
+def window_places(
+    image: Sequence[int], window: Sequence[int], stride: int
+) -> Iterator[Place]:
+    """Yield where windows lie in an image, row by row; the last ones end at its edges.
+
+    Args:
+        image: Height and width, not below the window's.
+        window: Height and width.
+        stride: Pixels between two windows.
+    """
+    rows, columns = (
+        [min(step * stride, whole - part) for step in range(math.ceil((whole - part) / stride) + 1)]
+        for whole, part in zip(image, window, strict=True)
+    )
+    for top in rows:
+        for left in columns:
+            yield slice(top, top + window[0]), slice(left, left + window[1])
+
+
+def mean_of_windows(
+    answers: Iterator[Tensor], places: Sequence[Place], size: Sequence[int]
+) -> Tensor:
+    """Put the next answers, (classes, height, width) each, in their places; return their mean."""
+    first = next(answers)
+    total = first.new_zeros(len(first), *size)
+    count = first.new_zeros(1, *size)
+    for place in places:
+        answer = first if place is places[0] else next(answers)
+        total[:, *place] += answer
+        count[:, *place] += 1
+    return total / count
+
+
+def at_least(image: Tensor, size: Sequence[int]) -> Tensor:
+    """Return an image with zeros below and to the right, where it is smaller than a size."""
+    more = [max(wanted - there, 0) for wanted, there in zip(size, image.shape[1:], strict=True)]
+    return F.pad(image, (0, more[1], 0, more[0]))
+
+
+def whole_logits(model: Segmenter, image: Tensor) -> Tensor:
+    """Return logits of an image that is read at once.
+
+    Where its sides are no multiples of a patch, zeros are added below and to the right.
+    """
+    patch = model.config.patch_size
+    size = [max(2, math.ceil(side / patch)) * patch for side in image.shape[1:]]
+    answer = of_size(model, size[0], size[1])(at_least(image, size)[None]).main.float()
+    return resize(answer, size)[0, :, : image.shape[1], : image.shape[2]]
+
+
+def of_size(model: Segmenter, height: int, width: int) -> Segmenter:
+    """Return the model for images of another size; all weights but positions are shared.
+
+    Learned positions are interpolated (bicubic). Heights and widths are multiples of a patch.
+    """
+    if (height, width) == model.config.pixels:
+        return model
+    largest = min(model.config.stride, height, width)
+    changed = replace(model.config, image_size=height, image_width=width, stride=largest,
+                      max_length=height * width // model.config.patch_size**2 + 1)  # fmt: skip
+    with torch.device("meta"):
+        other = Segmenter(changed)
+    state = model.state_dict(keep_vars=True)
+    other.load_state_dict(resize_positions(state, model.config, changed), assign=True)
+    return other.train(model.training)
+
+
+def classes_of(logits: Tensor, size: Sequence[int]) -> Tensor:
+    """Return the likeliest class of each pixel of an image of another size, (height, width)."""
+    return resize(logits[None], size)[0].argmax(0)
