@@ -46,5 +46,10 @@ TASKS = {
         "magneto.vision.config:ImageClassifierConfig",
         "magneto.vision.config:ImageDataConfig",
     ),
+    "segmentation": TaskEntry(
+        "magneto.vision.segmentation.task:Segmentation",
+        "magneto.vision.segmentation.config:SegmenterConfig",
+        "magneto.vision.segmentation.config:SegmentationDataConfig",
+    ),
 }
 """By the name that a recipe's `task` says."""

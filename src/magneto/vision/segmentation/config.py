@@ -142,8 +142,6 @@ class SegmentationDataConfig:
         category_max_ratio: A crop is drawn anew, up to 10 times, while one class has more than this
             share of its labelled pixels; 1 takes the first.
         flip: Probability of a mirror image.
-        photometric: Probability of each change of brightness, contrast, saturation and hue, as
-            SSD's (arXiv 1512.02325); 0 for none.
     """
 
     source: str = "builtin:scenes"
@@ -156,6 +154,9 @@ class SegmentationDataConfig:
     reduce_zero_label: bool = False
     ignored: tuple[int, ...] = ()
     scale: tuple[int, int] | None = None
+    resize_ratio: tuple[float, float] = (0.5, 2.0)
+    category_max_ratio: float = 0.75
+    flip: float = 0.5
 
     def __post_init__(self) -> None:
         self.images  # noqa: B018  its own checks
