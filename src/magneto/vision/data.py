@@ -24,15 +24,13 @@ import numpy as np
 import torch
 
 from magneto.data.counts import Counts
-from magneto.data.files import existing_path
 from magneto.data.sources import parse_source
 from magneto.data.splits import held_out
 from magneto.progress import SILENT, Progress
-from magneto.vision.builtin import digits
 from magneto.vision.config import ImageDataConfig
-from magneto.vision.folders import list_folder
 from magneto.vision.images import UNLABELLED, ImageSplit, ImageSplits
 from magneto.vision.listing import Listing
+from magneto.vision.sources import list_source
 
 
 def load_images(config: ImageDataConfig, seed: int, progress: Progress = SILENT) -> ImageSplits:
@@ -64,16 +62,6 @@ def load_images(config: ImageDataConfig, seed: int, progress: Progress = SILENT)
                          f"{len(parts[1])} to validate on: set data.validation_fraction or "
                          "data.validation_source")  # fmt: skip
     return ImageSplits(*parts, classes, counts)
-
-
-def list_source(
-    source: str, config: ImageDataConfig, counts: Counts, progress: Progress
-) -> dict[str, Listing]:
-    """List the splits of a source: "train" is always there unless it has others alone."""
-    found = parse_source(source)
-    if found.kind == "builtin":
-        return {"train": digits()}
-    return list_folder(existing_path(source), counts)
 
 
 def whole(listing: Listing, classes: Sequence[str]) -> ImageSplit:
