@@ -18,9 +18,8 @@ class SegmenterConfig(TransformerConfig):
     """A ViT with UperNet on four of its layers; the defaults are BEiT's recipe for ADE20k.
 
     Attributes:
-        image_size: Height of training crops and of the windows of sliding-window evaluation, in
-            pixels; a multiple of `patch_size`.
-        image_width: Their width; None for the same.
+        image_size: Height and width of training crops, and of the windows of sliding-window
+            evaluation, in pixels; a multiple of `patch_size`.
         patch_size: Height and width of a patch.
         channels: Of the image.
         classes: Of a pixel.
@@ -47,7 +46,6 @@ class SegmenterConfig(TransformerConfig):
     """
 
     image_size: int = 512
-    image_width: int | None = None
     patch_size: int = 16
     channels: int = 3
     classes: int = 150
@@ -75,13 +73,12 @@ class SegmenterConfig(TransformerConfig):
             raise ConfigError(wrong)
 
     def _wrong_image(self) -> list[str]:
-        wrong = [
-            f"{name} ({size}) must be two or more patches of patch_size ({self.patch_size})"
-            for name, size in zip(("image_size", "image_width"), self.pixels, strict=True)
-            if self.patch_size < 1 or size % self.patch_size or size < 2 * self.patch_size
-        ]
-        if not 1 <= self.stride <= min(self.pixels):
-            wrong.append(f"stride must be from 1 to the windows' size, not {self.stride}")
+        wrong, size = [], self.image_size
+        if self.patch_size < 1 or size % self.patch_size or size < 2 * self.patch_size:
+            wrong.append(f"image_size ({size}) must be two or more patches of patch_size "
+                         f"({self.patch_size})")  # fmt: skip
+        if not 1 <= self.stride <= size:
+            wrong.append(f"stride must be from 1 to image_size ({size}), not {self.stride}")
         return wrong
 
     def _wrong_head(self) -> list[str]:
@@ -105,15 +102,10 @@ class SegmenterConfig(TransformerConfig):
         return wrong
 
     @property
-    def pixels(self) -> tuple[int, int]:
-        """Height and width of what the model reads, in pixels."""
-        return self.image_size, self.image_width or self.image_size
-
-    @property
     def grid(self) -> Grid:
         """The patches row by row, after the class token if there is one."""
-        rows, columns = (size // self.patch_size for size in self.pixels)
-        return Grid(rows, columns, prefix=int(self.class_token == "learned"))
+        side = self.image_size // self.patch_size
+        return Grid(side, side, prefix=int(self.class_token == "learned"))
 
 
 @dataclass(frozen=True, kw_only=True)

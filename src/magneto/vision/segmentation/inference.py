@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from magneto.nn.config import Grid
 from magneto.nn.resize import resize_positions
+from magneto.vision.segmentation.config import SegmenterConfig
 from magneto.vision.segmentation.heads import resize
 from magneto.vision.segmentation.model import Segmenter
 
@@ -46,7 +48,7 @@ def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tenso
     Windows of all images are read together. An image smaller than a window is put in its upper left
     corner, the rest is zeros.
     """
-    size, stride = model.config.pixels, model.config.stride
+    size, stride = (model.config.image_size,) * 2, model.config.stride
     large = [at_least(image, size) for image in images]
     places = [list(window_places(image.shape[1:], size, stride)) for image in large]
     windows = [image[:, *place] for image, own in zip(large, places, strict=True) for place in own]
@@ -102,21 +104,40 @@ def whole_logits(model: Segmenter, image: Tensor) -> Tensor:
     Where its sides are no multiples of a patch, zeros are added below and to the right.
     """
     patch = model.config.patch_size
-    size = [max(2, math.ceil(side / patch)) * patch for side in image.shape[1:]]
-    answer = of_size(model, size[0], size[1])(at_least(image, size)[None]).main.float()
+    rows, columns = (max(2, math.ceil(side / patch)) for side in image.shape[1:])
+    size = rows * patch, columns * patch
+    answer = for_grid(model, rows, columns)(at_least(image, size)[None]).main.float()
     return resize(answer, size)[0, :, : image.shape[1], : image.shape[2]]
 
 
-def of_size(model: Segmenter, height: int, width: int) -> Segmenter:
-    """Return the model for images of another size; all weights but positions are shared.
+@dataclass(frozen=True, kw_only=True)
+class WholeImageConfig(SegmenterConfig):
+    """A `SegmenterConfig` for images of one size, which need not be squares.
 
-    Learned positions are interpolated (bicubic). Heights and widths are multiples of a patch.
+    Attributes:
+        rows: Patches from top to bottom.
+        columns: Patches from left to right.
     """
-    if (height, width) == model.config.pixels:
-        return model
-    largest = min(model.config.stride, height, width)
-    changed = replace(model.config, image_size=height, image_width=width, stride=largest,
-                      max_length=height * width // model.config.patch_size**2 + 1)  # fmt: skip
+
+    rows: int
+    columns: int
+
+    @property
+    def grid(self) -> Grid:
+        """The patches row by row, after the class token if there is one."""
+        return Grid(self.rows, self.columns, super().grid.prefix)
+
+
+def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
+    """Return the model for images of so many patches; all weights but positions are shared.
+
+    Learned positions are interpolated (bicubic).
+    """
+    length = Grid(rows, columns, model.config.grid.prefix).length
+    # The square's own positions must have a place, though they are not used.
+    length = max(length, model.config.grid.length)
+    given = {field.name: getattr(model.config, field.name) for field in fields(SegmenterConfig)}
+    changed = WholeImageConfig(**given | {"max_length": length}, rows=rows, columns=columns)
     with torch.device("meta"):
         other = Segmenter(changed)
     state = model.state_dict(keep_vars=True)

@@ -17,8 +17,9 @@ from torch.nn import functional as F
 
 HeadNorm = Literal["group", "batch"]
 
-GROUPS = 32
-"""Of a group norm, as in its paper (arXiv 1803.08494); fewer where they do not divide."""
+GROUPS, LEAST = 32, 16
+"""Groups at most and channels of a group at least (arXiv 1803.08494): a map pooled to one place has
+no other values than its channels."""
 
 
 class GroupNorm(nn.GroupNorm):
@@ -120,4 +121,7 @@ def build_head_norm(kind: HeadNorm, channels: int) -> nn.Module:
     """Build a norm over so many channels."""
     if kind == "batch":
         return BatchNorm(channels)
-    return GroupNorm(math.gcd(GROUPS, channels), channels)
+    groups = math.gcd(GROUPS, channels)
+    while groups > 1 and channels // groups < LEAST:
+        groups //= 2
+    return GroupNorm(groups, channels)
