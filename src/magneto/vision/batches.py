@@ -8,7 +8,7 @@ in the batch's "broken".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
 
-T = TypeVar("T")
-
+Example = Callable[[int, np.random.Generator], dict[str, Any]]
+"""From an index and a generator to what a batch has of it, by name."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
 """From a picture to what the model reads, float32 (channels, height, width)."""
 
@@ -29,8 +29,8 @@ TRIES = 32
 
 
 def read_or_replace(
-    make: Callable[[int, np.random.Generator], T], count: int, index: int, key: Sequence[int]
-) -> tuple[T, int]:
+    make: Example, count: int, index: int, key: Sequence[int]
+) -> tuple[dict[str, Any], int]:
     """Make an example; if its image is broken, another one in its place.
 
     Args:
@@ -57,10 +57,46 @@ def read_or_replace(
     raise ValueError(f"{TRIES} images drawn one after the other are broken; the last: {last}")
 
 
+def example_stream(
+    count: int, example: Example, batch_size: int, seed: int, repeats: int = 1
+) -> AugmentedExamples:
+    """Return shuffled batches of examples of any kind.
+
+    Args:
+        count: Examples there are.
+        example: Makes one, by name: arrays and numbers, which are stacked; may raise `BrokenImage`.
+        batch_size: Examples of a global batch.
+        seed: Of order and randomness.
+        repeats: Times that an example comes in a batch.
+
+    Returns:
+        A stream of the stacked examples, and "broken" (batch): True where another one stands in
+        place of a broken one.
+    """
+
+    def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
+        made = [
+            read_or_replace(example, count, int(number), (seed, int(draw)))
+            for number, draw in zip(numbers, draws, strict=True)
+        ]
+        batch = stacked([values for values, _ in made])
+        return {**batch, "broken": torch.tensor([n for _, n in made]) != torch.from_numpy(numbers)}
+
+    return AugmentedExamples(count, batch_size, seed, make, repeats)
+
+
+def stacked(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    """Stack the arrays and numbers of examples, by name."""
+    return {
+        name: torch.from_numpy(np.stack([values[name] for values in examples]))
+        for name in examples[0]
+    }
+
+
 def training_stream(
     split: ImageSplit, transform: Transform, batch_size: int, seed: int, repeats: int = 1
 ) -> AugmentedExamples:
-    """Return shuffled batches: "images", "labels" and "broken", each (batch, ...).
+    """Return shuffled batches of labelled images: "images", "labels" and "broken".
 
     Args:
         split: Of images.
@@ -70,22 +106,10 @@ def training_stream(
         repeats: Times that an image comes in a batch.
     """
 
-    def example(index: int, random: np.random.Generator) -> np.ndarray:
-        return transform(split.open(index), random)
+    def example(index: int, random: np.random.Generator) -> dict[str, Any]:
+        return {"images": transform(split.open(index), random), "labels": split.label(index)}
 
-    def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
-        made = [
-            read_or_replace(example, len(split), int(number), (seed, int(draw)))
-            for number, draw in zip(numbers, draws, strict=True)
-        ]
-        taken = np.array([index for _, index in made], np.int64)
-        return {
-            "images": torch.from_numpy(np.stack([image for image, _ in made])),
-            "labels": torch.from_numpy(split.labels_of(taken)),
-            "broken": torch.from_numpy(taken != numbers),
-        }
-
-    return AugmentedExamples(len(split), batch_size, seed, make, repeats)
+    return example_stream(len(split), example, batch_size, seed, repeats)
 
 
 def evaluation_images(
@@ -102,19 +126,21 @@ def evaluation_images(
     random = np.random.default_rng(0)
 
     def make(rows: np.ndarray) -> dict[str, Tensor]:
-        images, broken = [], []
-        for row in rows:
-            try:
-                images.append(transform(split.open(int(row)), random))
-                broken.append(False)
-            except BrokenImage:
-                images.append(blank)
-                broken.append(True)
+        images = [_image_or_none(split, transform, int(row), random) for row in rows]
         return {
-            "images": torch.from_numpy(np.stack(images)),
+            "images": torch.from_numpy(np.stack([blank if i is None else i for i in images])),
             "labels": torch.from_numpy(split.labels_of(rows)),
-            "broken": torch.tensor(broken),
+            "broken": torch.tensor([image is None for image in images]),
         }
 
     order = mixed_order(len(split))
     return LazyBatches([order[i : i + batch_size] for i in range(0, len(order), batch_size)], make)
+
+
+def _image_or_none(
+    split: ImageSplit, transform: Transform, index: int, random: np.random.Generator
+) -> np.ndarray | None:
+    try:
+        return transform(split.open(index), random)
+    except BrokenImage:
+        return None

@@ -126,6 +126,36 @@ class AugmentationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairedAugmentationConfig:
+    """How a training image and its mask are changed together, as mmsegmentation does for ADE20k.
+
+    Attributes:
+        fit: Longer and shorter side that an image is made to fit in, its ratio kept, before
+            `resize` ((2048, 512) for ADE20k); None keeps its size.
+        resize: Range of the factor by which it is then resized.
+        largest_share: Largest share of a crop that one class may have (`cat_max_ratio`); after ten
+            tries the last crop is taken.
+        flip: Probability of a mirror image.
+        photometric: Probability of each change of brightness, contrast, saturation and hue.
+    """
+
+    fit: tuple[int, int] | None = None
+    resize: tuple[float, float] = (0.5, 2.0)
+    largest_share: float = 0.75
+    flip: float = 0.5
+    photometric: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.resize[0] <= self.resize[1]:
+            raise ValueError(f"resize must be a range above 0, not {self.resize}")
+        if self.fit is not None and min(self.fit) < 1:
+            raise ValueError(f"fit must be two sizes of 1 or more, not {self.fit}")
+        for name in ("largest_share", "flip", "photometric"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImageDataConfig:
     """Images: the `data` section of a recipe. See docs/concepts/image_data.md.
 

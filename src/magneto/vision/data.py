@@ -9,11 +9,13 @@ How a task uses it::
     split.mask(3)                                    # uint8 (height, width), if split.has_masks
     splits.classes                                   # names, in the order of their numbers
 
-A batch is made by `magneto.vision.batches`: `training_stream` shuffles, augments and replaces what
-is broken, all as functions of (seed, epoch, index); `evaluation_images` gives fixed batches and
-says which images are broken. What happens to an image is a transform of
-`magneto.vision.transforms`, which takes a `Picture` (its size is known, its pixels are decoded on
-demand) and a numpy Generator. `split.digest` names the content, for `Task.artifacts`.
+A batch is made by `magneto.vision.batches`: `training_stream` (labelled images) and
+`example_stream` (anything that an index and a generator make) shuffle, augment and replace what is
+broken, all as functions of (seed, epoch, index); `evaluation_images` gives fixed batches and says
+which images are broken. What happens to an image is a transform of `magneto.vision.transforms`, or
+of `magneto.vision.paired_transforms` with its mask: it takes a `Picture` (its size is known, its
+pixels are decoded on demand) and a numpy Generator. `split.digest` names the content, for
+`Task.artifacts`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from magneto.vision.batches import evaluation_images, training_stream
 from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig, ImageDataConfig
 from magneto.vision.data import load_images
-from magneto.vision.images import ImageSplits
+from magneto.vision.images import UNLABELLED, ImageSplits
 from magneto.vision.transforms import Reading, training_transform, validation_transform
 
 EVALUATION_BATCH = 256
@@ -68,8 +68,11 @@ class ImageClassification(Task):
             raise ValueError(f"{where} has images of {found} channel, the model takes "
                              f"{self.model_config.channels}: set model.channels")  # fmt: skip
         classes, known = len(splits.classes), self.model_config.classes
-        if not classes:
-            raise ValueError(f"{where} has no labels: a folder per class, for example, gives them")
+        parts = (splits.train, splits.validation)
+        lacking = sum(int((part.labels_of() == UNLABELLED).sum()) for part in parts)
+        if lacking:
+            raise ValueError(f"{where} has {lacking} images without a label; a folder per class "
+                             "gives them one, for example")  # fmt: skip
         if known < classes:
             raise ValueError(f"{where} has {classes} classes, the model {known}: set model.classes")
 

@@ -1,24 +1,39 @@
 """What is done to a picture on its way to the model: in training at random, in validation fixed.
 
 A transform is a function of a picture and a generator; it returns float32 (channels, height,
-width). Randomness comes from the generator alone.
+width), or two of them. Randomness comes from the generator alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from magneto.vision.config import ImageDataConfig
+from magneto.vision.colour import ColourJitter
+from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.decoding import Picture
-from magneto.vision.geometry import centre_box, cut, with_channels
+from magneto.vision.erasing import erased
+from magneto.vision.geometry import (
+    centre_box,
+    cut,
+    from_image,
+    random_box,
+    to_image,
+    with_channels,
+)
+from magneto.vision.rand_augment import RandAugment
 
 # Mean and standard deviation that are taken out, of pixels from 0 to 1.
 NORMALISATIONS = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
+
+Step = Callable[[Any, np.random.Generator], Any]
+"""From an image of Pillow's and a generator to an image of the same size."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +63,9 @@ class Reading:
             np.array(values[: self.channels], np.float32)[:, None, None] * np.float32(self.peak)
             for values in NORMALISATIONS[self.normalisation]
         )
-        return (with_channels(pixels, self.channels).transpose(2, 0, 1) - mean) / std
+        found = with_channels(pixels, self.channels).transpose(2, 0, 1) - mean
+        found /= std
+        return found
 
 
 @dataclass(frozen=True)
@@ -69,6 +86,79 @@ class CentreCrop:
         return self.reading.normalise(cut(picture, box, self.reading.size))
 
 
+@dataclass(frozen=True)
+class Augmentation:
+    """What training images go through: crop, mirror, colours, RandAugment; then erasing.
+
+    Attributes:
+        reading: The form in which the model reads them.
+        config: What is done, and how much.
+    """
+
+    reading: Reading
+    config: AugmentationConfig
+
+    def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
+        """Transform a picture."""
+        image = self.reading.normalise(self.pixels(picture, random))
+        return erased(image, self.config.erasing, random) if self.config.erasing else image
+
+    def pixels(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
+        """Return an augmented picture, uint8 (size, size, channels), before it is normalised."""
+        config, size = self.config, self.reading.size
+        if config.crop == "centre":
+            box = centre_box(picture, size, size)
+        else:
+            box = random_box(picture, config.crop_scale, config.crop_ratio, random)
+        found = cut(picture, box, size, reduce=config.crop != "centre")
+        if config.flip and random.random() < config.flip:
+            found = found[:, ::-1]
+        steps = self._steps
+        if not steps:
+            return found
+        image = to_image(np.ascontiguousarray(found))
+        for step in steps:
+            image = step(image, random)
+        return from_image(image)
+
+    @property
+    def _steps(self) -> list[Step]:
+        config = self.config
+        jitter = ColourJitter(config.brightness, config.contrast, config.saturation, config.hue)
+        several = RandAugment(
+            config.rand_augment, config.rand_augment_std, config.rand_augment_operations
+        )
+        return [step for step, on in ((jitter, jitter != ColourJitter()),
+                                      (several, config.rand_augment)) if on]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TwoViews:
+    """One augmented picture in two forms: for a model, and for the tokenizer of its targets.
+
+    Both show the same crop with the same colours (BEiT v2's pre-training); nothing is erased.
+
+    Attributes:
+        augmentation: What is done, and the first form.
+        second: The second form, of the same size: [-1, 1] for a tokenizer.
+    """
+
+    augmentation: Augmentation
+    second: Reading
+
+    def __call__(
+        self, picture: Picture, random: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Transform a picture."""
+        pixels = self.augmentation.pixels(picture, random)
+        return self.augmentation.reading.normalise(pixels), self.second.normalise(pixels)
+
+
+def training_transform(data: ImageDataConfig, reading: Reading) -> Augmentation:
+    """Return what is done to training images."""
+    return Augmentation(reading, data.augmentation)
+
+
 def validation_transform(data: ImageDataConfig, reading: Reading) -> CentreCrop:
     """Return what is done to validation images.
 
@@ -79,8 +169,3 @@ def validation_transform(data: ImageDataConfig, reading: Reading) -> CentreCrop:
     if resize < reading.size:
         raise ValueError(f"data.resize ({resize}) is below the model's image_size ({reading.size})")
     return CentreCrop(reading, resize)
-
-
-def training_transform(data: ImageDataConfig, reading: Reading) -> CentreCrop:
-    """Return what is done to training images."""
-    return CentreCrop(reading, reading.size)
