@@ -7,7 +7,7 @@ from typing import Literal
 
 from magneto.config import ConfigError
 from magneto.nn.config import Grid, TransformerConfig
-from magneto.vision.config import ImageDataConfig
+from magneto.vision.config import ImageDataConfig, PairedAugmentationConfig
 
 # Of a mask's pixels that count for nothing.
 IGNORED = 255
@@ -127,13 +127,10 @@ class SegmentationDataConfig:
         reduce_zero_label: Whether 0 in a mask is no class, and 1 the first (ADE20k): 0 is ignored,
             all others are one less.
         ignored: Further numbers in masks, as they are stored, that are no class. 255 is none.
-        scale: Longest and shortest side: an image is resized, keeping its ratio, to the largest
-            size within (2048 and 512 for ADE20k), in training times `resize_ratio`; None keeps its
-            size.
-        resize_ratio: Range of a random factor of a training image's size.
-        category_max_ratio: A crop is drawn anew, up to 10 times, while one class has more than this
-            share of its labelled pixels; 1 takes the first.
-        flip: Probability of a mirror image.
+        fit: Longer and shorter side that a validation image is made to fit in, its ratio kept
+            ((2048, 512) for ADE20k); None keeps its size. Of training images `augmentation` says
+            the same.
+        augmentation: Of training images, together with their masks.
     """
 
     source: str = "builtin:scenes"
@@ -145,18 +142,16 @@ class SegmentationDataConfig:
     normalisation: Literal["half", "imagenet"] = "half"
     reduce_zero_label: bool = False
     ignored: tuple[int, ...] = ()
-    scale: tuple[int, int] | None = None
-    resize_ratio: tuple[float, float] = (0.5, 2.0)
-    category_max_ratio: float = 0.75
-    flip: float = 0.5
+    fit: tuple[int, int] | None = None
+    augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
 
     def __post_init__(self) -> None:
         self.images  # noqa: B018  its own checks
         wrong = [n for n in self.ignored if not 0 <= n <= IGNORED]
         if wrong:
             raise ValueError(f"ignored numbers are 0 to {IGNORED}, not {wrong[0]}")
-        if self.scale is not None and min(self.scale) < 1:
-            raise ValueError(f"scale must be two sides of 1 or more, not {list(self.scale)}")
+        if self.fit is not None and min(self.fit) < 1:
+            raise ValueError(f"fit must be two sides of 1 or more, not {list(self.fit)}")
 
     @property
     def images(self) -> ImageDataConfig:

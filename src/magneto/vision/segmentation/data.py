@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,21 +11,13 @@ from torch import Tensor
 
 from magneto.data.augmented_examples import AugmentedExamples
 from magneto.data.lazy_batches import LazyBatches, mixed_order
-from magneto.vision.batches import read_or_replace
+from magneto.vision.batches import example_stream
 from magneto.vision.decoding import BrokenImage, pillow
 from magneto.vision.geometry import from_image, to_image
 from magneto.vision.images import ImageSplit
-from magneto.vision.segmentation.config import IGNORED, SegmentationDataConfig
+from magneto.vision.paired_transforms import IGNORED, PairedAugmentation, fitted_size
+from magneto.vision.segmentation.config import SegmentationDataConfig
 from magneto.vision.transforms import Reading
-
-JointTransform = Callable[
-    [np.ndarray, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]
-]
-"""From pixels, (height, width, channels), and mask, (height, width), to what a batch has of both.
-
-Both are uint8; the mask has classes, and 255 for none.
-"""
-
 
 @dataclass(frozen=True)
 class MaskReading:
@@ -79,58 +70,33 @@ def read_pair(split: ImageSplit, index: int, masks: MaskReading) -> tuple[np.nda
     return pixels, mask
 
 
-def keep_ratio_size(size: Sequence[int], scale: Sequence[int]) -> tuple[int, int]:
-    """Return the largest (height, width) of an image's ratio that a scale allows.
-
-    Args:
-        size: Height and width.
-        scale: The longest and the shortest side at most, in any order: (2048, 512) makes the
-            shorter side 512 where the longer one then has no more than 2048. As mmcv's
-            `imrescale`, to its rounding.
-    """
-    factor = min(max(scale) / max(size), min(scale) / min(size))
-    height, width = (max(1, int(side * factor + 0.5)) for side in size)
-    return height, width
-
-
-def scaled(pixels: np.ndarray, scale: Sequence[int] | None) -> np.ndarray:
-    """Resize pixels (bilinear), keeping their ratio; None keeps their size."""
-    if scale is None:
+def fitted(pixels: np.ndarray, fit: tuple[int, int] | None) -> np.ndarray:
+    """Resize pixels (bilinear) to the largest size of their ratio within (longer, shorter) side."""
+    height, width = fitted_size(*pixels.shape[:2], fit)
+    if (height, width) == pixels.shape[:2]:
         return pixels
-    height, width = keep_ratio_size(pixels.shape[:2], scale)
     bilinear = pillow().Resampling.BILINEAR
     return from_image(to_image(pixels).resize((width, height), bilinear))
 
 
 def training_pairs(
-    split: ImageSplit, masks: MaskReading, transform: JointTransform, batch_size: int, seed: int
+    split: ImageSplit, masks: MaskReading, transform: PairedAugmentation, batch_size: int, seed: int
 ) -> AugmentedExamples:
     """Return shuffled batches: "images", "masks" (uint8) and "broken", each (batch, ...).
 
     Args:
         split: Of images with masks.
         masks: What their numbers mean.
-        transform: What is done to an image and its mask; all results have one size.
+        transform: What is done to an image and its mask.
         batch_size: Images of a global batch.
         seed: Of order and randomness.
     """
 
-    def example(index: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        return transform(*read_pair(split, index, masks), random)
+    def example(index: int, random: np.random.Generator) -> dict[str, np.ndarray]:
+        image, mask = transform(split.open(index), masks(split.mask(index)), random)
+        return {"images": image, "masks": mask}
 
-    def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
-        made = [
-            read_or_replace(example, len(split), int(number), (seed, int(draw)))
-            for number, draw in zip(numbers, draws, strict=True)
-        ]
-        pairs, taken = [pair for pair, _ in made], [index for _, index in made]
-        return {
-            "images": torch.from_numpy(np.stack([image for image, _ in pairs])),
-            "masks": torch.from_numpy(np.stack([mask for _, mask in pairs])),
-            "broken": torch.from_numpy(np.array(taken) != numbers),
-        }
-
-    return AugmentedExamples(len(split), batch_size, seed, make)
+    return example_stream(len(split), example, batch_size, seed)
 
 
 def evaluation_pairs(
@@ -142,7 +108,7 @@ def evaluation_pairs(
 ) -> LazyBatches:
     """Return the batches of a split in mixed order: lists "images" and "masks", and "broken".
 
-    An image is resized as `data.scale` says; its mask keeps its size: there it is compared. In the
+    An image is resized as `data.fit` says; its mask keeps its size: there it is compared. In the
     place of what is broken stands an image whose pixels are all ignored.
     """
 
@@ -152,7 +118,7 @@ def evaluation_pairs(
         except BrokenImage:
             nothing = np.full(reading.blank.shape[1:], IGNORED, np.uint8)
             return torch.from_numpy(reading.blank), torch.from_numpy(nothing), True
-        image = reading.normalise(scaled(pixels, data.scale))
+        image = reading.normalise(fitted(pixels, data.fit))
         return torch.from_numpy(image), torch.from_numpy(mask), False
 
     def make(rows: np.ndarray) -> dict[str, list[Tensor] | Tensor]:

@@ -21,7 +21,7 @@ from magneto.vision.data import load_images
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit, ImageSplits
 from magneto.vision.layer_decay import layer_decay_multipliers
-from magneto.vision.segmentation.augmentation import CropPair
+from magneto.vision.paired_transforms import PairedAugmentation
 from magneto.vision.segmentation.config import IGNORED, SegmentationDataConfig, SegmenterConfig
 from magneto.vision.segmentation.data import (
     MaskReading,
@@ -142,7 +142,7 @@ class Segmentation(Task):
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return crops of images in random order, augmented."""
-        transform = CropPair(self.data_config, self.reading, self.model_config.pixels)
+        transform = PairedAugmentation(self.reading, self.data_config.augmentation)
         return training_pairs(self.splits.train, self.masks, transform, batch_size, seed)
 
     def examples(self) -> int:
