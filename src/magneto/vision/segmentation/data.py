@@ -66,7 +66,8 @@ def read_pair(split: ImageSplit, index: int, masks: MaskReading) -> tuple[np.nda
     """
     pixels, mask = split.pixels(index), masks(split.mask(index))
     if pixels.shape[:2] != mask.shape:
-        raise BrokenImage(f"is {pixels.shape[:2]}, its mask {mask.shape}")
+        size, other = (" x ".join(map(str, found.shape[:2])) for found in (pixels, mask))
+        raise BrokenImage(f"is {size}, its mask {other}")
     return pixels, mask
 
 
