@@ -14,7 +14,7 @@ def write_pairs(folder: Path, sizes: Sequence[tuple[int, int]], classes: int = 5
         (folder / name).mkdir(parents=True, exist_ok=True)
     for number, (height, width) in enumerate(sizes):
         random = np.random.default_rng(number)
-        stripes = (np.arange(height)[:, None] * classes // height + np.zeros((1, width), int))
+        stripes = np.arange(height)[:, None] * classes // height + np.zeros((1, width), int)
         mask = ((stripes + number) % classes).astype(np.uint8)
         shades = mask[..., None] * (255 // classes) + random.integers(0, 20, (height, width, 3))
         Image.fromarray(shades.astype(np.uint8)).save(folder / "images" / f"{number}.png")

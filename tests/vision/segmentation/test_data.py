@@ -58,7 +58,9 @@ def test_test_scale_keeps_the_ratio(size: tuple[int, int], expected: tuple[int, 
 
 def test_masks_keep_their_size_in_evaluation(tmp_path: Path) -> None:
     write_pairs(tmp_path, sizes=[(20, 30), (16, 16), (40, 22)])
-    data = SegmentationDataConfig(source=str(tmp_path), fit=(64, 32), validation_source=str(tmp_path))
+    data = SegmentationDataConfig(
+        source=str(tmp_path), fit=(64, 32), validation_source=str(tmp_path)
+    )
     held = load_images(data.images, 1).validation
     batches = evaluation_pairs(held, MaskReading(5), data, READING, 2)
     assert len(batches) == 2

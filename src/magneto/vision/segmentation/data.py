@@ -19,6 +19,7 @@ from magneto.vision.paired_transforms import IGNORED, PairedAugmentation, fitted
 from magneto.vision.segmentation.config import SegmentationDataConfig
 from magneto.vision.transforms import Reading
 
+
 @dataclass(frozen=True)
 class MaskReading:
     """What the numbers in masks mean.

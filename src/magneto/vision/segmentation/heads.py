@@ -79,9 +79,7 @@ class PyramidPooling(nn.Module):
     def __init__(self, inputs: int, channels: int, scales: Sequence[int], norm: HeadNorm) -> None:
         super().__init__()
         self.scales = nn.ModuleList(
-            nn.Sequential(
-                nn.AdaptiveAvgPool2d(scale), convolution_block(inputs, channels, 1, norm)
-            )
+            nn.Sequential(nn.AdaptiveAvgPool2d(scale), convolution_block(inputs, channels, 1, norm))
             for scale in scales
         )
         self.bottleneck = convolution_block(inputs + len(scales) * channels, channels, 3, norm)

@@ -59,9 +59,7 @@ def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tenso
         yield mean[:, : image.shape[1], : image.shape[2]]
 
 
-def window_places(
-    image: Sequence[int], window: Sequence[int], stride: int
-) -> Iterator[Place]:
+def window_places(image: Sequence[int], window: Sequence[int], stride: int) -> Iterator[Place]:
     """Yield where windows lie in an image, row by row; the last ones end at its edges.
 
     Args:

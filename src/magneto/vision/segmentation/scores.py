@@ -33,7 +33,9 @@ def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
     return counts.index_add_(0, cells, torch.ones_like(cells))[:-1].view(classes, classes)
 
 
-def segmentation_scores(matrix: Sequence[Sequence[float]], names: Sequence[str]) -> dict[str, float]:
+def segmentation_scores(
+    matrix: Sequence[Sequence[float]], names: Sequence[str]
+) -> dict[str, float]:
     """Return the scores of a confusion matrix.
 
     Args:
