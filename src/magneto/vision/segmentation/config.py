@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from magneto.config import ConfigError
 from magneto.nn.config import Grid, TransformerConfig
 from magneto.vision.config import ImageDataConfig, PairedAugmentationConfig
 
-# Of a mask's pixels that count for nothing.
+# Of a mask's pixels that count for nothing (as in magneto.vision.paired_transforms).
 IGNORED = 255
 
 
@@ -143,7 +143,7 @@ class SegmentationDataConfig:
     reduce_zero_label: bool = False
     ignored: tuple[int, ...] = ()
     fit: tuple[int, int] | None = None
-    augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
+    augmentation: PairedAugmentationConfig = field(default_factory=PairedAugmentationConfig)
 
     def __post_init__(self) -> None:
         self.images  # noqa: B018  its own checks

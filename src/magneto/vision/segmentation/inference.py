@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,14 +18,37 @@ from torch.nn import functional as F
 from magneto.nn.config import Grid
 from magneto.nn.resize import resize_positions
 from magneto.vision.segmentation.config import SegmenterConfig
+from magneto.vision.segmentation.data import fitted
 from magneto.vision.segmentation.heads import resize
 from magneto.vision.segmentation.model import Segmenter
+from magneto.vision.transforms import Reading
 
 WINDOWS = 16
 """What the model reads at once."""
 
 Place = tuple[slice, slice]
 """Rows and columns of a window."""
+
+
+@torch.no_grad()
+def segment(
+    model: Segmenter, pixels: np.ndarray, reading: Reading, fit: tuple[int, int] | None = None
+) -> np.ndarray:
+    """Return the class of each pixel of an image.
+
+    Args:
+        model: In evaluation mode.
+        pixels: uint8 (height, width, channels).
+        reading: The form in which the model reads images.
+        fit: Longer and shorter side that the image is made to fit in first; None keeps its size.
+
+    Returns:
+        uint8 (height, width).
+    """
+    image = torch.from_numpy(reading.normalise(fitted(pixels, fit)))
+    device = next(model.parameters()).device
+    (logits,) = pixel_logits(model, [image.to(device)])
+    return classes_of(logits, pixels.shape[:2]).cpu().numpy().astype(np.uint8)
 
 
 def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:

@@ -29,8 +29,9 @@ from magneto.vision.segmentation.data import (
     read_pair,
     training_pairs,
 )
+from magneto.vision.segmentation.figures import confusion_figure, overlay_figure
 from magneto.vision.segmentation.heads import resize
-from magneto.vision.segmentation.inference import pixel_logits
+from magneto.vision.segmentation.inference import pixel_logits, segment
 from magneto.vision.segmentation.initial_run import encoder_weights
 from magneto.vision.segmentation.model import Segmenter
 from magneto.vision.segmentation.norm import update_statistics
@@ -42,6 +43,8 @@ EVALUATION_BATCH = 8
 LABELS_FILE = "labels.json"
 # Masks that the baseline, and the check of a source, read.
 COUNTED, CHECKED = 500, 8
+# Validation images that figures are made of, and those that are drawn.
+SHOWN, OVERLAYS = 32, 4
 
 
 class Segmentation(Task):
@@ -83,9 +86,8 @@ class Segmentation(Task):
     @cached_property
     def reading(self) -> Reading:
         """The form in which the model reads images."""
-        peak = self.splits.train.images.peak
         size, channels = self.model_config.image_size, self.model_config.channels
-        return Reading(size, channels, self.data_config.normalisation, peak)
+        return Reading(size, channels, self.data_config.normalisation)
 
     def prepare(self, progress: Progress = SILENT) -> None:
         """List the images; see that model, data and the run to begin with fit together.
@@ -212,9 +214,33 @@ class Segmentation(Task):
                 continue
         return counts[: self.model_config.classes]
 
+    def segment(self, model: nn.Module, pixels: np.ndarray) -> np.ndarray:
+        """Return the class of each pixel of an image.
+
+        Args:
+            model: With a run's weights, in evaluation mode.
+            pixels: uint8 (height, width, channels).
+
+        Returns:
+            uint8 (height, width): indices of `names`.
+        """
+        assert isinstance(model, Segmenter)
+        return segment(model, pixels, self.reading, self.data_config.fit)
+
     def figures(self, model: nn.Module) -> Sequence[Figure]:
         """Return validation images with what was found in them, and the confusion of classes."""
-        return ()
+        held, classes, found = self.splits.validation, self.model_config.classes, []
+        total = torch.zeros(classes, classes, dtype=torch.long)
+        for index in mixed_order(len(held))[:SHOWN].tolist():
+            try:
+                pixels, mask = read_pair(held, index, self.masks)
+            except BrokenImage:
+                continue
+            answer = self.segment(model, pixels)
+            total += confusion(torch.from_numpy(mask), torch.from_numpy(answer).long(), classes)
+            if len(found) < OVERLAYS:
+                found.append(overlay_figure(held.name(index), pixels, mask, answer, self.names))
+        return [*found, confusion_figure(total.numpy(), self.names)]
 
     @classmethod
     def kept_settings(cls, run: Path) -> dict[str, Any]:
