@@ -55,6 +55,10 @@ TASKS = {
         "magneto.vision.tokenizer.task:ImageTokenization",
         "magneto.vision.tokenizer.config:ImageTokenizerConfig",
         "magneto.vision.config:ImageDataConfig",
+    "segmentation": TaskEntry(
+        "magneto.vision.segmentation.task:Segmentation",
+        "magneto.vision.segmentation.config:SegmenterConfig",
+        "magneto.vision.segmentation.config:SegmentationDataConfig",
     ),
 }
 """By the name that a recipe's `task` says."""
