@@ -42,9 +42,9 @@ TASKS = {
         "magneto.translation.config:ParallelDataConfig",
     ),
     "image-classification": TaskEntry(
-        "magneto.vision.image_classification:ImageClassification",
-        "magneto.vision.config:ImageClassifierConfig",
-        "magneto.vision.config:ImageDataConfig",
+        "magneto.vision.classification.task:ImageClassification",
+        "magneto.vision.classification.config:ImageClassifierConfig",
+        "magneto.vision.classification.config:ImageClassificationDataConfig",
     ),
     "image-modelling": TaskEntry(
         "magneto.vision.modelling.task:ImageModelling",
@@ -55,6 +55,7 @@ TASKS = {
         "magneto.vision.tokenizer.task:ImageTokenization",
         "magneto.vision.tokenizer.config:ImageTokenizerConfig",
         "magneto.vision.config:ImageDataConfig",
+    ),
     "segmentation": TaskEntry(
         "magneto.vision.segmentation.task:Segmentation",
         "magneto.vision.segmentation.config:SegmenterConfig",

@@ -63,29 +63,6 @@ class ImageEncoderConfig(TransformerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageClassifierConfig(ImageEncoderConfig):
-    """An encoder over patches, and a head.
-
-    Attributes:
-        classes: Of the answer.
-        pooling: What the head sees: the "mean" of the patches' features; the same mean of features
-            that the stack's last norm has not seen, with that norm after it ("mean_then_norm", as
-            BEiT-3 does); or the "first" feature, the class token's (as ViT does).
-    """
-
-    classes: int = 1000
-    pooling: Literal["mean", "mean_then_norm", "first"] = "mean"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.pooling == "first" and self.class_token == "none":
-            raise ValueError("pooling 'first' needs class_token 'learned'")
-        if self.pooling == "mean_then_norm" and self.row.final == "none":
-            raise ValueError(f"pooling 'mean_then_norm' needs a placement with a last norm, "
-                             f"which {self.row.name!r} has not")  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
 class AugmentationConfig:
     """How a training image is changed at random; nothing is, by default.
 
