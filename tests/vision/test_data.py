@@ -12,8 +12,10 @@ from magneto.data.counts import MALFORMED
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.data import load_images
 from magneto.vision.folders import OTHER_FILES, WITHOUT_MASK
+from magneto.vision.hub import TableStore
 from magneto.vision.images import UNLABELLED, ImageSplits
 from magneto.vision.shards import WITHOUT_IMAGE
+from magneto.vision.tables import find_tables
 from tests.vision.pictures import class_folders, encoded, photo, write
 
 
@@ -99,6 +101,7 @@ def test_tables(tmp_path: Path, ending: str, separator: str) -> None:
     text = "\n".join(separator.join(row) for row in rows)
     write(tmp_path / f"train{ending}", text.encode())
     write(tmp_path / f"val{ending}", text.encode())
+    assert find_tables(tmp_path).keys() == {"train", "validation"}
     found = load(tmp_path, label_column="species")
     assert found.train.labels_of().tolist() == [0, 1] and found.classes == ["cat", "dog"]
     assert found.train.pixels(1).shape == (12, 16, 3) and found.counts[MALFORMED] == 2
@@ -174,7 +177,7 @@ def test_hugging_face_data_sets(tmp_path: Path) -> None:
         assert found.train.label(3) == row % 2 and found.train.images.key(row) == f"{row}.jpg"
         assert np.abs(found.train.pixels(3).astype(int) - photo(row)).mean() < 8
         assert np.array_equal(found.train.mask(3), photo(row)[..., 0])
-        assert len(found.train.digest) == 24
+        assert len(found.train.digest) == 24 and isinstance(found.train.images, TableStore)
     with pytest.raises(ValueError, match="no column 'lable'; did you mean label"):
         load(tmp_path / "data", label_column="lable")
 

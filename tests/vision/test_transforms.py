@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from magneto.vision.colour import ColourJitter, enhanced, turned_hue
 from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.decoding import EncodedPicture, PixelPicture
 from magneto.vision.erasing import erased
@@ -55,6 +56,38 @@ def test_the_middle_is_that_of_resizing_the_whole_and_cutting(height, width, res
     found = cut(picture, centre_box(picture, 32, resize), 32)
     wanted = whole[top : top + 32, left : left + 32]
     assert np.abs(found.astype(int) - wanted).max() <= 1
+
+
+def test_crops_and_colours_are_torchvisions() -> None:
+    """What docs/concepts/image_data.md says of torchvision, where it is installed."""
+    pytest.importorskip("torchvision")
+    from torchvision.transforms import InterpolationMode, functional
+
+    picture, how = PixelPicture(photo(2, 375, 500)), InterpolationMode.BICUBIC
+    image = Image.fromarray(picture.pixels())
+    middle = functional.center_crop(functional.resize(image, 256, how), [224, 224])
+    found = cut(picture, centre_box(picture, 224, 256), 224)
+    assert np.abs(found.astype(int) - np.asarray(middle)).max() <= 1
+    part = np.asarray(functional.resized_crop(image, 100, 3, 90, 61, [224, 224], how))
+    found = cut(picture, Box(100, 3, 90, 61), 224)
+    assert np.array_equal(found[5:-5, 5:-5], part[5:-5, 5:-5])
+    for name, theirs in (("Brightness", functional.adjust_brightness),
+                         ("Contrast", functional.adjust_contrast),
+                         ("Color", functional.adjust_saturation)):  # fmt: skip
+        for factor in (0.6, 1.4):
+            wanted = np.asarray(theirs(image, factor))
+            assert np.array_equal(np.asarray(enhanced(image, name, factor)), wanted)
+
+
+def test_jitter_changes_by_its_strengths() -> None:
+    image = Image.fromarray(photo(3))
+    same = ColourJitter()(image, rng(1))
+    assert np.array_equal(np.asarray(same), photo(3))
+    means = [np.asarray(ColourJitter(brightness=0.4)(image, rng(n))).mean() for n in range(60)]
+    assert 0.58 < min(means) / photo(3).mean() < 0.7 and max(means) / photo(3).mean() > 1.15
+    assert np.array_equal(np.asarray(turned_hue(image, 0.0)), photo(3))
+    red = Image.new("RGB", (1, 1), (200, 0, 0))
+    assert np.asarray(turned_hue(red, 1 / 3))[0, 0].argmax() == 1
 
 
 def test_extreme_shapes_stay_small() -> None:
