@@ -35,9 +35,7 @@ class ImageTokenizer(nn.Module):
         self.class_token = ClassToken(config.width) if learned else nn.Identity()
         self.encoder = Encoder(config)
         self.head = two_layers(config.width, config.code_width)
-        self.codebook = Codebook(
-            config.codes, config.code_width, config.decay, config.revive_below
-        )
+        self.codebook = Codebook(config.codes, config.code_width, config.decay, config.revive_below)
         self.patches = slice(int(learned), None)
 
     def features(self, images: Tensor) -> Tensor:

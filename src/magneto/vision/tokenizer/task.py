@@ -120,9 +120,7 @@ class ImageTokenization(ImageTask):
         logs = {"cosine": (1 - apart.detach()).sum(), "commitment": distance.detach().sum()}
         return Loss(total, count, logs)
 
-    def _measure(
-        self, model: nn.Module, batch: dict[str, Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _measure(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return 1 - cosine, the distance to the code, and the code, each (batch, patches)."""
         assert self.companion is not None
         images = batch["images"]
