@@ -124,8 +124,8 @@ def test_a_code_out_of_use_takes_half_of_a_much_used_one() -> None:
     for _ in range(30):
         numbers, _ = book(rows)
         book.end_step(alone)
-    assert torch.equal(numbers[::2].unique(), numbers[:1])
-    assert torch.equal(numbers[1::2].unique(), numbers[1:2]) and numbers[0] != numbers[1]
+    assert not set(numbers[::2].tolist()) & set(numbers[1::2].tolist())
+    assert len(numbers.unique()) == 4  # soon every code is used
 
 
 def test_without_revival_a_code_out_of_use_stays_so() -> None:

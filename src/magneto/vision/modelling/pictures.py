@@ -66,7 +66,7 @@ def guesses_figure(
 def attention_figure(
     model: Any, targets: CodeTargets, batches: Sequence[dict[str, Tensor]]
 ) -> Figure:
-    """Show how much of each patch the last layer's heads take: for the class token, if there is one.
+    """Show where the last layer's heads look: for the class token, if there is one.
 
     Nothing is hidden from the model here.
     """
