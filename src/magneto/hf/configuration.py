@@ -21,7 +21,7 @@ from magneto.nn.config import TransformerConfig
 from magneto.translation.config import TranslationConfig
 from magneto.vision.config import ImageClassifierConfig
 
-SHARED = {"vocab_size", "max_length"}
+SHARED = {"vocab_size", "max_length", "head_dim"}
 """Names that transformers has too."""
 
 OUR_NAMES = {
