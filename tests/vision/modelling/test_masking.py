@@ -30,7 +30,9 @@ def test_against_the_published_algorithm(side: int) -> None:
     hidden = masks(side, 1000)
     assert (hidden.sum((1, 2)) == COUNTS[side]).all()
     around = np.pad(hidden, ((0, 0), (1, 1), (1, 1))).astype(int)
-    neighbours = around[:, 2:, 1:-1] + around[:, :-2, 1:-1] + around[:, 1:-1, 2:] + around[:, 1:-1, :-2]
+    neighbours = (
+        around[:, 2:, 1:-1] + around[:, :-2, 1:-1] + around[:, 1:-1, 2:] + around[:, 1:-1, :-2]
+    )
     middle = side // 2
     found = {
         "pairs": (hidden[:, :, 1:] & hidden[:, :, :-1]).sum((1, 2)),
