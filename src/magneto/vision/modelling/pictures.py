@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from magneto.nn.attention_weights import attention_weights
 from magneto.training.task import Figure
 from magneto.vision.modelling.targets import CodeTargets
 from magneto.vision.tokenizer.pictures import (
@@ -66,14 +67,15 @@ def guesses_figure(
 def attention_figure(
     model: Any, targets: CodeTargets, batches: Sequence[dict[str, Tensor]]
 ) -> Figure:
-    """Show how much of each patch the last layer's heads take: for the class token, if there is one.
+    """Show where the last layer's heads look: for the class token, if there is one.
 
     Nothing is hidden from the model here.
     """
     batch = batches[0]
     given = batch["images"][~batch["broken"]][:IMAGES]
     device = next(model.parameters()).device
-    maps = last_attention(model, given.to(device)).cpu()
+    x = model.class_token(model.embedding(given.to(device)))
+    maps = attention_weights(model.encoder, x, len(model.encoder.layers) - 1).cpu()
     asked = maps[:, :HEADS, : model.prefix or None].mean(2)[..., model.prefix :]
     side = targets.config.patch_size
     brightest = asked.amax(-1, keepdim=True)
@@ -87,24 +89,3 @@ def attention_figure(
                f"layer, a head in each row, the most attended patch of each white. The patches "
                f"get {100 * share:.0f} % of it.")  # fmt: skip
     return Figure("attention", "Where the last layer looks", caption, png(tiles(rows)))
-
-
-def last_attention(model: Any, images: Tensor) -> Tensor:
-    """Return the attention of the last layer, (batch, heads, length, length), nothing hidden."""
-    found: list[Tensor] = []
-
-    def keep(module: Any, given: tuple[Any, ...]) -> None:
-        query, key, _, _, *bias = given
-        logits = query @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT
-        scores = logits * query.shape[-1] ** -0.5
-        if bias and bias[0] is not None:
-            scores = scores + bias[0]
-        found.append(scores.softmax(-1))
-
-    layer = model.encoder.layers[-1].self_attention.attention.dot_product
-    hook = layer.register_forward_pre_hook(keep)
-    try:
-        model.features(images, torch.empty(len(images), 0, dtype=torch.long, device=images.device))
-    finally:
-        hook.remove()
-    return found[0]

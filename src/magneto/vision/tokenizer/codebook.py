@@ -102,7 +102,8 @@ class Codebook(nn.Module):
     def _revive(self, seen: Tensor) -> None:
         """Give each code out of use the smaller half of a much used code's features.
 
-        The codes with the largest smaller halves give first, one each; use is shared evenly.
+        The codes with the largest smaller halves give first, one each. The two then count as used
+        alike, so that the new one has time to be used.
         """
         smaller, half = seen[..., -1].min(0)
         takers = self.use.argsort(stable=True)
@@ -111,7 +112,7 @@ class Codebook(nn.Module):
         wanted = (self.use[takers] < self.least_use) & enough
         part = F.normalize(seen[half[givers], givers, :-1], dim=-1)
         self.vectors[takers] = torch.where(wanted[:, None], part, self.vectors[takers])
-        shared = self.use[givers] / 2
+        shared = (self.use[givers] + self.use[takers]) / 2
         self.use[givers] = torch.where(wanted, shared, self.use[givers])
         self.use[takers] = torch.where(wanted, shared, self.use[takers])
         self.revived += wanted.sum()
