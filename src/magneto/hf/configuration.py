@@ -19,7 +19,7 @@ from magneto.language.config import (
 )
 from magneto.nn.config import TransformerConfig
 from magneto.translation.config import TranslationConfig
-from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.classification.config import ImageClassifierConfig
 
 SHARED = {"vocab_size", "max_length", "head_dim"}
 """Names that transformers has too."""

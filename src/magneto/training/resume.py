@@ -28,7 +28,7 @@ from magneto.weights import NAMED, has_tensors, list_checkpoints, open_tensors, 
 KEPT = ("task", "seed", "model", "data")
 # Where data and its tokenizer lie. They may move: where a run has a digest of the data and the
 # tokenizer itself, these are what is compared.
-PLACES = ("data.source", "data.validation_source", "data.tokenizer")
+PLACES = ("data.source", "data.validation_source", "data.tokenizer", "data.image_tokenizer")
 
 
 def begin(

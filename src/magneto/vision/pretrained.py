@@ -1,0 +1,89 @@
+"""The encoder of another run of images, to begin another model with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from magneto.nn.config import TransformerConfig
+from magneto.nn.resize import resize_positions
+from magneto.runs import open_run
+from magneto.weights import StoredTensor, find_weights, open_tensors
+
+WANTED = "give an image-modelling or image-classification run"
+PARTS = ("embedding.", "class_token.", "encoder.")
+# Of both runs' encoders alike: what the weights compute depends on them.
+SAME = {
+    *(field.name for field in fields(TransformerConfig)),
+    *("patch_size", "channels", "class_token"),
+} - {
+    *("dropout", "attention_dropout", "activation_dropout", "drop_path", "init"),
+    *("max_length", "residual_dtype", "checkpoint_activations"),
+}
+
+
+@dataclass(frozen=True)
+class HeldTensor:
+    """A tensor in memory, in the place of an open file that has it."""
+
+    tensor: Tensor
+
+    def get_tensor(self, name: str) -> Tensor:
+        """Return it."""
+        return self.tensor
+
+    def get_slice(self, name: str) -> Tensor:
+        """Return it, to be cut by rows."""
+        return self.tensor
+
+
+def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
+    """Return patches, class token, positions and layers of the run that `pretrained` names.
+
+    Learned positions are interpolated to the model's grid. The run's head, and a norm on top of its
+    stack, are left.
+
+    Args:
+        model: That shall have them; its shapes are looked at, not its values.
+        config: Its configuration.
+
+    Raises:
+        FileNotFoundError: If there is no such run, or it has no weights.
+        ValueError: If its encoder is another one; names the options that would fit.
+    """
+    run = Path((config.pretrained or "").replace("{placement}", config.row.name)).expanduser()
+    held: Any = open_run(run).model
+    if getattr(held, "grid", None) is None:
+        raise ValueError(f"{run} is no run of images: {WANTED}")
+    different = [
+        f"--model.{name} {_word(getattr(held, name))}"
+        for name in sorted(SAME)
+        if hasattr(held, name) and _same(held, name) != _same(config, name)
+    ]
+    if different:
+        raise ValueError(f"{run} has an encoder of another shape: give {' '.join(different)}")
+    stored = open_tensors(find_weights(run))
+    wanted = {n: t for n, t in model.state_dict().items() if n.startswith(PARTS)}
+    missing = sorted(wanted.keys() - stored.keys())
+    if missing:
+        raise ValueError(f"{run} has no {missing[0]}: {WANTED}")
+    state = {name: stored[name].read() for name in wanted}
+    return {n: in_memory(n, t) for n, t in resize_positions(state, held, config).items()}
+
+
+def in_memory(name: str, tensor: Tensor) -> StoredTensor:
+    """Return a tensor as those that are read from files."""
+    rows = len(tensor) if tensor.ndim else 1
+    return StoredTensor(name, tuple(tensor.shape), ((HeldTensor(tensor), 0, rows),))
+
+
+def _same(config: Any, name: str) -> Any:
+    return config.row.name if name == "placement" else getattr(config, name)
+
+
+def _word(value: Any) -> str:
+    """Write a value as the command line takes it."""
+    return "none" if value is None else str(value)

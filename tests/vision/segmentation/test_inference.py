@@ -1,0 +1,146 @@
+"""Windows, the whole image, and what is resized to what."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.nn.resize import resize_positions
+from magneto.vision.segmentation.inference import (
+    classes_of,
+    for_grid,
+    pixel_logits,
+    sliding_logits,
+    whole_logits,
+    window_places,
+)
+from magneto.vision.segmentation.model import SegmentationLogits
+from tests.vision.segmentation.small import small_config, small_model
+
+
+class Brightness(nn.Module):
+    """Answers each pixel by itself, at the window's size: what windows give must be the same."""
+
+    def __init__(self, **changes) -> None:
+        super().__init__()
+        self.config = small_config(**changes)
+        self.seen: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> SegmentationLogits:
+        self.seen += list(images)
+        return SegmentationLogits(images[:, :1] * torch.arange(1.0, 6)[:, None, None], images)
+
+
+def starts(length: int, window: int, stride: int) -> list[int]:
+    places = window_places((length, window), (window, window), stride)
+    return [rows.start for rows, _ in places]
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(512, [0]), (513, [0, 1]), (683, [0, 171]), (853, [0, 341]), (854, [0, 341, 342])],
+)
+def test_windows_of_ade20k(length: int, expected: list[int]) -> None:
+    """512 pixels, 341 apart; the last one ends at the edge (mmsegmentation's slide_inference)."""
+    assert starts(length, 512, 341) == expected
+
+
+def test_windows_cover_every_pixel() -> None:
+    for length in range(16, 60):
+        for stride in (1, 5, 8, 16):
+            seen = torch.zeros(length, 20)
+            for place in window_places((length, 20), (16, 16), stride):
+                assert seen[place].shape == (16, 16)
+                seen[place] += 1
+            assert seen.min() >= 1, (length, stride)
+
+
+def test_overlapping_windows_are_averaged() -> None:
+    model = Brightness(stride=5)
+    images = [torch.randn(3, 21, 33), torch.randn(3, 16, 40), torch.randn(3, 9, 7)]
+    for image, logits in zip(images, sliding_logits(model, images), strict=True):  # type: ignore
+        assert logits.shape == (5, *image.shape[1:])
+        expected = image[:1] * torch.arange(1.0, 6)[:, None, None]
+        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+    assert all(window.shape == (3, 16, 16) for window in model.seen)
+    assert not model.seen[-1][:, 9:].any() and not model.seen[-1][:, :, 7:].any()
+
+
+def test_mean_weighs_every_window_alike() -> None:
+    """Three windows over one row of 20: what each says of its own pixels is averaged."""
+
+    class Numbered(Brightness):
+        def forward(self, images: Tensor) -> SegmentationLogits:
+            numbers = torch.arange(1.0, len(images) + 1)[:, None, None, None]
+            return SegmentationLogits(numbers.expand(-1, 5, 16, 16), images)
+
+    (logits,) = sliding_logits(Numbered(stride=2), [torch.zeros(3, 16, 20)])  # type: ignore
+    expected = torch.tensor([1, 1, 1.5, 1.5] + [2] * 12 + [2.5, 2.5, 3, 3])
+    torch.testing.assert_close(logits[0, 0], expected)
+
+
+def test_one_window_is_the_model_s_own_answer() -> None:
+    model, image = small_model(), torch.randn(3, 16, 16)
+    expected = F.interpolate(
+        model(image[None]).main, size=(16, 16), mode="bilinear", align_corners=False
+    )
+    (slid,) = pixel_logits(model, [image])
+    torch.testing.assert_close(slid, expected[0])
+    torch.testing.assert_close(whole_logits(model, image), expected[0])
+
+
+def test_a_whole_image_of_another_size_has_interpolated_positions() -> None:
+    """14 x 14 patches were trained on, 32 x 32 are seen: as `resize_positions` does it."""
+    model = small_model(image_size=56, max_length=197, inference="whole", stride=56)
+    wide = for_grid(model, 32, 32)
+    square = small_config(image_size=128, max_length=1025)
+    expected = resize_positions(model.state_dict(), model.config, square)
+    table = "encoder.position_embedding.table.weight"
+    assert wide.state_dict()[table].shape == (1025, 16)
+    torch.testing.assert_close(wide.state_dict()[table], expected[table])
+    assert wide.head.fuse[0].weight.data_ptr() == model.head.fuse[0].weight.data_ptr()
+    (logits,) = pixel_logits(model, [torch.randn(3, 61, 30)])
+    assert logits.shape == (5, 61, 30) and logits.isfinite().all()
+
+
+def test_positions_tell_a_whole_image_s_places() -> None:
+    """An image twice as wide of the same patch: only positions tell its places apart."""
+    model = small_model(inference="whole")
+    flat = torch.full((3, 16, 32), 0.5)
+    assert whole_logits(model, flat)[0].std() > 1e-4
+    assert for_grid(model, 4, 8).config.grid.columns == 8
+
+
+def test_logits_are_resized_before_classes_are_chosen() -> None:
+    """Between class 0 and class 2 lies no class 1, as resized numbers of classes would say."""
+    logits = torch.tensor([[[5.0, -5.0]], [[0.0, 0.0]], [[-5.0, 5.0]]])
+    found = classes_of(logits, (1, 8))
+    assert found.tolist() == [[0, 0, 0, 0, 2, 2, 2, 2]]
+    corners = F.interpolate(logits[None], size=(1, 8), mode="bilinear", align_corners=True)
+    centres = F.interpolate(logits[None], size=(1, 8), mode="bilinear", align_corners=False)
+    assert not torch.equal(corners, centres)
+
+
+def test_corners_are_not_aligned_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, kept = [], F.interpolate
+
+    def watch(*args, **kwargs):
+        asked.append((kwargs["mode"], kwargs["align_corners"]))
+        return kept(*args, **kwargs)
+
+    monkeypatch.setattr(F, "interpolate", watch)
+    model = small_model(inference="whole")
+    classes_of(whole_logits(model, torch.randn(3, 24, 16)), (30, 20))
+    assert {align for _, align in asked} == {False}
+    assert {mode for mode, _ in asked} == {"bilinear", "bicubic"}
+
+
+def test_an_image_is_alike_beside_others() -> None:
+    model = small_model()
+    images = [torch.randn(3, 20, 31), torch.randn(3, 40, 16)]
+    together = list(pixel_logits(model, images))
+    for image, logits in zip(images, together, strict=True):
+        torch.testing.assert_close(next(pixel_logits(model, [image])), logits, atol=1e-5, rtol=1e-4)
+    assert math.prod(together[0].shape) == 5 * 20 * 31
