@@ -12,6 +12,7 @@ from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe, load_recipe, open_run, recipe_names
 from magneto.theory.placement import PLACEMENTS
 from magneto.training.loop import train
+from tests.shrunken import shrunken
 from magneto.translation.model import TranslationModel
 
 # Millions: Pre-LN, by the arithmetic of the paper's table (its Sub-LN adds 0.20, 0.39 and 0.59).
@@ -96,37 +97,13 @@ def test_every_recipe_has_a_rate_for_every_placement(name: str, placement: str) 
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> None:
-    corpus = tmp_path / "text.txt"
-    corpus.write_text("\n\n".join(f"A paragraph about number {i}. " * 40 for i in range(200)))
     changes: dict[str, object] = {f"model.{key}": value for key, value in SHRINK.items()}
     changes |= {
         "training.steps": 2, "training.batch_size": 4, "training.gradient_accumulation_steps": 2,
         "training.warmup_steps": 1, "training.device": "cpu", "training.tensorboard": False,
         "training.compile": False,
     }  # fmt: skip
-    if name.startswith(("causal-lm", "masked-lm")):
-        changes |= {
-            "data.source": str(corpus), "data.tokenizer": "bytes", "data.max_length": 16,
-            "model.vocab_size": 300,
-        }  # fmt: skip
-    if name.startswith("text-classification"):
-        rows = (f"{'abc' * (i % 7)} {i}\t{i} cb\t{i % 2}\n" for i in range(200))
-        (tmp_path / "rows.tsv").write_text("one\ttwo\tlabel\n" + "".join(rows))
-        changes |= {
-            "data.source": str(tmp_path / "rows.tsv"), "data.glue": "none",
-            "data.text_column": "one", "data.pair_column": "two", "data.tokenizer": "bytes",
-            "data.max_length": 16, "model.vocab_size": 300, "training.epochs": None,
-            "training.warmup_ratio": None,
-        }  # fmt: skip
-    if name.startswith("translation"):
-        for language in ("en", "de"):
-            lines = (f"{language} {'word ' * (i % 7)}{i}\n" for i in range(200))
-            (tmp_path / f"text.{language}").write_text("".join(lines))
-        changes |= {
-            "data.source": str(tmp_path / "text"), "data.languages": None, "data.max_length": 60,
-            "data.tokenizer": "bytes", "data.max_tokens": 128, "model.vocab_size": 300,
-            "model.encoder_layers": 2, "model.decoder_layers": 1,
-        }  # fmt: skip
+    changes |= shrunken(name.partition("/")[0], tmp_path)
     recipe = load_recipe(name, changes)
     report = ProgressBars(quiet=True)
     run = tmp_path / "run"
