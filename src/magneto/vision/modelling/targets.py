@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.cache import content_digest
 from magneto.runs import load_run
 from magneto.vision.modelling.config import ImageModelConfig
 from magneto.vision.tokenizer.config import ImageTokenizerConfig
 from magneto.vision.tokenizer.k_means import k_means, nearest
 from magneto.vision.tokenizer.model import ImageTokenizer
-from magneto.vision.tokenizer.teachers import PixelTeacher
+from magneto.vision.tokenizer.teachers import PixelTeacher, weights_digest
 from magneto.vision.transforms import NORMALISATIONS
 
 # As `magneto.runs.load_run` is told, and `magneto.vision.tokenizer.task` says that it is.
@@ -86,8 +85,7 @@ class CodeTargets(nn.Module):
 
     def digest(self) -> str:
         """Return what names the tokenizer's weights."""
-        weights = sorted(self.tokenizer.state_dict().items())
-        return content_digest(*(tensor.cpu().contiguous().numpy() for _, tensor in weights))
+        return weights_digest(self.tokenizer)
 
 
 def load_tokenizer(run: Path, model: ImageModelConfig) -> ImageTokenizer:
