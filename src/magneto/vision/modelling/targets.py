@@ -33,6 +33,8 @@ class PatchTokenizer(nn.Module):
         seed: Of k-means.
     """
 
+    vectors: Tensor
+
     def __init__(self, config: ImageModelConfig, batches: Iterable[Tensor], seed: int) -> None:
         super().__init__()
         assert config.codes is not None
@@ -51,8 +53,8 @@ class PatchTokenizer(nn.Module):
     def encode(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) in [-1, 1] to codes (batch, patches), int64."""
         with torch.autocast(images.device.type, enabled=False):
-            rows = self.directions(images)
-            return nearest(rows.flatten(0, 1), self.vectors).view(rows.shape[:-1])  # type: ignore[arg-type]
+            rows = self.directions(images.to(self.vectors.dtype))
+            return nearest(rows.flatten(0, 1), self.vectors).view(rows.shape[:-1])
 
 
 class CodeTargets(nn.Module):
@@ -62,6 +64,9 @@ class CodeTargets(nn.Module):
         tokenizer: Has `config`, and `encode` from images in [-1, 1] to codes.
         normalisation: Of the model's images; it is undone.
     """
+
+    scale: Tensor
+    shift: Tensor
 
     def __init__(self, tokenizer: ImageTokenizer | PatchTokenizer, normalisation: str) -> None:
         super().__init__()
