@@ -1,6 +1,6 @@
 """The least to beat in segmentation: a classifier of single pixels by their colour and place.
 
-    python -m benchmarks.segmentation_baseline segmentation/camvid --data.source DIR
+    python -m benchmarks.segmentation_baseline segmentation/camvid --set data.source=DIR
     python -m benchmarks.segmentation_baseline segmentation/tiny --out FILE.json
 
 It sees a pixel's red, green and blue, its row and its column, and nothing beside it: scikit-learn's
@@ -11,8 +11,8 @@ images, at the masks' size, by one confusion matrix.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from magneto.commands.arguments import Parser
 from magneto.files import import_extra, write_text
 from magneto.recipe import load_recipe
 from magneto.training.environment import environment
@@ -44,7 +43,11 @@ def pixel_features(pixels: np.ndarray) -> np.ndarray:
 def drawn_pixels(
     split: ImageSplit, masks: MaskReading, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw about `count` pixels that have a class, as many from each image; features and classes."""
+    """Draw about `count` pixels that have a class, as many from each image.
+
+    Returns:
+        Their features, (pixels, 5), and classes.
+    """
     random, each = np.random.default_rng(seed), -(-count // len(split))
     features, classes = [], []
     for index in range(len(split)):
@@ -72,13 +75,16 @@ def measure(task: Segmentation, count: int, trees: int, seed: int) -> dict[str, 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measure, print, and write the result where `--out` says."""
-    parser = Parser(prog="segmentation_baseline", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("recipe")
     parser.add_argument("--pixels", type=int, default=200_000, help="to fit to (default 200000)")
     parser.add_argument("--trees", type=int, default=100, help="per class (default 100)")
     parser.add_argument("--out", type=Path, help="a JSON file to write")
-    given, overrides = parser.parse_with_overrides(sys.argv[1:] if words is None else words)
-    recipe = load_recipe(given.recipe, overrides)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="a field of the recipe"
+    )
+    given = parser.parse_args(words)
+    recipe = load_recipe(given.recipe, dict(field.split("=", 1) for field in given.set))
     task = recipe.build_task()
     assert isinstance(task, Segmentation)
     task.prepare()

@@ -26,10 +26,11 @@ def test_it_is_scored_on_every_pixel(tmp_path: Path) -> None:
     """Stripes whose brightness is their class: colour alone tells nearly all."""
     write_pairs(tmp_path / "data", [(20, 30), (16, 16), (24, 22)])
     source = str(tmp_path / "data")
+    fields = {"data.source": source, "data.validation_source": source, "model.classes": "5"}
+    settings = [word for key, value in fields.items() for word in ("--set", f"{key}={value}")]
     main([
-        "segmentation/tiny", "--data.source", source, "--data.validation_source", source,
-        "--model.classes", "5", "--trees", "3", "--pixels", "900", "--out",
-        str(tmp_path / "found.json"),
+        "segmentation/tiny", *settings,
+        "--trees", "3", "--pixels", "900", "--out", str(tmp_path / "found.json"),
     ])  # fmt: skip
     result = json.loads((tmp_path / "found.json").read_text())
     assert result["scores"]["mean_iou"] > 0.9 > 0.3 > result["constant"]["mean_iou"]
