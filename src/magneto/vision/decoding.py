@@ -179,7 +179,7 @@ def decode_by_pillow(image: Any, scale: int) -> np.ndarray:
     """
     try:
         if scale > 1:
-            image.draft(None, (-(-image.width // scale), -(-image.height // scale)))
+            image.draft(None, (image.width // scale, image.height // scale))
         return np.asarray(rgb(image))
     except BrokenImage:
         raise

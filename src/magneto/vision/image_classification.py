@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from magneto.vision.images import UNLABELLED, ImageSplits
 from magneto.vision.transforms import Reading, training_transform, validation_transform
 
 EVALUATION_BATCH = 256
+CLASSES_FILE = "classes.json"
 
 
 class ImageClassification(Task):
@@ -154,7 +156,15 @@ class ImageClassification(Task):
         """Return what measures a run on all of other images."""
         return {"data.source": source, "data.validation_source": source}
 
+    @classmethod
+    def kept_settings(cls, run: Path) -> dict[str, Any]:
+        """Return the run's own classes: other images may be of some of them alone."""
+        if not (run / CLASSES_FILE).is_file():
+            return {}
+        return {"data.classes": json.loads((run / CLASSES_FILE).read_text(encoding="utf-8"))}
+
     def artifacts(self, directory: Path) -> None:
-        """Write what names the content of the data."""
+        """Write the classes, and what names the content of the data."""
+        (directory / CLASSES_FILE).write_text(json.dumps(self.splits.classes), encoding="utf-8")
         digest = f"{self.splits.train.digest} {self.splits.validation.digest}"
         (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")

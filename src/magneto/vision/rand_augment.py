@@ -91,7 +91,8 @@ def _rotate(image: Any, strength: float, random: np.random.Generator) -> Any:
 
 def _posterise(image: Any, strength: float, random: np.random.Generator) -> Any:
     """Keep 4 bits of a colour at strength 0, none at 1."""
-    return pillow("ImageOps").posterize(image, 4 - int(4 * strength))
+    kept = 0xFF & ~(0xFF >> (4 - int(4 * strength)))
+    return image.point([level & kept for level in range(256)] * len(image.getbands()))
 
 
 def _solarise(image: Any, strength: float, random: np.random.Generator) -> Any:

@@ -1,0 +1,42 @@
+"""Image files for tests, made here."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def photo(number: int = 0, height: int = 48, width: int = 64) -> np.ndarray:
+    """Smooth colours with some noise: what JPEG is made for."""
+    random = np.random.default_rng(number)
+    small = Image.fromarray(random.integers(0, 256, (4, 5, 3), dtype=np.uint8))
+    smooth = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC)).astype(float)
+    return (smooth + random.normal(0, 4, smooth.shape)).clip(0, 255).astype(np.uint8)
+
+
+def encoded(pixels, kind: str = "PNG", **options) -> bytes:
+    """The bytes of a file of an array, or of an image of Pillow's."""
+    file = io.BytesIO()
+    image = Image.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def class_folders(root: Path, classes: tuple[str, ...] = ("cat", "dog"), each: int = 10) -> Path:
+    """A folder per class of small JPEGs, each another one."""
+    for number, name in enumerate(classes):
+        for index in range(each):
+            pixels = photo(100 * number + index, 12, 16)
+            write(
+                root / name / f"{index:03}.jpg", encoded(pixels, "JPEG", quality=95, subsampling=0)
+            )
+    return root
