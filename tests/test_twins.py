@@ -109,6 +109,7 @@ ABOUT_MANY = {
     "hf/formats/test_placements.py",
     "hf/test_arguments.py",
     "hf/test_trainer.py",
+    "nn/test_options.py",
     "nn/test_placement_equations.py",
     "training/test_sharding.py",
 }

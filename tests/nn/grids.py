@@ -29,13 +29,24 @@ def small_grid(**changes: Any) -> GridConfig:
     return GridConfig(**{"width": 32, "heads": 4, "layers": 2, "ffn_width": 48, **changes})
 
 
+class Names(type):
+    """Of classes whose every attribute is its own name."""
+
+    def __getattr__(cls, name: str) -> str:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return name
+
+
 class Stub(ModuleType):
-    """A module that has every name."""
+    """A package that has every name."""
+
+    __path__: list[str] = []  # noqa: RUF012
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {})
+        return Names(name, (), {})
 
 
 TORCHVISION = ("", ".transforms", ".transforms.functional", ".datasets", ".ops", ".ops.misc",
@@ -49,6 +60,10 @@ def timm_module(name: str) -> Any:
     stubs = {}
     if importlib.util.find_spec("torchvision") is None:
         stubs = {f"torchvision{part}": Stub(f"torchvision{part}") for part in TORCHVISION}
+        for name_of_stub, stub in stubs.items():
+            package, _, last = name_of_stub.rpartition(".")
+            if package:
+                setattr(stubs[package], last, stub)
     sys.modules |= stubs
     try:
         return importlib.import_module(name)

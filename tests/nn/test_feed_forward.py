@@ -6,13 +6,15 @@ tanh and erf alone; the other oracle is code that nobody here wrote.
 
 import math
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from magneto import TransformerConfig
-from magneto.nn.feed_forward import ACTIVATIONS, FeedForward
+from magneto.nn.config import Activation
+from magneto.nn.feed_forward import GATED, PLAIN, FeedForward
 
 WIDTH, INNER = 12, 20
 
@@ -33,25 +35,32 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def relu2(x: Tensor) -> Tensor:
+    return relu(x) * relu(x)
+
+
 def silu(x: Tensor) -> Tensor:
     return x * sigmoid(x)
 
 
 EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": relu,
+    "relu2": relu2,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "silu": silu,
 }
+# Shazeer 2020: the function that the gate of each unit goes through.
+GATES = {"swiglu": silu, "geglu": gelu, "geglu_tanh": gelu_tanh, "reglu": relu, "relu2_glu": relu2}
 
 
 def equations(block: FeedForward, x: Tensor, activation: str, normed: bool) -> Tensor:
-    """Shazeer 2020, equations 2 and 6: W2 (silu(W x) * V x), and W2 f(W1 x)."""
+    """Shazeer 2020, equations 2 and 6: W2 (f(W x) * V x), and W2 f(W1 x)."""
     first, bias = block.fc1.weight, block.fc1.bias
-    if activation == "swiglu":
+    if activation in GATES:
         gate = x @ first[:INNER].T + bias[:INNER]
         value = x @ first[INNER:].T + bias[INNER:]
-        inner = silu(gate) * value
+        inner = GATES[activation](gate) * value
     else:
         inner = EQUATIONS[activation](x @ first.T + bias)
     if normed:
@@ -87,7 +96,7 @@ def gradients(y: Tensor, of: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("placement", ["pre", "sub"])
-@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+@pytest.mark.parametrize("activation", [*PLAIN, *GATED])
 def test_activations_are_their_equations(activation: str, placement: str) -> None:
     block, x = made(activation, placement), inputs()
     ours, plain = block(x), equations(block, x, activation, normed=placement == "sub")
@@ -96,14 +105,20 @@ def test_activations_are_their_equations(activation: str, placement: str) -> Non
     torch.testing.assert_close(gradients(ours, of), gradients(plain, of), rtol=1e-10, atol=1e-10)
 
 
+# transformers' names of the functions in gated units; BitNet's is relu2.
+ACT2FN = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh", "reglu": "relu",
+          "relu2_glu": "relu2"}  # fmt: skip
+
+
+@pytest.mark.parametrize("activation", GATED)
 @pytest.mark.parametrize("bias", [False, True])
-def test_swiglu_is_the_feed_forward_network_of_llama(bias: bool) -> None:
+def test_gated_units_are_the_feed_forward_network_of_llama(bias: bool, activation: str) -> None:
     modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
     config = modeling.LlamaConfig(
         hidden_size=WIDTH, num_attention_heads=2, num_key_value_heads=2,
-        intermediate_size=INNER, mlp_bias=bias, hidden_act="silu",
+        intermediate_size=INNER, mlp_bias=bias, hidden_act=ACT2FN[activation],
     )  # fmt: skip
-    block, theirs, x = made("swiglu", bias=bias), modeling.LlamaMLP(config).double(), inputs()
+    block, theirs, x = made(activation, bias=bias), modeling.LlamaMLP(config).double(), inputs()
     with torch.no_grad():
         for name in ("weight", "bias") if bias else ("weight",):
             first = getattr(block.fc1, name)
@@ -121,7 +136,13 @@ def test_swiglu_is_the_feed_forward_network_of_llama(bias: bool) -> None:
 
 @pytest.mark.parametrize(
     ("activation", "called"),
-    [("gelu", "gelu"), ("gelu_tanh", "gelu_new"), ("relu", "relu"), ("silu", "silu")],
+    [
+        ("gelu", "gelu"),
+        ("gelu_tanh", "gelu_new"),
+        ("relu", "relu"),
+        ("relu2", "relu2"),
+        ("silu", "silu"),
+    ],
 )
 def test_other_activations_are_those_of_gpt2(activation: str, called: str) -> None:
     modeling = pytest.importorskip("transformers.models.gpt2.modeling_gpt2")
@@ -139,7 +160,8 @@ def test_other_activations_are_those_of_gpt2(activation: str, called: str) -> No
 
 
 def test_every_activation_has_an_equation() -> None:
-    assert set(ACTIVATIONS) == {*EQUATIONS, "swiglu"}
+    assert set(PLAIN) == set(EQUATIONS) and set(GATED) == set(GATES)
+    assert {*PLAIN, *GATED} == set(get_args(Activation))
 
 
 def test_roles_are_views_of_the_gate_the_value_and_the_output() -> None:

@@ -55,6 +55,50 @@ def test_std_by_role(placement: str, key_value_heads: int | None) -> None:
     check_stack(model.decoder, cfg, "decoder")
 
 
+def test_std_by_role_where_heads_are_wider_and_positions_are_projected() -> None:
+    cfg = config(layers=4, head_dim=48, key_value_heads=2, positions="transformer_xl")
+    model = Encoder(cfg)
+    found = weights(model)
+    assert found["self_attention", "q"].shape == (4, 8 * 48, WIDTH)
+    assert found["self_attention", "k"].shape == (4, 2 * 48, WIDTH)
+    assert found["self_attention", "out"].shape == (4, WIDTH, 8 * 48)
+    assert found["self_attention", "position"].shape == (4, 8 * 48, WIDTH)
+    check_stack(model, cfg, "encoder")
+
+
+@pytest.mark.parametrize("unbiased", [("k",), ("q", "out"), ("fc1", "k", "v"), ("q", "k", "v")])
+def test_biases_by_projection(unbiased: tuple[str, ...]) -> None:
+    """A model in which they are zero computes the same, and has so many parameters more."""
+    torch.manual_seed(0)
+    few = Encoder(config(layers=1, unbiased=unbiased))
+    full = Encoder(config(layers=1))
+    for name, parameter in few.named_parameters():
+        if name.endswith("proj.bias") or name.endswith("fc1.bias") or name.endswith("fc2.bias"):
+            nn.init.normal_(parameter)
+    state = few.state_dict()
+    sizes = {"q": WIDTH, "k": WIDTH, "v": WIDTH, "out": WIDTH, "fc1": INNER, "fc2": WIDTH}
+    count = sum(p.numel() for p in full.parameters()) - sum(p.numel() for p in few.parameters())
+    assert count == sum(sizes[role] for role in unbiased)
+    filled = {name: state.get(name, torch.zeros_like(t)) for name, t in full.state_dict().items()}
+    held = "layers.0.self_attention.attention.qkv_proj.bias"
+    if held in state:
+        parts = iter(state[held].split(WIDTH))
+        filled[held] = torch.cat(
+            [torch.zeros(WIDTH) if role in unbiased else next(parts) for role in "qkv"]
+        )
+    full.load_state_dict(filled)
+    x = torch.randn(2, 5, WIDTH)
+    torch.testing.assert_close(few(x), full(x))
+
+
+def test_cross_attention_has_the_biases_that_are_chosen() -> None:
+    cfg = config(encoder_layers=1, decoder_layers=1, unbiased=("k", "fc2"))
+    part = EncoderDecoder(cfg).decoder.layers[0]
+    attention = part.cross_attention.attention
+    assert attention.k_proj.bias is None and part.feed_forward.mlp.fc2.bias is None
+    assert attention.q_proj.bias is not None and part.feed_forward.mlp.fc1.bias is not None
+
+
 def test_swiglu_halves_have_their_own_fan() -> None:
     cfg = config(layers=4, activation="swiglu")
     found = weights(Encoder(cfg))["feed_forward", "fc1"]

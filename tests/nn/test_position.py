@@ -1,10 +1,18 @@
-"""Positions against transformers' Llama, T5 and Marian, and the properties that they are for."""
+"""Positions against transformers' Llama, T5, Marian, Wav2Vec2-Conformer; and their properties."""
 
 import pytest
 import torch
 
-from magneto import TransformerConfig
-from magneto.nn.position import RotaryTable, T5Table, build_positions, rotate, sinusoids
+from magneto import Encoder, TransformerConfig
+from magneto.nn.position import (
+    RotaryTable,
+    T5Table,
+    TransformerXLTable,
+    build_positions,
+    rotate,
+    shift,
+    sinusoids,
+)
 
 
 def config(**changes) -> TransformerConfig:
@@ -82,3 +90,85 @@ def test_learned_positions_have_an_end_that_is_named() -> None:
 def test_no_positions_change_nothing() -> None:
     x = torch.randn(2, 3, 32)
     assert build_positions(config(positions="none"), True)(x, torch.arange(3)[None], 0) == (x, None)
+
+
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_transformer_xl_positions_are_espnets(length: int) -> None:
+    """By Wav2Vec2-Conformer, which has them from ESPnet: outputs and every gradient.
+
+    Its sinusoids alternate sines and cosines, and ours are Transformer-XL's, all sines first: the
+    columns of the matrix that reads them are moved.
+    """
+    modeling = pytest.importorskip(
+        "transformers.models.wav2vec2_conformer.modeling_wav2vec2_conformer"
+    )
+    theirs_config = modeling.Wav2Vec2ConformerConfig(
+        hidden_size=32, num_attention_heads=4, attention_dropout=0.0,
+        position_embeddings_type="relative", attn_implementation="eager",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    theirs = modeling.Wav2Vec2ConformerSelfAttention(theirs_config).eval()
+    table = modeling.Wav2Vec2ConformerRelPositionalEmbedding(theirs_config)
+    stack = Encoder(config(heads=4, positions="transformer_xl"))
+    ours = stack.layers[0].self_attention.attention
+    for parameter in ours.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    ours.inside = torch.nn.Identity()
+    alternating = torch.stack((torch.arange(16), torch.arange(16, 32)), dim=1).flatten()
+    with torch.no_grad():
+        theirs.pos_bias_u.copy_(ours.positions.content_bias)
+        theirs.pos_bias_v.copy_(ours.positions.position_bias)
+        theirs.linear_pos.weight.copy_(ours.positions.position_proj.weight[:, alternating])
+        for kind in ("weight", "bias"):
+            for name, part in zip("qkv", getattr(ours.qkv_proj, kind).chunk(3), strict=True):
+                getattr(getattr(theirs, f"linear_{name}"), kind).copy_(part)
+            getattr(theirs.linear_out, kind).copy_(getattr(ours.out_proj, kind))
+    x = torch.randn(2, length, 32)
+    mask = torch.arange(length) < torch.tensor([[length], [(length + 1) // 2]])
+    _, allowed, shared = stack.enter(x, mask, None)
+    closed = torch.zeros(2, 1, 1, length).masked_fill(~mask[:, None, None], float("-inf"))
+    expected = theirs(x, closed, table(x))[0]
+    output = ours(x, allowed, shared, None)
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
+    weigh = torch.randn_like(x)
+    (output * weigh).sum().backward()
+    (expected * weigh).sum().backward()
+    pairs = {
+        "u": (ours.positions.content_bias.grad, theirs.pos_bias_u.grad),
+        "v": (ours.positions.position_bias.grad, theirs.pos_bias_v.grad),
+        "linear_pos": (
+            ours.positions.position_proj.weight.grad[:, alternating], theirs.linear_pos.weight.grad
+        ),
+        "q": (ours.qkv_proj.weight.grad[:32], theirs.linear_q.weight.grad),
+    }  # fmt: skip
+    for name, (mine, other) in pairs.items():
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (4, 4), (3, 7), (1, 5)])
+def test_a_shift_gives_each_query_its_distances_without_a_copy(queries: int, keys: int) -> None:
+    distance = torch.arange(keys - 1, -queries - 1, -1)
+    products = distance.expand(2, 3, queries, -1).contiguous()
+    shifted = shift(products)
+    past = keys - queries
+    expected = torch.arange(past, keys)[:, None] - torch.arange(keys)
+    assert torch.equal(shifted, expected.expand(2, 3, -1, -1))
+    assert shifted.untyped_storage().data_ptr() == products.untyped_storage().data_ptr()
+
+
+def test_transformer_xl_distances_read_in_parts_are_those_read_at_once() -> None:
+    table = TransformerXLTable(config(positions="transformer_xl"))
+    _, at_once = table(torch.zeros(1, 9, 32), torch.arange(9)[None], 0)
+    _, last = table(torch.zeros(1, 4, 32), torch.arange(5, 9)[None], 5)
+    assert at_once.shape == (18, 32) and torch.equal(last, at_once[:13])
+
+
+@pytest.mark.parametrize(("layers", "millions"), [(18, 61.6), (36, 123.1)])
+def test_the_speech_encoder_has_the_papers_number_of_parameters(
+    layers: int, millions: float
+) -> None:
+    """Wang et al. 2022, appendix: hidden 512, ffn 2048, 8 heads, relative positions."""
+    shape = config(width=512, layers=layers, heads=8, ffn_width=2048, positions="transformer_xl")
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in Encoder(shape).parameters())
+    assert round(count / 1e6, 1) == millions

@@ -1,11 +1,11 @@
-"""Stochastic depth: against transformers' own, per example, and nothing where the rate is 0."""
+"""Stochastic depth and LayerScale: against transformers' own, and nothing where they are off."""
 
 import pytest
 import torch
 
 from magneto import PLACEMENTS, Encoder, TransformerConfig
 from magneto.nn.norm import Nothing
-from magneto.nn.residual import DropPath
+from magneto.nn.residual import DropPath, LayerScale
 
 
 def small(**changes) -> TransformerConfig:
@@ -49,12 +49,28 @@ def test_an_example_whose_branches_are_all_dropped_skips_the_layers(placement: s
     torch.testing.assert_close(last(x, mask, shared), skipped)
 
 
-def test_drop_path_compiles_in_one_graph() -> None:
-    torch.compiler.reset()
-    model = Encoder(small(drop_path=0.5))
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    x = torch.randn(4, 5, 32)
-    torch.manual_seed(0)
-    expected = model(x)
-    torch.manual_seed(0)
-    torch.testing.assert_close(compiled(x), expected)
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_layer_scale_multiplies_each_branch(placement: str) -> None:
+    """As in DINOv2's layers; BEiT's whole encoder is compared with its grid's positions."""
+    modeling = pytest.importorskip("transformers.models.dinov2.modeling_dinov2")
+    config = modeling.Dinov2Config(hidden_size=32, layerscale_value=1e-5)
+    theirs = modeling.Dinov2LayerScale(config)
+    model = Encoder(small(placement=placement, layers=1, layer_scale=1e-5))
+    x = torch.randn(2, 5, 32)
+    for part in (model.layers[0].self_attention, model.layers[0].feed_forward):
+        assert torch.equal(part.layer_scale.weight, theirs.lambda1)
+        y = torch.randn(2, 5, 32)
+        expected = part.after(part.alpha * x + theirs(part.branch(y)))
+        torch.testing.assert_close(part.add(x, y), expected)
+
+
+def test_layer_scale_keeps_the_dtype_and_is_learned() -> None:
+    scale = LayerScale(8, 0.1)
+    x = torch.randn(2, 3, 8)
+    assert scale(x.bfloat16()).dtype == torch.bfloat16
+    scale(x).sum().backward()
+    torch.testing.assert_close(scale.weight.grad, x.sum((0, 1)))
+
+
+def test_without_layer_scale_there_is_no_module() -> None:
+    assert not [name for name in Encoder(small()).state_dict() if "layer_scale" in name]

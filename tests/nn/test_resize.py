@@ -5,8 +5,9 @@ import torch
 
 from magneto import Encoder
 from magneto.nn.config import Grid
-from magneto.nn.resize import resize_positions, resize_table
-from tests.nn.grids import small_grid
+from magneto.nn.grid_position import bias_rows
+from magneto.nn.resize import resize_bias, resize_positions, resize_table
+from tests.nn.grids import small_grid, timm_module
 
 
 @pytest.mark.parametrize("size", [(32, 32), (7, 5), (8, 14)])
@@ -68,3 +69,47 @@ def test_what_cannot_be_resized_is_said() -> None:
     sequence = small_grid().__class__.__base__(width=32, heads=4)
     with pytest.raises(ValueError, match="positions on a grid"):
         resize_positions({}, small_grid(), sequence)
+
+
+@pytest.mark.parametrize("size", [(24, 24), (7, 9)])
+def test_relative_biases_are_interpolated_as_timm_does(size: tuple[int, int]) -> None:
+    module = timm_module("timm.layers.pos_embed_rel")
+    old, new = Grid(14, 14, 1), Grid(*size, 1)
+    table = torch.randn(bias_rows(old), 6)
+    expected = module.resize_rel_pos_bias_table_simple(table, size, (bias_rows(new), 6))
+    torch.testing.assert_close(resize_bias(table, old, new), expected)
+    assert torch.equal(resize_bias(table, old, old), table)
+
+
+@pytest.mark.parametrize("kind", ["relative_bias", "shared_relative_bias"])
+def test_biases_of_a_model_are_resized(kind: str) -> None:
+    old, new = small_grid(grid_positions=kind), small_grid(grid_positions=kind, rows=6, columns=5)
+    small, large = Encoder(old), Encoder(new)
+    for name, parameter in small.named_parameters():
+        if "positions" in name:
+            torch.nn.init.normal_(parameter)
+    large.load_state_dict(resize_positions(small.state_dict(), old, new))
+    for name, parameter in small.named_parameters():
+        mine = large.get_parameter(name)
+        resized = "positions" in name
+        expected = resize_bias(parameter, old.grid, new.grid) if resized else parameter
+        assert torch.equal(mine, expected)
+    assert large(torch.randn(2, 31, 32)).isfinite().all()
+
+
+def test_a_bias_per_layer_begins_as_the_shared_one() -> None:
+    """The same outputs: pre-trained with one bias, fine-tuned with one in each layer (BEiT)."""
+    old, new = (small_grid(grid_positions=f"{kind}relative_bias") for kind in ("shared_", ""))
+    shared, own = Encoder(old), Encoder(new)
+    torch.nn.init.normal_(shared.grid_positions.bias.weight)
+    own.load_state_dict(resize_positions(shared.state_dict(), old, new))
+    x = torch.randn(2, 17, 32)
+    torch.testing.assert_close(own(x), shared(x))
+
+
+def test_biases_that_cannot_be_resized_are_named() -> None:
+    table = torch.randn(bias_rows(Grid(4, 4, 1)), 2)
+    with pytest.raises(ValueError, match="1 vectors before the grid there, 0 here"):
+        resize_bias(table, Grid(4, 4, 1), Grid(6, 6, 0))
+    with pytest.raises(ValueError, match="52 biases are none of 5 x 5 places: they have 84"):
+        resize_bias(table, Grid(5, 5, 1), Grid(6, 6, 1))

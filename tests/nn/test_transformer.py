@@ -14,10 +14,11 @@ from magneto import (
     Placement,
     TransformerConfig,
 )
+from magneto.nn.feed_forward import GATED, PLAIN
 from magneto.nn.position import T5Table
 from magneto.theory.placement import VARIANTS
 
-POSITIONS = ("none", "learned", "sinusoidal", "rotary", "t5")
+POSITIONS = ("none", "learned", "sinusoidal", "rotary", "t5", "transformer_xl")
 EVERY_ROW = [*PLACEMENTS, *VARIANTS]
 
 
@@ -225,7 +226,7 @@ def test_drop_path_grows_with_depth_and_drops_whole_samples() -> None:
     assert ((dropped == 0).all((1, 2)) | (dropped > 0).all((1, 2))).all()
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu", "swiglu"])
+@pytest.mark.parametrize("activation", [*PLAIN, *GATED])
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 def test_every_activation_and_norm_trains(activation: str, norm: str) -> None:
     model = Encoder(small(activation=activation, norm=norm, bias=False, input_norm=norm))
@@ -264,6 +265,14 @@ def test_residual_dtype_under_autocast(placement: str) -> None:
         ({"layers": 0}, "layers must be 1 or more"),
         ({"placement": "sup"}, "did you mean 'sub'"),
         ({"positions": "rotary", "width": 36, "heads": 4}, "even head width"),
+        (
+            {"head_dim": 6, "positions": "rotary", "heads": 3, "width": 31, "unbiased": ("K",)},
+            "no projection 'K', only q, k",
+        ),
+        ({"head_dim": 6, "heads": 3, "placement": "normformer-fairseq"}, "must divide width"),
+        ({"head_dim": 0}, "head_dim must be 1 or more"),
+        ({"head_dim": 5, "positions": "rotary"}, "even head width, not 5"),
+        ({"grid_positions": "rotary"}, "only images have a grid"),
         ({"width": -1, "dropout": 2.0}, "width must be 1.*\ndropout must be"),
     ],
 )

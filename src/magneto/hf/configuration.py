@@ -22,7 +22,7 @@ from magneto.translation.config import TranslationConfig
 from magneto.vision.config import ImageClassifierConfig
 from magneto.vision.segmentation.config import SegmenterConfig
 
-SHARED = {"vocab_size", "max_length"}
+SHARED = {"vocab_size", "max_length", "head_dim"}
 """Names that transformers has too."""
 
 OUR_NAMES = {

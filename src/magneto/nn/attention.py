@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from magneto.nn.cache import Cache
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import Projection
+from magneto.nn.init import projection
 from magneto.nn.mask import Mask
 from magneto.nn.norm import Nothing, optional_norm
 from magneto.nn.position import build_logits
@@ -90,7 +90,7 @@ class Gate(nn.Module):
     """Lets a share of every element through (arXiv 2505.06708); a module, for hooks to see it."""
 
     def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
-        """Multiply (B, T, width) by the sigmoid of logits of the same shape."""
+        """Multiply (B, T, H * D) by the sigmoid of logits of the same shape."""
         return joined * logits.sigmoid()
 
 
@@ -98,7 +98,7 @@ class NoGate(nn.Module):
     """What stands where a row has no gate."""
 
     def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
-        """Return joined, (B, T, width)."""
+        """Return joined, (B, T, H * D)."""
         return joined
 
 
@@ -111,24 +111,25 @@ class Attention(nn.Module):
         self.head_width = config.head_width
         self.sublayer: Sublayer = sublayer
         wide, each = row.query_key_norm == "width", row.query_key_norm == "head"
-        self.width_norm_q = optional_norm(wide, config.width, config)
+        self.width_norm_q = optional_norm(wide, config.attention_width, config)
         self.width_norm_k = optional_norm(wide, config.key_value_width, config)
         self.head_norm_q = optional_norm(each, config.head_width, config)
         self.head_norm_k = optional_norm(each, config.head_width, config)
         self.head_norm_v = optional_norm(row.value_norm == "head", config.head_width, config)
         self.dot_product = DotProductAttention(config.attention_dropout)
         gated = sublayer in row.gated
-        width, bias = config.width, config.bias
-        self.gate_proj = Projection(width, [("gate", width)], bias) if gated else Nothing()
+        width, inner = config.width, config.attention_width
+        self.gate_proj = projection(config, width, [("gate", inner)]) if gated else Nothing()
         self.gate = Gate() if gated else NoGate()
         self.scale_before_out = self._head_scale(config, "before_out")
-        self.inside = optional_norm("inside" in row.slots(sublayer), config.width, config)
-        self.out_proj = Projection(width, [("out", width)], bias)
+        self.inside = optional_norm("inside" in row.slots(sublayer), inner, config)
+        self.out_proj = projection(config, inner, [("out", width)])
         self.scale_after_out = self._head_scale(config, "after_out")
 
     def _head_scale(self, config: TransformerConfig, position: str) -> nn.Module:
         here = config.row.head_scale == position and self.sublayer == "self_attention"
-        return HeadScale(config.heads, config.head_width) if here else Nothing()
+        width = config.width if position == "after_out" else config.attention_width
+        return HeadScale(config.heads, width // config.heads) if here else Nothing()
 
     def split(self, x: Tensor) -> Tensor:
         """(B, T, heads * D) to (B, heads, T, D)."""
@@ -147,7 +148,7 @@ class Attention(nn.Module):
         return self.head_norm_v(self.split(projected))
 
     def output(self, attended: Tensor, x: Tensor) -> Tensor:
-        """Join heads (B, H, T, D) to (B, T, width), gate by the sublayer's input, norm, project."""
+        """Join heads (B, H, T, D) to (B, T, H * D), gate by the sublayer's input, norm, project."""
         joined = self.scale_before_out(attended.transpose(1, 2).flatten(2))
         joined = self.gate(joined, self.gate_proj(x))
         return self.scale_after_out(self.out_proj(self.inside(joined)))
@@ -165,9 +166,11 @@ class SelfAttention(Attention):
     def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__(config, "self_attention")
         self.layer = layer
-        self.widths = [config.width, config.key_value_width, config.key_value_width]
-        slices = list(zip("qkv", self.widths, strict=True))
-        self.qkv_proj = Projection(config.width, slices, config.bias)
+        inner, shared = config.attention_width, config.key_value_width
+        self.widths = [inner, shared, shared]
+        self.qkv_proj = projection(
+            config, config.width, [("q", inner), ("k", shared), ("v", shared)]
+        )
         self.positions = build_logits(config)
 
     def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
@@ -184,6 +187,7 @@ class SelfAttention(Attention):
         yield from zip("qkv", self.qkv_proj.weight.split(self.widths), strict=True)
         yield "out", self.out_proj.weight
         yield from self.gate_roles()
+        yield from self.positions.roles()
 
 
 class CrossAttention(Attention):
@@ -192,10 +196,10 @@ class CrossAttention(Attention):
     def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__(config, "cross_attention")
         self.layer = layer
-        width, bias = config.width, config.bias
-        self.q_proj = Projection(width, [("q", width)], bias)
-        self.k_proj = Projection(width, [("k", config.key_value_width)], bias)
-        self.v_proj = Projection(width, [("v", config.key_value_width)], bias)
+        width, shared = config.width, config.key_value_width
+        self.q_proj = projection(config, width, [("q", config.attention_width)])
+        self.k_proj = projection(config, width, [("k", shared)])
+        self.v_proj = projection(config, width, [("v", shared)])
 
     def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
         """Attend from x, (B, T, width), to memory, (B, S, width)."""

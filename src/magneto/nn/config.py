@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from magneto.config import ConfigError
 from magneto.theory.depth import Depth, Stack
 from magneto.theory.placement import Placement, find_placement
 
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu"]
+Activation = Literal[
+    "gelu", "gelu_tanh", "relu", "relu2", "silu",
+    "geglu", "geglu_tanh", "reglu", "relu2_glu", "swiglu",
+]  # fmt: skip
+Biased = Literal["q", "k", "v", "gate", "out", "fc1", "fc2"]
 NormKind = Literal["layernorm", "rmsnorm"]
-Positions = Literal["none", "learned", "sinusoidal", "rotary", "t5"]
+Positions = Literal["none", "learned", "sinusoidal", "rotary", "t5", "transformer_xl"]
+GridPositions = Literal["none", "relative_bias", "shared_relative_bias", "rotary"]
+ADDED_POSITIONS = ("none", "learned", "sinusoidal")
 BaseInit = Literal["xavier_normal", "xavier_uniform", "normal", "truncated_normal"]
 
 
@@ -45,21 +51,32 @@ class TransformerConfig:
         heads: Attention heads; they divide `width`.
         ffn_width: Inner width of the feed-forward network.
         placement: Name of a row of `magneto.theory.placement`, or a row of your own.
-        activation: Of the feed-forward network; "swiglu" gates it.
+        activation: Of the feed-forward network. "relu2" is the square of ReLU; "swiglu" and the
+            others with "glu" gate it: half of the inner layer, activated, times the other half.
         encoder_layers: Encoder layers of an encoder-decoder (`layers` is then not used).
         decoder_layers: Decoder layers of an encoder-decoder.
         key_value_heads: Heads of keys and values, if fewer than `heads`; they divide `heads`.
+        head_dim: Width of a head where it is not `width / heads`.
         norm: Kind of every norm.
         norm_eps: Its epsilon (1e-5 as in the authors' code).
         bias: Whether linear layers and layer norms have biases.
+        unbiased: Projections that have none all the same; BEiT's keys have none.
         dropout: Of embeddings and of each branch before it joins the residual stream.
         attention_dropout: Of attention probabilities.
         activation_dropout: Of the feed-forward network's inner layer.
+        layer_scale: LayerScale (arXiv 2103.17239): the initial value of a learned factor per
+            channel on each branch; None for none.
         drop_path: Chance that a sample skips a branch, growing linearly from 0 to this in depth.
         positions: How order is told: "learned" and "sinusoidal" are added to the embeddings,
-            "rotary" turns queries and keys, "t5" adds a learned bias per head and distance.
+            "rotary" turns queries and keys, "t5" adds a learned bias per head and distance,
+            "transformer_xl" products of queries with projected sinusoids of the distance.
         max_length: Longest input of learned positions.
         rotary_base: Base of rotary wavelengths (arXiv 2104.09864).
+        grid_positions: How places on a grid are told in attention, beside added `positions`:
+            BEiT's "relative_bias", a table per layer; "shared_relative_bias", one for all layers;
+            "rotary", by row and column, as in EVA-02. Of images' encoders.
+        reference_grid: Rows and columns of the grid that rotary positions of a grid are stretched
+            to: that of pre-training. By default they are not stretched.
         input_norm: Norm of the embeddings after positions are added (BERT and BART have one).
         init: Base initialisation, before the placement's gain.
         residual_dtype: Storage of the residual stream: as the input, or forced.
@@ -78,27 +95,38 @@ class TransformerConfig:
     encoder_layers: int | None = None
     decoder_layers: int | None = None
     key_value_heads: int | None = None
+    head_dim: int | None = None
     norm: NormKind = "layernorm"
     norm_eps: float = 1e-5
     bias: bool = True
+    unbiased: tuple[Biased, ...] = ()
     dropout: float = 0.0
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
+    layer_scale: float | None = None
     drop_path: float = 0.0
     positions: Positions = "none"
     max_length: int = 512
     rotary_base: float = 10000.0
+    grid_positions: GridPositions = "none"
+    reference_grid: int | None = None
     input_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     init: BaseInit = "xavier_normal"
     residual_dtype: Literal["input", "float32", "bfloat16"] = "input"
     checkpoint_activations: bool = False
 
     def __post_init__(self) -> None:
-        wrong = [*self._wrong_sizes(), *self._wrong_rates()]
-        if self.positions == "rotary" and self.heads > 0 and self.head_width % 2:
-            wrong.append(f"rotary positions need an even head width, not {self.head_width}")
+        # JSON gives a list.
+        object.__setattr__(self, "unbiased", tuple(self.unbiased))
+        sizes = self._wrong_sizes()
+        wrong = [*sizes, *self._wrong_rates(), *self._wrong_biases()]
+        if not sizes:
+            wrong += self._wrong_positions()
         try:
-            find_placement(self.placement)
+            row = find_placement(self.placement)
+            if row.head_scale == "after_out" and not sizes and self.width % self.heads:
+                wrong.append(f"{row.name!r} scales heads after the output projection: heads "
+                             f"({self.heads}) must divide width ({self.width})")  # fmt: skip
         except ValueError as error:
             wrong.append(str(error))
         if wrong:
@@ -106,8 +134,9 @@ class TransformerConfig:
 
     def _wrong_sizes(self) -> list[str]:
         sizes = ("width", "layers", "heads", "ffn_width", "max_length")
-        stacks = ("encoder_layers", "decoder_layers", "key_value_heads")
-        given = [name for name in stacks if getattr(self, name) is not None]
+        maybe = ("encoder_layers", "decoder_layers", "key_value_heads", "head_dim",
+                 "reference_grid")  # fmt: skip
+        given = [name for name in maybe if getattr(self, name) is not None]
         wrong = [
             f"{name} must be 1 or more, not {getattr(self, name)}"
             for name in (*sizes, *given)
@@ -117,13 +146,37 @@ class TransformerConfig:
             return wrong
         if (self.encoder_layers is None) != (self.decoder_layers is None):
             wrong.append("encoder_layers and decoder_layers go together: give both or neither")
-        if self.width % self.heads:
+        if self.head_dim is None and self.width % self.heads:
             wrong.append(f"heads ({self.heads}) must divide width ({self.width})")
         if self.heads % (self.key_value_heads or self.heads):
             wrong.append(
                 f"key_value_heads ({self.key_value_heads}) must divide heads ({self.heads})"
             )
         return wrong
+
+    def _wrong_positions(self) -> list[str]:
+        wrong = []
+        if self.positions == "rotary" and self.head_width % 2:
+            wrong.append(f"rotary positions need an even head width, not {self.head_width}")
+        if self.grid_positions == "none":
+            return wrong
+        if self.grid is None:
+            wrong.append(f"grid_positions {self.grid_positions!r}: only images have a grid")
+        if self.positions not in ADDED_POSITIONS:
+            added = ", ".join(ADDED_POSITIONS)
+            wrong.append(f"beside grid_positions, positions is {added}; not {self.positions!r}")
+        if self.grid_positions == "rotary" and self.head_width % 4:
+            wrong.append(f"rotary positions of a grid need a head width that 4 divides, "
+                         f"not {self.head_width}")  # fmt: skip
+        return wrong
+
+    def _wrong_biases(self) -> list[str]:
+        known = get_args(Biased)
+        return [
+            f"unbiased: there is no projection {name!r}, only {', '.join(known)}"
+            for name in self.unbiased
+            if name not in known
+        ]
 
     def _wrong_rates(self) -> list[str]:
         rates = ("dropout", "attention_dropout", "activation_dropout", "drop_path")
@@ -136,12 +189,21 @@ class TransformerConfig:
     @property
     def head_width(self) -> int:
         """Width of one attention head."""
-        return self.width // self.heads
+        return self.head_dim or self.width // self.heads
+
+    @property
+    def attention_width(self) -> int:
+        """Width of all heads together."""
+        return self.heads * self.head_width
 
     @property
     def key_value_width(self) -> int:
         """Width of all key heads together, and of all value heads."""
         return (self.key_value_heads or self.heads) * self.head_width
+
+    def biased(self, projection: Biased) -> bool:
+        """Whether a projection has a bias."""
+        return self.bias and projection not in self.unbiased
 
     @property
     def grid(self) -> Grid | None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import Projection
+from magneto.nn.init import projection
 from magneto.nn.norm import optional_norm
 from magneto.theory.placement import Sublayer
 
@@ -19,25 +19,45 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-def swiglu(x: Tensor) -> Tensor:
-    """silu(gate) * value, the halves of the last axis (arXiv 2002.05202)."""
-    gate, value = x.chunk(2, dim=-1)
-    return F.silu(gate) * value
+def relu2(x: Tensor) -> Tensor:
+    """relu(x)² (arXiv 2109.08668)."""
+    return torch.relu(x).square()
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": gelu_tanh,
     "relu": torch.relu,
+    "relu2": relu2,
     "silu": F.silu,
-    "swiglu": swiglu,
 }
+GATED: dict[str, Callable[[Tensor], Tensor]] = {
+    "geglu": F.gelu,
+    "geglu_tanh": gelu_tanh,
+    "reglu": torch.relu,
+    "relu2_glu": relu2,
+    "swiglu": F.silu,
+}
+"""What the gate goes through, by the name of the gated unit (arXiv 2002.05202)."""
+
+
+class GatedUnit(nn.Module):
+    """activation(gate) * value, the halves of the last axis."""
+
+    def __init__(self, activation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., 2 * width) to (..., width)."""
+        gate, value = x.chunk(2, dim=-1)
+        return self.activation(gate) * value
 
 
 class FeedForward(nn.Module):
     """Two linear layers with an activation, and the placement's inner norm, between them.
 
-    With "swiglu", `fc1` holds gate and value, one below the other.
+    Of a gated unit, `fc1` holds gate and value, one below the other.
     """
 
     sublayer: Sublayer = "feed_forward"
@@ -45,13 +65,13 @@ class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         inner = config.ffn_width
-        self.widths = [inner] * (2 if config.activation == "swiglu" else 1)
-        self.activation = ACTIVATIONS[config.activation]
-        slices = [("fc1", rows) for rows in self.widths]
-        self.fc1 = Projection(config.width, slices, config.bias)
+        gated = config.activation in GATED
+        self.widths = [inner] * (2 if gated else 1)
+        self.activation = GatedUnit(GATED[config.activation]) if gated else PLAIN[config.activation]
+        self.fc1 = projection(config, config.width, [("fc1", rows) for rows in self.widths])
         self.activation_dropout = nn.Dropout(config.activation_dropout)
         self.inside = optional_norm("inside" in config.row.feed_forward, inner, config)
-        self.fc2 = Projection(inner, [("fc2", config.width)], config.bias)
+        self.fc2 = projection(config, inner, [("fc2", config.width)])
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, width) to the same shape."""

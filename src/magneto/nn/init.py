@@ -6,11 +6,12 @@ one module at a time, in any order (`magneto.training.initial`).
 
 | tensor                             | distribution                                           |
 |------------------------------------|--------------------------------------------------------|
-| q, k, gate of any attention        | base, gain 1                                           |
+| q, k, gate, position of attention  | base, gain 1                                           |
 | v, out of self-attention, fc1, fc2 | base, times the placement's gain                       |
 | v, out of cross-attention          | base, times the gain if the row scales cross-attention |
 | biases                             | 0                                                      |
 | norms, head scales                 | weight 1, bias 0                                       |
+| LayerScale                         | its initial value                                      |
 | positions, embeddings, heads       | their own module's, never scaled                       |
 
 Base is one of: xavier_normal, std sqrt(2 / (fan_in + fan_out)); xavier_uniform, the same std;
@@ -21,13 +22,13 @@ drawn slice by slice, with the fan of the slice. Sub-LN's gain: paper, section 3
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from magneto.nn.config import BaseInit
+from magneto.nn.config import BaseInit, Biased, TransformerConfig
 from magneto.theory.depth import Depth
 from magneto.theory.placement import Placement, Sublayer
 
@@ -71,6 +72,46 @@ class Projection(nn.Linear):
             draw(part, self.base, self.gain if role in SCALED_ROLES else 1.0)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+
+class PartlyBiased(Projection):
+    """A projection of which some slices have no bias; `bias` holds the others', one after another.
+
+    Args:
+        width: Input features.
+        slices: (role, rows) of each slice, from the first row on.
+        biased: Roles whose slices have one.
+    """
+
+    def __init__(
+        self, width: int, slices: Sequence[tuple[str, int]], biased: Collection[str]
+    ) -> None:
+        super().__init__(width, slices, bias=False)
+        self.has_bias = [role in biased for role, _ in self.slices]
+        self.rows = [rows for _, rows in self.slices]
+        count = sum(rows for rows, has in zip(self.rows, self.has_bias, strict=True) if has)
+        self.bias = nn.Parameter(torch.empty(count))
+        nn.init.zeros_(self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(..., width) to (..., all rows)."""
+        held = zip(self.rows, self.has_bias, strict=True)
+        parts = iter(self.bias.split([rows for rows, has in held if has]))
+        bias = [
+            next(parts) if has else self.bias.new_zeros(rows)
+            for rows, has in zip(self.rows, self.has_bias, strict=True)
+        ]
+        return nn.functional.linear(input, self.weight, torch.cat(bias))
+
+
+def projection(
+    config: TransformerConfig, width: int, slices: Sequence[tuple[Biased, int]]
+) -> Projection:
+    """Build a projection with the biases that the configuration gives its slices."""
+    biased = {role for role, _ in slices if config.biased(role)}
+    if 0 < len(biased) < len({role for role, _ in slices}):
+        return PartlyBiased(width, slices, biased)
+    return Projection(width, slices, bias=bool(biased))
 
 
 class NormalLinear(nn.Linear):

@@ -1,20 +1,24 @@
-"""Position encodings: learned, sinusoidal, rotary (RoPE), and T5's relative bias.
+"""Position encodings: learned, sinusoidal, rotary (RoPE), and relative ones (T5, Transformer-XL).
 
 Each kind has two halves. The stack's half runs once per forward pass: it may add something to the
 embeddings, and it returns what the layers share. The layer's half sits between the projections and
 the attention: from queries, keys and the shared tensor it returns queries, keys and a bias on the
-attention logits. Absolute kinds use only the first half, relative ones the second.
+attention logits. Absolute kinds use only the first half, relative ones the second. Places on a grid
+have their first half in `magneto.nn.grid_position`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from magneto.nn.config import TransformerConfig
 from magneto.nn.embedding import Table
+from magneto.nn.grid_position import bias_rows
+from magneto.nn.init import Projection
 
 
 class NoPositions(nn.Module):
@@ -110,7 +114,32 @@ class T5Table(nn.Module):
         return offset + torch.where(distance < exact, distance, far)
 
 
-class PlainLogits(nn.Module):
+class TransformerXLTable(nn.Module):
+    """Shares the sinusoids of every distance from a key to a query (arXiv 1901.02860, 3.3)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.width = config.width
+
+    def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
+        """Return x, and (key length + query length, width), from the furthest key before a query.
+
+        The last row is one distance more than there is, for `shift`.
+        """
+        queries, keys = x.shape[1], past + x.shape[1]
+        distance = torch.arange(keys - 1, -queries - 1, -1, device=x.device)
+        return x, sinusoids(distance, self.width).to(x.dtype)
+
+
+class LayerPositions(nn.Module):
+    """The layer's half of any kind."""
+
+    def roles(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (role, weight) of each projection in it: none."""
+        yield from ()
+
+
+class PlainLogits(LayerPositions):
     """The layer's half of absolute positions: nothing."""
 
     def forward(
@@ -120,7 +149,7 @@ class PlainLogits(nn.Module):
         return query, key, None
 
 
-class RotaryLogits(nn.Module):
+class RotaryLogits(LayerPositions):
     """The layer's half of rotary positions: turns queries and keys."""
 
     def forward(
@@ -131,7 +160,7 @@ class RotaryLogits(nn.Module):
         return rotate(query, cosine, sine), rotate(key, cosine, sine), None
 
 
-class BiasedLogits(nn.Module):
+class BiasedLogits(LayerPositions):
     """The layer's half of a shared bias."""
 
     def forward(
@@ -139,6 +168,75 @@ class BiasedLogits(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return queries and keys unchanged, with the shared bias."""
         return query, key, shared
+
+
+class GridBiasLogits(LayerPositions):
+    """The layer's half of BEiT's relative bias: a table of its own, zero at first."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        assert config.grid is not None
+        self.bias = Table(bias_rows(config.grid), config.heads, std=0.0)
+
+    def forward(
+        self, query: Tensor, key: Tensor, shared: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return queries and keys unchanged, with the biases of the shared numbers of rows."""
+        return query, key, self.bias(shared).permute(2, 0, 1)[None].to(query.dtype)
+
+
+class TransformerXLLogits(LayerPositions):
+    """The layer's half of Transformer-XL's relative positions, as in ESPnet's encoders.
+
+    A logit is (q + u) k + (q + v) W r, where r are the sinusoids of the distance (arXiv 1901.02860,
+    section 3.3). W is one matrix per layer; u and v, a vector per head each, are drawn Xavier
+    uniform, as in ESPnet. The second term is a bias on the logits of torch's attention: it is the
+    only tensor of (batch, heads, length, 2 * length), and shifting it copies nothing.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        slices = [("position", config.attention_width)]
+        self.position_proj = Projection(config.width, slices, bias=False)
+        self.content_bias = nn.Parameter(torch.empty(config.heads, config.head_width))
+        self.position_bias = nn.Parameter(torch.empty(config.heads, config.head_width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw u and v."""
+        nn.init.xavier_uniform_(self.content_bias)
+        nn.init.xavier_uniform_(self.position_bias)
+
+    def forward(
+        self, query: Tensor, key: Tensor, shared: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return queries plus u, keys, and the bias (batch, heads, query length, key length)."""
+        content, place = self.content_bias[:, None], self.position_bias[:, None]
+        distances = self.position_proj(shared).unflatten(-1, self.content_bias.shape)
+        asked = (query + place.type_as(query)) * query.shape[-1] ** -0.5
+        bias = shift(asked @ distances.permute(1, 2, 0).type_as(asked))
+        return query + content.type_as(query), key, bias
+
+    def roles(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield ("position", weight)."""
+        yield "position", self.position_proj.weight
+
+
+def shift(products: Tensor) -> Tensor:
+    """From products with distances to a bias per key, by views alone.
+
+    Args:
+        products: (..., query length, key length + query length); the first column is the furthest
+            key before the last query, and each further one a step towards the future.
+
+    Returns:
+        (..., query length, key length): query i finds its first key one column earlier than query
+        i - 1 did.
+    """
+    queries = products.shape[-2]
+    keys = products.shape[-1] - queries
+    slanted = products.flatten(-2)[..., queries - 1 : -1].unflatten(-1, (queries, -1))
+    return slanted[..., :keys]
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -164,10 +262,22 @@ def build_positions(config: TransformerConfig, bidirectional: bool) -> nn.Module
         "sinusoidal": lambda: SinusoidalPositions(config),
         "rotary": lambda: RotaryTable(config),
         "t5": lambda: T5Table(config, bidirectional),
+        "transformer_xl": lambda: TransformerXLTable(config),
     }
     return kinds[config.positions]()
 
 
-def build_logits(config: TransformerConfig) -> nn.Module:
+def build_logits(config: TransformerConfig) -> LayerPositions:
     """Build the layer's half of the configured kind."""
-    return {"rotary": RotaryLogits, "t5": BiasedLogits}.get(config.positions, PlainLogits)()
+    kinds = {
+        "rotary": RotaryLogits,
+        "t5": BiasedLogits,
+        "transformer_xl": lambda: TransformerXLLogits(config),
+    }
+    on_a_grid = {
+        "relative_bias": lambda: GridBiasLogits(config),
+        "shared_relative_bias": BiasedLogits,
+        "rotary": RotaryLogits,
+    }
+    plain = kinds.get(config.positions, PlainLogits)
+    return on_a_grid.get(config.grid_positions, plain)()

@@ -1,4 +1,4 @@
-"""The residual connection: where a placement's norms sit around a sublayer."""
+"""The residual connection: a placement's norms around a sublayer, LayerScale, stochastic depth."""
 
 from __future__ import annotations
 
@@ -26,8 +26,26 @@ class DropPath(nn.Module):
         return x * (keep.to(x.dtype) / (1 - self.rate))
 
 
+class LayerScale(nn.Module):
+    """A learned factor per channel of a branch, small at first (arXiv 2103.17239, section 3)."""
+
+    def __init__(self, width: int, value: float) -> None:
+        super().__init__()
+        self.value = value
+        self.weight = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set every factor to the initial value."""
+        nn.init.constant_(self.weight, self.value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale (batch, length, width); keeps the dtype."""
+        return x * self.weight.type_as(x)
+
+
 class Residual(nn.Module):
-    """x <- after(alpha * x + drop(branch(f(before(x))))), f being the sublayer.
+    """x <- after(alpha * x + drop(scale(branch(f(before(x)))))), f being the sublayer.
 
     Subclasses say what f is called and what else it takes.
     """
@@ -42,9 +60,11 @@ class Residual(nn.Module):
         self.branch = optional_norm("branch" in slots, config.width, config)
         self.after = optional_norm("after" in slots, config.width, config)
         self.dropout = nn.Dropout(config.dropout) if config.dropout else Nothing()
+        scale = config.layer_scale
+        self.layer_scale = Nothing() if scale is None else LayerScale(config.width, scale)
         self.drop_path = DropPath(drop_path) if drop_path else Nothing()
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Join the branch's output y to the residual stream x, both (batch, length, width)."""
-        y = self.drop_path(self.dropout(self.branch(y)))
+        y = self.drop_path(self.layer_scale(self.dropout(self.branch(y))))
         return self.after(torch.add(y, x, alpha=self.alpha))

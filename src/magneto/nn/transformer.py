@@ -13,6 +13,7 @@ from magneto.nn.attention import CrossAttention, SelfAttention
 from magneto.nn.cache import Cache, self_attention_cache
 from magneto.nn.config import TransformerConfig
 from magneto.nn.feed_forward import FeedForward
+from magneto.nn.grid_position import build_grid_positions
 from magneto.nn.init import initialize
 from magneto.nn.mask import Mask, build_mask, build_memory_mask, position_index
 from magneto.nn.norm import Nothing, build_norm, optional_norm
@@ -108,6 +109,7 @@ class LayerStack(nn.Module):
         self.config = config
         self.causal = stack == "decoder"
         self.position_embedding = build_positions(config, bidirectional=not self.causal)
+        self.grid_positions = build_grid_positions(config, bidirectional=not self.causal)
         self.input_norm = (
             Nothing()
             if config.input_norm == "none"
@@ -133,6 +135,7 @@ class LayerStack(nn.Module):
         past = 0 if held is None else held.get_seq_length()
         mask = build_mask(attention_mask, x, past, self.causal)
         x, shared = self.position_embedding(x, position_index(attention_mask, x, past), past)
+        shared = self.grid_positions(x, shared)
         x = self.dropout(self.input_norm(x))
         if self.config.residual_dtype != "input":
             x = x.to(getattr(torch, self.config.residual_dtype))

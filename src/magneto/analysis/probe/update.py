@@ -179,17 +179,20 @@ def measured_shape(config: TransformerConfig, width: int = 64) -> TransformerCon
     grow with depth hardly depends on the width (see the documentation of the probe).
     """
     own = {field.name: getattr(config, field.name) for field in fields(TransformerConfig)}
-    plain = replace(
-        TransformerConfig(**own),
-        encoder_layers=None, decoder_layers=None, positions="none", input_norm="none",
-        dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, drop_path=0.0,
-        residual_dtype="input", checkpoint_activations=False,
-    )  # fmt: skip
+    without = {
+        "encoder_layers": None, "decoder_layers": None, "positions": "none", "input_norm": "none",
+        "grid_positions": "none", "layer_scale": None, "dropout": 0.0, "attention_dropout": 0.0,
+        "activation_dropout": 0.0, "drop_path": 0.0, "residual_dtype": "input",
+        "checkpoint_activations": False,
+    }  # fmt: skip
+    plain = TransformerConfig(**(own | without))
     if config.width <= width:
         return plain
     ffn_width = max(round(config.ffn_width * width / config.width), 1)
     heads = max(width // 16, 1)
-    return replace(plain, width=width, heads=heads, key_value_heads=None, ffn_width=ffn_width)
+    return replace(
+        plain, width=width, heads=heads, head_dim=None, key_value_heads=None, ffn_width=ffn_width
+    )
 
 
 def measure_growth(
