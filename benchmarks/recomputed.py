@@ -21,9 +21,11 @@ OWN = (PLACEMENT, "training.learning_rate", "seed")
 
 def read_runs(folder: Path, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield what became of each run of the grid, judged from its own files."""
-    grid = json.loads((folder / "sweep.json").read_text())["grid"]
-    for values in itertools.product(*grid.values()):
-        cell = dict(zip(grid, values, strict=True))
+    sweep = json.loads((folder / "sweep.json").read_text())
+    grid = sweep["grid"]
+    cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    cells += [cell for cell in sweep.get("further", []) if cell not in cells]
+    for cell in cells:
         named = {key.rpartition(".")[2]: value for key, value in cell.items() if key in OWN}
         row = row_of(cell)
         baseline = about.get("baselines", {}).get(row, about["baseline"])
@@ -138,7 +140,8 @@ def sum_up(runs: Sequence[dict[str, Any]], higher: bool) -> dict[str, Any]:
     counts = {s: sum(r["status"] == s for r in runs) for s in ("diverged", "did not learn")}
     there = [r for r in at.get(stuck_at, []) if r["status"] != "missing"]
     excess = []
-    for seed in {run["seed"] for run in runs}:
+    counted = [run["seed"] for run in runs]
+    for seed in {one for one in counted if counted.count(one) == max(map(counted.count, counted))}:
         ends = [
             r["first"] if r["loss"] is None else min(r["loss"], r["first"])
             for r in runs

@@ -17,6 +17,7 @@ from magneto.files import (
     clear_dead,
     import_extra,
     plain,
+    read_json,
     whole_directory,
     write_json,
     write_text,
@@ -110,3 +111,15 @@ def test_an_optional_package_is_named_with_its_extra(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match=r"\[text\]' \(No module named 'no_such_either'"):
         import_extra("broken_one", "text", "it needs broken-one")
+
+
+def test_json_that_is_damaged_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.json"
+    path.write_bytes(b'{"recipe": "cau')
+    with pytest.raises(Damaged, match=r"sweep\.json is damaged"):
+        read_json(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(Damaged, match=r"sweep\.json is damaged"):
+        read_json(path)
+    write_json(path, {"a": 1})
+    assert read_json(path) == {"a": 1}

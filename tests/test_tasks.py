@@ -8,8 +8,11 @@ import torch
 
 from magneto.language.causal_lm import CausalLanguageModeling
 from magneto.language.config import LanguageModelConfig, TextDataConfig
-from magneto.vision.config import ImageClassifierConfig, ImageDataConfig
-from magneto.vision.image_classification import ImageClassification
+from magneto.vision.classification.config import (
+    ImageClassificationDataConfig,
+    ImageClassifierConfig,
+)
+from magneto.vision.classification.task import ImageClassification
 from tests.evaluating import measured, reads_while_scoring
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64}
@@ -81,25 +84,29 @@ def test_digits_are_learnt() -> None:
     model = ImageClassifierConfig(
         **SIZES, image_size=8, patch_size=2, channels=1, classes=10, positions="learned"
     )
-    task = ImageClassification(model, ImageDataConfig(), 1)
+    task = ImageClassification(model, ImageClassificationDataConfig(), 1)
     task.prepare()
     before, after = learn(task, 300)
     assert before["accuracy"] < 0.3 and after["accuracy"] > 0.8
     with pytest.raises(ValueError, match=r"set model\.channels"):
-        ImageClassification(ImageClassifierConfig(**SIZES), ImageDataConfig(), 1).prepare()
+        ImageClassification(
+            ImageClassifierConfig(**SIZES), ImageClassificationDataConfig(), 1
+        ).prepare()
     with pytest.raises(ValueError, match="builtin:digits"):
-        ImageDataConfig(source="builtin:digit")
+        ImageClassificationDataConfig(source="builtin:digit")
 
 
 def test_too_few_classes_are_refused() -> None:
     pytest.importorskip("sklearn")
     model = ImageClassifierConfig(**SIZES, image_size=8, patch_size=2, channels=1, classes=9)
     with pytest.raises(ValueError, match=r"10 classes.*model\.classes"):
-        ImageClassification(model, ImageDataConfig(), 1).prepare()
+        ImageClassification(model, ImageClassificationDataConfig(), 1).prepare()
 
 
 def test_scoring_reads_nothing_from_the_device(text: Path, monkeypatch) -> None:
     assert not reads_while_scoring(language_task(text), monkeypatch)
     pytest.importorskip("sklearn")
     model = ImageClassifierConfig(**SIZES, image_size=8, patch_size=2, channels=1, classes=10)
-    assert not reads_while_scoring(ImageClassification(model, ImageDataConfig(), 1), monkeypatch)
+    assert not reads_while_scoring(
+        ImageClassification(model, ImageClassificationDataConfig(), 1), monkeypatch
+    )

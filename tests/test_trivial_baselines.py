@@ -23,8 +23,11 @@ from magneto.language.masked_lm import MaskedLanguageModeling
 from magneto.translation import batching
 from magneto.translation.config import ParallelDataConfig, TranslationConfig
 from magneto.translation.task import Translation
-from magneto.vision.config import ImageClassifierConfig, ImageDataConfig
-from magneto.vision.image_classification import ImageClassification
+from magneto.vision.classification.config import (
+    ImageClassificationDataConfig,
+    ImageClassifierConfig,
+)
+from magneto.vision.classification.task import ImageClassification
 from magneto.vision.images import ImageSplit, ImageSplits, PixelStore
 
 SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16}
@@ -130,7 +133,7 @@ def test_image_classification() -> None:
     config = ImageClassifierConfig(
         **SIZES, image_size=8, patch_size=4, channels=1, classes=3, positions="learned"
     )
-    task = ImageClassification(config, ImageDataConfig(), 1)
+    task = ImageClassification(config, ImageClassificationDataConfig(), 1)
     train, validation = (
         ImageSplit(
             PixelStore(np.zeros((len(labels), 8, 8, 1), np.uint8)),

@@ -19,6 +19,7 @@ from magneto.config import RenamedKey
 COMMANDS = {
     "train": ("magneto.commands.train", "train a recipe, or go on with a run"),
     "evaluate": ("magneto.commands.evaluate", "measure a run's model on its validation data"),
+    "report": ("magneto.commands.report", "a run as a page: curves, and what its model does"),
     "compare": ("magneto.commands.compare", "which placement, at which learning rate, and why"),
     "glue": ("magneto.commands.glue", "the paper's GLUE table, from comparisons of its tasks"),
     "probe": ("magneto.commands.probe", "will this recipe train: theory, layers, a verdict"),

@@ -19,7 +19,7 @@ MANIFEST = "manifest.json"
 
 
 class Damaged(ValueError):
-    """A directory whose files are not what its manifest says."""
+    """A file, or a directory whose files are not what its manifest says, that is not as written."""
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:
@@ -92,6 +92,19 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON aside and rename it into place."""
     write_text(path, json.dumps(value, indent=1, default=str))
+
+
+def read_json(path: Path) -> Any:
+    """Read a file of JSON that we wrote.
+
+    Raises:
+        Damaged: If it holds none; names it.
+        OSError: If it can't be read.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise Damaged(f"{path} is damaged: {error}") from error
 
 
 def plain(value: Any) -> Any:
@@ -194,8 +207,8 @@ def check_directory(path: Path) -> None:
         Damaged: If a file is missing, or has another size or checksum.
     """
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        manifest = read_json(path / MANIFEST)
+    except (OSError, Damaged) as error:
         raise Damaged(f"{path}: {error}") from error
     if not isinstance(manifest, dict):
         raise Damaged(f"{path / MANIFEST} is not as it was written")

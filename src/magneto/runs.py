@@ -60,13 +60,20 @@ def load_run(
         FileNotFoundError: If there is no run, or no such weights in it.
         ConfigError: If its task's runs are not used by the verb; names those that use them.
     """
-    task = run_task(run, overrides, verb)
-    recipe = open_run(run, {**task.kept_settings(run), **overrides})
-    built = recipe.build_task()
+    recipe, built = open_task(run, overrides, verb)
     model = built.build_model()
     weights = load_weights(model, run, which)
     device = pick_device(recipe.training.device)
     return OpenRun(recipe, built, model.to(device).eval(), weights)
+
+
+def open_task(
+    run: Path, overrides: Mapping[str, Any], verb: str | None = None
+) -> tuple[Recipe, Task]:
+    """Return a run's recipe and its task, not prepared; see `load_run`."""
+    task = run_task(run, overrides, verb)
+    recipe = open_run(run, {**task.kept_settings(run), **overrides})
+    return recipe, recipe.build_task()
 
 
 def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -> type[Task]:

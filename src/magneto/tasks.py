@@ -42,8 +42,18 @@ TASKS = {
         "magneto.translation.config:ParallelDataConfig",
     ),
     "image-classification": TaskEntry(
-        "magneto.vision.image_classification:ImageClassification",
-        "magneto.vision.config:ImageClassifierConfig",
+        "magneto.vision.classification.task:ImageClassification",
+        "magneto.vision.classification.config:ImageClassifierConfig",
+        "magneto.vision.classification.config:ImageClassificationDataConfig",
+    ),
+    "image-modelling": TaskEntry(
+        "magneto.vision.modelling.task:ImageModelling",
+        "magneto.vision.modelling.config:ImageModelConfig",
+        "magneto.vision.modelling.config:ImageModellingDataConfig",
+    ),
+    "image-tokenizer": TaskEntry(
+        "magneto.vision.tokenizer.task:ImageTokenization",
+        "magneto.vision.tokenizer.config:ImageTokenizerConfig",
         "magneto.vision.config:ImageDataConfig",
     ),
     "segmentation": TaskEntry(

@@ -7,7 +7,6 @@ that no process need hold a whole model, and any number of processes reads what 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from magneto.files import Damaged, check_directory
+from magneto.files import Damaged, check_directory, read_json
 
 MODEL = "model"
 # Weights that a run keeps besides those of its checkpoints.
@@ -68,7 +67,7 @@ def open_tensors(directory: Path, kind: str = MODEL) -> dict[str, StoredTensor]:
             name: StoredTensor(name, shape, ((file, 0, shape[0] if shape else 1),))
             for name, shape in shapes.items()
         }
-    index = json.loads(index_path(directory, kind).read_text(encoding="utf-8"))
+    index = read_json(index_path(directory, kind))
     names = {piece["file"] for entry in index.values() for piece in entry["pieces"]}
     files = {name: safe_open(directory / name, framework="pt") for name in sorted(names)}
     return {

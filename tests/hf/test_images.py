@@ -8,7 +8,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.classification.model import ImageClassifier  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 
 

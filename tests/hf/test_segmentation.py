@@ -33,7 +33,7 @@ def exported(folder: Path, **changes: Any) -> tuple[Segmentation, Any]:
 @pytest.mark.parametrize("inference", ["slide", "whole"])
 def test_the_pipeline_says_what_the_run_says(tmp_path: Path, inference: Any) -> None:
     image = pytest.importorskip("PIL.Image")
-    task, model = exported(tmp_path / "out", inference=inference, initial_run="gone")
+    task, model = exported(tmp_path / "out", inference=inference, pretrained="gone")
     pixels = np.random.default_rng(0).integers(0, 256, (25, 41, 3), dtype=np.uint8)
     expected = task.segment(model, pixels)
     assert len(np.unique(expected)) > 1
@@ -43,7 +43,7 @@ def test_the_pipeline_says_what_the_run_says(tmp_path: Path, inference: Any) -> 
     for each in pipe(image.fromarray(pixels)):
         found[np.asarray(each["mask"]) > 0] = NAMES.index(each["label"])
     assert np.array_equal(found, expected)
-    assert pipe.model.config.core["initial_run"] is None
+    assert pipe.model.config.core["pretrained"] is None
 
 
 def test_auto_classes_load_it(tmp_path: Path) -> None:

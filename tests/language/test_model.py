@@ -8,8 +8,8 @@ from magneto.language.model import LanguageModel
 from magneto.language.text_encoder import TextEncoder
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
-from magneto.vision.classifier import ImageClassifier
-from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.classification.config import ImageClassifierConfig
+from magneto.vision.classification.model import ImageClassifier
 
 SIZES = {"width": 32, "heads": 4, "ffn_width": 48}
 

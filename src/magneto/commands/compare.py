@@ -12,6 +12,7 @@ from magneto.analysis.report.report import write_report
 from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Sweep
 from magneto.analysis.sweep.checks import repeated
 from magneto.analysis.sweep.compare import collect, refuse_several_metrics
+from magneto.analysis.sweep.near_best import with_more_seeds
 from magneto.analysis.sweep.sweep import is_done, open_sweep
 from magneto.analysis.sweep.workers import default_jobs, run_cluster, run_local
 from magneto.commands.arguments import Parser, print_json
@@ -38,6 +39,12 @@ def parser() -> Parser:
     add("--placements", help="names, with commas (all; none for a model without placement)")
     add("--lrs", default="1e-3,3e-3,1e-2", help="peak learning rates (1e-3,3e-3,1e-2)")
     add("--seeds", default="1", help="seeds (1)")
+    add(
+        "--more-seeds",
+        default="",
+        metavar="SEEDS",
+        help="seeds that each row gets at its best rate and its neighbours, once that is known",
+    )
     add("--grid", action="append", default=[], metavar="FIELD=A,B", help="any other field too")
     add("--jobs", type=int, help="cells at a time (one per GPU, or per core)")
     add("--cluster", choices=("slurm", "local"), help="run the jobs through submitit")
@@ -65,11 +72,16 @@ def main(words: Sequence[str]) -> int:
     sweep = Sweep(given.recipe, dict(overrides), grid, given.keep_weights)
     folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
     refuse_several_metrics(sweep)
-    open_sweep(folder, sweep)
+    sweep = open_sweep(folder, sweep)
     report = ProgressBars()
     if not all(is_done(folder, cell) for cell in sweep.cells()):
         sweep.load(sweep.cells()[0]).build_task().prepare(report)
     whole = run(folder, sweep, given, report)
+    more = whole_numbers(given.more_seeds, "--more-seeds") if given.more_seeds else []
+    # With more seeds another rate may be the best.
+    while more and whole and (grown := with_more_seeds(folder, sweep, more)) != sweep:
+        sweep = open_sweep(folder, grown)
+        whole = run(folder, sweep, given, report)
     comparison = plain(collect(folder, sweep, "magneto compare " + shlex.join(words)))
     if not given.no_measurements and PLACEMENT in grid:
         comparison["measured"] = measure(folder, sweep, report)

@@ -19,7 +19,7 @@ from magneto.language.config import (
 )
 from magneto.nn.config import TransformerConfig
 from magneto.translation.config import TranslationConfig
-from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.classification.config import ImageClassifierConfig
 from magneto.vision.segmentation.config import SegmenterConfig
 
 SHARED = {"vocab_size", "max_length", "head_dim"}
@@ -245,4 +245,4 @@ class MagnetoSegmentationConfig(MagnetoImageConfig):
         The run that it began with is not told: its weights are the model's own.
         """
         assert isinstance(config, SegmenterConfig)
-        return super().of(replace(config, initial_run=None), end, **values)
+        return super().of(replace(config, pretrained=None), end, **values)

@@ -11,7 +11,7 @@ from transformers.utils.generic import can_return_tuple
 from magneto.hf.configuration import MagnetoImageConfig
 from magneto.hf.losses import classification_loss
 from magneto.hf.wrapper import MagnetoPreTrainedModel, hidden_states, refuse
-from magneto.vision.classifier import ImageClassifier, new_head
+from magneto.vision.classification.model import ImageClassifier, new_head
 
 
 class MagnetoForImageClassification(MagnetoPreTrainedModel):

@@ -44,7 +44,7 @@ from magneto.language.masked_language import MaskedLanguageModel
 from magneto.language.model import LanguageModel
 from magneto.language.text_encoder import TextEncoder
 from magneto.translation.model import TranslationModel
-from magneto.vision.classifier import ImageClassifier
+from magneto.vision.classification.model import ImageClassifier
 from magneto.vision.segmentation.model import Segmenter
 
 WRAPPERS: dict[type[nn.Module], tuple[type[MagnetoConfig], type[PreTrainedModel]]] = {

@@ -21,6 +21,7 @@ from magneto.data.counts import Counts
 from magneto.data.documents import DOCUMENTS, documents_fingerprint, read_documents
 from magneto.data.splits import held_out
 from magneto.data.tokenizer import BPE_CHARACTERS, Tokenizer, load_tokenizer, train_bpe
+from magneto.files import read_json
 from magneto.language.config import TextDataConfig
 from magneto.progress import Progress
 
@@ -156,7 +157,7 @@ def tokenised(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[
 
 
 def _open(directory: Path, config: TextDataConfig) -> PreparedText:
-    index = json.loads((directory / "index.json").read_text(encoding="utf-8"))
+    index = read_json(directory / "index.json")
     splits = {}
     for split in ("train", "validation"):
         path = directory / f"{split}.bin"

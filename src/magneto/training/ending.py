@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from magneto.files import check_directory, plain, write_json
+from magneto.files import check_directory, plain, read_json, write_json
 from magneto.progress import clock
 from magneto.training.batch import named_tensors
 from magneto.training.checkpoint import average_weights, model_pieces
@@ -52,7 +51,7 @@ def finished_result(state: TrainingState) -> TrainingResult | None:
     if not state.world.is_main_process:
         return None
     try:
-        values = json.loads((state.run / "result.json").read_text(encoding="utf-8"))
+        values = read_json(state.run / "result.json")
         check_directory(state.run / "final")
         result = TrainingResult(**values)
     except (OSError, ValueError, TypeError):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from magneto.files import clear_aside, directory_aside
+from magneto.files import clear_aside, directory_aside, read_json
 from magneto.training.checkpoint import AVERAGE, STATE, fill, load_checkpoint, model_pieces
 from magneto.training.distributed import broadcast_from_main
 from magneto.training.ending import TrainingResult, finished_result
@@ -28,7 +28,7 @@ from magneto.weights import NAMED, has_tensors, list_checkpoints, open_tensors, 
 KEPT = ("task", "seed", "model", "data")
 # Where data and its tokenizer lie. They may move: where a run has a digest of the data and the
 # tokenizer itself, these are what is compared.
-PLACES = ("data.source", "data.validation_source", "data.tokenizer")
+PLACES = ("data.source", "data.validation_source", "data.tokenizer", "data.image_tokenizer")
 
 
 def begin(
@@ -111,7 +111,7 @@ def compare_recipe(state: TrainingState, directory: Path) -> None:
     Raises:
         ValueError: If the task, the model, the data or the seed is another; names the fields.
     """
-    kept = json.loads((directory / STATE).read_text(encoding="utf-8")).get("recipe", {})
+    kept = read_json(directory / STATE).get("recipe", {})
     now = json.loads(json.dumps(state.recipe, default=str))
     content_is_compared = (state.run / DIGEST_FILE).exists()
     found = {

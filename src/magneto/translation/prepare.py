@@ -21,6 +21,7 @@ from magneto.data.cache import also_known, cache_directory, fingerprint, made_wh
 from magneto.data.counts import EMPTY, Counts
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
 from magneto.data.tokenizer_training import train_sentencepiece
+from magneto.files import read_json
 from magneto.progress import Progress
 from magneto.translation.config import (
     BEYOND_LIMIT,
@@ -262,7 +263,7 @@ class Preparation:
 
 
 def _open(directory: Path) -> PreparedParallel:
-    index = json.loads((directory / "index.json").read_text(encoding="utf-8"))
+    index = read_json(directory / "index.json")
     splits = {}
     for split in ("train", "validation"):
         path = directory / f"{split}.tokens.bin"

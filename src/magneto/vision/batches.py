@@ -21,6 +21,8 @@ from magneto.vision.images import ImageSplit
 
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
 """From an index and a generator to what a batch has of it, by name."""
+Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
+"""From a batch, the numbers of its examples and their draws to what is given out."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
 """From a picture to what the model reads, float32 (channels, height, width)."""
 
@@ -58,7 +60,12 @@ def read_or_replace(
 
 
 def example_stream(
-    count: int, example: Example, batch_size: int, seed: int, repeats: int = 1
+    count: int,
+    example: Example,
+    batch_size: int,
+    seed: int,
+    repeats: int = 1,
+    finish: Finish = lambda batch, numbers, draws: batch,
 ) -> AugmentedExamples:
     """Return shuffled batches of examples of any kind.
 
@@ -68,6 +75,7 @@ def example_stream(
         batch_size: Examples of a global batch.
         seed: Of order and randomness.
         repeats: Times that an example comes in a batch.
+        finish: What is done to a batch, or to a piece of one.
 
     Returns:
         A stream of the stacked examples, and "broken" (batch): True where another one stands in
@@ -79,8 +87,9 @@ def example_stream(
             read_or_replace(example, count, int(number), (seed, int(draw)))
             for number, draw in zip(numbers, draws, strict=True)
         ]
-        batch = stacked([values for values, _ in made])
-        return {**batch, "broken": torch.tensor([n for _, n in made]) != torch.from_numpy(numbers)}
+        broken = torch.tensor([n for _, n in made]) != torch.from_numpy(numbers)
+        batch = {**stacked([values for values, _ in made]), "broken": broken}
+        return finish(batch, numbers, draws)
 
     return AugmentedExamples(count, batch_size, seed, make, repeats)
 
@@ -94,7 +103,12 @@ def stacked(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
 
 
 def training_stream(
-    split: ImageSplit, transform: Transform, batch_size: int, seed: int, repeats: int = 1
+    split: ImageSplit,
+    transform: Transform,
+    batch_size: int,
+    seed: int,
+    repeats: int = 1,
+    finish: Finish = lambda batch, numbers, draws: batch,
 ) -> AugmentedExamples:
     """Return shuffled batches of labelled images: "images", "labels" and "broken".
 
@@ -104,12 +118,13 @@ def training_stream(
         batch_size: Images of a global batch.
         seed: Of order and randomness.
         repeats: Times that an image comes in a batch.
+        finish: What is done to a batch, such as mixing its pairs.
     """
 
     def example(index: int, random: np.random.Generator) -> dict[str, Any]:
         return {"images": transform(split.open(index), random), "labels": split.label(index)}
 
-    return example_stream(len(split), example, batch_size, seed, repeats)
+    return example_stream(len(split), example, batch_size, seed, repeats, finish)
 
 
 def evaluation_images(

@@ -19,26 +19,20 @@ NAMES = ("digits", "scenes")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageClassifierConfig(TransformerConfig):
-    """An encoder over patches.
+class ImageEncoderConfig(TransformerConfig):
+    """An encoder over the patches of an image.
 
     Attributes:
         image_size: Height and width of the image, in pixels; a multiple of `patch_size`.
         patch_size: Height and width of a patch.
         channels: Of the image.
-        classes: Of the answer.
         class_token: "learned" puts a learned vector before the patches.
-        pooling: What the head sees: the "mean" of the patches' features; the same mean of features
-            that the stack's last norm has not seen, with that norm after it ("mean_then_norm", as
-            BEiT-3 does); or the "first" feature, the class token's (as ViT does).
     """
 
     image_size: int = 224
     patch_size: int = 16
     channels: int = 3
-    classes: int = 1000
     class_token: Literal["none", "learned"] = "none"
-    pooling: Literal["mean", "mean_then_norm", "first"] = "mean"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,11 +44,6 @@ class ImageClassifierConfig(TransformerConfig):
             raise ValueError(
                 f"max_length must be at least {self.length}, the patches and the class token if any"
             )
-        if self.pooling == "first" and self.class_token == "none":
-            raise ValueError("pooling 'first' needs class_token 'learned'")
-        if self.pooling == "mean_then_norm" and self.row.final == "none":
-            raise ValueError(f"pooling 'mean_then_norm' needs a placement with a last norm, "
-                             f"which {self.row.name!r} has not")  # fmt: skip
 
     @property
     def patches(self) -> int:

@@ -107,3 +107,41 @@ def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor
     """
     one_hot = torch.nn.functional.one_hot(labels, classes).float()
     return one_hot * (1 - smoothing) + smoothing / classes
+
+
+@dataclass(frozen=True)
+class PairMixing:
+    """Gives a batch its targets, and mixes its pairs.
+
+    Attributes:
+        seed: Of what is drawn.
+        mixup: As in `draw_mixing`.
+        cutmix: Likewise.
+        classes: How many there are.
+        smoothing: As in `soft_targets`.
+    """
+
+    seed: int
+    mixup: float
+    cutmix: float
+    classes: int
+    smoothing: float
+
+    def __call__(
+        self, batch: dict[str, Tensor], numbers: np.ndarray, draws: np.ndarray
+    ) -> dict[str, Tensor]:
+        """Return the batch with "targets", (batch, classes).
+
+        Args:
+            batch: With "images" and "labels".
+            numbers: Of its examples.
+            draws: Of its examples.
+        """
+        targets = soft_targets(batch["labels"], self.classes, self.smoothing)
+        if not (self.mixup or self.cutmix):
+            return {**batch, "targets": targets}
+        size = batch["images"].shape[2:]
+        randoms = pair_generators(self.seed, draws, numbers)
+        how = [draw_mixing(random, self.mixup, self.cutmix, *size) for random in randoms]
+        images, targets = mixed(batch["images"], targets, how)
+        return {**batch, "images": images, "targets": targets}

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from magneto.hf.formats.beit3 import is_beit3, load_beit3, timm_name, to_beit3
-from magneto.vision.classifier import ImageClassifier
-from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.classification.config import ImageClassifierConfig
+from magneto.vision.classification.model import ImageClassifier
 
 WIDTH, INNER, PATCHES = 32, 48, 9
 BLOCK = {

@@ -19,7 +19,7 @@ from magneto.language.text_encoder import TextEncoder  # noqa: E402
 from magneto.theory.placement import VARIANTS  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
-from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.classification.model import ImageClassifier  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 
 ROWS: dict[str, Placement] = PLACEMENTS | VARIANTS

@@ -59,7 +59,7 @@ def test_the_paper_s_recipes(
     size: str, layers: list[int], channels: int, rate: float, decay: float, drop: float
 ) -> None:
     """As BEiT v2's released configuration has it, which the paper's table goes by."""
-    recipe = load_recipe(f"segmentation/ade20k-{size}", {"model.initial_run": "runs/x"})
+    recipe = load_recipe(f"segmentation/ade20k-{size}", {"model.pretrained": "runs/x"})
     model, data, training = recipe.model, recipe.data, recipe.training
     assert list(model.feature_layers) == layers and model.head_channels == channels
     assert (model.layer_decay, model.drop_path, training.learning_rate) == (decay, drop, rate)

@@ -70,7 +70,9 @@ def curves_heading(comparison: Mapping[str, Any]) -> str:
 def curves_caption(comparison: Mapping[str, Any]) -> str:
     """Return the caption of the loss curves."""
     cells = with_curves(comparison)
-    sentences = ["One line per seed." if len(comparison["seeds"]) > 1 else "One line per run."]
+    sentences = [
+        "One line per seed." if len({c["seed"] for c in cells}) > 1 else "One line per run."
+    ]
     if not curve_kind(cells):
         short = sum(cell["curve_of"] == "training" for cell in cells)
         sentences.append(

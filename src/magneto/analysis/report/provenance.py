@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from magneto.files import read_json
 from magneto.training.environment import environment
 
 # What is kept of a run's environment. The command of a worker says nothing that the sweep does not.
@@ -25,7 +25,7 @@ def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
     records: list[Mapping[str, Any]] = []
     for path in sorted(run / "environment.json" for run in runs):
         if path.is_file():
-            records += json.loads(path.read_text(encoding="utf-8"))
+            records += read_json(path)
     found: dict[str, dict[str, None]] = {}
     for record in records or [environment()]:
         for name, value in _flat(record):
@@ -58,6 +58,12 @@ def without_places(value: Any) -> Any:
     return value
 
 
+def near_best(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the further seeds near each row's best rate, if there are any."""
+    seeds = comparison.get("seeds_near_best") or ()
+    return [("seeds near the best rate", ", ".join(map(str, seeds)))] if seeds else []
+
+
 def facts(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return names and texts: what was compared, by which programs, on what machine.
 
@@ -73,6 +79,7 @@ def facts(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("recipe", str(comparison["recipe"])),
         ("changed in all runs", overrides or "nothing"),
         ("seeds", ", ".join(str(seed) for seed in comparison["seeds"])),
+        *near_best(comparison),
         ("runs", f"{len(done)} of {len(cells)}; {spent} of training, one after the other"),
         ("summed up", str(comparison["created"])),
         *(

@@ -27,6 +27,7 @@ from magneto.analysis.report.tables import (
     growth_rows,
     layer_rows,
     run_rows,
+    seeds_text,
     subtitle,
     summary_rows,
 )
@@ -52,17 +53,11 @@ def write_report(comparison: Mapping[str, Any], directory: Path) -> Path:
         directory: Where; each file is written aside and renamed.
     """
     shown = describe(comparison)
-    environment = Environment(
-        loader=PackageLoader("magneto.analysis.report"),
-        autoescape=lambda name: name is not None and ".html" in name,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_templates()
     series = series_of(comparison["placements"], titles(comparison))
     drawings = draw(comparison, series)
     page = environment.get_template("report.html.jinja").render(
-        **shown, **drawings, legend=legend(series), hits=script_json(drawings)
+        **shown, **drawings, legend=legend(series), hits=script_json(in_order(drawings))
     )
     text = environment.get_template("report.md.jinja").render(**shown)
     (directory / FIGURES).mkdir(parents=True, exist_ok=True)
@@ -75,6 +70,17 @@ def write_report(comparison: Mapping[str, Any], directory: Path) -> Path:
     write_bytes(directory / TEXT, text.encode())
     write_bytes(directory / PAGE, page.encode())
     return directory / PAGE
+
+
+def page_templates() -> Environment:
+    """Return the templates of pages; what stands in a page is escaped."""
+    return Environment(
+        loader=PackageLoader("magneto.analysis.report"),
+        autoescape=lambda name: name is not None and ".html" in name,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +98,8 @@ def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
         "missing": f"{missing} of {len(cells)} runs have no result yet" if missing else "",
         "metric": comparison["metric"],
         "direction": f"{'higher' if comparison['higher_is_better'] else 'lower'} is better",
-        "seeds": comparison["seeds"],
+        "seeds": seeds_text(comparison),
+        "several_seeds": len({cell["seed"] for cell in cells}) > 1,
         "rates": [rate_text(rate) for rate in rates],
         "summary": summary_rows(comparison, groups, decimals),
         "grid": grid_rows(comparison, groups, rates, decimals),
@@ -142,7 +149,7 @@ def legend(series: Mapping[str, Series]) -> list[dict[str, Any]]:
     return [asdict(row) | {"swatch": swatch(row)} for row in series.values()]
 
 
-def script_json(drawings: Mapping[str, Any]) -> str:
+def script_json(drawings: Sequence[Drawing]) -> str:
     """Write the points of all figures as JSON that can stand inside a script element."""
-    hits = {drawing.name: drawing.hits for drawing in in_order(drawings)}
+    hits = {drawing.name: drawing.hits for drawing in drawings}
     return json.dumps(hits, separators=(",", ":")).replace("<", "\\u003c")

@@ -35,12 +35,22 @@ def subtitle(comparison: Mapping[str, Any]) -> str:
         depth = f"{model['encoder_layers']} + {model['decoder_layers']} layers"
     width = f"width {model['width']}" if model.get("width") else ""
     steps = f"{training['steps']} steps" if training.get("steps") else ""
-    counts = [("placement", "placements"), ("learning rate", "learning_rates"), ("seed", "seeds")]
+    counts = [("placement", "placements"), ("learning rate", "learning_rates")]
     grid = [
         f"{len(comparison[key])} {name}{'s' if len(comparison[key]) > 1 else ''}"
         for name, key in counts
     ]
+    grid.append(seeds_text(comparison))
     return ", ".join([said for said in (depth, width, steps) if said] + [" × ".join(grid)])
+
+
+def seeds_text(comparison: Mapping[str, Any]) -> str:
+    """Say over how many seeds: "3 seeds", "1 seed, 5 near each row's best rate"."""
+    everywhere = set(comparison["seeds"])
+    near = everywhere | set(comparison.get("seeds_near_best") or ())
+    said = f"{len(everywhere)} seed{'s' if len(everywhere) > 1 else ''}"
+    more = f", {len(near)} at each row's best learning rate and its neighbours"
+    return said + (more if len(near) > len(everywhere) else "")
 
 
 def summary_rows(

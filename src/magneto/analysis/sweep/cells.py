@@ -20,6 +20,7 @@ class Sweep:
         overrides: Dotted fields that are the same in every cell.
         grid: Dotted fields with the values they take; cells are their product.
         keep_weights: Whether cells keep their weights.
+        further: Values of cells beyond the product: more seeds near each row's best rate.
         base: What the recipe's other fields were when the folder began; a folder of an earlier
             version has none.
     """
@@ -28,14 +29,18 @@ class Sweep:
     overrides: dict[str, Any]
     grid: dict[str, list[Any]]
     keep_weights: bool = False
+    further: list[dict[str, Any]] = field(default_factory=list)
     base: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def cells(self) -> list[Cell]:
-        """List the cells: the last field varies fastest."""
-        return [
+        """List the cells: the last field varies fastest; further ones follow."""
+        product = [
             Cell(dict(zip(self.grid, values, strict=True)))
             for values in itertools.product(*self.grid.values())
         ]
+        known = {cell.name for cell in product}
+        # A grid may have grown since over what was further once.
+        return product + [cell for v in self.further if (cell := Cell(v)).name not in known]
 
     def load(self, cell: Cell) -> Recipe:
         """Return a cell's recipe."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,9 @@ def refuse_other(folder: Path, held: Sweep, sweep: Sweep) -> None:
         ConfigError: If they differ in more than values that were added to the grid.
     """
     before, now = asdict(held), asdict(sweep)
-    different = [name for name in now if name != "base" and before[name] != now[name]]
+    kept = ("base", "further")  # which the folder knows best
+    different = [name for name in now if name not in kept and before[name] != now[name]]
+    sweep = replace(sweep, further=held.further)
     grown = {cell.name for cell in held.cells()} <= {cell.name for cell in sweep.cells()}
     # Cells are named by the last part of a field: model.max_length and data.max_length look alike.
     grown = grown and list(held.grid) == list(sweep.grid)

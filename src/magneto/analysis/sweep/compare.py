@@ -49,6 +49,7 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
         "placements": placements,
         "learning_rates": [float(rate) for rate in sweep.grid[RATE]],
         "seeds": [int(seed) for seed in sweep.grid[SEED]],
+        "seeds_near_best": sorted({int(values[SEED]) for values in sweep.further}),
         "cells": [asdict(cell) for cell in cells],
         "summary": [asdict(summary) for summary in summaries],
         "answer": answer(summaries, task.higher_is_better, task.primary_metric, data),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -114,9 +115,13 @@ def is_stable(cells: Sequence[Scored], rate: float) -> bool:
 
 
 def sensitivity(cells: Sequence[Scored]) -> float | None:
-    """Return the learning-rate sensitivity of one placement's cells, a mean over its seeds."""
+    """Return the learning-rate sensitivity of one placement's cells, a mean over its seeds.
+
+    A seed that was run at a part of the rates says nothing of the others: it does not count.
+    """
     found = []
-    for seed in sorted({cell.seed for cell in cells}):
+    runs = Counter(cell.seed for cell in cells)
+    for seed in sorted(seed for seed, count in runs.items() if count == max(runs.values())):
         mine = [c for c in cells if c.seed == seed]
         capped = [
             c.initial_loss if c.loss is None else min(c.loss, c.initial_loss)

@@ -7,7 +7,6 @@ lease cells and run them.
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from typing import Any
 from magneto.analysis.sweep.cells import SEED, Cell, Sweep
 from magneto.analysis.sweep.checks import base_of, refuse_edited, refuse_other, refuse_repeated
 from magneto.config import ConfigError
-from magneto.files import plain, write_json
+from magneto.files import plain, read_json, write_json
 from magneto.lease import acquire_lease
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe
@@ -34,8 +33,11 @@ WAIT = 1.0
 WEIGHTS = ("checkpoints", "best", "final", "averaged", "candidates", "diverged")
 
 
-def open_sweep(folder: Path, sweep: Sweep) -> None:
+def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
     """Write what the grid is; or find it written, and the same or a part of this one.
+
+    Returns:
+        What is written: with the further cells that the folder has.
 
     Raises:
         ConfigError: If a cell's recipe is wrong, a run is there twice, the recipe was edited, or
@@ -49,10 +51,14 @@ def open_sweep(folder: Path, sweep: Sweep) -> None:
         refuse_other(folder, held, sweep)
         refuse_edited(folder, replace(sweep, grid=held.grid, base=held.base))
         base = held.base or base
+        known = [values for values in held.further if values not in sweep.further]
+        sweep = replace(sweep, further=[*known, *sweep.further])
     elif folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is there already and not empty")
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, asdict(replace(sweep, base=base)))
+    sweep = replace(sweep, base=base)
+    write_json(path, asdict(sweep))
+    return sweep
 
 
 def load_cells(sweep: Sweep) -> list[Recipe]:
@@ -81,7 +87,7 @@ def read_sweep(folder: Path) -> Sweep:
     path = folder / SPEC_FILE
     if not path.is_file():
         raise FileNotFoundError(f"no comparison in {folder} (there is no {SPEC_FILE})")
-    return Sweep(**json.loads(path.read_text(encoding="utf-8")))
+    return Sweep(**read_json(path))
 
 
 def cell_directory(folder: Path, cell: Cell) -> Path:
@@ -98,7 +104,7 @@ def is_done(folder: Path, cell: Cell) -> bool:
 def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
     """Return a cell's result, or None if it has none yet."""
     path = cell_directory(folder, cell) / "outcome.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return read_json(path) if path.exists() else None
 
 
 def work(

@@ -25,8 +25,8 @@ from magneto.hf.formats.layout import (
     write_state,
 )
 from magneto.hf.formats.vit import as_row, squeezed
-from magneto.vision.classifier import ImageClassifier
-from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.classification.config import ImageClassifierConfig
+from magneto.vision.classification.model import ImageClassifier
 
 # The authors' names as timm's, in this order.
 RENAMED = (

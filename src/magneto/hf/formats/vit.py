@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from magneto.hf.formats.layout import Pair, activation, module, require, their_activation
-from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.classification.config import ImageClassifierConfig
 
 
 def ours(config: Any) -> ImageClassifierConfig:

@@ -19,6 +19,7 @@ from magneto.data.cache import content_digest
 from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.length_buckets import LengthBuckets
 from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer, vocabulary_size
+from magneto.files import read_json
 from magneto.language.classification.baselines import constant_answer
 from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
 from magneto.language.classification.data import (
@@ -256,7 +257,7 @@ class TextClassification(Task):
         """Return the run's own tokenizer and classes; its weights are its own too."""
         found: dict[str, Any] = kept_tokenizer(run)
         if (run / LABELS_FILE).is_file():
-            labels = json.loads((run / LABELS_FILE).read_text(encoding="utf-8"))
+            labels = read_json(run / LABELS_FILE)
             found |= {"data.labels": labels or None, "model.pretrained": None}
         return found
 

@@ -38,7 +38,7 @@ class SegmenterConfig(TransformerConfig):
             reads it at once, learned positions interpolated to its size.
         stride: Pixels between two windows.
         layer_decay: Each layer learns at the rate of the one above it times this; 1 for none.
-        initial_run: Directory of a run whose patches, positions and encoder to begin with;
+        pretrained: Directory of a run whose patches, positions and encoder to begin with;
             "{placement}" in it stands for the placement's name. None begins from scratch.
 
     Raises:
@@ -61,7 +61,7 @@ class SegmenterConfig(TransformerConfig):
     inference: Literal["slide", "whole"] = "slide"
     stride: int = 341
     layer_decay: float = 1.0
-    initial_run: str | None = None
+    pretrained: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,6 +22,7 @@ from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit, ImageSplits
 from magneto.vision.layer_decay import layer_decay_multipliers
 from magneto.vision.paired_transforms import PairedAugmentation
+from magneto.vision.pretrained import encoder_weights
 from magneto.vision.segmentation.config import IGNORED, SegmentationDataConfig, SegmenterConfig
 from magneto.vision.segmentation.data import (
     MaskReading,
@@ -32,7 +33,6 @@ from magneto.vision.segmentation.data import (
 from magneto.vision.segmentation.figures import confusion_figure, overlay_figure
 from magneto.vision.segmentation.heads import resize
 from magneto.vision.segmentation.inference import pixel_logits, segment
-from magneto.vision.segmentation.initial_run import encoder_weights
 from magneto.vision.segmentation.model import Segmenter
 from magneto.vision.segmentation.norm import update_statistics
 from magneto.vision.segmentation.scores import confusion, segmentation_scores
@@ -107,7 +107,7 @@ class Segmentation(Task):
             raise ValueError(f"{where} has {len(self.names)} classes, the model "
                              f"{self.model_config.classes}: set model.classes")  # fmt: skip
         self._check_masks(splits.train)
-        if self.model_config.initial_run:
+        if self.model_config.pretrained:
             self.initial_weights()
 
     def _check_masks(self, split: ImageSplit) -> None:
@@ -127,7 +127,7 @@ class Segmentation(Task):
 
     def initial_weights(self) -> dict[str, StoredTensor]:
         """Return patches, positions and encoder of another run, if one is named."""
-        if not self.model_config.initial_run:
+        if not self.model_config.pretrained:
             return {}
         with torch.device("meta"):
             model = self.build_model()
@@ -256,7 +256,7 @@ class Segmentation(Task):
         if not (run / LABELS_FILE).is_file():
             return {}
         labels = json.loads((run / LABELS_FILE).read_text(encoding="utf-8"))
-        return {"data.classes": labels, "model.initial_run": None}
+        return {"data.classes": labels, "model.pretrained": None}
 
     @classmethod
     def other_data(cls, source: str) -> dict[str, Any]:

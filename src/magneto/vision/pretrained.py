@@ -1,4 +1,4 @@
-"""The encoder of another run of images, to begin segmentation with."""
+"""The encoder of another run of images, to begin another model with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from magneto.nn.config import TransformerConfig
 from magneto.nn.resize import resize_positions
 from magneto.runs import open_run
-from magneto.vision.segmentation.config import SegmenterConfig
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
 WANTED = "give an image-modelling or image-classification run"
@@ -41,8 +40,8 @@ class HeldTensor:
         return self.tensor
 
 
-def encoder_weights(model: nn.Module, config: SegmenterConfig) -> dict[str, StoredTensor]:
-    """Return patches, class token, positions and layers of the run that `initial_run` names.
+def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
+    """Return patches, class token, positions and layers of the run that `pretrained` names.
 
     Learned positions are interpolated to the model's grid. The run's head, and a norm on top of its
     stack, are left.
@@ -55,7 +54,7 @@ def encoder_weights(model: nn.Module, config: SegmenterConfig) -> dict[str, Stor
         FileNotFoundError: If there is no such run, or it has no weights.
         ValueError: If its encoder is another one; names the options that would fit.
     """
-    run = Path((config.initial_run or "").replace("{placement}", config.row.name)).expanduser()
+    run = Path((config.pretrained or "").replace("{placement}", config.row.name)).expanduser()
     held: Any = open_run(run).model
     if getattr(held, "grid", None) is None:
         raise ValueError(f"{run} is no run of images: {WANTED}")

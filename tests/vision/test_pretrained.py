@@ -10,8 +10,8 @@ from magneto.nn.resize import resize_positions
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe
 from magneto.training.loop import train
+from magneto.vision.pretrained import encoder_weights
 from magneto.vision.segmentation.config import SegmentationDataConfig
-from magneto.vision.segmentation.initial_run import encoder_weights
 from magneto.vision.segmentation.task import Segmentation
 from magneto.weights import open_tensors
 from tests.vision.segmentation.folders import write_pairs
@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_encoder_and_positions_are_the_run_s(run: Path) -> None:
     stored = {name: tensor.read() for name, tensor in open_tensors(run / "final").items()}
-    config = small_config(initial_run=str(run.with_name("pictures-{placement}")))
+    config = small_config(pretrained=str(run.with_name("pictures-{placement}")))
     found = {n: t.read() for n, t in encoder_weights(small_model(), config).items()}
     names = {n for n, _ in small_model().named_parameters() if n.startswith(("e", "class_token"))}
     assert found.keys() == names and "encoder.final_norm.weight" in stored.keys() - names
@@ -68,7 +68,7 @@ def test_a_run_begins_with_it(run: Path, tmp_path: Path) -> None:
 
     write_pairs(tmp_path, sizes=[(20, 30), (16, 16)])
     data = SegmentationDataConfig(source=str(tmp_path), validation_source=str(tmp_path))
-    task = Segmentation(small_config(initial_run=str(run)), data, 1)
+    task = Segmentation(small_config(pretrained=str(run)), data, 1)
     task.prepare()
     model = initial_model(task, 1, one_process(torch.device("cpu")))
     stored = open_tensors(run / "final")
@@ -86,11 +86,11 @@ def test_a_run_begins_with_it(run: Path, tmp_path: Path) -> None:
     ],
 )
 def test_another_encoder_is_refused(run: Path, changes: dict[str, Any], words: str) -> None:
-    config = small_config(**changes, initial_run=str(run))
+    config = small_config(**changes, pretrained=str(run))
     with pytest.raises(ValueError, match=words):
         encoder_weights(small_model(**changes), config)
 
 
 def test_no_such_run(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no run in"):
-        encoder_weights(small_model(), small_config(initial_run=str(tmp_path / "none")))
+        encoder_weights(small_model(), small_config(pretrained=str(tmp_path / "none")))

@@ -1,0 +1,116 @@
+"""`magneto report`: a run as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from magneto.analysis.report.provenance import environments, without_places
+from magneto.analysis.report.run_page import RunPage, write_run_page
+from magneto.commands.arguments import Parser, print_json
+from magneto.files import read_json
+from magneto.progress import ProgressBars, clock
+from magneto.recipe import Recipe
+from magneto.runs import load_run, open_task
+from magneto.training.companion import place_companion
+from magneto.training.metrics_logger import METRICS_FILE, read_metrics
+from magneto.training.task import Figure, Task
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    made = Parser(
+        "report",
+        "Write a run as a page: how it ended, its curves beside a trivial baseline, and pictures "
+        "of what its model does with validation data.",
+        "magneto report runs/first",
+        recipe=True,
+    )
+    made.add_argument("run", type=Path, help="directory of a run")
+    made.add_argument("--out", type=Path, metavar="DIR", help="where to write (RUN/report)")
+    made.add_argument("--weights", default="auto", help="best (default), final, averaged, last")
+    made.add_argument("--no-figures", action="store_true", help="without pictures of the model")
+    return made.with_json()
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    given, overrides = parser().parse_with_overrides(words)
+    report = ProgressBars()
+    recipe, task = open_task(given.run, overrides)
+    task.prepare(report)
+    figures: Sequence[Figure] = ()
+    if not given.no_figures:
+        try:
+            figures = draw_figures(given.run, given.weights, overrides, report)
+        except FileNotFoundError as error:
+            report.say(f"no pictures of the model: {error}")
+    report.finish()
+    page = write_run_page(
+        describe(given.run, recipe, task, figures), given.out or given.run / "report"
+    )
+    if given.json:
+        print_json({"page": str(page), "figures": [figure.name for figure in figures]})
+    else:
+        print(page)
+    return 0
+
+
+def draw_figures(
+    run: Path, weights: str, overrides: Mapping[str, Any], report: ProgressBars
+) -> Sequence[Figure]:
+    """Return what a run's task shows of its model.
+
+    Raises:
+        FileNotFoundError: If the run has no such weights.
+    """
+    opened = load_run(run, weights, overrides)
+    opened.task.prepare(report)
+    place_companion(opened.task, next(opened.model.parameters()).device)
+    return opened.task.figures(opened.model)
+
+
+def describe(run: Path, recipe: Recipe, task: Task, figures: Sequence[Figure]) -> RunPage:
+    """Return what the page says."""
+    rows = read_metrics(run) if (run / METRICS_FILE).is_file() else []
+    baseline = task.baseline(recipe.training.evaluate_limit)
+    last: dict[str, float] = {}
+    for row in rows:
+        found = {k: v for k, v in row.items() if k.startswith("validation_")}
+        last |= {key.removeprefix("validation_"): value for key, value in found.items()}
+    names = list(dict.fromkeys([*last, *baseline]))
+    return RunPage(
+        name=run.resolve().name,
+        subtitle=f"{recipe.task}, batch size {recipe.training.batch_size}, seed {recipe.seed}",
+        answer=ending_sentences(run, task, last, baseline),
+        metrics=[(name, last.get(name), baseline.get(name)) for name in names],
+        rows=rows,
+        baseline=baseline,
+        facts=[(name, ", ".join(values)) for name, values in environments([run]).items()],
+        config=yaml.safe_dump(without_places(recipe.to_mapping()), sort_keys=False).rstrip(),
+        figures=figures,
+    )
+
+
+def ending_sentences(
+    run: Path, task: Task, last: Mapping[str, float], baseline: Mapping[str, float]
+) -> list[str]:
+    """Say how a run ended, and how far its metric is from a trivial answer's."""
+    name, path = task.primary_metric, run / "result.json"
+    sentences = []
+    if name in last:
+        beside = f"; {baseline[name]:.4g} for a trivial answer" if name in baseline else ""
+        sentences.append(f"Validation {name} {last[name]:.4g}{beside}.")
+    if not path.is_file():
+        return [*sentences, "The run has not ended: there is no result.json."]
+    result = read_json(path)
+    reason = f": {result['reason']}" if result["reason"] else ""
+    spent = clock(result["seconds"])
+    sentences.append(f"It {result['status']} at step {result['step']:,} after {spent}{reason}.")
+    if result["best"]:
+        best = result["best"]
+        sentences.append(f"Best {name}: {best['value']:.4g} at step {best['step']:,}.")
+    return sentences

@@ -1,0 +1,198 @@
+"""Image classification: one label per image (paper, section 4.4 and table of ImageNet)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.data.frequencies import count_numbers, frequency_nats
+from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.files import read_json
+from magneto.progress import SILENT, Progress
+from magneto.training.task import DIGEST_FILE, BatchStream, Figure, Loss, Scores
+from magneto.vision.batches import evaluation_images, training_stream
+from magneto.vision.classification.accepted import accepted_classes, accepted_mask
+from magneto.vision.classification.config import (
+    ImageClassificationDataConfig,
+    ImageClassifierConfig,
+)
+from magneto.vision.classification.figures import confusion_figure, mistakes_figure
+from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.classification.scores import BINS, answer_sums, classification_scores
+from magneto.vision.image_task import ImageTask
+from magneto.vision.images import UNLABELLED
+from magneto.vision.layer_decay import layer_decay_multipliers
+from magneto.vision.mixing import PairMixing
+from magneto.vision.pretrained import encoder_weights
+from magneto.vision.transforms import training_transform, validation_transform
+from magneto.weights import StoredTensor
+
+LABELS_FILE = "labels.json"
+
+
+class ImageClassification(ImageTask):
+    """Labelled images, an `ImageClassifier`, cross-entropy in nats per image."""
+
+    primary_metric = "accuracy"
+    higher_is_better = True
+    verbs = ("predict",)
+    evaluation_batch = 256
+
+    model_config: ImageClassifierConfig
+    data_config: ImageClassificationDataConfig
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the classes, in the order of their numbers."""
+        return list(self.data_config.classes or self.splits.classes)
+
+    @cached_property
+    def candidates(self) -> Tensor:
+        """Added to validation logits, (classes): -inf where a class is no candidate."""
+        size, present = self.model_config.classes, self.splits.validation.labels_of()
+        if self.data_config.candidates == "all":
+            return torch.zeros(size)
+        return torch.full((size,), -torch.inf).index_fill(0, torch.from_numpy(present), 0.0)
+
+    @cached_property
+    def accepted(self) -> list[np.ndarray]:
+        """Numbers of the classes that are right, for each validation image."""
+        held, size = self.splits.validation, self.model_config.classes
+        return accepted_classes(held, size, self.data_config.accepted_labels)
+
+    def prepare(self, progress: Progress = SILENT) -> None:
+        """List the images; see that model, data and the run to begin with fit together.
+
+        Raises:
+            ValueError: If they don't.
+        """
+        super().prepare(progress)
+        splits, where = self.splits, self.data_config.source
+        classes, known = len(splits.classes), self.model_config.classes
+        parts = (splits.train, splits.validation)
+        lacking = sum(int((part.labels_of() == UNLABELLED).sum()) for part in parts)
+        if lacking:
+            raise ValueError(f"{where} has {lacking} images without a label; a folder per class "
+                             "gives them one, for example")  # fmt: skip
+        if known < classes:
+            raise ValueError(f"{where} has {classes} classes, the model {known}: set model.classes")
+        self.accepted  # noqa: B018  its own checks
+        if self.model_config.pretrained:
+            self.initial_weights()
+
+    def build_model(self) -> ImageClassifier:
+        """Build the model; the encoder of another run is in `initial_weights`."""
+        return ImageClassifier(self.model_config)
+
+    def initial_weights(self) -> dict[str, StoredTensor]:
+        """Return patches, positions and encoder of another run, if one is named."""
+        if not self.model_config.pretrained:
+            return {}
+        with torch.device("meta"):
+            model = self.build_model()
+        return encoder_weights(model, self.model_config)
+
+    def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
+        """Return the layer-wise decay of the learning rate."""
+        config = self.model_config
+        return layer_decay_multipliers(model, config.layers, config.layer_decay)
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return images in random order, augmented, with soft targets; pairs are mixed."""
+        data, config = self.data_config, self.model_config
+        transform = training_transform(data, self.reading)
+        mixing = PairMixing(seed, data.mixup, data.cutmix, config.classes, config.label_smoothing)
+        repeats = data.augmentation.repeats
+        return training_stream(self.splits.train, transform, batch_size, seed, repeats, mixing)
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
+        """Sum the objective over images.
+
+        Logged with it: "accuracy" by the images' own labels, and "broken", the share of images that
+        could not be read, in whose place others stand.
+        """
+        logits, targets = model(batch["images"]).float(), batch["targets"]
+        objective = {
+            "cross_entropy": F.cross_entropy,
+            "binary_cross_entropy": F.binary_cross_entropy_with_logits,
+        }[self.model_config.objective]
+        right = (logits.detach().argmax(-1) == batch["labels"]).sum()
+        logs = {"accuracy": right, "broken": batch["broken"].sum()}
+        count = torch.ones_like(batch["labels"]).sum()
+        return Loss(objective(logits, targets, reduction="sum"), count, logs)
+
+    def validation_batches(self) -> Sequence[dict[str, Tensor]]:
+        """Return the validation images with the classes that are right, in mixed order."""
+        transform = validation_transform(self.data_config, self.reading)
+        plain = evaluation_images(
+            self.splits.validation, transform, self.evaluation_batch, self.reading.blank
+        )
+        size = self.model_config.classes
+        return LazyBatches(
+            plain.plans,
+            lambda rows: {
+                **plain.make(rows), "accepted": accepted_mask(self.accepted, rows, size)
+            },
+        )  # fmt: skip
+
+    def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
+        """Sum the cross-entropy; count right answers, the best five, and bins of confidence."""
+        logits = model(batch["images"]).float() + self.candidates.to(batch["images"].device)
+        counted = batch["accepted"].any(1)
+        losses = F.cross_entropy(logits, batch["labels"], reduction="none")
+        sums = answer_sums(logits, batch["accepted"], batch["broken"])
+        return Scores({**sums, "loss": (losses * counted).sum()})
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Return loss, accuracy, the best five's accuracy and the calibration error."""
+        return classification_scores(sums, self.model_config.classes)
+
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
+        """Return the loss of the classes' frequencies and the accuracy of the commonest."""
+        size, held = self.model_config.classes, self.splits.validation
+        order = mixed_order(len(held))[: limit and limit * self.evaluation_batch]
+        train = count_numbers(self.splits.train.labels_of(), size)
+        asked = count_numbers(held.labels_of(order), size)
+        five = np.argsort(-train, kind="stable")[:5]
+        nats, count = frequency_nats(train, asked), float(asked.sum())
+        right, several = float(asked[train.argmax()]), float(asked[five].sum())
+        bins = [[count, train.max() / train.sum() * count, right]] + [[0.0] * 3] * (BINS - 1)
+        return self.summarise(
+            {"loss": nats, "right": right, "right_in_five": several, "count": count, "bins": bins,
+             "broken": 0, "left_out": 0}, ()
+        )  # fmt: skip
+
+    def figures(self, model: nn.Module) -> Sequence[Figure]:
+        """Return which classes are confused, and the surest mistakes."""
+        batches, candidates = self.validation_batches(), self.candidates
+        return [
+            confusion_figure(model, batches, candidates, self.names),
+            mistakes_figure(model, batches, candidates, self.names),
+        ]
+
+    @classmethod
+    def kept_settings(cls, run: Path) -> dict[str, Any]:
+        """Return the run's own classes; its weights are its own too."""
+        if not (run / LABELS_FILE).is_file():
+            return {}
+        return {"data.classes": read_json(run / LABELS_FILE), "model.pretrained": None}
+
+    def export(self, model: Any, directory: Path) -> str:
+        """Write a model, its classes and its image processor, for transformers."""
+        from magneto.hf import export_images
+
+        return export_images(model, directory)
+
+    def artifacts(self, directory: Path) -> None:
+        """Write the names of the classes, and what names the content of the data."""
+        (directory / LABELS_FILE).write_text(json.dumps(self.names), encoding="utf-8")
+        digest = f"{self.splits.train.digest} {self.splits.validation.digest}"
+        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")

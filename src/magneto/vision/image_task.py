@@ -1,0 +1,84 @@
+"""What the tasks over images share: the images, and the form in which the model reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from magneto.progress import SILENT, Progress
+from magneto.training.task import Task
+from magneto.vision.batches import evaluation_images
+from magneto.vision.config import ImageDataConfig, ImageEncoderConfig
+from magneto.vision.data import load_images
+from magneto.vision.images import ImageSplit, ImageSplits
+from magneto.vision.transforms import Reading, validation_transform
+
+
+class ImageTask(Task):
+    """A task over images, each cut in patches.
+
+    Attributes:
+        evaluation_batch: Images of an evaluation batch.
+    """
+
+    unit = "images"
+    evaluation_batch = 128
+
+    model_config: ImageEncoderConfig
+    data_config: ImageDataConfig
+
+    def __init__(self, model: Any, data: Any, seed: int) -> None:
+        super().__init__(model, data, seed)
+        self._progress: Progress = SILENT
+
+    @cached_property
+    def splits(self) -> ImageSplits:
+        """Training and validation images."""
+        return load_images(self.data_config, self.seed, self._progress)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The form in which the model reads images."""
+        config, peak = self.model_config, self.splits.train.images.peak
+        return Reading(config.image_size, config.channels, self.data_config.normalisation, peak)
+
+    def prepare(self, progress: Progress = SILENT) -> None:
+        """List the images; see that model and data fit together.
+
+        Raises:
+            ValueError: If they don't.
+        """
+        if "splits" in self.__dict__:
+            return
+        self._progress = progress
+        found, where = self.splits, self.data_config.source
+        progress.say(f"{where}: {found.describe()}")
+        validation_transform(self.data_config, self.reading)
+        if found.train.images.channels < self.model_config.channels:
+            raise ValueError(f"{where} has images of {found.train.images.channels} channel, the "
+                             f"model takes {self.model_config.channels}: set "
+                             "model.channels")  # fmt: skip
+
+    def examples(self) -> int:
+        """Return how many images there are to train on."""
+        return len(self.splits.train)
+
+    def size(self, batch: dict[str, Tensor]) -> int:
+        """Return the number of images."""
+        return len(batch["images"])
+
+    def fixed_batches(self, split: ImageSplit) -> Sequence[dict[str, Tensor]]:
+        """Return the images of a split as in validation, in mixed order.
+
+        Keys are "images", "labels" and "broken".
+        """
+        transform = validation_transform(self.data_config, self.reading)
+        return evaluation_images(split, transform, self.evaluation_batch, self.reading.blank)
+
+    @classmethod
+    def other_data(cls, source: str) -> dict[str, Any]:
+        """Return what measures a run on all of other images."""
+        return {"data.source": source, "data.validation_source": source}

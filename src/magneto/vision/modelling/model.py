@@ -1,0 +1,139 @@
+"""Masked image models: an encoder over patches that guesses the codes of the hidden ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from magneto.functional.cross_entropy import CrossEntropyLoss, linear_cross_entropy
+from magneto.nn.embedding import ClassToken, PatchEmbedding
+from magneto.nn.init import NORMAL_STD, NormalLinear
+from magneto.nn.transformer import Encoder
+from magneto.vision.modelling.config import ImageModelConfig
+
+
+class MaskToken(nn.Module):
+    """A learned vector in place of every hidden patch."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the vector, as BEiT's."""
+        nn.init.normal_(self.vector, std=NORMAL_STD)
+
+    def forward(self, patches: Tensor, hidden: Tensor) -> Tensor:
+        """Replace the hidden ones of (batch, patches, width).
+
+        Args:
+            patches: (batch, patches, width).
+            hidden: Numbers of the hidden ones, (batch, count).
+        """
+        index = hidden[..., None].expand(-1, -1, patches.shape[-1])
+        return patches.scatter(1, index, self.vector.to(patches.dtype).expand(index.shape))
+
+
+class NoAggregation(nn.Module):
+    """What stands where there is no second guess."""
+
+    layers: tuple[int, ...] = ()
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        """Return no further features."""
+        return []
+
+
+class PatchAggregation(nn.Module):
+    """Patches of a middle layer beside the last layer's class token, in a small stack of their own.
+
+    What the hidden patches need and the middle layer lacks has to come through the class token
+    (arXiv 2208.06366, section 3.2). Unlike in the released code its last norm, and a shared
+    relative bias where the model has one, are its own.
+    """
+
+    def __init__(self, config: ImageModelConfig, layer: int) -> None:
+        super().__init__()
+        # From the numbers of layers to those that are read, which count from 0.
+        self.layers = (layer - 1,)
+        shape = replace(config, layers=config.aggregation_depth, aggregation_layer=None)
+        self.encoder = Encoder(replace(shape, positions="none", drop_path=0.0))
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        """From features of the middle and the last layer to those of the second guess."""
+        middle, last = features
+        return [self.encoder(torch.cat((last[:, :1], middle[:, 1:]), dim=1))]
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Losses of a batch of masked images.
+
+    Attributes:
+        loss: Of the model's guesses.
+        others: Of the second guess, if there is one.
+    """
+
+    loss: CrossEntropyLoss
+    others: list[CrossEntropyLoss]
+
+
+class MaskedImageModel(nn.Module):
+    """Patches, some of them hidden, an encoder, and a head over the codes.
+
+    The head, the stack's last norm and one linear layer, sees the hidden places alone.
+    """
+
+    def __init__(self, config: ImageModelConfig) -> None:
+        super().__init__()
+        if config.codes is None:
+            raise ValueError("codes are not known: prepare the task, which asks the tokenizer")
+        self.config = config
+        self.embedding = PatchEmbedding(config.channels, config.patch_size, config.width)
+        self.mask_token = MaskToken(config.width)
+        learned = config.class_token == "learned"
+        self.class_token = ClassToken(config.width) if learned else nn.Identity()
+        self.encoder = Encoder(config)
+        middle = config.aggregation_layer
+        self.aggregation = NoAggregation() if middle is None else PatchAggregation(config, middle)
+        self.read = (*self.aggregation.layers, config.layers - 1)
+        self.head = NormalLinear(config.width, config.codes, bias=True, std=NORMAL_STD)
+        self.prefix = int(learned)
+
+    def features(self, images: Tensor, hidden: Tensor) -> list[Tensor]:
+        """Return what the head reads at the hidden places: of the guess, and of a second one.
+
+        Args:
+            images: (batch, channels, height, width).
+            hidden: Numbers of the hidden patches, (batch, count).
+
+        Returns:
+            Each (batch, count, width).
+        """
+        x = self.class_token(self.mask_token(self.embedding(images), hidden))
+        read = self.encoder.features(x, self.read)
+        found = [self.encoder.final_norm(read[-1]), *self.aggregation(read)]
+        index = (hidden + self.prefix)[..., None].expand(-1, -1, x.shape[-1])
+        return [features.gather(1, index) for features in found]
+
+    def forward(self, images: Tensor, hidden: Tensor, codes: Tensor) -> Guesses:
+        """Return the losses, whose logits never exist all at once.
+
+        Args:
+            images: (batch, channels, height, width).
+            hidden: Numbers of the hidden patches, (batch, count).
+            codes: That are to be guessed there, (batch, count).
+        """
+        weight, bias, chunk = self.head.weight, self.head.bias, self.config.loss_chunk
+        first, *others = (
+            linear_cross_entropy(features, weight, codes, bias, chunk=chunk)
+            for features in self.features(images, hidden)
+        )
+        return Guesses(first, others)
+
+    def logits(self, images: Tensor, hidden: Tensor) -> Tensor:
+        """Return the logits of the guesses, (batch, count, codes)."""
+        return self.head(self.features(images, hidden)[0])

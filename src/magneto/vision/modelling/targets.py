@@ -1,0 +1,109 @@
+"""Where the codes come from that a masked image model guesses: a frozen tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.data.cache import content_digest
+from magneto.runs import load_run
+from magneto.vision.modelling.config import ImageModelConfig
+from magneto.vision.tokenizer.config import ImageTokenizerConfig
+from magneto.vision.tokenizer.k_means import k_means, nearest
+from magneto.vision.tokenizer.model import ImageTokenizer
+from magneto.vision.tokenizer.teachers import PixelTeacher
+from magneto.vision.transforms import NORMALISATIONS
+
+# As `magneto.runs.load_run` is told, and `magneto.vision.tokenizer.task` says that it is.
+VERB = "train image-modelling --data.image_tokenizer"
+K_MEANS_ITERATIONS = 20
+
+
+class PatchTokenizer(nn.Module):
+    """From an image to a code per patch without an encoder: k-means of the patches' own pixels.
+
+    Args:
+        config: Of the model, with `codes`.
+        batches: Of images in [-1, 1], (batch, channels, height, width), whose patches are
+            clustered.
+        seed: Of k-means.
+    """
+
+    def __init__(self, config: ImageModelConfig, batches: Iterable[Tensor], seed: int) -> None:
+        super().__init__()
+        assert config.codes is not None
+        shape = {"channels": config.channels, "patch_size": config.patch_size}
+        grid = {"image_size": config.image_size, "max_length": config.length}
+        self.config = ImageTokenizerConfig(**shape, **grid, codes=config.codes)
+        self.patches = PixelTeacher(self.config)
+        rows = torch.cat([self.directions(images).flatten(0, 1) for images in batches])
+        vectors = k_means(rows, config.codes, K_MEANS_ITERATIONS, seed)
+        self.register_buffer("vectors", vectors)
+
+    def directions(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to (batch, patches, width), of length 1."""
+        return F.normalize(self.patches(images), dim=-1)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) in [-1, 1] to codes (batch, patches), int64."""
+        with torch.autocast(images.device.type, enabled=False):
+            rows = self.directions(images)
+            return nearest(rows.flatten(0, 1), self.vectors).view(rows.shape[:-1])  # type: ignore[arg-type]
+
+
+class CodeTargets(nn.Module):
+    """A frozen tokenizer that reads what the model reads: pixels of the same view.
+
+    Args:
+        tokenizer: Has `config`, and `encode` from images in [-1, 1] to codes.
+        normalisation: Of the model's images; it is undone.
+    """
+
+    def __init__(self, tokenizer: ImageTokenizer | PatchTokenizer, normalisation: str) -> None:
+        super().__init__()
+        self.tokenizer, self.config = tokenizer, tokenizer.config
+        mean, std = (
+            torch.tensor(values[: self.config.channels]).view(-1, 1, 1)
+            for values in NORMALISATIONS[normalisation]
+        )
+        # Pixels from 0 to 1 are mean + std * x; the tokenizer reads twice that less 1.
+        self.register_buffer("scale", 2 * std, persistent=False)
+        self.register_buffer("shift", 2 * mean - 1, persistent=False)
+
+    def view(self, images: Tensor) -> Tensor:
+        """Return the model's images, (batch, channels, height, width), in [-1, 1]."""
+        return images * self.scale + self.shift
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the codes of the model's images, (batch, patches), int64."""
+        return self.tokenizer.encode(self.view(images))
+
+    def digest(self) -> str:
+        """Return what names the tokenizer's weights."""
+        weights = sorted(self.tokenizer.state_dict().items())
+        return content_digest(*(tensor.cpu().contiguous().numpy() for _, tensor in weights))
+
+
+def load_tokenizer(run: Path, model: ImageModelConfig) -> ImageTokenizer:
+    """Open the tokenizer of a run, on the CPU.
+
+    Raises:
+        FileNotFoundError: If there is no run, or it has no weights.
+        ValueError: If it is no tokenizer's, or its images or its grid are not the model's.
+    """
+    task: Any = load_run(run, "auto", {"training.device": "cpu"}, VERB).model
+    tokenizer: ImageTokenizer = task.tokenizer
+    wrong = [
+        f"--model.{name} {there}"
+        for name in ("image_size", "patch_size", "channels")
+        if (there := getattr(tokenizer.config, name)) != getattr(model, name)
+    ]
+    if wrong:
+        raise ValueError(f"{run} is a tokenizer of other images: give {' '.join(wrong)}")
+    return tokenizer

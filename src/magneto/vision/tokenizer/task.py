@@ -1,0 +1,206 @@
+"""Training a visual tokenizer: its codes must tell a decoder what a teacher sees (VQ-KD)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.data.cache import content_digest
+from magneto.files import write_json
+from magneto.progress import SILENT, Progress
+from magneto.training.task import DIGEST_FILE, BatchStream, Figure, Loss, Scores
+from magneto.vision.batches import training_stream
+from magneto.vision.image_task import ImageTask
+from magneto.vision.tokenizer.config import ImageTokenizerConfig
+from magneto.vision.tokenizer.k_means import k_means
+from magneto.vision.tokenizer.model import TokenizerDistillation
+from magneto.vision.tokenizer.teachers import Teacher, build_teacher
+from magneto.vision.transforms import training_transform
+
+# Of which the baseline takes the mean.
+BASELINE_BATCHES = 8
+# Patches of the training images for each code; 8192 codes were all used with 100,000 patches.
+PATCHES_PER_CODE = 12
+TEACHER_FILE = "teacher.json"
+
+
+class ImageTokenization(ImageTask):
+    """Images, a `TokenizerDistillation`, 1 - cosine per patch and the commitment's distance.
+
+    The codebook is no gradient's: it begins with k-means of the first batches and follows a moving
+    average, both over all ranks and micro-batches.
+    """
+
+    verbs = ("train image-modelling --data.image_tokenizer",)
+
+    model_config: ImageTokenizerConfig
+
+    @cached_property
+    def teacher(self) -> Teacher:
+        """What gives the features to predict, on the CPU until it is the companion."""
+        return build_teacher(self.model_config).requires_grad_(False).eval()
+
+    def check_strategy(self, kind: str) -> None:
+        """Raise ValueError for "fsdp": k-means runs the encoder alone, which has no weights then."""
+        if kind == "fsdp":
+            raise ValueError("a visual tokenizer is trained with --distributed ddp, not fsdp")
+
+    def prepare(self, progress: Progress = SILENT) -> None:
+        """List the images, load the teacher; see that all fits together.
+
+        Raises:
+            ValueError: If it doesn't.
+        """
+        if "splits" in self.__dict__:
+            return
+        super().prepare(progress)
+        config = self.model_config
+        if self.data_config.normalisation != "half":
+            raise ValueError("data.normalisation must be half: a visual tokenizer reads pixels "
+                             "from -1 to 1")  # fmt: skip
+        if config.target_width not in (None, self.teacher.width):
+            raise ValueError(f"the teacher's features have a width of {self.teacher.width}, "
+                             f"model.target_width is {config.target_width}")  # fmt: skip
+        patches = len(self.splits.train) * config.patches
+        if patches < PATCHES_PER_CODE * config.codes:
+            proposed = 2 ** max(1, int(math.log2(max(2, patches / PATCHES_PER_CODE))))
+            progress.say(f"{patches:,} patches are few for {config.codes} codes, and some will "
+                         f"stay unused: try model.codes {proposed}")  # fmt: skip
+
+    def build_model(self) -> TokenizerDistillation:
+        """Build the model, its decoder as wide as the teacher's features if that is not set."""
+        width = self.model_config.target_width or self.teacher.width
+        return TokenizerDistillation(replace(self.model_config, target_width=width))
+
+    def build_companion(self) -> nn.Module:
+        """Return the teacher."""
+        return self.teacher
+
+    @torch.no_grad()
+    def begin_training(
+        self,
+        model: Any,
+        batches: Iterator[Sequence[Any]],
+        gather: Callable[[Tensor], Tensor],
+    ) -> None:
+        """Begin the codebook with k-means of the first batches' features, the same on all ranks."""
+        config, rows = self.model_config, []
+        while sum(map(len, rows)) < config.codes * config.k_means_patches:
+            pieces = [model.tokenizer.features(piece["images"]) for piece in next(batches)]
+            rows.append(gather(torch.cat(pieces).flatten(0, 1)))
+        found = k_means(torch.cat(rows), config.codes, config.k_means_iterations, self.seed)
+        # Where a device adds up in no fixed order, ranks would differ: the first one's are taken.
+        model.tokenizer.codebook.vectors.copy_(gather(found)[: config.codes])
+
+    def end_step(self, model: Any, add_up: Callable[[Tensor], Tensor]) -> None:
+        """Move the codebook, once for all micro-batches and ranks."""
+        model.tokenizer.codebook.end_step(add_up)
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return images in random order, augmented."""
+        data, train = self.data_config, self.splits.train
+        transform = training_transform(data, self.reading)
+        return training_stream(train, transform, batch_size, seed, data.augmentation.repeats)
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
+        """Sum 1 - cosine and the weighted distance to the code, over patches."""
+        apart, distance, codes = self._measure(model, batch)
+        total = apart.sum() + self.model_config.commitment * distance.sum()
+        count = torch.ones_like(codes).sum()
+        logs = {"cosine": (1 - apart.detach()).sum(), "commitment": distance.detach().sum()}
+        return Loss(total, count, logs)
+
+    def _measure(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return 1 - cosine, the distance to the code, and the code, each (batch, patches)."""
+        assert self.companion is not None
+        images = batch["images"]
+        with torch.no_grad():
+            wanted = self.companion(images)
+        found = model(images)
+        # Not below fp32, also under autocast.
+        dtype = torch.promote_types(found.predictions.dtype, torch.float32)
+        cosine = F.cosine_similarity(found.predictions.to(dtype), wanted.to(dtype), dim=-1)
+        return 1 - cosine, found.distances, found.codes
+
+    def validation_batches(self) -> Sequence[dict[str, Tensor]]:
+        """Return the validation images, in mixed order."""
+        return self.fixed_batches(self.splits.validation)
+
+    def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
+        """Add up loss and cosine over patches; count how often each code occurs.
+
+        Images that could not be read are left out.
+        """
+        apart, distance, codes = self._measure(model, batch)
+        there = (~batch["broken"])[:, None].expand_as(codes).to(apart.dtype)
+        used = torch.zeros(self.model_config.codes, dtype=apart.dtype, device=apart.device)
+        return Scores({
+            "apart": (apart * there).sum(),
+            "distance": (distance * there).sum(),
+            "count": there.sum(),
+            "used": used.index_add(0, codes.flatten(), there.flatten()),
+        })  # fmt: skip
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Return the loss, the cosine, and how the codebook is used by the validation images.
+
+        "codebook_use" is the share of codes that occur; "codebook_perplexity" how many codes, all
+        used alike, would have the same entropy.
+        """
+        count, used = sums["count"], [share for share in sums["used"] if share]
+        apart = sums["apart"] / count
+        entropy = -sum(times / count * math.log(times / count) for times in used)
+        return {
+            "loss": apart + self.model_config.commitment * sums["distance"] / count,
+            "cosine": 1 - apart,
+            "codebook_use": len(used) / self.model_config.codes,
+            "codebook_perplexity": math.exp(entropy),
+        }
+
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
+        """Return what the mean of the teacher's features reaches, the same for every patch."""
+        with torch.no_grad():
+            some = islice(self.fixed_batches(self.splits.train), BASELINE_BATCHES)
+            known = torch.cat([self._wanted(batch) for batch in some])
+            mean = F.normalize(known.mean(0), dim=0)
+            asked = islice(self.validation_batches(), limit)
+            cosine = torch.cat([self._wanted(batch) for batch in asked]) @ mean
+        return {"loss": 1 - cosine.mean().item(), "cosine": cosine.mean().item()}
+
+    def _wanted(self, batch: dict[str, Tensor]) -> Tensor:
+        """Return the directions of the teacher's features, (patches of all images, width)."""
+        device = next(self.teacher.buffers(), torch.empty(0)).device
+        images = batch["images"][~batch["broken"]].to(device)
+        return F.normalize(self.teacher(images), dim=-1).flatten(0, 1).cpu()
+
+    def artifacts(self, directory: Path) -> None:
+        """Write the width of the teacher's features, and a digest of data and teacher."""
+        write_json(directory / TEACHER_FILE, {"target_width": self.teacher.width})
+        parts = (self.splits.train.digest, self.splits.validation.digest, self.teacher.digest())
+        digest = content_digest(*(part.encode() for part in parts))
+        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+
+    @classmethod
+    def kept_settings(cls, run: Path) -> dict[str, Any]:
+        """Return the width that the run's decoder has, whatever has become of the teacher."""
+        kept = run / TEACHER_FILE
+        if not kept.is_file():
+            return {}
+        return {"model.target_width": json.loads(kept.read_text("utf-8"))["target_width"]}
+
+    def figures(self, model: Any) -> Sequence[Figure]:
+        """Return patches that share a code, and images whose patches are their code's mean."""
+        from magneto.vision.tokenizer.pictures import codes_figure, reconstruction_figure
+
+        sample = list(islice(self.validation_batches(), BASELINE_BATCHES))
+        return codes_figure(model.tokenizer, sample), reconstruction_figure(model.tokenizer, sample)

@@ -1,0 +1,177 @@
+"""What the tokenizer's decoder learns to predict: a vector for each patch of an image.
+
+A teacher is a frozen module with a `width`, a `digest` that names what it is made of, and a
+`forward` from images (batch, channels, height, width) in [-1, 1] to (batch, patches, width).
+Only a vector's direction counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.config import error_line
+from magneto.data.cache import content_digest
+from magneto.files import import_extra
+from magneto.vision.tokenizer.config import ImageTokenizerConfig
+from magneto.vision.tokenizer.gradients import ORIENTATIONS, gradient_histograms
+
+# A constant beside what is measured, so that a flat patch has a direction too, and a faint one is
+# nearer to it than a strong one. In gradients of pixels from 0 to 1.
+FLAT = 0.05
+
+
+class Teacher(nn.Module):
+    """Gives the features that are to be predicted.
+
+    Attributes:
+        width: Of a patch's features.
+    """
+
+    width: int
+
+    def digest(self) -> str:
+        """Return what names its content: a run is not resumed with another one."""
+        raise NotImplementedError
+
+
+class HogTeacher(Teacher):
+    """Histograms of gradients of the image itself, as MaskFeat predicts (arXiv 2112.09133).
+
+    A patch of 8 pixels or more has four cells, a smaller one a single cell.
+    """
+
+    def __init__(self, config: ImageTokenizerConfig) -> None:
+        super().__init__()
+        size = config.patch_size
+        self.cells = 2 if size >= 8 and size % 2 == 0 else 1
+        self.cell = size // self.cells
+        self.width = (ORIENTATIONS + 1) * self.cells**2
+
+    def digest(self) -> str:
+        """Return its name."""
+        return "hog"
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to (batch, patches, width)."""
+        with torch.autocast(images.device.type, enabled=False):
+            found = gradient_histograms((images + 1) / 2, self.cell)
+            directed = F.normalize(F.pad(found, (0, 0, 0, 0, 0, 1), value=FLAT), dim=1)
+            return F.pixel_unshuffle(directed, self.cells).flatten(2).transpose(1, 2)
+
+
+class PixelTeacher(Teacher):
+    """The pixels of each patch, and a constant that makes brightness a matter of direction."""
+
+    def __init__(self, config: ImageTokenizerConfig) -> None:
+        super().__init__()
+        self.patch_size = config.patch_size
+        self.width = config.channels * config.patch_size**2 + 1
+
+    def digest(self) -> str:
+        """Return its name."""
+        return "pixels"
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to (batch, patches, width)."""
+        patches = F.pixel_unshuffle(images, self.patch_size).flatten(2).transpose(1, 2)
+        return F.pad(patches, (0, 1), value=(self.width - 1) ** 0.5 / 2)
+
+
+class PretrainedTeacher(Teacher):
+    """What models of transformers share: their own size of image, their mean and deviation.
+
+    Args:
+        path: A folder, or a name on the hub.
+        config: Of the tokenizer, whose grid of patches the model must have.
+
+    Raises:
+        ModuleNotFoundError: If transformers is not installed.
+        ValueError: If there is no such model, or it has another grid.
+    """
+
+    def __init__(self, path: str, config: ImageTokenizerConfig) -> None:
+        super().__init__()
+        library = import_extra("transformers", "hf", "a teacher of transformers needs it")
+        try:
+            self.model: Any = self.load(library, path)
+            reader = library.image_processing_base.ImageProcessingMixin
+            found = reader.get_image_processor_dict(path)[0]
+        except (OSError, ValueError) as error:
+            raise ValueError(f"model.teacher {path}: {error_line(error)}") from error
+        vision = self.model.config
+        self.image_size, self.patches = vision.image_size, config.patches
+        side = vision.image_size // vision.patch_size
+        if side**2 != config.patches:
+            raise ValueError(f"the teacher {path} has a grid of {side} x {side} patches, the model "
+                             f"{config.grid.rows} x {config.grid.columns}: set model.image_size "
+                             "and model.patch_size")  # fmt: skip
+        if config.channels != vision.num_channels:
+            raise ValueError(f"the teacher {path} takes {vision.num_channels} channels: set "
+                             "model.channels")  # fmt: skip
+        for name in ("image_mean", "image_std"):
+            values = torch.tensor(found[name]).view(-1, 1, 1)
+            self.register_buffer(name, values, persistent=False)
+        self.width = self.find_width()
+
+    def load(self, library: Any, path: str) -> Any:
+        """Return the model."""
+        raise NotImplementedError
+
+    def find_width(self) -> int:
+        """Return the width of its features."""
+        return self.model.config.hidden_size
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """Return the features of all tokens; those of patches are the last."""
+        return self.model(images).last_hidden_state
+
+    def digest(self) -> str:
+        """Return the digest of its weights."""
+        weights = sorted(self.model.state_dict().items())
+        return content_digest(*(tensor.cpu().numpy() for _, tensor in weights))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to (batch, patches, width)."""
+        size = (self.image_size, self.image_size)
+        if images.shape[-2:] != size:
+            images = F.interpolate(images, size, mode="bicubic", antialias=True)
+        images = ((images + 1) / 2 - self.image_mean) / self.image_std
+        return self.tokens(images)[:, -self.patches :]
+
+
+class ClipTeacher(PretrainedTeacher):
+    """CLIP's image encoder (arXiv 2103.00020): patches after its last norm and its projection."""
+
+    def load(self, library: Any, path: str) -> Any:
+        """Return the image half of a CLIP."""
+        return library.CLIPVisionModelWithProjection.from_pretrained(path, dtype=torch.float32)
+
+    def find_width(self) -> int:
+        """Return the width of its projection."""
+        return self.model.config.projection_dim
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """Return the projected features of all tokens, as of the class token for a text."""
+        vision = self.model.vision_model
+        features = vision(images).last_hidden_state
+        return self.model.visual_projection(vision.post_layernorm(features))
+
+
+class DinoTeacher(PretrainedTeacher):
+    """DINO's or DINOv2's encoder (arXiv 2104.14294, 2304.07193): patches after its last norm."""
+
+    def load(self, library: Any, path: str) -> Any:
+        """Return the encoder."""
+        return library.AutoModel.from_pretrained(path, dtype=torch.float32)
+
+
+def build_teacher(config: ImageTokenizerConfig) -> Teacher:
+    """Build the teacher that a configuration names; see the classes for what they raise."""
+    kind, _, path = config.teacher.partition(":")
+    if path:
+        return {"clip": ClipTeacher, "dino": DinoTeacher}[kind](path, config)
+    return {"hog": HogTeacher, "pixels": PixelTeacher}[kind](config)

@@ -1,0 +1,45 @@
+"""`magneto report` of runs that finished, that are not done, and that have no weights."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from magneto.cli import main
+
+TRAIN = ["train", "image-classification/tiny", "--training.steps", "6", "--training.log_every", "2"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sklearn")
+    out = tmp_path_factory.mktemp("runs") / "digits"
+    assert main([*TRAIN, "--training.tensorboard", "false", "--out", str(out)]) == 0
+    return out
+
+
+def test_a_run(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["report", str(run), "--out", str(tmp_path / "page"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    text = Path(said["page"]).read_text()
+    accuracy = json.loads((run / "result.json").read_text())["metrics"]["accuracy"]
+    assert f"Validation accuracy {accuracy:.4g}; " in text and "for a trivial answer" in text
+    assert "It finished at step 6" in text
+    assert str(tmp_path) not in text
+
+
+def test_a_run_that_has_not_ended(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / "result.json").unlink()
+    shutil.rmtree(copy / "best")
+    shutil.rmtree(copy / "final")
+    shutil.rmtree(copy / "checkpoints")
+    assert main(["report", str(copy)]) == 0
+    assert "The run has not ended" in (copy / "report" / "report.html").read_text()
+
+
+def test_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path / "nothing")]) == 2
+    assert "nothing" in capsys.readouterr().err

@@ -1,0 +1,137 @@
+"""Teachers: what an image says of itself, and the features of models of transformers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from magneto.vision.tokenizer.config import ImageTokenizerConfig
+from magneto.vision.tokenizer.gradients import gradient_histograms
+from magneto.vision.tokenizer.teachers import FLAT, build_teacher
+
+SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16, "codes": 4, "code_width": 4}
+MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]
+
+
+def config(teacher: str, **changes: Any) -> ImageTokenizerConfig:
+    shape = {"image_size": 32, "patch_size": 8, "channels": 3, **changes}
+    return ImageTokenizerConfig(**SIZES, **shape, teacher=teacher)
+
+
+def images(channels: int = 3, size: int = 32) -> torch.Tensor:
+    return torch.rand(2, channels, size, size, generator=torch.Generator().manual_seed(0)) * 2 - 1
+
+
+def test_pixels_of_a_patch_are_in_its_vector() -> None:
+    teacher = build_teacher(config("pixels"))
+    given = images()
+    found = teacher(given)
+    assert found.shape == (2, 16, 3 * 64 + 1) and teacher.width == 193
+    assert torch.equal(found[0, 6, :64], given[0, 0, 8:16, 16:24].flatten())
+    assert torch.allclose(found[..., -1], torch.tensor(192.0).sqrt() / 2)
+    # Black, grey and white patches have directions of their own.
+    flat = torch.stack([torch.full((3, 32, 32), level) for level in (-1.0, 0.0, 1.0)])
+    ways = F.normalize(teacher(flat)[:, 0], dim=-1)
+    assert (ways @ ways.t()).fill_diagonal_(0).max() < 0.5
+
+
+@pytest.mark.parametrize(("patch", "cells"), [(8, 2), (4, 1), (2, 1)])
+def test_gradients_of_a_patch_are_in_its_vector(patch: int, cells: int) -> None:
+    teacher = build_teacher(config("hog", patch_size=patch))
+    found = teacher(images())
+    assert (
+        found.shape
+        == (2, (32 // patch) ** 2, 10 * cells**2)
+        == (2, 1024 // patch**2, teacher.width)
+    )
+    assert torch.isfinite(found).all()
+    # Its second patch's cells, in any order, each a direction with the constant.
+    cell = patch // cells
+    counted = gradient_histograms((images() + 1) / 2, cell)[0, :, :cells, cells : 2 * cells]
+    expected = F.normalize(torch.cat((counted, torch.full_like(counted[:1], FLAT))), dim=0)
+    assert torch.allclose(found[0, 1].sort().values, expected.flatten().sort().values, atol=1e-6)
+
+
+def test_a_flat_patch_has_a_direction() -> None:
+    found = build_teacher(config("hog"))(torch.zeros(1, 3, 32, 32))
+    assert torch.allclose(found.norm(dim=-1), torch.full((1, 16), 2.0))
+
+
+def save(model: Any, folder: Path) -> str:
+    library = pytest.importorskip("transformers")
+    model.save_pretrained(folder)
+    reader = library.image_processing_base.ImageProcessingMixin
+    reader(image_mean=MEAN, image_std=STD).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    library = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
+             "num_attention_heads": 2, "image_size": 32, "patch_size": 8}  # fmt: skip
+    settings = library.CLIPVisionConfig(**shape, projection_dim=12)
+    model = library.CLIPVisionModelWithProjection(settings).eval()
+    return model, save(model, tmp_path_factory.mktemp("clip"))
+
+
+def normalised(given: torch.Tensor) -> torch.Tensor:
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    return ((given + 1) / 2 - mean) / std
+
+
+def test_clip(clip: tuple[Any, str]) -> None:
+    model, folder = clip
+    teacher: Any = build_teacher(config(f"clip:{folder}")).eval()
+    with torch.no_grad():
+        found = teacher(images())
+        every = teacher.tokens(normalised(images()))
+        # The class token, put through the same norm and projection, is CLIP's own answer.
+        theirs = model(normalised(images()))
+    assert found.shape == (2, 16, 12) and teacher.width == 12
+    assert torch.allclose(every[:, 0], theirs.image_embeds, atol=1e-6)
+    last = model.vision_model.post_layernorm(theirs.last_hidden_state[:, 1:])
+    assert torch.allclose(found, model.visual_projection(last), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ViT", "Dinov2"])
+def test_dino(kind: str, tmp_path: Path) -> None:
+    library = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+             "image_size": 32, "patch_size": 8}  # fmt: skip
+    model = getattr(library, f"{kind}Model")(getattr(library, f"{kind}Config")(**shape)).eval()
+    teacher = build_teacher(config(f"dino:{save(model, tmp_path)}")).eval()
+    with torch.no_grad():
+        expected = model(normalised(images())).last_hidden_state[:, 1:]
+        assert torch.allclose(teacher(images()), expected, atol=1e-5)
+    assert teacher.width == 16
+
+
+def test_an_image_is_resized_to_the_teachers(clip: tuple[Any, str]) -> None:
+    """A grid of 4 x 4 of another size of patch."""
+    teacher = build_teacher(config(f"clip:{clip[1]}", image_size=16, patch_size=4)).eval()
+    with torch.no_grad():
+        assert teacher(images(size=16)).shape == (2, 16, 12)
+
+
+def test_digests(clip: tuple[Any, str], tmp_path: Path) -> None:
+    first = build_teacher(config(f"clip:{clip[1]}"))
+    assert first.digest() == build_teacher(config(f"clip:{clip[1]}")).digest()
+    torch.nn.init.zeros_(clip[0].visual_projection.weight)
+    other = build_teacher(config(f"clip:{save(clip[0], tmp_path)}"))
+    names = {first.digest(), other.digest()}
+    names |= {build_teacher(config(kind)).digest() for kind in ("hog", "pixels")}
+    assert len(names) == 4
+
+
+def test_what_is_wrong_is_said(clip: tuple[Any, str], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no teacher 'clop': there are hog, pixels, clip:PATH"):
+        config("clop")
+    with pytest.raises(ValueError, match="grid of 4 x 4 patches, the model 2 x 2"):
+        build_teacher(config(f"clip:{clip[1]}", patch_size=16))
+    with pytest.raises(ValueError, match=f"model.teacher {tmp_path}: .*"):
+        build_teacher(config(f"clip:{tmp_path}"))
