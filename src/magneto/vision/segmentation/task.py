@@ -227,6 +227,14 @@ class Segmentation(Task):
         assert isinstance(model, Segmenter)
         return segment(model, pixels, self.reading, self.data_config.fit)
 
+    def export(self, model: Any, directory: Path) -> str:
+        """Write a model, its classes and its image processor, for transformers."""
+        from magneto.hf import MagnetoSegmentationProcessor, export_segmenter
+
+        data, config = self.data_config, self.model_config
+        processor = MagnetoSegmentationProcessor(config.channels, data.normalisation, data.fit)
+        return export_segmenter(model, directory, self.names, processor)
+
     def figures(self, model: nn.Module) -> Sequence[Figure]:
         """Return validation images with what was found in them, and the confusion of classes."""
         held, classes, found = self.splits.validation, self.model_config.classes, []
