@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from magneto.config import ConfigError
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.lazy_batches import mixed_order
 from magneto.progress import SILENT, Progress
@@ -130,9 +131,15 @@ class ImageClassification(Task):
         })  # fmt: skip
 
     def export(self, model: Any, directory: Path) -> str:
-        """Write a model, and its image processor, for transformers."""
+        """Write a model, and its image processor, for transformers.
+
+        Raises:
+            ConfigError: If the model reads images in a form that the image processor lacks.
+        """
         from magneto.hf import export_images
 
+        if self.data_config.normalisation != "half":
+            raise ConfigError(["an exported image processor has data.normalisation half alone"])
         return export_images(model, directory)
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
