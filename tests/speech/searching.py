@@ -27,7 +27,9 @@ def small_model(seed: int = 0, **given) -> Transducer:
     return model
 
 
-def features(lengths: list[int], seed: int = 0, width: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
+def features(
+    lengths: list[int], seed: int = 0, width: int = 16
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return features as an encoder might give them, with noise where there is padding."""
     random = torch.Generator().manual_seed(seed)
     return torch.randn(len(lengths), max(lengths), width, generator=random), torch.tensor(lengths)

@@ -27,7 +27,9 @@ def test_one_label_per_frame_is_exact_where_nothing_is_cut(predictor: str, seed:
 def test_any_number_of_labels_is_exact_where_nothing_is_cut(seed: int) -> None:
     model = small_model(seed, vocab_size=3)
     encoded, lengths = features([3, 2], seed)
-    search = AlignmentLengthBeamSearch(width=WHOLE, count=WHOLE, normalise=0.0, labels_per_frame=4 / 3)
+    search = AlignmentLengthBeamSearch(
+        width=WHOLE, count=WHOLE, normalise=0.0, labels_per_frame=4 / 3
+    )
     for row, found in enumerate(search(model, encoded, lengths)):
         expected = every_score(model, encoded[row, : lengths[row]], [4, 2][row], None)
         assert {tuple(h.labels): h.score for h in found} == pytest.approx(expected, abs=1e-4)

@@ -87,7 +87,9 @@ def gradients(model: Transducer, given) -> tuple[TransducerLoss, dict[str, Tenso
     model.zero_grad()
     found = model(*given)
     found.total.backward()
-    return found, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return found, {
+        name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None
+    }
 
 
 def test_an_utterance_without_a_finite_loss_is_left_out() -> None:
