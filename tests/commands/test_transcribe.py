@@ -8,11 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from magneto.cli import main
+from magneto.speech.model import Joiner
+from tests.speech.small_run import train_small
+
 pytest.importorskip("jiwer")
 soundfile = pytest.importorskip("soundfile")
 
-from magneto.cli import main
-from tests.speech.small_run import train_small
+
+QUICK = ["--window", "1.5", "--overlap", "0.5", "--symbols-per-frame", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.environ["MAGNETO_CACHE"] = str(place / "cache")
     made = train_small(place / "run")
     random = np.random.default_rng(0)
-    for name, seconds in (("a", 3.0), ("b", 0.7)):
+    for name, seconds in (("a", 5.0), ("b", 0.7)):
         soundfile.write(
             place / f"{name}.wav", 0.1 * random.standard_normal(int(8000 * seconds)), 8000
         )
@@ -29,15 +33,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def transcribed(run: Path, capsys, *words: str) -> str:
-    assert main(["transcribe", str(run), *words, "--window", "1.5", "--overlap", "0.5"]) == 0
+    assert main(["transcribe", str(run), *words, *QUICK]) == 0
     return capsys.readouterr().out
 
 
 def talkative(run: Path, monkeypatch) -> None:
     """Let the model write a label at every frame: two steps of training taught it nothing."""
-    from magneto.speech import beam, decoding
-    from magneto.speech.model import Joiner
-
     plain = Joiner.logits
 
     def eager(self, *given):
@@ -46,7 +47,6 @@ def talkative(run: Path, monkeypatch) -> None:
         return logits
 
     monkeypatch.setattr(Joiner, "logits", eager)
-    assert beam and decoding
 
 
 def test_text_and_times_of_files(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_text_and_times_of_files(run: Path, capsys, monkeypatch, tmp_path: Path)
     assert both[0] == f"{files[0]}\t{text.strip()}" and both[1].startswith(f"{files[1]}\t")
     record = json.loads(transcribed(run, capsys, files[0], "--jsonl"))
     assert record["text"] == text.strip() == " ".join(word["text"] for word in record["words"])
-    assert all(0 <= word["start"] < word["end"] <= 3.05 for word in record["words"])
+    assert all(0 <= word["start"] < word["end"] <= 5.05 for word in record["words"])
     assert transcribed(run, capsys, files[0], "--srt").startswith("1\n00:00:00,")
     assert transcribed(run, capsys, *files, "--vtt", "--out", str(tmp_path)) == ""
     assert sorted(path.name for path in tmp_path.glob("*.vtt")) == ["a.vtt", "b.vtt"]
@@ -89,8 +89,7 @@ def test_raw_sound_gives_words_as_it_comes(run: Path, capsys, monkeypatch) -> No
     rest = transcribed(run, capsys, "-")
     whole = (stream.text + rest).split()
     assert whole == transcribed(run, capsys, str(path)).split()
-    middle = len(stream.printed) // 2 + 3
-    assert 0 < stream.printed[middle] < len(stream.text + rest)
+    assert any(0 < count < len(stream.text + rest) for count in stream.printed)
 
 
 def test_mistakes_are_one_line(run: Path, capsys, tmp_path: Path) -> None:

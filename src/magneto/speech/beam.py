@@ -142,7 +142,7 @@ class Grower:
             times: The frame that each hypothesis looks at, (batch, width).
             going: (batch,), False for an utterance of which nothing changes any more.
         """
-        batch, width, vocabulary = candidates.shape
+        _, width, vocabulary = candidates.shape
         scores, index = candidates.flatten(1).topk(width)
         here = torch.arange(width, device=index.device)
         parents = torch.where(going[:, None], index // vocabulary, here)

@@ -113,7 +113,7 @@ class GreedySearch:
         place: Tensor,
         labels: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the next label of each row, how many blanks came before, and their log-probability.
+        """Return the next label of each row, the blanks before it, and their log-probability.
 
         Args:
             model: Whose joiner is asked.

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from magneto.functional.transducer import joiner_transducer_loss
 from magneto.nn.transformer import Encoder
