@@ -33,13 +33,12 @@ def test_divergence_is_of_both_posteriors(monkeypatch) -> None:
     rest = [each.double() for each in (predictor, weight, bias)]
     frames, labels = torch.tensor([4, 2]), torch.tensor([2, 1])
     found = symmetric_divergence(first, second, *rest, frames, labels)
-    for row in range(2):
+    for row, (frame, label) in enumerate(zip(frames.tolist(), labels.tolist(), strict=True)):
         posteriors = [
-            F.linear(torch.tanh(x[row, : frames[row], None] + rest[0][row, None, : labels[row] + 1]),
-                     *rest[1:]).log_softmax(-1)
+            F.linear(torch.tanh(x[row, :frame, None] + rest[0][row, None, : label + 1]), *rest[1:])
             for x in (first, second)
         ]  # fmt: skip
-        p, q = posteriors
+        p, q = (each.log_softmax(-1) for each in posteriors)
         both = F.kl_div(q, p, log_target=True, reduction="none").sum(-1)
         both = both + F.kl_div(p, q, log_target=True, reduction="none").sum(-1)
         torch.testing.assert_close(found[row], both.mean(), check_dtype=False, atol=1e-6, rtol=1e-5)

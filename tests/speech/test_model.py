@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from magneto.functional.transducer import transducer_loss
 from magneto.speech.model import Transducer, TransducerLoss
 from magneto.speech.transducer_config import TransducerConfig
-from magneto.training.initial import why_not_by_module, Writes
+from magneto.training.initial import Writes, why_not_by_module
 from tests.speech.searching import small_model
 
 LENGTHS, LABELS = [33, 18, 41], [3, 0, 5]
@@ -54,7 +54,8 @@ def test_a_batch_is_the_sum_of_its_utterances(predictor: str) -> None:
 
 def test_the_losses_are_what_they_are_called() -> None:
     model = small_model()
-    features, lengths, targets, counts, weights, sizes = given = utterances()
+    given = utterances()
+    features, lengths, targets, counts = given[:4]
     found = model(*given)
     encoded, frames = model.encode(features, lengths)
     predicted = model.predictor(targets)

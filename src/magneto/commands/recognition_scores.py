@@ -47,7 +47,7 @@ def evaluate(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
         results = {name: {k: v for k, v in each.items() if k != "answers"}
                    for name, each in found.items()}  # fmt: skip
         only = {"run": str(given.run), "search": given.search, "normaliser": None}
-        print_json(only | (results[""] if "" in results else {"splits": results}))
+        print_json(only | results.get("", {"splits": results}))
     else:
         print("\n".join(as_text(found)))
     return 0

@@ -47,8 +47,12 @@ def parser() -> Parser:
     add("files", nargs="+", metavar="FILE", help="recordings; - for standard input")
     add("--weights", default="auto", help="best (default), final, averaged, last or a step")
     kinds = made.add_mutually_exclusive_group()
-    for name, what in (("srt", "SubRip subtitles"), ("vtt", "WebVTT subtitles"),
-                       ("jsonl", "a JSON object per recording, with the times of words")):  # fmt: skip
+    known = {
+        "srt": "SubRip subtitles",
+        "vtt": "WebVTT subtitles",
+        "jsonl": "a JSON object per recording, with the times of words",
+    }
+    for name, what in known.items():
         kinds.add_argument(f"--{name}", dest="kind", action="store_const", const=name, help=what)
     add("--out", type=Path, metavar="DIR", help="a file per recording there")
     add("--sample-rate", type=int, help="of standard input, in Hz (the run's)")

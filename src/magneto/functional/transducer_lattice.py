@@ -69,6 +69,8 @@ def forward_scores(lattice: Lattice) -> Tensor:
     blank, label = lattice.blank, lattice.label
     scores = _nothing(blank.shape, blank)
     scores[0, :, 0] = 0
+    if blank.is_meta:  # the loop counts operations, of which these are hardly any
+        return scores
     for n in range(len(blank) - 1):
         stay, move = scores[n] + blank[n], scores[n] + label[n]
         scores[n + 1, :, 0] = stay[:, 0]
@@ -89,6 +91,8 @@ def backward_scores(lattice: Lattice) -> Tensor:
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape
     scores = _nothing((steps + 1, batch, width), blank)
+    if blank.is_meta:
+        return scores
     utterance = torch.arange(batch, device=blank.device)
     scores[lattice.frames + lattice.labels, utterance, lattice.labels] = 0
     for n in range(steps - 1, -1, -1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,9 +32,8 @@ def ctc_loss(
         labels: Likewise.
     """
     chances = logits.float().log_softmax(-1).transpose(0, 1)
-    return F.ctc_loss(
-        chances, targets, tuple(frames), tuple(labels), BLANK, reduction="none", zero_infinity=True
-    )
+    lengths: Any = (tuple(frames), tuple(labels))  # torch's stubs know tensors only
+    return F.ctc_loss(chances, targets, *lengths, BLANK, reduction="none", zero_infinity=True)
 
 
 def label_loss(logits: Tensor, targets: Tensor, lengths: Tensor, smoothing: float) -> Tensor:
@@ -75,7 +75,9 @@ def symmetric_divergence(
     """
     batch, time, _ = first.shape
     step = max(1, CELLS // (batch * predictor.shape[1]))
-    inside = frame_mask(frames, time)[..., None] & frame_mask(labels + 1, predictor.shape[1])[:, None]
+    inside = (
+        frame_mask(frames, time)[..., None] & frame_mask(labels + 1, predictor.shape[1])[:, None]
+    )
     total = first.new_zeros(batch, dtype=torch.float32)
     for start in range(0, time, step):
         part = slice(start, start + step)

@@ -105,7 +105,9 @@ class Grower:
         scores = torch.full((batch, self.width), -torch.inf, device=device)
         scores[:, 0] = 0
         none = torch.zeros(batch, self.width, dtype=torch.long, device=device)
-        labels = torch.zeros(batch, self.width, max(most_labels, 1), dtype=torch.long, device=device)
+        labels = torch.zeros(
+            batch, self.width, max(most_labels, 1), dtype=torch.long, device=device
+        )
         projected = self.model.joiner.predictor_proj(output)[rows]
         bonus = self._bonus(labels.flatten(0, 1), none.flatten())
         if bonus is None:
@@ -140,7 +142,7 @@ class Grower:
             times: The frame that each hypothesis looks at, (batch, width).
             going: (batch,), False for an utterance of which nothing changes any more.
         """
-        batch, width, vocabulary = candidates.shape
+        _, width, vocabulary = candidates.shape
         scores, index = candidates.flatten(1).topk(width)
         here = torch.arange(width, device=index.device)
         parents = torch.where(going[:, None], index // vocabulary, here)

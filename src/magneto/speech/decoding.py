@@ -113,7 +113,7 @@ class GreedySearch:
         place: Tensor,
         labels: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the next label of each row, how many blanks came before, and their log-probability.
+        """Return the next label of each row, the blanks before it, and their log-probability.
 
         Args:
             model: Whose joiner is asked.
@@ -157,6 +157,4 @@ def collected(
         for row, symbol, place in zip(rows, symbols, places, strict=True):
             labels[row].append(symbol)
             frames[row].append(place)
-    return [
-        [Hypothesis(*each)] for each in zip(labels, frames, score.tolist(), strict=True)
-    ]
+    return [[Hypothesis(*each)] for each in zip(labels, frames, score.tolist(), strict=True)]

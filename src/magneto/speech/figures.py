@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from magneto.functional.transducer_alignment import TransducerAlignment, transducer_alignment
 from magneto.speech.decoding import Hypothesis
@@ -60,13 +59,18 @@ def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
         task: Prepared.
         model: In evaluation mode.
     """
+    device = next(model.parameters()).device
     answers: list[tuple[str, str, str]] = []
     example = None
     for batch in islice(task.validation_batches(), BATCHES):
-        moved = type(batch)(**{
-            name: value.to(next(model.parameters()).device) if isinstance(value, Tensor) else value
-            for name, value in vars(batch).items()
-        })  # fmt: skip
+        moved = replace(
+            batch,
+            features=batch.features.to(device),
+            feature_lengths=batch.feature_lengths.to(device),
+            targets=batch.targets.to(device),
+            target_lengths=batch.target_lengths.to(device),
+            weights=batch.weights.to(device),
+        )
         answers += task.score(model, moved).predictions
         if example is None:
             example = find_example(task, model, moved)
@@ -85,11 +89,12 @@ def find_example(task: SpeechRecognition, model: Transducer, batch: Any) -> Exam
         part = slice(row, row + 1)
         features, targets = batch.features[part, :frames], batch.targets[part, :labels]
         encoded, lengths = model.encode(features, batch.feature_lengths[part])
-        joined = model.joiner(encoded, model.predictor(targets))
+        frames_and_labels = model.joiner(encoded, model.predictor(targets))
         output = model.joiner.output
         alignment = transducer_alignment(
-            *joined, output.weight, output.bias, targets, lengths, batch.target_lengths[part]
-        )
+            frames_and_labels[0], frames_and_labels[1], output.weight, output.bias, targets,
+            lengths, batch.target_lengths[part],
+        )  # fmt: skip
         found = task.search(model, encoded, lengths)[0][0]
         return Example(
             batch.ids[row], batch.texts[row], features[0].cpu().numpy(), found, alignment,
@@ -166,7 +171,9 @@ def draw_errors(rows: Sequence[WordRow], utterances: int) -> Figure:
     shown = [row for row in words if row.right < row.said][:MOST_WORDS]
     lines = [["word", "said", "right", "left out", "written instead"]]
     for row in shown:
-        lines.append([row.word, str(row.said), str(row.right), str(row.missing), _list(row.instead)])
+        lines.append(
+            [row.word, str(row.said), str(row.right), str(row.missing), _list(row.instead)]
+        )
     if inserted.instead:
         lines.append(["(too much)", "", "", "", _list(inserted.instead)])
     figure, axes = canvas(0.5 + 0.24 * len(lines))

@@ -13,6 +13,7 @@ from magneto.files import import_extra
 # What a normal value is within of its mean, 95 % of the time, in standard deviations.
 NORMAL = 1.959964
 
+
 @dataclass(frozen=True)
 class ErrorCounts:
     """How transcripts differ from references.
@@ -117,7 +118,7 @@ def errors_by_word(references: Sequence[str], hypotheses: Sequence[str]) -> list
     pairs = [pair for pair in pairs if pair[0]]
     said, right, missing = Counter[str](), Counter[str](), Counter[str]()
     instead: dict[str, Counter[str]] = {}
-    found = library.process_words(*map(list, zip(*pairs, strict=True))) if pairs else None
+    found: Any = library.process_words(*map(list, zip(*pairs, strict=True))) if pairs else None
     for row in range(len(pairs)):
         reference, answer = pairs[row][0].split(), pairs[row][1].split()
         said.update(reference)

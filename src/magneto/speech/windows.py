@@ -95,9 +95,11 @@ def join(
     middle = (start + stop) / 2
     pairs = common_words(before, after, start, stop)
     if pairs:
-        one, other = min(
-            pairs, key=lambda pair: abs(_middle(before[pair[0]]) + _middle(after[pair[1]]) - 2 * middle)
-        )  # fmt: skip
+        off = {
+            (one, other): abs(_middle(before[one]) + _middle(after[other]) - 2 * middle)
+            for one, other in pairs
+        }
+        one, other = min(pairs, key=off.__getitem__)
         return list(before[: one + 1]), list(after[other + 1 :])
     kept = [word for word in before if _middle(word) < middle]
     end = kept[-1].end if kept else start
