@@ -67,7 +67,7 @@ COVERED_BY = {
     "vision.erasing": "vision/test_transforms.py",
     "vision.geometry": "vision/test_transforms.py",
     "vision.config": "test_tasks.py",
-    "vision.image_classification": "test_tasks.py",
+    "vision.classification.config": "vision/classification/test_task.py",
     "language.causal_lm": "test_tasks.py",
     "language.config": "language/test_text.py",
     "language.pretrained": "language/classification/test_model.py",
