@@ -11,6 +11,7 @@ float32 batches. Turns are interleaved, so a machine that is busy with other thi
 from __future__ import annotations
 
 import argparse
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -36,12 +37,14 @@ from magneto.vision import decoding
 from magneto.vision.batches import training_stream
 from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.data import load_images
+from magneto.vision.decoding import Picture
 from magneto.vision.geometry import random_box
 from magneto.vision.transforms import NORMALISATIONS, Reading, training_transform
 
 COUNTS = (0, 1, 2)
 BATCH = 32
 SIZE = 224
+PROCESSES = 4096  # numbers of processes are taken modulo this
 CROP = AugmentationConfig(crop="random_resized", flip=0.5)
 MEAN, STD = (torch.tensor(values)[:, None, None] for values in NORMALISATIONS["imagenet"])
 
@@ -58,8 +61,20 @@ def write_images(folder: Path, count: int) -> None:
         Image.fromarray(pixels).save(place / f"{number:04}.jpg", quality=90)
 
 
-def by_pillow(image: Image.Image) -> torch.Tensor:
+class Counter:
+    """How many images all processes made together: a place each, in shared memory."""
+
+    def __init__(self) -> None:
+        self.made = np.frombuffer(mmap.mmap(-1, 8 * PROCESSES), np.int64)
+
+    def add(self) -> None:
+        """Count one."""
+        self.made[os.getpid() % PROCESSES] += 1
+
+
+def by_pillow(image: Image.Image, counter: Counter) -> torch.Tensor:
     """Do the same to an image as a short transform of one's own would."""
+    counter.add()
     random = np.random.default_rng()
     box = random_box(image, CROP.crop_scale, CROP.crop_ratio, random)  # type: ignore[arg-type]
     left, top = int(box.left), int(box.top)
@@ -74,7 +89,8 @@ def by_pillow(image: Image.Image) -> torch.Tensor:
 class PillowImages(Dataset):
     """Image files and their labels."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, counter: Counter) -> None:
+        self.counter = counter
         self.paths = sorted(folder.glob("*/*.jpg"))
 
     def __len__(self) -> int:
@@ -82,17 +98,17 @@ class PillowImages(Dataset):
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
         with Image.open(self.paths[number]) as image:
-            return by_pillow(image), number % 2
+            return by_pillow(image, self.counter), number % 2
 
 
-def hugging_face(folder: Path) -> Any:
+def hugging_face(folder: Path, counter: Counter) -> Any:
     """Return the files as a Hugging Face data set whose rows are transformed when they are read."""
     import datasets
 
     paths = [str(path) for path in sorted(folder.glob("*/*.jpg"))]
     table = datasets.Dataset.from_dict({"image": paths}).cast_column("image", datasets.Image())
     return table.with_transform(
-        lambda rows: {"image": [by_pillow(image) for image in rows["image"]]}
+        lambda rows: {"image": [by_pillow(image, counter) for image in rows["image"]]}
     )
 
 
@@ -103,33 +119,46 @@ def of_torch(examples: Any, num_workers: int, batches: int) -> Iterator[Any]:
     yield from islice((batch for _ in range(batches + 1) for batch in loader), batches + 1)
 
 
-def ours(folder: Path, num_workers: int, batches: int) -> Iterator[Any]:
+def ours(folder: Path, num_workers: int, batches: int, counter: Counter) -> Iterator[Any]:
     """Give batches of this package."""
+
+    def counted(picture: Picture, random: np.random.Generator) -> np.ndarray:
+        counter.add()
+        return transform(picture, random)
+
     config = ImageDataConfig(source=str(folder), normalisation="imagenet", augmentation=CROP)
     split = load_images(config, 1).train
     transform = training_transform(config, Reading(SIZE, 3, config.normalisation))
-    stream = training_stream(split, transform, BATCH, 1)
+    stream = training_stream(split, counted, BATCH, 1)
     with closing(Prefetch(stream, 1, [0], num_workers=num_workers)) as prefetch:
         yield from islice(prefetch, batches + 1)
 
 
-def by_pillow_alone(folder: Path, num_workers: int, batches: int) -> Iterator[Any]:
+def by_pillow_alone(
+    folder: Path, num_workers: int, batches: int, counter: Counter
+) -> Iterator[Any]:
     """Give batches of this package without simplejpeg."""
     with patch.object(decoding, "simplejpeg", lambda: None):
-        yield from ours(folder, num_workers, batches)
+        yield from ours(folder, num_workers, batches, counter)
 
 
-CONTENDERS: dict[str, Callable[[Path, int, int], Iterator[Any]]] = {
+CONTENDERS: dict[str, Callable[[Path, int, int, Counter], Iterator[Any]]] = {
     "ours, simplejpeg": ours,
     "ours, Pillow alone": by_pillow_alone,
-    "torch DataLoader over Pillow": lambda f, n, b: of_torch(PillowImages(f), n, b),
-    "torch DataLoader over Hugging Face datasets": lambda f, n, b: of_torch(hugging_face(f), n, b),
+    "torch DataLoader over Pillow": lambda f, n, b, c: of_torch(PillowImages(f, c), n, b),
+    "torch DataLoader over Hugging Face datasets": lambda f, n, b, c: of_torch(
+        hugging_face(f, c), n, b
+    ),
 }
 
 
-def turn(batches: Iterator[Any], count: int) -> dict[str, float]:
-    """Take so many batches after the first; return seconds and processor seconds for an image."""
-    before = processor_time()
+def turn(make: Callable[..., Iterator[Any]], *how: Any, count: int) -> dict[str, float]:
+    """Take so many batches after the first; return seconds and processor seconds for an image.
+
+    Processor seconds are divided by all images that were made, also ahead.
+    """
+    counter, before = Counter(), processor_time()
+    batches = make(*how, count, counter)
     next(batches)
     began = time.perf_counter()
     for _ in range(count):
@@ -137,7 +166,7 @@ def turn(batches: Iterator[Any], count: int) -> dict[str, float]:
     took = time.perf_counter() - began
     batches.close()  # type: ignore[attr-defined]
     used = processor_time() - before
-    return {"seconds": took / count / BATCH, "processor_seconds": used / (count + 1) / BATCH}
+    return {"seconds": took / count / BATCH, "processor_seconds": used / counter.made.sum()}
 
 
 def measure(folder: Path, rounds: int, batches: int) -> list[dict[str, Any]]:
@@ -146,7 +175,7 @@ def measure(folder: Path, rounds: int, batches: int) -> list[dict[str, Any]]:
     for _ in range(rounds):
         for count in COUNTS:
             for name, make in CONTENDERS.items():
-                made = turn(make(folder, count, batches), batches)
+                made = turn(make, folder, count, count=batches)
                 found.setdefault((name, count), []).append(made)
     return [
         {"contender": name, "num_workers": count, "turns": len(turns), "all": turns}
@@ -168,8 +197,8 @@ def markdown(result: dict[str, Any]) -> str:
         f"Processes that wanted a core, on average over a minute (load): {result['load'][0]:.1f} "
         f"at the start and {result['load'][1]:.1f} at the end.",
         "",
-        f"JPEGs of 500 x 375 to batches of {BATCH} random 224 x 224 crops. Processor time counts "
-        "batches made ahead and never taken, and the start of workers. Where the load is above the "
+        f"JPEGs of 500 x 375 to batches of {BATCH} random 224 x 224 crops. Processor time is "
+        "that of all processes, divided by all images they made. Where the load is above the "
         "number of cores, images/s say nothing about more workers.",
         "",
         "| pipeline | workers | turns | images/s | processor ms an image |",

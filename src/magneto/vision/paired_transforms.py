@@ -76,16 +76,22 @@ class PairedAugmentation:
         self, mask: np.ndarray, height: int, width: int, random: np.random.Generator
     ) -> tuple[int, int, np.ndarray]:
         """Draw a crop of the image resized to (height, width); return its corner and mask."""
-        size = self.reading.size
-        for _ in range(TRIES):
-            top = int(random.integers(max(height - size, 0) + 1))
-            left = int(random.integers(max(width - size, 0) + 1))
-            ends = min(size, height), min(size, width)
-            part = resized_mask(mask, height, width, (top, left, *ends))
-            counts = np.bincount(part[part != IGNORED], minlength=1)
+        drawn = self._draw(mask, height, width, random)
+        for _ in range(TRIES - 1):
+            counts = np.bincount(drawn[2][drawn[2] != IGNORED], minlength=1)
             if (counts > 0).sum() > 1 and counts.max() < self.config.largest_share * counts.sum():
                 break
-        return top, left, part
+            drawn = self._draw(mask, height, width, random)
+        return drawn
+
+    def _draw(
+        self, mask: np.ndarray, height: int, width: int, random: np.random.Generator
+    ) -> tuple[int, int, np.ndarray]:
+        size = self.reading.size
+        top = int(random.integers(max(height - size, 0) + 1))
+        left = int(random.integers(max(width - size, 0) + 1))
+        ends = min(size, height), min(size, width)
+        return top, left, resized_mask(mask, height, width, (top, left, *ends))
 
 
 def resized_mask(
