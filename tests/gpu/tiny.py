@@ -17,6 +17,7 @@ from magneto.data.cache import cache_directory
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe, recipe_names
 from magneto.training.batch import to_device
+from magneto.training.companion import place_companion
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World
 from magneto.training.loop import begin_state
@@ -75,6 +76,7 @@ def tiny(name: str) -> tuple[Recipe, Task]:
 def build(name: str, device: torch.device) -> tuple[Task, nn.Module]:
     """Return a tiny recipe's task, and its model as it is at first, in training mode."""
     recipe, task = tiny(name)
+    place_companion(task, device)
     torch.manual_seed(recipe.seed)
     return task, task.build_model().to(device).train()
 

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.cache import content_digest
 from magneto.runs import load_run
 from magneto.vision.modelling.config import ImageModelConfig
 from magneto.vision.tokenizer.config import ImageTokenizerConfig
 from magneto.vision.tokenizer.k_means import k_means, nearest
 from magneto.vision.tokenizer.model import ImageTokenizer
-from magneto.vision.tokenizer.teachers import PixelTeacher
+from magneto.vision.tokenizer.teachers import PixelTeacher, weights_digest
 from magneto.vision.transforms import NORMALISATIONS
 
 # As `magneto.runs.load_run` is told, and `magneto.vision.tokenizer.task` says that it is.
@@ -33,6 +32,8 @@ class PatchTokenizer(nn.Module):
             clustered.
         seed: Of k-means.
     """
+
+    vectors: Tensor
 
     def __init__(self, config: ImageModelConfig, batches: Iterable[Tensor], seed: int) -> None:
         super().__init__()
@@ -52,8 +53,8 @@ class PatchTokenizer(nn.Module):
     def encode(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) in [-1, 1] to codes (batch, patches), int64."""
         with torch.autocast(images.device.type, enabled=False):
-            rows = self.directions(images)
-            return nearest(rows.flatten(0, 1), self.vectors).view(rows.shape[:-1])  # type: ignore[arg-type]
+            rows = self.directions(images.to(self.vectors.dtype))
+            return nearest(rows.flatten(0, 1), self.vectors).view(rows.shape[:-1])
 
 
 class CodeTargets(nn.Module):
@@ -63,6 +64,9 @@ class CodeTargets(nn.Module):
         tokenizer: Has `config`, and `encode` from images in [-1, 1] to codes.
         normalisation: Of the model's images; it is undone.
     """
+
+    scale: Tensor
+    shift: Tensor
 
     def __init__(self, tokenizer: ImageTokenizer | PatchTokenizer, normalisation: str) -> None:
         super().__init__()
@@ -86,8 +90,7 @@ class CodeTargets(nn.Module):
 
     def digest(self) -> str:
         """Return what names the tokenizer's weights."""
-        weights = sorted(self.tokenizer.state_dict().items())
-        return content_digest(*(tensor.cpu().contiguous().numpy() for _, tensor in weights))
+        return weights_digest(self.tokenizer)
 
 
 def load_tokenizer(run: Path, model: ImageModelConfig) -> ImageTokenizer:

@@ -51,7 +51,7 @@ class ImageTokenization(ImageTask):
         return build_teacher(self.model_config).requires_grad_(False).eval()
 
     def check_strategy(self, kind: str) -> None:
-        """Raise ValueError for "fsdp": k-means runs the encoder alone, which has no weights then."""
+        """Raise ValueError for "fsdp": k-means runs the encoder alone, then without weights."""
         if kind == "fsdp":
             raise ValueError("a visual tokenizer is trained with --distributed ddp, not fsdp")
 

@@ -24,6 +24,12 @@ from magneto.vision.tokenizer.gradients import ORIENTATIONS, gradient_histograms
 FLAT = 0.05
 
 
+def weights_digest(module: nn.Module) -> str:
+    """Return a short name for the values of a module's tensors."""
+    tensors = (tensor for _, tensor in sorted(module.state_dict().items()))
+    return content_digest(*(tensor.detach().cpu().reshape(-1).numpy() for tensor in tensors))
+
+
 class Teacher(nn.Module):
     """Gives the features that are to be predicted.
 
@@ -131,8 +137,7 @@ class PretrainedTeacher(Teacher):
 
     def digest(self) -> str:
         """Return the digest of its weights."""
-        weights = sorted(self.model.state_dict().items())
-        return content_digest(*(tensor.cpu().numpy() for _, tensor in weights))
+        return weights_digest(self.model)
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) to (batch, patches, width)."""

@@ -1,0 +1,71 @@
+"""Where codes come from: k-means of patches, or a run's tokenizer, on the model's own view."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from magneto.config import ConfigError
+from magneto.vision.modelling.config import ImageModelConfig
+from magneto.vision.modelling.targets import CodeTargets, PatchTokenizer, load_tokenizer
+from magneto.vision.transforms import Reading
+from tests.vision.modelling.trained import train_model
+from tests.vision.tokenizer.trained import train_tokenizer
+
+SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16, "image_size": 8, "patch_size": 2}
+
+
+def config(**changes: Any) -> ImageModelConfig:
+    return ImageModelConfig(**{**SIZES, "channels": 1, "codes": 4, **changes})
+
+
+def flat_patches() -> torch.Tensor:
+    """Images of patches in four shades, a little noisy."""
+    draw = torch.Generator().manual_seed(0)
+    shades = torch.tensor([-1.0, -0.3, 0.3, 1.0])[torch.randint(4, (20, 1, 4, 4), generator=draw)]
+    large = shades.repeat_interleave(2, -1).repeat_interleave(2, -2)
+    return large + 0.02 * torch.randn(20, 1, 8, 8, generator=draw)
+
+
+def test_patches_that_look_alike_have_one_code() -> None:
+    images = flat_patches()
+    # From some starts two shades share a code; the best of a few does not.
+    found = [PatchTokenizer(config(), [images[:10], images[10:]], seed) for seed in range(8)]
+    best = max(len(tokenizer.encode(images).unique()) for tokenizer in found)
+    assert best == 4
+    tokenizer = next(t for t in found if len(t.encode(images).unique()) == 4)
+    codes = tokenizer.encode(images)
+    means = images.unfold(2, 2, 2).unfold(3, 2, 2).mean((-1, -2)).flatten(1)
+    spread = torch.stack([means[codes == code].std() for code in range(4)])
+    assert codes.shape == (20, 16) and spread.max() < 0.1
+
+
+@pytest.mark.parametrize("normalisation", ["half", "imagenet"])
+def test_the_tokenizer_reads_pixels_from_minus_one_to_one(normalisation: str) -> None:
+    tokenizer = PatchTokenizer(config(channels=3), [torch.randn(4, 3, 8, 8)], 0)
+    targets = CodeTargets(tokenizer, normalisation)
+    pixels = torch.randint(256, (8, 8, 3), dtype=torch.uint8).numpy()
+    images = {
+        kind: torch.from_numpy(Reading(8, 3, kind).normalise(pixels))[None]
+        for kind in ("half", normalisation)
+    }
+    assert torch.allclose(targets.view(images[normalisation]), images["half"], atol=1e-6)
+    assert torch.equal(targets(images[normalisation]), tokenizer.encode(images["half"]))
+
+
+def test_a_runs_tokenizer(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    train_tokenizer(tmp_path / "tokenizer", training__steps=2)
+    tokenizer = load_tokenizer(tmp_path / "tokenizer", config())
+    targets = CodeTargets(tokenizer, "half").eval()
+    images = flat_patches()
+    assert torch.equal(targets(images), tokenizer.encode(images))
+    assert targets.digest() != CodeTargets(PatchTokenizer(config(), [images], 0), "half").digest()
+    with pytest.raises(ValueError, match=r"tokenizer of other images: give --model.patch_size 2"):
+        load_tokenizer(tmp_path / "tokenizer", config(patch_size=4))
+    with pytest.raises(FileNotFoundError, match=r"no run in .*; did you mean .*tokenizer"):
+        load_tokenizer(tmp_path / "tokeniser", config())
+    train_model(tmp_path / "model", training__steps=1)
+    with pytest.raises(ConfigError, match="the run's task is image-modelling"):
+        load_tokenizer(tmp_path / "model", config())

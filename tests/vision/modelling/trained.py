@@ -1,0 +1,36 @@
+"""Train a small masked image model of digits.
+
+python trained.py RUN [key=value ...]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from magneto.progress import ProgressBars
+from magneto.recipe import RUN_FILE, load_recipe
+from magneto.training.ending import TrainingResult
+from magneto.training.loop import train
+
+SMALL: dict[str, Any] = {
+    "model.width": 16, "model.layers": 2, "model.heads": 2, "model.ffn_width": 32,
+    "model.codes": 16, "training.batch_size": 32, "training.steps": 8, "training.warmup_steps": 0,
+    "training.device": "cpu", "training.tensorboard": False, "training.evaluate_every": 0,
+    "training.save_every": 0, "training.eps": 1e-3, "training.schedule": "constant",
+}  # fmt: skip
+
+
+def train_model(run: Path, resume: bool = False, **changes: Any) -> TrainingResult:
+    """Train the tiny recipe, smaller, with other fields changed (dots as two underscores)."""
+    given = {key.replace("__", "."): value for key, value in changes.items()}
+    recipe = load_recipe("image-modelling/tiny", {**SMALL, **given})
+    return train(
+        recipe.build_task(), recipe.training, run, seed=recipe.seed, resume=resume,
+        report=ProgressBars(quiet=True), keep_recipe=lambda: recipe.save(run / RUN_FILE),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    train_model(Path(sys.argv[1]), **dict(word.split("=") for word in sys.argv[2:]))
