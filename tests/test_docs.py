@@ -32,6 +32,8 @@ TERMS = {
                                     "demonstration"],
     "docs/concepts/masked_lm.md": ["mask_ratio", "max_length", "whole words"],
     "docs/concepts/text_classification.md": ["fine-tun", "GLUE", "warmup_ratio", "max_length"],
+    "docs/concepts/segmentation.md": ["mIoU", "UperNet", "reduce_zero_label", "batch norm",
+                                      "overlay"],
     "docs/concepts/translation.md": ["max_tokens", "pivot_language", "label smoothing", "padding"],
     "docs/concepts/decoding.md": ["beam search", "length penalty", "BLEU", "greedy"],
     "docs/concepts/hugging_face.md": ["AutoModelForCausalLM", "save_pretrained", "LoRA",

@@ -44,6 +44,13 @@ def test_a_classifier_of_digits_beats_the_commonest(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_segmentation_beats_the_commonest_class(tmp_path: Path) -> None:
+    """Of its first 300 steps; measured: MEASURED."""
+    task, scores = learn("segmentation/tiny", tmp_path)
+    assert scores["mean_iou"] > 2 * task.baseline()["mean_iou"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_tiny_recipes_are_a_minute_of_work(name: str) -> None:
     """By counting operations: the same on every machine, however busy it is."""

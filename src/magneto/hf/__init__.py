@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         MagnetoConfig,
         MagnetoEncoderConfig,
         MagnetoImageConfig,
+        MagnetoSegmentationConfig,
         MagnetoSeq2SeqConfig,
     )
     from magneto.hf.encoders import (
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from magneto.hf.images import MagnetoForImageClassification
     from magneto.hf.modeling import MagnetoForCausalLM
     from magneto.hf.registration import register
-    from magneto.hf.saving import export, export_images
+    from magneto.hf.saving import export, export_images, export_segmenter
+    from magneto.hf.segmentation import MagnetoForSemanticSegmentation
+    from magneto.hf.segmentation_processor import MagnetoSegmentationProcessor
     from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
     from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
     from magneto.hf.tokenizer import MASKED, EncoderInput
@@ -43,16 +46,20 @@ __all__ = [
     "MagnetoForCausalLM",
     "MagnetoForImageClassification",
     "MagnetoForMaskedLM",
+    "MagnetoForSemanticSegmentation",
     "MagnetoForSeq2SeqLM",
     "MagnetoForSequenceClassification",
     "MagnetoImageConfig",
     "MagnetoImageProcessor",
+    "MagnetoSegmentationConfig",
+    "MagnetoSegmentationProcessor",
     "MagnetoSentencePieceTokenizer",
     "MagnetoSeq2SeqConfig",
     "Sampling",
     "Translator",
     "export",
     "export_images",
+    "export_segmenter",
     "from_torch",
     "generate",
     "load",
@@ -70,16 +77,20 @@ _HOME = {
     "MagnetoForCausalLM": "modeling",
     "MagnetoForImageClassification": "images",
     "MagnetoForMaskedLM": "encoders",
+    "MagnetoForSemanticSegmentation": "segmentation",
     "MagnetoForSeq2SeqLM": "seq2seq",
     "MagnetoForSequenceClassification": "encoders",
     "MagnetoImageConfig": "configuration",
     "MagnetoImageProcessor": "image_processor",
+    "MagnetoSegmentationConfig": "configuration",
+    "MagnetoSegmentationProcessor": "segmentation_processor",
     "MagnetoSentencePieceTokenizer": "sentencepiece_tokenizer",
     "MagnetoSeq2SeqConfig": "configuration",
     "Sampling": "generation",
     "Translator": "beam_search",
     "export": "saving",
     "export_images": "saving",
+    "export_segmenter": "saving",
     "from_torch": "formats.torch_encoder",
     "generate": "generation",
     "load": "formats.conversion",

@@ -21,10 +21,13 @@ try:
         MagnetoForCausalLM,
         MagnetoForImageClassification,
         MagnetoForMaskedLM,
+        MagnetoForSemanticSegmentation,
         MagnetoForSeq2SeqLM,
         MagnetoForSequenceClassification,
         MagnetoImageConfig,
         MagnetoImageProcessor,
+        MagnetoSegmentationConfig,
+        MagnetoSegmentationProcessor,
         MagnetoSentencePieceTokenizer,
         MagnetoSeq2SeqConfig,
     )

@@ -20,6 +20,7 @@ from magneto.language.config import (
 from magneto.nn.config import TransformerConfig
 from magneto.translation.config import TranslationConfig
 from magneto.vision.classification.config import ImageClassifierConfig
+from magneto.vision.segmentation.config import SegmenterConfig
 
 SHARED = {"vocab_size", "max_length", "head_dim"}
 """Names that transformers has too."""
@@ -222,3 +223,26 @@ class MagnetoImageConfig(MagnetoConfig):
     def default_shape(cls) -> dict[str, Any]:
         """Return what the core's configuration must be given: nothing."""
         return {}
+
+
+class MagnetoSegmentationConfig(MagnetoImageConfig):
+    """Holds a `SegmenterConfig`."""
+
+    model_type = "magneto-segmentation"
+    shape = SegmenterConfig
+    classes = auto_map(
+        AutoConfig="MagnetoSegmentationConfig",
+        AutoModelForSemanticSegmentation="MagnetoForSemanticSegmentation",
+    )
+
+    def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
+        super().__init__(core, **values)  # transformers gives a class without one another
+
+    @classmethod
+    def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
+        """Return the configuration of a model; see `MagnetoConfig.of`.
+
+        The run that it began with is not told: its weights are the model's own.
+        """
+        assert isinstance(config, SegmenterConfig)
+        return super().of(replace(config, pretrained=None), end, **values)

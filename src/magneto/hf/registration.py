@@ -9,6 +9,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
+    AutoModelForSemanticSegmentation,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -18,6 +19,7 @@ from magneto.hf.configuration import (
     MagnetoConfig,
     MagnetoEncoderConfig,
     MagnetoImageConfig,
+    MagnetoSegmentationConfig,
     MagnetoSeq2SeqConfig,
 )
 from magneto.hf.encoders import (
@@ -28,10 +30,17 @@ from magneto.hf.encoders import (
 from magneto.hf.image_processor import MagnetoImageProcessor
 from magneto.hf.images import MagnetoForImageClassification
 from magneto.hf.modeling import MagnetoForCausalLM
+from magneto.hf.segmentation import MagnetoForSemanticSegmentation
+from magneto.hf.segmentation_processor import MagnetoSegmentationProcessor
 from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
 from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
 
-CONFIGS = (MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig, MagnetoImageConfig)
+TEXT_CONFIGS = (MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig)
+CONFIGS = (*TEXT_CONFIGS, MagnetoImageConfig, MagnetoSegmentationConfig)
+PROCESSORS = (
+    (MagnetoImageConfig, MagnetoImageProcessor),
+    (MagnetoSegmentationConfig, MagnetoSegmentationProcessor),
+)
 MODELS = (
     (AutoModelForCausalLM, MagnetoConfig, MagnetoForCausalLM),
     (AutoModel, MagnetoEncoderConfig, MagnetoEncoderModel),
@@ -43,6 +52,11 @@ MODELS = (
     ),
     (AutoModelForSeq2SeqLM, MagnetoSeq2SeqConfig, MagnetoForSeq2SeqLM),
     (AutoModelForImageClassification, MagnetoImageConfig, MagnetoForImageClassification),
+    (
+        AutoModelForSemanticSegmentation,
+        MagnetoSegmentationConfig,
+        MagnetoForSemanticSegmentation,
+    ),
 )
 
 
@@ -50,10 +64,9 @@ def register() -> None:
     """Register our classes with transformers' Auto classes; may be called again."""
     for config in CONFIGS:
         AutoConfig.register(config.model_type, config, exist_ok=True)
-    for config in CONFIGS[:-1]:  # a directory's own tokenizer_config.json goes before
+    for config in TEXT_CONFIGS:  # a directory's own tokenizer_config.json goes before
         AutoTokenizer.register(config, MagnetoSentencePieceTokenizer, exist_ok=True)
-    AutoImageProcessor.register(
-        MagnetoImageConfig, slow_image_processor_class=MagnetoImageProcessor, exist_ok=True
-    )
+    for config, processor in PROCESSORS:
+        AutoImageProcessor.register(config, slow_image_processor_class=processor, exist_ok=True)
     for auto, config, model in MODELS:
         auto.register(config, model, exist_ok=True)

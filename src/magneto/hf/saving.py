@@ -17,6 +17,7 @@ from magneto.hf.configuration import (
     MagnetoConfig,
     MagnetoEncoderConfig,
     MagnetoImageConfig,
+    MagnetoSegmentationConfig,
     MagnetoSeq2SeqConfig,
 )
 from magneto.hf.encoders import (
@@ -28,6 +29,8 @@ from magneto.hf.image_processor import MODES, MagnetoImageProcessor
 from magneto.hf.images import MagnetoForImageClassification
 from magneto.hf.modeling import MagnetoForCausalLM
 from magneto.hf.registration import register
+from magneto.hf.segmentation import MagnetoForSemanticSegmentation
+from magneto.hf.segmentation_processor import MagnetoSegmentationProcessor
 from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
 from magneto.hf.tokenizer import (
     EncoderInput,
@@ -42,6 +45,7 @@ from magneto.language.model import LanguageModel
 from magneto.language.text_encoder import TextEncoder
 from magneto.translation.model import TranslationModel
 from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.segmentation.model import Segmenter
 
 WRAPPERS: dict[type[nn.Module], tuple[type[MagnetoConfig], type[PreTrainedModel]]] = {
     LanguageModel: (MagnetoConfig, MagnetoForCausalLM),
@@ -50,6 +54,7 @@ WRAPPERS: dict[type[nn.Module], tuple[type[MagnetoConfig], type[PreTrainedModel]
     TextClassifier: (MagnetoEncoderConfig, MagnetoForSequenceClassification),
     TranslationModel: (MagnetoSeq2SeqConfig, MagnetoForSeq2SeqLM),
     ImageClassifier: (MagnetoImageConfig, MagnetoForImageClassification),
+    Segmenter: (MagnetoSegmentationConfig, MagnetoForSemanticSegmentation),
 }
 AUTO = {
     "MagnetoForCausalLM": "AutoModelForCausalLM",
@@ -58,6 +63,7 @@ AUTO = {
     "MagnetoForSequenceClassification": "AutoModelForSequenceClassification",
     "MagnetoForSeq2SeqLM": "AutoModelForSeq2SeqLM",
     "MagnetoForImageClassification": "AutoModelForImageClassification",
+    "MagnetoForSemanticSegmentation": "AutoModelForSemanticSegmentation",
 }
 """By which Auto class each of our wrappers is loaded."""
 
@@ -190,4 +196,37 @@ def export_images(model: ImageClassifier, directory: Path, labels: Sequence[str]
         wrapped.save_pretrained(aside)
         if config.channels in MODES:
             MagnetoImageProcessor(config.image_size, config.channels).save_pretrained(aside)
+    return AUTO[type(wrapped).__name__]
+
+
+def export_segmenter(
+    model: Segmenter,
+    directory: Path,
+    labels: Sequence[str],
+    processor: MagnetoSegmentationProcessor,
+) -> str:
+    """Write a segmentation model's config.json, model.safetensors and preprocessor_config.json.
+
+    Args:
+        model: In fp32, on the CPU.
+        directory: Where; must not exist, or be empty.
+        labels: Names of the classes, in order.
+        processor: From pictures to what the model reads.
+
+    Returns:
+        The name of the Auto class that loads it.
+
+    Raises:
+        FileExistsError: If the directory is not empty.
+        ValueError: If there are not as many names as classes.
+    """
+    if len(labels) != model.config.classes:
+        raise ValueError(f"{len(labels)} labels for {model.config.classes} classes")
+    register()
+    named = named_classes(labels)
+    names = {"id2label": named["id2label"], "label2id": named["label2id"]}
+    with whole_directory(directory) as aside, bars_on_a_terminal():
+        wrapped = wrap(model, **names)
+        wrapped.save_pretrained(aside)
+        processor.save_pretrained(aside)
     return AUTO[type(wrapped).__name__]

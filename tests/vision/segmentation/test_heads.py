@@ -46,7 +46,8 @@ def take_over(ours: nn.Module, theirs: nn.Module, name_of: Any) -> None:
             tensor.normal_(std=0.3, generator=generator)
     ours.load_state_dict({name: held.pop(name_of(name)) for name in ours.state_dict()})
     assert all(name.endswith("num_batches_tracked") for name in held)
-    ours.eval(), theirs.eval()
+    ours.eval()
+    theirs.eval()
 
 
 def maps(*sizes: int) -> list[torch.Tensor]:

@@ -100,7 +100,8 @@ def test_a_whole_image_of_another_size_has_interpolated_positions() -> None:
     table = "encoder.position_embedding.table.weight"
     assert wide.state_dict()[table].shape == (1025, 16)
     torch.testing.assert_close(wide.state_dict()[table], expected[table])
-    assert wide.head.fuse[0].weight.data_ptr() == model.head.fuse[0].weight.data_ptr()
+    shared = "head.fuse.0.weight"
+    assert wide.get_parameter(shared).data_ptr() == model.get_parameter(shared).data_ptr()
     (logits,) = pixel_logits(model, [torch.randn(3, 61, 30)])
     assert logits.shape == (5, 61, 30) and logits.isfinite().all()
 

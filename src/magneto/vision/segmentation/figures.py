@@ -61,7 +61,7 @@ def confusion_figure(matrix: np.ndarray, names: Sequence[str]) -> Figure:
     shown = np.sort(np.argsort(-there, kind="stable")[:MOST])
     shown = shown[there[shown] > 0]
     share = matrix[np.ix_(shown, shown)] / there[shown, None]
-    words = [names[number] for number in shown]
+    words = [str(names[number]) for number in shown]
     side = 1.6 + 0.36 * len(words)
     with rc_context(STYLE):
         drawing = Drawing(figsize=(side + 0.6, side), layout="constrained")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -158,8 +159,11 @@ def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
     length = Grid(rows, columns, model.config.grid.prefix).length
     # The square's own positions must have a place, though they are not used.
     length = max(length, model.config.grid.length)
-    given = {field.name: getattr(model.config, field.name) for field in fields(SegmenterConfig)}
-    changed = WholeImageConfig(**given | {"max_length": length}, rows=rows, columns=columns)
+    given: dict[str, Any] = {
+        field.name: getattr(model.config, field.name) for field in fields(SegmenterConfig)
+    }
+    given["max_length"] = length
+    changed = WholeImageConfig(**given, rows=rows, columns=columns)
     with torch.device("meta"):
         other = Segmenter(changed)
     state = model.state_dict(keep_vars=True)

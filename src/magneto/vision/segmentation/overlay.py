@@ -81,7 +81,8 @@ def panels_png(
     height, width = panels[0].shape[:2]
     factor = max(1, -(-LEAST // width))
     wide, high = width * factor, height * factor
-    counts = sum(np.bincount(classes.ravel(), minlength=256) for classes in shown)[: len(names)]
+    every = np.concatenate([classes.ravel() for classes in shown])
+    counts = np.bincount(every, minlength=256)[: len(names)]
     order = [number for number in np.argsort(-counts, kind="stable") if counts[number]]
     words = [f"{names[n]}  {100 * counts[n] / max(counts.sum(), 1):.3g} %" for n in order]
     legend = int(max((font.getlength(word) for word in words), default=0)) + 2 * MARGIN + ROW

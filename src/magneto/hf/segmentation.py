@@ -1,0 +1,78 @@
+"""Our segmentation model as a transformers model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers.modeling_outputs import SemanticSegmenterOutput
+from transformers.utils.generic import can_return_tuple
+
+from magneto.hf.configuration import MagnetoSegmentationConfig
+from magneto.hf.losses import divided
+from magneto.hf.wrapper import MagnetoPreTrainedModel, refuse
+from magneto.vision.segmentation.config import IGNORED
+from magneto.vision.segmentation.heads import resize
+from magneto.vision.segmentation.inference import pixel_logits
+from magneto.vision.segmentation.model import Segmenter
+from magneto.vision.segmentation.norm import update_statistics
+
+
+class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
+    """A `Segmenter` in `self.core`; it reads images of any size, as `magneto evaluate` does."""
+
+    config_class = MagnetoSegmentationConfig
+    main_input_name = "pixel_values"
+
+    def __init__(self, config: MagnetoSegmentationConfig, core: Segmenter | None = None) -> None:
+        super().__init__(config)
+        self.core = core or Segmenter(config.core_config())
+        self.ready()
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: Tensor,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
+    ) -> SemanticSegmenterOutput:
+        """Return logits of every pixel, and with labels the mean loss.
+
+        Args:
+            pixel_values: (batch, channels, height, width): of any size without labels, by windows
+                or whole as the configuration's `inference` says; with labels, of `image_size`.
+            labels: (batch, height, width), 255 for none.
+            num_items_in_batch: What the summed loss is divided by; by default the labelled pixels.
+            **others: Arguments that change no number.
+
+        Returns:
+            Logits (batch, num_labels, height, width).
+
+        Raises:
+            ValueError: If images with labels are of another size, or hidden states are asked for.
+        """
+        refuse(self.core, others)
+        if self.wants_hidden_states(others):
+            raise ValueError("output_hidden_states cannot be given: the core has features(images)")
+        if labels is None:
+            logits = torch.stack(list(pixel_logits(self.core, list(pixel_values))))
+            return SemanticSegmenterOutput(logits=logits)  # type: ignore[arg-type]
+        side = self.core.config.image_size
+        if tuple(pixel_values.shape[2:]) != (side, side):
+            raise ValueError(f"images with labels are {side} x {side} pixels, not "
+                             f"{' x '.join(map(str, pixel_values.shape[2:]))}")  # fmt: skip
+        answers = self.core(pixel_values)
+        if self.training:
+            update_statistics(self.core, lambda sums: sums)  # as torch's batch norm, by call
+        main, auxiliary = (resize(x.float(), labels.shape[1:]) for x in answers)
+        weight = self.core.config.auxiliary_weight
+        total = _summed(main, labels) + weight * _summed(auxiliary, labels)
+        loss = divided(total, (labels != IGNORED).sum(), num_items_in_batch)
+        return SemanticSegmenterOutput(loss=loss, logits=main)  # type: ignore[arg-type]
+
+
+def _summed(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels.long(), ignore_index=IGNORED, reduction="sum")

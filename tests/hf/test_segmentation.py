@@ -1,0 +1,92 @@
+"""Our segmentation model inside transformers: its directory, its pipeline, its loss."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import hf  # noqa: E402
+from magneto.vision.segmentation.config import SegmentationDataConfig  # noqa: E402
+from magneto.vision.segmentation.task import Segmentation  # noqa: E402
+from tests.vision.segmentation.small import small_config, small_model  # noqa: E402
+
+NAMES = ("sky", "road", "tree", "car", "sign")
+
+
+def exported(folder: Path, **changes: Any) -> tuple[Segmentation, Any]:
+    """Export a model whose answers differ from place to place."""
+    data = SegmentationDataConfig(classes=NAMES, fit=(64, 32), normalisation="imagenet")
+    task = Segmentation(small_config(**changes), data, 1)
+    model = small_model(**changes)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    assert task.export(model, folder) == "AutoModelForSemanticSegmentation"
+    return task, model
+
+
+@pytest.mark.parametrize("inference", ["slide", "whole"])
+def test_the_pipeline_says_what_the_run_says(tmp_path: Path, inference: Any) -> None:
+    image = pytest.importorskip("PIL.Image")
+    task, model = exported(tmp_path / "out", inference=inference, pretrained="gone")
+    pixels = np.random.default_rng(0).integers(0, 256, (25, 41, 3), dtype=np.uint8)
+    expected = task.segment(model, pixels)
+    assert len(np.unique(expected)) > 1
+    place = str(tmp_path / "out")
+    pipe = transformers.pipeline("image-segmentation", model=place, trust_remote_code=True)
+    found = np.full(expected.shape, 255, np.uint8)
+    for each in pipe(image.fromarray(pixels)):
+        found[np.asarray(each["mask"]) > 0] = NAMES.index(each["label"])
+    assert np.array_equal(found, expected)
+    assert pipe.model.config.core["pretrained"] is None
+
+
+def test_auto_classes_load_it(tmp_path: Path) -> None:
+    _, model = exported(tmp_path / "out", head_norm="batch")
+    place = tmp_path / "out"
+    loaded = transformers.AutoModelForSemanticSegmentation.from_pretrained(
+        place, trust_remote_code=True
+    )
+    processor = transformers.AutoImageProcessor.from_pretrained(place, trust_remote_code=True)
+    assert (processor.fit, processor.normalisation) == ((64, 32), "imagenet")
+    images = torch.randn(2, 3, 16, 16)
+    output = loaded(images)
+    large = torch.nn.functional.interpolate(
+        model(images).main, size=(16, 16), mode="bilinear", align_corners=False
+    )
+    torch.testing.assert_close(output.logits, large, rtol=1e-5, atol=1e-4)
+    assert loaded.config.id2label == dict(enumerate(NAMES)) and loaded.config.num_labels == 5
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.core.state_dict()[name], tensor), name
+
+
+def test_loss_is_the_task_s(tmp_path: Path) -> None:
+    task, model = exported(tmp_path / "out", head_norm="batch", head_dropout=0.0)
+    wrapped = hf.MagnetoForSemanticSegmentation(
+        hf.MagnetoSegmentationConfig.of(model.config), model  # type: ignore[arg-type]
+    )  # fmt: skip
+    images, masks = torch.randn(2, 3, 16, 16), torch.randint(5, (2, 16, 16))
+    masks[0, :4] = 255
+    loss = task.loss(model.train(), {"images": images, "masks": masks})
+    norm: Any = model.head.fuse[1]
+    norm.sums.zero_()
+    before = norm.running_mean.clone()
+    output = wrapped.train()(pixel_values=images, labels=masks)
+    torch.testing.assert_close(output.loss, loss.total / loss.count)
+    assert not torch.equal(norm.running_mean, before) and not norm.sums.any()
+    with pytest.raises(ValueError, match="16 x 16 pixels, not 16 x 20"):
+        wrapped(torch.randn(1, 3, 16, 20), labels=masks[:1])
+    with pytest.raises(ValueError, match="output_hidden_states"):
+        wrapped(images, output_hidden_states=True)
+
+
+def test_as_many_names_as_classes(tmp_path: Path) -> None:
+    processor = hf.MagnetoSegmentationProcessor()
+    with pytest.raises(ValueError, match="1 labels for 5 classes"):
+        hf.export_segmenter(small_model(), tmp_path / "out", ["a"], processor)
+    assert not (tmp_path / "out").exists()
