@@ -82,7 +82,7 @@ def test_a_run_of_another_kind_is_refused(tmp_path: Path, images: Path, capsys) 
     steps = ["--training.steps", "1", "--training.warmup_steps", "0", "--model.codes", "4"]
     run = tmp_path / "run"
     small = """--model.width 16 --model.layers 1 --model.heads 2 --model.ffn_width 16
-    --training.tensorboard false --training.device cpu --training.evaluate_every 0""".split()
+    --training.tensorboard false --training.device cpu --training.evaluate_every 0""".split()  # noqa: SIM905
     pytest.importorskip("sklearn")
     os.environ["MAGNETO_CACHE"] = str(tmp_path / "cache")
     assert main(["train", "image-modelling/tiny", "--out", str(run), *small, *steps]) == 0
@@ -96,7 +96,7 @@ def test_segmentation_is_drawn(tmp_path: Path, capsys) -> None:
     --model.max_length 17 --model.image_size 16 --model.classes 5 --model.head_channels 8
     --model.auxiliary_channels 8 --model.stride 8 --training.steps 1 --training.warmup_steps 0
     --training.batch_size 2 --training.device cpu --training.tensorboard false
-    --training.evaluate_every 0 --training.save_every 0""".split()
+    --training.evaluate_every 0 --training.save_every 0""".split()  # noqa: SIM905
     run, pairs = tmp_path / "run", tmp_path / "pairs"
     data = ["--data", str(pairs), "--data.validation_source", str(pairs),
             "--data.classes", "a,b,c,d,e"]  # fmt: skip

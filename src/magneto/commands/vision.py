@@ -51,5 +51,7 @@ def main(words_given: Sequence[str]) -> int:
 
 def plainly(score: Score) -> dict:
     """Return a score as plain values."""
-    return {"row": score.row, "images": score.column, "mean": score.mean,
-            "interval": score.interval, "seeds": score.seeds, "point": dict(score.point)}  # fmt: skip
+    return {
+        "row": score.row, "images": score.column, "mean": score.mean, "interval": score.interval,
+        "seeds": score.seeds, "point": dict(score.point),
+    }  # fmt: skip

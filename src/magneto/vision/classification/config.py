@@ -17,7 +17,8 @@ class ImageClassifierConfig(ImageEncoderConfig):
         classes: Of the answer.
         pooling: What the head sees: the "mean" of the patches' features; the same mean of features
             that the stack's last norm has not seen, with that norm after it ("mean_then_norm", as
-            BEiT-3 does); or the "first" feature, the class token's (as ViT does).
+            BEiT-3 does; the mean alone where a placement, such as Post-LN, has no last norm); or
+            the "first" feature, the class token's (as ViT does).
         objective: What training minimises: "cross_entropy" over the classes, or
             "binary_cross_entropy" of each class by itself, summed over the classes (arXiv
             2110.00476, section 4.1).
@@ -45,9 +46,6 @@ class ImageClassifierConfig(ImageEncoderConfig):
             raise ValueError(f"layer_decay must be above 0 and at most 1, not {self.layer_decay}")
         if self.pooling == "first" and self.class_token == "none":
             raise ValueError("pooling 'first' needs class_token 'learned'")
-        if self.pooling == "mean_then_norm" and self.row.final == "none":
-            raise ValueError(f"pooling 'mean_then_norm' needs a placement with a last norm, "
-                             f"which {self.row.name!r} has not")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
