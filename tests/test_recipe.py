@@ -12,8 +12,9 @@ from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe, load_recipe, open_run, recipe_names
 from magneto.theory.placement import PLACEMENTS
 from magneto.training.loop import train
-from tests.shrunken import shrunken
 from magneto.translation.model import TranslationModel
+from magneto.vision.classification.model import ImageClassifier
+from tests.shrunken import shrunken
 
 # Millions: Pre-LN, by the arithmetic of the paper's table (its Sub-LN adds 0.20, 0.39 and 0.59).
 PAPER_SIZES = {
@@ -25,6 +26,24 @@ PAPER_SIZES = {
     "causal-lm/72l-gpt3-medium": (958.4, 0.74),
 }
 SHRINK = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
+SHRINK_IMAGES: dict[str, dict[str, object]] = {
+    "image-classification": {"model.classes": 10, "data.resize": None},
+    "image-modelling": {
+        "model.codes": 8, "data.image_tokenizer": "builtin:patches", "data.resize": None,
+    },
+    "image-tokenizer": {
+        "data.resize": None,
+        "model.codes": 8, "model.code_width": 4, "model.teacher": "hog",
+        "model.target_width": None, "model.decoder_depth": 1,
+    },
+    "segmentation": {
+        "model.feature_layers": [0, 0, 1, 1], "model.head_channels": 8, "model.classes": 11,
+        "data.normalisation": "half",
+        "model.auxiliary_channels": 8, "model.stride": 8, "data.fit": None, "data.classes": None,
+        "data.augmentation.fit": None, "data.reduce_zero_label": False, "data.ignored": [],
+        "training.evaluate_limit": 1,
+    },
+}  # fmt: skip
 # Millions: encoder, decoder, embedding (the appendix: 18 + 18 layers, hidden 512, inner 2048).
 TRANSLATION_SIZES = {
     "translation/opus100": (56.8, 75.8, 32.8),
@@ -63,6 +82,22 @@ def test_sizes_of_translation_models(name: str) -> None:
     found = [count_parameters(part) / 1e6 for part in stacks]
     assert found == pytest.approx(TRANSLATION_SIZES[name], abs=0.06)
     assert count_parameters(model) / 1e6 == pytest.approx(sum(found))  # the output is the table
+
+
+@pytest.mark.parametrize(
+    ("name", "pre", "sub"),
+    [("imagenet-base", 86.567656, 86.659816), ("imagenet-large", 304.326632, 304.572392)],
+)
+def test_sizes_of_image_classifiers(name: str, pre: float, sub: float) -> None:
+    """timm's vit_base_patch16_224 and vit_large_patch16_224 have 86,567,656 and 304,326,632.
+
+    Sub-LN adds a scale and a shift for each unit of width and ffn_width in each layer.
+    """
+    for placement, expected in (("pre", pre), ("sub", sub)):
+        recipe = load_recipe(f"image-classification/{name}", {"model.placement": placement})
+        with torch.device("meta"):
+            count = count_parameters(ImageClassifier(recipe.model))
+        assert count == round(expected * 1e6)
 
 
 def test_the_papers_learning_rates() -> None:

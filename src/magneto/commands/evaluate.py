@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from magneto.commands import in_context, recognition_scores, translation_scores
+from magneto.commands import (
+    in_context,
+    recognition_scores,
+    translation_scores,
+    validation_scores,
+)
 from magneto.commands.arguments import Parser
 from magneto.config import ConfigError
 from magneto.runs import run_task
@@ -16,13 +21,14 @@ EVALUATIONS = {
     "translation": "magneto.commands.translation_scores",
     "recognition": "magneto.commands.recognition_scores",
     "questions": "magneto.commands.in_context",
+    "features": "magneto.commands.feature_scores",
 }
 """Ways to measure a run, each a module with `evaluate(given, overrides)`.
 
-A task's runs are measured by the one that its `evaluation` names; by questions if --tasks are given
-and its verbs have "evaluate --tasks".
+A task's runs are measured by the one that its `evaluation` names; by questions if --tasks are
+given, and by their frozen features with --features, if its verbs have these.
 """
-ASKED = "evaluate --tasks"
+ASKED = {"questions": "evaluate --tasks", "features": "evaluate --features"}
 
 
 def parser() -> Parser:
@@ -32,6 +38,8 @@ def parser() -> Parser:
         "Measure a run's model on its validation data, on other data with its own tokenizer, or, a "
         "language model, by questions with options (--tasks; --data is then their folder or file).",
         "magneto evaluate runs/first --weights best\n"
+        "  magneto evaluate runs/base --data imagenet-a/ --data.candidates present "
+        "--keep imagenet-a\n"
         "  magneto evaluate runs/first --tasks hellaswag --num-fewshot 0,1,4 --data items/",
         recipe=True,
     )
@@ -40,6 +48,12 @@ def parser() -> Parser:
         "--weights", default="auto", help="best (default), final, averaged, last or a step"
     )
     made.add_argument("--limit", type=int, help="batches, questions, or sentences per direction")
+    made.add_argument(
+        "--features",
+        action="store_true",
+        help="of images: a linear probe and k nearest neighbours on every layer's frozen features",
+    )
+    validation_scores.add_options(made)
     in_context.add_options(made)
     translation_scores.add_options(made)
     recognition_scores.add_options(made)
@@ -51,6 +65,7 @@ def main(words: Sequence[str]) -> int:
     given, overrides = parser().parse_with_overrides(words)
     if given.limit is not None and given.limit < 1:
         raise ConfigError([f"--limit {given.limit}: at least 1"])
-    task = run_task(given.run, overrides, ASKED if given.tasks is not None else None)
-    kind = "questions" if given.tasks is not None else task.evaluation
-    return import_module(EVALUATIONS[kind]).evaluate(given, overrides)
+    asked = {"questions": given.tasks is not None, "features": given.features}
+    kind = next((name for name, wanted in asked.items() if wanted), None)
+    task = run_task(given.run, overrides, ASKED[kind] if kind else None)
+    return import_module(EVALUATIONS[kind or task.evaluation]).evaluate(given, overrides)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from magneto.commands.arguments import Parser, print_json
+from magneto.commands.columns import aligned, markdown
 from magneto.commands.glue_table import baseline_scores, read_folders, table
 
 
@@ -42,17 +43,6 @@ def main(words: Sequence[str]) -> int:
             ],
             "table": lines,
         })  # fmt: skip
-    elif given.markdown:
-        rule = "|" + "|".join(["---"] + ["--:"] * (len(lines[0]) - 1)) + "|"
-        rows = ["| " + " | ".join(line) + " |" for line in lines]
-        print("\n".join([rows[0], rule, *rows[1:]]))
     else:
-        wide = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
-        for line in lines:
-            print(
-                "  ".join(
-                    w.rjust(n) if i else w.ljust(n)
-                    for i, (w, n) in enumerate(zip(line, wide, strict=True))
-                )
-            )
+        print(markdown(lines) if given.markdown else aligned(lines))
     return 0

@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from string import ascii_letters, digits
 from typing import Any
 
-from magneto.commands.arguments import print_json
+from magneto.commands.arguments import Parser, print_json
+from magneto.config import ConfigError
+from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
+
+LETTERS = {*ascii_letters, *digits, *"-_."}
+SCORES = "scores"
+"""Folder in a run that has what `--keep NAME` measured, NAME.json."""
+
+
+def add_options(made: Parser) -> None:
+    """Add this evaluation's own options."""
+    made.add_argument(
+        "--keep", metavar="NAME", help="write the metrics to RUN/scores/NAME.json too (imagenet-a)"
+    )
 
 
 def evaluate(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run `magneto evaluate RUN`."""
     if given.data:
         overrides = {**run_task(given.run, overrides).other_data(given.data), **overrides}
+    if given.keep is not None and (not given.keep or not set(given.keep) <= LETTERS):
+        raise ConfigError([f"--keep {given.keep!r}: letters, digits, '-', '_' and '.' alone"])
     report = ProgressBars()
     opened = load_run(given.run, given.weights, overrides)
     metrics = opened.evaluate(given.limit, report)
     report.finish()
+    if given.keep:
+        keep(given, overrides, opened.weights, metrics)
     if given.json:
         print_json({"run": str(given.run), "weights": str(opened.weights), **metrics})
     else:
@@ -26,3 +45,13 @@ def evaluate(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
         for name, value in metrics.items():
             print(f"  {name:<{width}}{value:.4f}")
     return 0
+
+
+def keep(
+    given: argparse.Namespace, overrides: dict[str, Any], weights: Path, metrics: dict[str, float]
+) -> None:
+    """Write what was measured, and on what, into the run."""
+    folder = given.run / SCORES
+    folder.mkdir(exist_ok=True)
+    what = {"weights": weights.name, "limit": given.limit, "overrides": overrides}
+    write_json(folder / f"{given.keep}.json", plain({"metrics": metrics, **what}))

@@ -72,15 +72,32 @@ def whole(listing: Listing, classes: Sequence[str]) -> ImageSplit:
     Raises:
         ValueError: If an image is of another class.
     """
-    numbers = {name: number for number, name in enumerate(classes)}
     used = np.unique(listing.labels[listing.labels != UNLABELLED])
-    unknown = [name for i in used if (name := listing.classes[i]) not in numbers]
+    names = [listing.classes[i] for i in used]
+    numbers = class_numbers(names, classes)
+    unknown = [name for name in names if name not in numbers]
     if unknown:
         raise ValueError(f"{listing.images.name(0)} and others: class {unknown[0]!r} is none of "
                          f"the {len(classes)} that are known")  # fmt: skip
     table = np.array([*(numbers.get(name, 0) for name in listing.classes), UNLABELLED], np.int64)
     every = np.arange(len(listing.images))
     return ImageSplit(listing.images, every, table[listing.labels], listing.masks)
+
+
+def class_numbers(names: Sequence[str], classes: Sequence[str]) -> dict[str, int]:
+    """Return the numbers of classes by name.
+
+    Where a set has none of the known names, and all of its own are numbers of the known classes,
+    they are meant: the folders of ImageNet-V2 are called 0 to 999.
+
+    Args:
+        names: That a set has.
+        classes: That are known, in the order of their numbers.
+    """
+    known = {name: number for number, name in enumerate(classes)}
+    numbers = {name: int(name) for name in names if name.isascii() and name.isdigit()}
+    meant = len(numbers) == len(names) and all(n < len(classes) for n in numbers.values())
+    return numbers if meant and not known.keys() & numbers.keys() else known
 
 
 def hold_out(

@@ -68,6 +68,15 @@ class Reading:
             found[plane] /= std
         return found
 
+    def restore(self, image: np.ndarray) -> np.ndarray:
+        """Return float32 (channels, height, width) as uint8 (height, width, channels), to look at.
+
+        What was the brightest pixel that there can be is 255.
+        """
+        planes = zip(image, *self._scale, strict=False)
+        pixels = np.stack([plane * std + mean for plane, mean, std in planes], -1)
+        return (pixels * (255 / self.peak)).round().clip(0, 255).astype(np.uint8)
+
     @cached_property
     def _scale(self) -> list[list[np.float32]]:
         both = NORMALISATIONS[self.normalisation]

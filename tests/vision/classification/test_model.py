@@ -42,12 +42,18 @@ def test_poolings_are_what_they_say() -> None:
     assert torch.allclose(late(images), late.head(normed), atol=1e-6)
 
 
+@pytest.mark.parametrize("placement", ["post", "deepnorm"])
+def test_without_a_last_norm_the_mean_stays_as_it_is(placement: str) -> None:
+    images = torch.randn(2, 1, 8, 8)
+    one, other = (build(pooling=name, placement=placement) for name in ("mean", "mean_then_norm"))
+    assert torch.equal(one(images), other(images))
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"pooling": "first"}, "needs class_token 'learned'"),
         ({"class_token": "learned", "max_length": 4}, "max_length must be at least 5"),
-        ({"pooling": "mean_then_norm", "placement": "post"}, "which 'post' has not"),
     ],
 )
 def test_impossible_poolings(changes: dict, words: str) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.files import nearest_path, read_json
+from magneto.data.files import existing_path
+from magneto.files import read_json
 from magneto.vision.images import ImageSplit
 
-# The number at the end of a name, as in ILSVRC2012_val_00000293.JPEG.
-NUMBER = re.compile(r"(\d+)(?:\.\w+)?$")
+# The number at the end of a name: ILSVRC2012_val_00000293.JPEG, in some sets with a wnid after it.
+NUMBER = re.compile(r"_(\d+)(?:_n\d{8})?\.\w+$")
 
 
 def accepted_classes(split: ImageSplit, classes: int, path: str | None) -> list[np.ndarray]:
@@ -31,19 +31,17 @@ def accepted_classes(split: ImageSplit, classes: int, path: str | None) -> list[
     """
     if path is None:
         return list(split.labels_of()[:, None])
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise FileNotFoundError(f"no labels in {file}{nearest_path(file)}")
+    file = existing_path(path)
     known = read_json(file)
     if not is_list_of_classes(known, classes):
         raise ValueError(f"{file} is no list of lists of class numbers below {classes}")
     found = []
     for index in range(len(split)):
-        match = NUMBER.search(split.name(index))
+        match = NUMBER.search(split.images.key(int(split.numbers[index])))
         number = int(match[1]) if match else 0
         if not 1 <= number <= len(known):
-            raise ValueError(f"{split.name(index)} does not end with a number of 1 to {len(known)},"
-                             f" its place in {file}")  # fmt: skip
+            raise ValueError(f"{split.name(index)}: its name does not end with a number of 1 to "
+                             f"{len(known)}, its place in {file}")  # fmt: skip
         found.append(np.array(known[number - 1], np.int64))
     return found
 

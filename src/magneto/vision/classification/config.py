@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from magneto.data.files import existing_path
 from magneto.vision.config import ImageDataConfig, ImageEncoderConfig
 
 
@@ -16,7 +17,8 @@ class ImageClassifierConfig(ImageEncoderConfig):
         classes: Of the answer.
         pooling: What the head sees: the "mean" of the patches' features; the same mean of features
             that the stack's last norm has not seen, with that norm after it ("mean_then_norm", as
-            BEiT-3 does); or the "first" feature, the class token's (as ViT does).
+            BEiT-3 does; the mean alone where a placement, such as Post-LN, has no last norm); or
+            the "first" feature, the class token's (as ViT does).
         objective: What training minimises: "cross_entropy" over the classes, or
             "binary_cross_entropy" of each class by itself, summed over the classes (arXiv
             2110.00476, section 4.1).
@@ -44,9 +46,6 @@ class ImageClassifierConfig(ImageEncoderConfig):
             raise ValueError(f"layer_decay must be above 0 and at most 1, not {self.layer_decay}")
         if self.pooling == "first" and self.class_token == "none":
             raise ValueError("pooling 'first' needs class_token 'learned'")
-        if self.pooling == "mean_then_norm" and self.row.final == "none":
-            raise ValueError(f"pooling 'mean_then_norm' needs a placement with a last norm, "
-                             f"which {self.row.name!r} has not")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +57,21 @@ class ImageClassificationDataConfig(ImageDataConfig):
             the paper); 0 is off.
         cutmix: Likewise of the share of pixels that stay where a part of one is put into another
             (1.0 in the paper); 0 is off. Where both are on, each pair takes one of them.
+        class_names: Path of a text file with a class's name in each line, in the order of their
+            numbers, in place of `classes`. For a run whose classes have other names than the
+            folders that it is measured on: ImageNet's 1000 wnids, n01440764 and so on.
         candidates: Which classes an answer is chosen from in validation: "all" that the model has,
             or those that are "present" in the validation images (200 of ImageNet-A and -R).
         accepted_labels: Path of a JSON list with, for each validation image, the numbers of all
-            classes that are right (ReaL, arXiv 2006.07159); the image's place in it is the number
-            at the end of its name, counted from 1. Images for which there is none do not count.
-            None: an image's own label alone is right.
+            classes that are right (ReaL, arXiv 2006.07159); the image's place in it, counted from
+            1, is the number at the end of its name (293 in ILSVRC2012_val_00000293.JPEG, also
+            with a wnid after it). Images for which there is none do not count. None: an image's
+            own label alone is right.
     """
 
     mixup: float = 0.0
     cutmix: float = 0.0
+    class_names: str | None = None
     candidates: Literal["all", "present"] = "all"
     accepted_labels: str | None = None
 
@@ -76,3 +80,19 @@ class ImageClassificationDataConfig(ImageDataConfig):
         for name in ("mixup", "cutmix"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
+
+
+def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
+    """Return the names of the classes that a recipe gives; None for those of the data.
+
+    Raises:
+        FileNotFoundError: If there is no file of them; names the nearest.
+        ValueError: If two classes have one name.
+    """
+    if data.class_names is None:
+        return data.classes
+    lines = existing_path(data.class_names).read_text(encoding="utf-8").splitlines()
+    names = tuple(line.strip() for line in lines if line.strip())
+    if len(set(names)) < len(names):
+        raise ValueError(f"{data.class_names} has a class's name twice")
+    return names

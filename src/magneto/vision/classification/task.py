@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,24 @@ from magneto.vision.classification.accepted import accepted_classes, accepted_ma
 from magneto.vision.classification.config import (
     ImageClassificationDataConfig,
     ImageClassifierConfig,
+    given_names,
 )
-from magneto.vision.classification.figures import confusion_figure, mistakes_figure
+from magneto.vision.classification.figures import (
+    attention_figure,
+    collect_answers,
+    confusion_figure,
+    mistakes_figure,
+)
 from magneto.vision.classification.model import ImageClassifier
 from magneto.vision.classification.scores import BINS, answer_sums, classification_scores
+from magneto.vision.decoding import Picture
 from magneto.vision.image_task import ImageTask
 from magneto.vision.images import UNLABELLED
 from magneto.vision.layer_decay import layer_decay_multipliers
 from magneto.vision.mixing import PairMixing
+from magneto.vision.prediction import Prediction, class_predictions
 from magneto.vision.pretrained import encoder_weights
-from magneto.vision.transforms import training_transform, validation_transform
+from magneto.vision.transforms import Reading, training_transform, validation_transform
 from magneto.weights import StoredTensor
 
 LABELS_FILE = "labels.json"
@@ -43,11 +52,16 @@ class ImageClassification(ImageTask):
 
     primary_metric = "accuracy"
     higher_is_better = True
-    verbs = ("predict",)
+    verbs = ("predict", "evaluate --features")
     evaluation_batch = 256
 
     model_config: ImageClassifierConfig
     data_config: ImageClassificationDataConfig
+
+    def __init__(
+        self, model: ImageClassifierConfig, data: ImageClassificationDataConfig, seed: int
+    ) -> None:
+        super().__init__(model, replace(data, classes=given_names(data)), seed)
 
     @property
     def names(self) -> list[str]:
@@ -170,12 +184,27 @@ class ImageClassification(ImageTask):
              "broken": 0, "left_out": 0}, ()
         )  # fmt: skip
 
+    def predict(self, model: nn.Module, pictures: Sequence[Picture]) -> list[Prediction]:
+        """Return the classes of images, the likeliest first.
+
+        Args:
+            model: With a run's weights, in evaluation mode.
+            pictures: That can be decoded.
+        """
+        config = self.model_config
+        reading = Reading(config.image_size, config.channels, self.data_config.normalisation)
+        transform = validation_transform(self.data_config, reading)
+        random = np.random.default_rng(0)
+        images = torch.from_numpy(np.stack([transform(p, random) for p in pictures]))
+        return class_predictions(model, images, self.names)
+
     def figures(self, model: nn.Module) -> Sequence[Figure]:
-        """Return which classes are confused, and the surest mistakes."""
-        batches, candidates = self.validation_batches(), self.candidates
+        """Return which classes are confused, the surest mistakes, where the last layer looks."""
+        found = collect_answers(model, self.validation_batches(), self.candidates)
         return [
-            confusion_figure(model, batches, candidates, self.names),
-            mistakes_figure(model, batches, candidates, self.names),
+            confusion_figure(found.counts, self.names),
+            mistakes_figure(found.mistakes, self.names, self.reading),
+            attention_figure(model, found.images, self.reading),
         ]
 
     @classmethod

@@ -45,6 +45,7 @@ class ImageModelling(ImageTask):
     The codes come from a frozen tokenizer, which sees the same crop in the same colours.
     """
 
+    verbs = ("evaluate --features",)
     evaluation_batch = 64
 
     model_config: ImageModelConfig

@@ -18,10 +18,11 @@ from magneto.data.lazy_batches import mixed_order
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, BatchStream, Figure, Loss, Scores, Task
 from magneto.vision.data import load_images
-from magneto.vision.decoding import BrokenImage
+from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit, ImageSplits
 from magneto.vision.layer_decay import layer_decay_multipliers
 from magneto.vision.paired_transforms import PairedAugmentation
+from magneto.vision.prediction import Prediction
 from magneto.vision.pretrained import encoder_weights
 from magneto.vision.segmentation.config import IGNORED, SegmentationDataConfig, SegmenterConfig
 from magneto.vision.segmentation.data import (
@@ -35,6 +36,7 @@ from magneto.vision.segmentation.heads import resize
 from magneto.vision.segmentation.inference import pixel_logits, segment
 from magneto.vision.segmentation.model import Segmenter
 from magneto.vision.segmentation.norm import update_statistics
+from magneto.vision.segmentation.overlay import overlay_png
 from magneto.vision.segmentation.scores import confusion, segmentation_scores
 from magneto.vision.transforms import Reading
 from magneto.weights import StoredTensor
@@ -53,6 +55,7 @@ class Segmentation(Task):
     primary_metric = "mean_iou"
     higher_is_better = True
     unit = "images"
+    verbs = ("predict",)
     model_config: SegmenterConfig
     data_config: SegmentationDataConfig
 
@@ -226,6 +229,16 @@ class Segmentation(Task):
         """
         assert isinstance(model, Segmenter)
         return segment(model, pixels, self.reading, self.data_config.fit)
+
+    def predict(self, model: nn.Module, pictures: Sequence[Picture]) -> list[Prediction]:
+        """Return which classes images show, and pictures of them with a legend."""
+        return [self._prediction(model, picture.pixels()) for picture in pictures]
+
+    def _prediction(self, model: nn.Module, pixels: np.ndarray) -> Prediction:
+        classes = self.segment(model, pixels)
+        shares = np.bincount(classes.ravel(), minlength=len(self.names)) / classes.size
+        labels = [(self.names[n], float(shares[n])) for n in np.argsort(-shares) if shares[n]]
+        return Prediction(labels, {"segmentation": overlay_png(pixels, classes, self.names)})
 
     def export(self, model: Any, directory: Path) -> str:
         """Write a model, its classes and its image processor, for transformers."""

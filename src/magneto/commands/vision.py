@@ -1,0 +1,57 @@
+"""`magneto vision`: the paper's table of images from comparisons and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from magneto.commands.arguments import Parser, print_json
+from magneto.commands.columns import aligned, markdown
+from magneto.commands.vision_table import (
+    Score,
+    best_scores,
+    matched_scores,
+    read_folders,
+    table,
+    words,
+)
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    made = Parser(
+        "vision",
+        "Set placements side by side on images: accuracy on a run's own validation images and\n"
+        "on the sets that `magneto evaluate RUN --keep NAME` measured, mean IoU of segmentation;\n"
+        "times 100, with 95 % intervals over seeds, at each row's best rate and at shared rates.",
+        "magneto vision runs/compare-imagenet runs/compare-ade20k",
+    )
+    made.add_argument("folders", nargs="+", type=Path, help="folders of `magneto compare`, or runs")
+    made.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    return made.with_json()
+
+
+def main(words_given: Sequence[str]) -> int:
+    """Run the command."""
+    given = parser().parse(words_given)
+    runs = read_folders(given.folders)
+    rows = list(dict.fromkeys(run.row for run in runs))
+    best, matched = best_scores(runs), matched_scores(runs)
+    if given.json:
+        print_json({
+            "best": [plainly(score) for score in best],
+            "matched": [plainly(score) for scores in matched.values() for score in scores],
+        })  # fmt: skip
+        return 0
+    tables = [table("each row at its best", best, rows)]
+    tables += [table(f"all at {words(point)}", found, rows) for point, found in matched.items()]
+    print("\n\n".join(markdown(t) if given.markdown else aligned(t) for t in tables))
+    return 0
+
+
+def plainly(score: Score) -> dict:
+    """Return a score as plain values."""
+    return {
+        "row": score.row, "images": score.column, "mean": score.mean, "interval": score.interval,
+        "seeds": score.seeds, "point": dict(score.point),
+    }  # fmt: skip

@@ -1,0 +1,162 @@
+"""What frozen features tell of a label: a linear probe and nearest neighbours, at every layer.
+
+The best layer of a model that was trained without labels is often not the last one, so all are
+looked at: BEiT's last layer says little, its middle much.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from magneto.files import import_extra
+from magneto.progress import SILENT, Progress
+
+# Neighbours that vote, and the temperature of their weights: DINO's (arXiv 2104.14294).
+NEIGHBOURS, TEMPERATURE = 20, 0.07
+# Iterations of the linear probe at most; images that are compared with all others at once.
+ITERATIONS, PIECE = 300, 1024
+POOLINGS = ("class_token", "mean")
+
+
+@dataclass(frozen=True)
+class Features:
+    """The features of some images.
+
+    Attributes:
+        layers: By pooling, float32 (layers + 1, images, width); the first are the embeddings.
+        labels: int64 (images).
+        broken: Images that could not be read, which are left out.
+    """
+
+    layers: dict[str, Tensor]
+    labels: Tensor
+    broken: int
+
+
+@dataclass(frozen=True)
+class FeatureScore:
+    """What one layer's features tell.
+
+    Attributes:
+        layer: 0 for the embeddings, then counted from 1 at the bottom.
+        pooling: "class_token", or "mean" of the patches.
+        linear: Accuracy of a linear classifier.
+        neighbours: Accuracy of the vote of the nearest neighbours.
+    """
+
+    layer: int
+    pooling: str
+    linear: float
+    neighbours: float
+
+
+@torch.no_grad()
+def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
+    """Return every layer's features of a batch.
+
+    Each position's features are brought to mean 0 and variance 1 first, by a layer norm without
+    weights: the residual stream's scale differs from layer to layer, and between placements.
+
+    Args:
+        model: With an `embedding` of patches, a `class_token` or nothing, and an `encoder`.
+        images: (batch, channels, height, width).
+
+    Returns:
+        By pooling, float32 (layers + 1, batch, width), on the CPU.
+    """
+    encoder, grid = model.encoder, model.config.grid
+    x = model.class_token(model.embedding(images))
+    found = [x, *encoder.features(x, range(len(encoder.layers)))]
+    each = [F.layer_norm(features.float(), features.shape[-1:]) for features in found]
+    pooled = {"mean": torch.stack([features[:, grid.prefix :].mean(1) for features in each])}
+    if grid.prefix:
+        pooled["class_token"] = torch.stack([features[:, 0] for features in each])
+    return {name: pooled[name].cpu() for name in POOLINGS if name in pooled}
+
+
+def collect_features(
+    model: Any, batches: Iterable[dict[str, Tensor]], progress: Progress = SILENT
+) -> Features:
+    """Return the features of all images of some batches.
+
+    Args:
+        model: In evaluation mode.
+        batches: With "images", "labels" and "broken".
+        progress: Shows it.
+    """
+    device = next(model.parameters()).device
+    found: list[dict[str, Tensor]] = []
+    labels, broken = [], 0
+    for number, batch in enumerate(batches, 1):
+        good = ~batch["broken"]
+        broken += int(batch["broken"].sum())
+        if good.any():
+            found.append(layer_features(model, batch["images"][good].to(device)))
+            labels.append(batch["labels"][good])
+        progress.update("batches of features", number, None)
+    if not found:
+        raise ValueError("none of the images can be read")
+    layers = {name: torch.cat([part[name] for part in found], 1) for name in found[0]}
+    return Features(layers, torch.cat(labels), broken)
+
+
+def score_features(
+    train: Features, held: Features, progress: Progress = SILENT
+) -> list[FeatureScore]:
+    """Return what every layer's features of some images tell of others' labels."""
+    scores = []
+    for pooling, layers in train.layers.items():
+        for layer, (known, asked) in enumerate(zip(layers, held.layers[pooling], strict=True)):
+            arguments = known, train.labels, asked, held.labels
+            scores.append(FeatureScore(
+                layer, pooling, linear_accuracy(*arguments), neighbour_accuracy(*arguments)
+            ))  # fmt: skip
+            progress.update("probed layers", len(scores), len(train.layers) * len(layers))
+    return scores
+
+
+def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor) -> float:
+    """Return the accuracy of scikit-learn's logistic regression, C = 1, on standardised features.
+
+    Args:
+        known: Features to learn from, (images, width).
+        labels: Their labels.
+        asked: Features of other images.
+        wanted: Their labels.
+
+    Raises:
+        ModuleNotFoundError: If scikit-learn is not installed; names the extra that has it.
+    """
+    linear = import_extra("sklearn.linear_model", "vision", "a linear probe needs scikit-learn")
+    mean, deviation = known.mean(0), known.std(0).clamp_min(1e-6)
+    if len(labels.unique()) == 1:
+        return float((wanted == labels[0]).float().mean())
+    probe = linear.LogisticRegression(max_iter=ITERATIONS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it stops at ITERATIONS
+        probe.fit(((known - mean) / deviation).numpy(), labels.numpy())
+    answers = probe.predict(((asked - mean) / deviation).numpy())
+    return float(np.mean(answers == wanted.numpy()))
+
+
+def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor) -> float:
+    """Return the accuracy of the vote of the `NEIGHBOURS` nearest by cosine, nearer ones more.
+
+    Arguments are those of `linear_accuracy`.
+    """
+    known, classes = F.normalize(known, dim=1), int(labels.max()) + 1
+    count, right = min(NEIGHBOURS, len(known)), 0
+    for rows, answers in zip(asked.split(PIECE), wanted.split(PIECE), strict=True):
+        near, which = (F.normalize(rows, dim=1) @ known.T).topk(count, 1)
+        weights = (near / TEMPERATURE).exp()
+        votes = torch.zeros(len(rows), classes).scatter_add(1, labels[which], weights)
+        right += int((votes.argmax(1) == answers).sum())
+    return right / len(wanted)

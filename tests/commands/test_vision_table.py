@@ -1,0 +1,148 @@
+"""The table of images: best points by own validation images, matched points, kept scores."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from magneto.analysis.sweep.cells import Sweep
+from magneto.analysis.sweep.sweep import cell_directory, open_sweep
+from magneto.cli import main
+from magneto.commands.columns import aligned, markdown
+from magneto.commands.vision_table import (
+    best_scores,
+    matched_scores,
+    name_of,
+    read_folders,
+    table,
+    words,
+)
+from magneto.config import ConfigError
+from magneto.recipe import load_recipe
+
+PRE, SUB = "Pre-LN, 4 layers", "Sub-LN, 4 layers"
+
+
+def comparison(
+    folder: Path, results: dict[tuple, dict | None], task: str = "image-classification"
+) -> Path:
+    """Write a comparison's folder; by (placement, rate, seed) the scores by name, the own first."""
+    places, rates, seeds = (sorted({key[i] for key in results}, key=str) for i in range(3))
+    grid = {"model.placement": places, "training.learning_rate": rates, "seed": seeds}
+    sweep = Sweep(f"{task}/tiny", {}, grid)
+    open_sweep(folder, sweep)
+    for cell in sweep.cells():
+        found = results.get(tuple(cell.values.values()))
+        if found is None:
+            continue
+        run = cell_directory(folder, cell)
+        (run / "scores").mkdir(parents=True)
+        own, *others = found
+        metric = {"segmentation": "mean_iou"}.get(task, "accuracy")
+        status = "finished" if found[own] is not None else "diverged"
+        content = {"status": status, "metrics": {metric: found[own]}, "curve": []}
+        (run / "outcome.json").write_text(json.dumps(content))
+        for name in others:
+            kept = {"metrics": {"accuracy": found[name], "loss": 1.0}}
+            (run / "scores" / f"{name}.json").write_text(json.dumps(kept))
+    return folder
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    images: dict[tuple, dict | None] = {}
+    for seed in (1, 2, 3):
+        images["pre", 1e-3, seed] = {"own": 0.80 + seed / 100, "a": 0.40}
+        images["pre", 3e-3, seed] = {"own": None if seed == 3 else 0.95}  # one seed diverged
+        images["sub", 1e-3, seed] = {"own": 0.84, "a": 0.90}
+        images["sub", 3e-3, seed] = {"own": 0.85 + seed / 100, "a": 0.50 + seed / 50, "r": 0.1}
+    masks: dict[tuple, dict | None] = {
+        (place, 1e-4, 1): {"own": value} for place, value in (("pre", 0.51), ("sub", 0.52))
+    }
+    return [
+        comparison(tmp_path / "images", images),
+        comparison(tmp_path / "masks", masks, "segmentation"),
+    ]
+
+
+def test_best_by_own_images_in_all_columns(folders: list[Path]) -> None:
+    scores = {(s.row, s.column): s for s in best_scores(read_folders(folders))}
+    assert scores[PRE, "digits"].seeds == pytest.approx((81, 82, 83))
+    assert scores[PRE, "a"].mean == pytest.approx(40)
+    assert dict(scores[SUB, "digits"].point) == {"training.learning_rate": 3e-3}
+    # Its best rate is chosen on its own images; at the other one -a would be 90.
+    assert scores[SUB, "a"].seeds == pytest.approx((52, 54, 56))
+    assert scores[SUB, "a"].interval == pytest.approx(4.3026527 * 2 / math.sqrt(3))
+    assert scores[SUB, "scenes"].mean == pytest.approx(52)
+    assert math.isnan(scores[SUB, "scenes"].interval)
+    assert (PRE, "r") not in scores
+
+
+def test_matched_rates_are_those_at_which_several_rows_are_whole(folders: list[Path]) -> None:
+    found = matched_scores(read_folders(folders))
+    assert [words(point) for point in found] == ["learning_rate 0.001", "learning_rate 0.0001"]
+    first = next(iter(found.values()))
+    assert {(s.row, s.column, round(s.mean)) for s in first} == {
+        (PRE, "digits", 82), (PRE, "a", 40), (SUB, "digits", 84), (SUB, "a", 90),
+    }  # fmt: skip
+
+
+def test_the_command(folders: list[Path], capsys) -> None:
+    capsys.readouterr()
+    assert main(["vision", *map(str, folders)]) == 0
+    best, matched, masks = capsys.readouterr().out.strip().split("\n\n")
+    assert best.splitlines()[0].split() == [
+        "each",
+        "row",
+        "at",
+        "its",
+        "best",
+        "digits",
+        "a",
+        "r",
+        "scenes",
+    ]
+    assert f"{PRE}" in best and "82.0 ± 2.5" in best and " -  " in best
+    assert matched.startswith("all at learning_rate 0.001") and "0.0001" in masks
+    assert main(["vision", *map(str, folders), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {entry["row"] for entry in found["best"]} == {PRE, SUB}
+    assert found["best"][0]["point"] == {"training.learning_rate": 0.001}
+    assert main(["vision", *map(str, folders), "--markdown"]) == 0
+    assert "|---|--:|" in capsys.readouterr().out
+
+
+def test_a_run_of_its_own_is_a_row(tmp_path: Path, folders: list[Path]) -> None:
+    recipe = load_recipe("image-classification/tiny", {"model.placement": "post"})
+    (tmp_path / "run").mkdir()
+    recipe.save(tmp_path / "run" / "recipe.yaml")
+    ended = {"status": "finished", "metrics": {"accuracy": 0.7}}
+    (tmp_path / "run" / "result.json").write_text(json.dumps(ended))
+    scores = best_scores(read_folders([*folders, tmp_path / "run"]))
+    assert ("Post-LN, 4 layers", 70.0) in [(s.row, s.mean) for s in scores]
+    with pytest.raises(ConfigError, match="both have Post-LN, 4 layers on digits at learning_rate"):
+        read_folders([tmp_path / "run", tmp_path / "run"])
+
+
+def test_what_is_refused(tmp_path: Path, folders: list[Path]) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_folders([tmp_path / "nothing"])
+    recipe = load_recipe("masked-lm/tiny")
+    (tmp_path / "words").mkdir()
+    recipe.save(tmp_path / "words" / "recipe.yaml")
+    with pytest.raises(ConfigError, match="its task is masked-lm"):
+        read_folders([tmp_path / "words"])
+
+
+def test_names_of_images() -> None:
+    sources = {"data/imagenet/": "imagenet", "builtin:digits": "digits",
+               "hf:ILSVRC/imagenet-1k": "imagenet-1k", "ade": "ade"}  # fmt: skip
+    assert {source: name_of(source) for source in sources} == sources
+
+
+def test_words_in_columns() -> None:
+    lines = table("a", [], ["b", "ccc"])
+    assert lines == [["a"], ["b"], ["ccc"]]
+    assert aligned([["a", "x"], ["bcd", "yz"]]) == "a     x\nbcd  yz"
+    assert markdown([["a", "x"], ["b", "y"]]).splitlines()[1] == "|---|--:|"

@@ -1,0 +1,204 @@
+"""Image classification on one's own images, on sets of some of the classes, and by numbers."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from magneto.cli import main
+from magneto.recipe import load_recipe
+from magneto.runs import load_run
+from magneto.vision.classification.config import (
+    ImageClassificationDataConfig,
+    ImageClassifierConfig,
+    given_names,
+)
+from magneto.vision.classification.task import ImageClassification
+from tests.vision.classification.trained import COLOURS, train_classifier, write_colours
+
+MODEL: dict[str, Any] = {
+    "width": 16, "layers": 1, "heads": 2, "ffn_width": 16, "image_size": 8, "patch_size": 4,
+    "classes": 6,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    steps = ["--training.steps", "40"]
+    return train_classifier(tmp_path_factory.mktemp("colours"), "image-classification", *steps)
+
+
+def scores(run: Path, capsys: pytest.CaptureFixture, *words: str) -> dict[str, float]:
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--json", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def small_task(source: Path, model: dict[str, Any] = {}, **data: Any) -> ImageClassification:  # noqa: B006
+    config = ImageClassifierConfig(**{**MODEL, **model})
+    return ImageClassification(
+        config, ImageClassificationDataConfig(source=str(source), **data), seed=1
+    )
+
+
+def test_it_learns_colours(run: Path, capsys) -> None:
+    found = scores(run, capsys)
+    assert found["accuracy"] == 1 and found["accuracy_top5"] == 1
+
+
+def test_some_of_the_classes(run: Path, tmp_path: Path, capsys) -> None:
+    """Images of two classes that look like others: right only where these are no candidates."""
+    wrong = {"n01000002": "red", "n01000003": "blue"}
+    other = write_colours(tmp_path / "other", wrong, 3)
+    found = scores(run, capsys, "--data", str(other))
+    assert found["accuracy"] == 0.5
+    present = ["--data", str(other), "--data.candidates", "present"]
+    task = load_run(run, "auto", {"data.source": str(other), "data.validation_source": str(other),
+                                  "data.candidates": "present"}).task  # fmt: skip
+    assert isinstance(task, ImageClassification)
+    assert task.candidates.isfinite().nonzero()[:, 0].tolist() == [1, 2]
+    restricted = scores(run, capsys, *present, "--keep", "colours-a")
+    assert restricted["calibration_error"] != found["calibration_error"]
+    kept = json.loads((run / "scores" / "colours-a.json").read_text())
+    assert kept["metrics"]["accuracy"] == restricted["accuracy"]
+    assert kept["overrides"]["data.source"] == str(other)
+    assert main(["evaluate", str(run), "--keep", "a/b"]) == 2
+    assert "letters, digits" in capsys.readouterr().err
+
+
+def test_folders_that_are_numbers(run: Path, tmp_path: Path, capsys) -> None:
+    """Of ImageNet-V2, where 10 is the eleventh class, not the third."""
+    numbers = {str(n): colour for n, colour in enumerate(COLOURS.values())}
+    v2 = write_colours(tmp_path / "v2", numbers, 2)
+    assert scores(run, capsys, "--data", str(v2))["accuracy"] == 1
+    (v2 / "0").rename(v2 / "6")
+    assert main(["evaluate", str(run), "--data", str(v2)]) == 2
+    assert "class '1' is none of the 6 that are known" in capsys.readouterr().err
+
+
+def test_a_run_whose_classes_have_other_names(tmp_path: Path, capsys) -> None:
+    lines = tmp_path / "wnids.txt"
+    lines.write_text("\n".join([*COLOURS, ""]))
+    folder = write_colours(tmp_path / "wnids", dict(list(COLOURS.items())[2:4]), 2)
+    words = ("red", "green", "blue", "white", "black", "yellow")
+    given = {"classes": words, "class_names": str(lines)}
+    task = small_task(folder, **given, validation_source=str(folder))
+    assert task.names == list(COLOURS)
+    assert sorted(set(task.splits.validation.labels_of().tolist())) == [2, 3]
+    assert given_names(ImageClassificationDataConfig(classes=words)) == words
+    lines.write_text("a\nb\na\n")
+    with pytest.raises(ValueError, match="has a class's name twice"):
+        small_task(folder, **given)
+    with pytest.raises(FileNotFoundError, match=r"did you mean .*wnids\.txt"):
+        small_task(folder, class_names=str(tmp_path / "wnid.txt"))
+
+
+def test_several_right_labels(run: Path, tmp_path: Path, capsys) -> None:
+    """Of each class's two images any class is right of the first, none of the second."""
+    real = tmp_path / "real.json"
+    real.write_text(json.dumps([[0, 1, 2, 3, 4, 5], []]))
+    found = scores(run, capsys, "--data.accepted_labels", str(real))
+    assert (found["accuracy"], found["left_out"]) == (1, 6)
+    real.write_text(json.dumps([[6], [6]]))
+    assert scores(run, capsys, "--data.accepted_labels", str(real))["accuracy"] == 0
+
+
+@pytest.mark.parametrize("letter", ["a", "r"])
+def test_candidates_are_those_of_timm(letter: str, tmp_path: Path) -> None:
+    """Folders of the wnids of ImageNet-A or -R: timm's published indices are what is left."""
+    timm = find_spec("timm")  # not imported: that needs torchvision
+    if timm is None or timm.origin is None:
+        pytest.skip("timm's lists of ImageNet's classes are needed")
+    info = Path(timm.origin).parent / "data" / "_info"
+    wnids = (info / f"imagenet_{letter}_synsets.txt").read_text().split()
+    write_colours(tmp_path / "set", dict.fromkeys(wnids, "red"), 1)
+    names = info / "imagenet_synsets.txt"
+    task = small_task(
+        tmp_path / "set", {"classes": 1000}, class_names=str(names), candidates="present",
+        validation_source=str(tmp_path / "set"),
+    )  # fmt: skip
+    published = (info / f"imagenet_{letter}_indices.txt").read_text().split()
+    assert task.candidates.isfinite().nonzero()[:, 0].tolist() == sorted(map(int, published))
+    assert len(published) == 200
+
+
+def test_the_objectives(tmp_path: Path) -> None:
+    folder = write_colours(tmp_path / "set", COLOURS)
+    batch = {
+        "images": torch.randn(3, 3, 8, 8), "labels": torch.tensor([0, 1, 5]),
+        "targets": torch.rand(3, 6), "broken": torch.tensor([False, True, False]),
+    }  # fmt: skip
+    crossed = small_task(folder)
+    model = crossed.build_model()
+    logits = model(batch["images"])
+    expected = -(batch["targets"] * logits.log_softmax(1)).sum()
+    torch.testing.assert_close(crossed.loss(model, batch).total, expected)
+    binary = small_task(folder, {"objective": "binary_cross_entropy"})
+    shares = logits.sigmoid()
+    t = batch["targets"]
+    expected = -(t * shares.log() + (1 - t) * (1 - shares).log()).sum()
+    found = binary.loss(model, batch)
+    torch.testing.assert_close(found.total, expected)
+    assert (int(found.count), int(found.logs["broken"])) == (3, 1)
+
+
+def test_batches_have_soft_targets_however_they_are_cut(tmp_path: Path) -> None:
+    folder = write_colours(tmp_path / "set", COLOURS)
+    options = {"mixup": 0.8, "cutmix": 1.0}
+    task = small_task(folder, {"label_smoothing": 0.1}, **options)
+    [whole] = task.train_stream(8, 1).next(1, [0])
+    pieces = task.train_stream(8, 1).next(2, [0, 1])
+    for name in ("images", "targets", "labels"):
+        assert torch.equal(whole[name], torch.cat([piece[name] for piece in pieces])), name
+    torch.testing.assert_close(whole["targets"].sum(1), torch.ones(8))
+    assert whole["targets"].min() >= 0.1 / 6 - 1e-6
+
+
+def test_the_rates_of_layers(tmp_path: Path) -> None:
+    task = small_task(tmp_path, {"layers": 3, "layer_decay": 0.5})
+    found = task.rate_multipliers(task.build_model())
+    assert {v for n, v in found.items() if n.startswith("embedding.")} == {0.5**4}
+    assert found["head.weight"] == 1
+    assert {v for n, v in found.items() if n.startswith("encoder.layers.2.")} == {0.5}
+    assert {v for n, v in found.items() if n.startswith("encoder.layers.0.")} == {0.125}
+
+
+def test_what_the_loop_asks(run: Path) -> None:
+    task = load_run(run, "auto", {}).task
+    assert isinstance(task, ImageClassification)
+    found = task.baseline()
+    assert found["accuracy"] == pytest.approx(1 / 6)
+    assert found["accuracy_top5"] == pytest.approx(5 / 6)
+    assert found["loss"] == pytest.approx(np.log(6), abs=0.05)
+    figures = task.figures(load_run(run, "auto", {}).model)
+    assert [figure.name for figure in figures] == ["confusion", "mistakes", "attention"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "decay", "drop", "epochs", "warmup"),
+    [
+        ("imagenet-base", 5e-4, 0.65, 0.1, 100, 0.2),
+        ("imagenet-large", 3e-4, 0.8, 0.2, 50, 0.1),
+    ],
+)
+def test_the_papers_fine_tuning(name, rate, decay, drop, epochs, warmup) -> None:
+    recipe = load_recipe(f"image-classification/{name}")
+    training, model, data = recipe.training, recipe.model, recipe.data
+    assert (training.learning_rate, training.epochs, training.warmup_ratio) == (
+        rate,
+        epochs,
+        warmup,
+    )
+    assert (training.batch_size, training.final_learning_rate) == (1024, 1e-6)
+    assert (training.betas, training.eps, training.weight_decay) == ((0.9, 0.999), 1e-8, 0.05)
+    assert training.clip_norm is None and training.ema_decay is None
+    assert (model.layer_decay, model.drop_path, model.label_smoothing) == (decay, drop, 0.1)
+    assert (model.pooling, model.objective, model.dropout) == ("mean_then_norm", "cross_entropy", 0)
+    assert (data.mixup, data.cutmix, data.resize, model.image_size) == (0.8, 1.0, 256, 224)
+    changes = data.augmentation
+    assert (changes.erasing, changes.rand_augment, changes.rand_augment_std) == (0.25, 9, 0.5)
+    assert changes.repeats == 1
