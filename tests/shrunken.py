@@ -20,9 +20,10 @@ SCENES = {
     "model.head_channels": 8, "model.auxiliary_channels": 8, "training.num_workers": 0,
 }  # fmt: skip
 SPOKEN = {
-    "data.source": "builtin:spoken-digits", "data.tokenizer": "characters", "data.cmvn": "utterance",
+    "data.source": "builtin:spoken-digits", "data.tokenizer": "characters",
+    "data.cmvn": "utterance", "data.max_frames": 800, "data.max_duration": 8.0,
     "data.synthetic.train_utterances": 24, "data.synthetic.validation_utterances": 4,
-    "data.train_splits": None, "data.validation_splits": None, "data.max_frames": 800, "data.max_duration": 8.0,
+    "data.train_splits": None, "data.validation_splits": None,
     "model.front_channels": [2, 4], "model.predictor_width": 16, "model.joint_width": 16,
     "training.num_workers": 0,
 }  # fmt: skip

@@ -26,24 +26,6 @@ PAPER_SIZES = {
     "causal-lm/72l-gpt3-medium": (958.4, 0.74),
 }
 SHRINK = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
-SHRINK_IMAGES: dict[str, dict[str, object]] = {
-    "image-classification": {"model.classes": 10, "data.resize": None},
-    "image-modelling": {
-        "model.codes": 8, "data.image_tokenizer": "builtin:patches", "data.resize": None,
-    },
-    "image-tokenizer": {
-        "data.resize": None,
-        "model.codes": 8, "model.code_width": 4, "model.teacher": "hog",
-        "model.target_width": None, "model.decoder_depth": 1,
-    },
-    "segmentation": {
-        "model.feature_layers": [0, 0, 1, 1], "model.head_channels": 8, "model.classes": 11,
-        "data.normalisation": "half",
-        "model.auxiliary_channels": 8, "model.stride": 8, "data.fit": None, "data.classes": None,
-        "data.augmentation.fit": None, "data.reduce_zero_label": False, "data.ignored": [],
-        "training.evaluate_limit": 1,
-    },
-}  # fmt: skip
 # Millions: encoder, decoder, embedding (the appendix: 18 + 18 layers, hidden 512, inner 2048).
 TRANSLATION_SIZES = {
     "translation/opus100": (56.8, 75.8, 32.8),

@@ -32,8 +32,11 @@ def ctc_loss(
         labels: Likewise.
     """
     chances = logits.float().log_softmax(-1).transpose(0, 1)
-    lengths: Any = (tuple(frames), tuple(labels))  # torch's stubs know tensors only
-    return F.ctc_loss(chances, targets, *lengths, BLANK, reduction="none", zero_infinity=True)
+    given: Any = tuple(frames)  # torch's stubs know tensors only
+    asked: Any = tuple(labels)
+    return F.ctc_loss(
+        chances, targets, given, asked, blank=BLANK, reduction="none", zero_infinity=True
+    )
 
 
 def label_loss(logits: Tensor, targets: Tensor, lengths: Tensor, smoothing: float) -> Tensor:
