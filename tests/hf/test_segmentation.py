@@ -91,7 +91,8 @@ def test_loss_is_the_task_s(tmp_path: Path) -> None:
     )  # fmt: skip
     images, masks = torch.randn(2, 3, 16, 16), torch.randint(5, (2, 16, 16))
     masks[0, :4] = 255
-    loss = task.loss(model.train(), {"images": images, "masks": masks})
+    batch = {"images": images, "masks": masks, "broken": torch.zeros(2, dtype=torch.bool)}
+    loss = task.loss(model.train(), batch)
     norm: Any = model.head.fuse[1]
     norm.sums.zero_()
     before = norm.running_mean.clone()
