@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         MagnetoEncoderConfig,
         MagnetoImageConfig,
         MagnetoSeq2SeqConfig,
+        MagnetoTransducerConfig,
     )
     from magneto.hf.encoders import (
         MagnetoEncoderModel,
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     from magneto.hf.images import MagnetoForImageClassification
     from magneto.hf.modeling import MagnetoForCausalLM
     from magneto.hf.registration import register
-    from magneto.hf.saving import export, export_images
+    from magneto.hf.saving import export, export_images, export_transducer
     from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
     from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
     from magneto.hf.tokenizer import MASKED, EncoderInput
+    from magneto.hf.transducer import MagnetoForTransducer, MagnetoSpeechFeatureExtractor
 
 __all__ = [
     "MASKED",
@@ -45,14 +47,18 @@ __all__ = [
     "MagnetoForMaskedLM",
     "MagnetoForSeq2SeqLM",
     "MagnetoForSequenceClassification",
+    "MagnetoForTransducer",
     "MagnetoImageConfig",
     "MagnetoImageProcessor",
     "MagnetoSentencePieceTokenizer",
     "MagnetoSeq2SeqConfig",
+    "MagnetoSpeechFeatureExtractor",
+    "MagnetoTransducerConfig",
     "Sampling",
     "Translator",
     "export",
     "export_images",
+    "export_transducer",
     "from_torch",
     "generate",
     "load",
@@ -72,14 +78,18 @@ _HOME = {
     "MagnetoForMaskedLM": "encoders",
     "MagnetoForSeq2SeqLM": "seq2seq",
     "MagnetoForSequenceClassification": "encoders",
+    "MagnetoForTransducer": "transducer",
     "MagnetoImageConfig": "configuration",
     "MagnetoImageProcessor": "image_processor",
     "MagnetoSentencePieceTokenizer": "sentencepiece_tokenizer",
     "MagnetoSeq2SeqConfig": "configuration",
+    "MagnetoSpeechFeatureExtractor": "transducer",
+    "MagnetoTransducerConfig": "configuration",
     "Sampling": "generation",
     "Translator": "beam_search",
     "export": "saving",
     "export_images": "saving",
+    "export_transducer": "saving",
     "from_torch": "formats.torch_encoder",
     "generate": "generation",
     "load": "formats.conversion",

@@ -23,10 +23,13 @@ try:
         MagnetoForMaskedLM,
         MagnetoForSeq2SeqLM,
         MagnetoForSequenceClassification,
+        MagnetoForTransducer,
         MagnetoImageConfig,
         MagnetoImageProcessor,
         MagnetoSentencePieceTokenizer,
         MagnetoSeq2SeqConfig,
+        MagnetoSpeechFeatureExtractor,
+        MagnetoTransducerConfig,
     )
 except ModuleNotFoundError as error:
     if error.name != "magneto":

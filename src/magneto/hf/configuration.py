@@ -18,6 +18,7 @@ from magneto.language.config import (
     TextEncoderConfig,
 )
 from magneto.nn.config import TransformerConfig
+from magneto.speech.transducer_config import TransducerConfig
 from magneto.translation.config import TranslationConfig
 from magneto.vision.config import ImageClassifierConfig
 
@@ -196,6 +197,14 @@ class MagnetoSeq2SeqConfig(MagnetoConfig):
     def default_shape(cls) -> dict[str, Any]:
         """Return what the core's configuration must be given."""
         return {"vocab_size": 32768, "encoder_layers": 6, "decoder_layers": 6}
+
+
+class MagnetoTransducerConfig(MagnetoConfig):
+    """Holds a `TransducerConfig`."""
+
+    model_type = "magneto-transducer"
+    shape = TransducerConfig
+    classes = auto_map(AutoConfig="MagnetoTransducerConfig", AutoModel="MagnetoForTransducer")
 
 
 class MagnetoImageConfig(MagnetoConfig):

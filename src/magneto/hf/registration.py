@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from transformers import (
     AutoConfig,
+    AutoFeatureExtractor,
     AutoImageProcessor,
     AutoModel,
     AutoModelForCausalLM,
@@ -19,6 +20,7 @@ from magneto.hf.configuration import (
     MagnetoEncoderConfig,
     MagnetoImageConfig,
     MagnetoSeq2SeqConfig,
+    MagnetoTransducerConfig,
 )
 from magneto.hf.encoders import (
     MagnetoEncoderModel,
@@ -30,8 +32,12 @@ from magneto.hf.images import MagnetoForImageClassification
 from magneto.hf.modeling import MagnetoForCausalLM
 from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
 from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
+from magneto.hf.transducer import MagnetoForTransducer, MagnetoSpeechFeatureExtractor
 
-CONFIGS = (MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig, MagnetoImageConfig)
+CONFIGS = (
+    MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig, MagnetoTransducerConfig,
+    MagnetoImageConfig,
+)  # fmt: skip
 MODELS = (
     (AutoModelForCausalLM, MagnetoConfig, MagnetoForCausalLM),
     (AutoModel, MagnetoEncoderConfig, MagnetoEncoderModel),
@@ -41,6 +47,7 @@ MODELS = (
         MagnetoEncoderConfig,
         MagnetoForSequenceClassification,
     ),
+    (AutoModel, MagnetoTransducerConfig, MagnetoForTransducer),
     (AutoModelForSeq2SeqLM, MagnetoSeq2SeqConfig, MagnetoForSeq2SeqLM),
     (AutoModelForImageClassification, MagnetoImageConfig, MagnetoForImageClassification),
 )
@@ -54,6 +61,9 @@ def register() -> None:
         AutoTokenizer.register(config, MagnetoSentencePieceTokenizer, exist_ok=True)
     AutoImageProcessor.register(
         MagnetoImageConfig, slow_image_processor_class=MagnetoImageProcessor, exist_ok=True
+    )
+    AutoFeatureExtractor.register(
+        MagnetoTransducerConfig, MagnetoSpeechFeatureExtractor, exist_ok=True
     )
     for auto, config, model in MODELS:
         auto.register(config, model, exist_ok=True)
