@@ -61,6 +61,19 @@ def test_a_row_under_anothers_name_is_refused() -> None:
         wrap(model)
 
 
+def test_options_of_the_backbone_come_back_from_a_directory(tmp_path: Path) -> None:
+    config = LanguageModelConfig(
+        **STACK, vocab_size=40, head_dim=12, unbiased=("k", "fc2"), activation="geglu",
+        positions="transformer_xl", layer_scale=0.1,
+    )  # fmt: skip
+    model = LanguageModel(config).eval()
+    wrap(model).save_pretrained(tmp_path)
+    read_again = hf.MagnetoForCausalLM.from_pretrained(tmp_path)
+    assert read_again.core.config == config and read_again.config.head_dim == 12
+    tokens = torch.randint(40, (2, 7))
+    torch.testing.assert_close(read_again(tokens).logits, model(tokens))
+
+
 def images(classes: int = 10) -> ImageClassifier:
     return ImageClassifier(
         ImageClassifierConfig(**STACK, image_size=8, patch_size=4, channels=1, classes=classes)

@@ -11,6 +11,7 @@ one module at a time, in any order (`magneto.training.initial`).
 | v, out of cross-attention          | base, times the gain if the row scales cross-attention |
 | biases                             | 0                                                      |
 | norms, head scales                 | weight 1, bias 0                                       |
+| LayerScale                         | its initial value                                      |
 | positions, embeddings, heads       | their own module's, never scaled                       |
 
 Base is one of: xavier_normal, std sqrt(2 / (fan_in + fan_out)); xavier_uniform, the same std;

@@ -18,6 +18,7 @@ from magneto.analysis.probe.update import (
 from magneto.language.config import LanguageModelConfig
 from magneto.nn.config import TransformerConfig
 from magneto.nn.transformer import Decoder
+from magneto.vision.config import ImageClassifierConfig
 
 SHAPE = TransformerConfig(width=16, layers=2, heads=2, ffn_width=32)
 
@@ -81,6 +82,16 @@ def test_measured_shape_keeps_proportions() -> None:
     assert (shape.width, shape.heads, shape.ffn_width) == (64, 4, 192)
     assert (shape.norm, shape.dropout, shape.positions) == ("rmsnorm", 0.0, "none")
     assert measured_shape(SHAPE).width == 16
+
+
+def test_measured_shape_of_an_image_model_has_no_grid() -> None:
+    model = ImageClassifierConfig(
+        width=96, heads=8, head_dim=16, layer_scale=0.1, drop_path=0.1, unbiased=("k",),
+        grid_positions="relative_bias", class_token="learned",
+    )  # fmt: skip
+    shape = measured_shape(model)
+    assert (shape.width, shape.heads, shape.head_width, shape.unbiased) == (64, 4, 16, ("k",))
+    assert (shape.grid_positions, shape.layer_scale, shape.drop_path) == ("none", None, 0.0)
 
 
 def test_depth_tells_placements_apart() -> None:
