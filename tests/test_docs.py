@@ -33,6 +33,8 @@ TERMS = {
     "docs/concepts/masked_lm.md": ["mask_ratio", "max_length", "whole words"],
     "docs/concepts/text_classification.md": ["fine-tun", "GLUE", "warmup_ratio", "max_length"],
     "docs/concepts/translation.md": ["max_tokens", "pivot_language", "label smoothing", "padding"],
+    "docs/concepts/speech.md": ["RNN-T", "transducer", "word error rate", "beam", "CTC", "jiwer",
+        "shallow fusion", "transformer_xl"],
     "docs/concepts/speech_data.md": ["SpecAugment", "log-mel", "fbank", "Kaldi", "LibriSpeech",
                                      "Common Voice", "resampled", "speed perturbation"],
     "docs/concepts/decoding.md": ["beam search", "length penalty", "BLEU", "greedy"],
@@ -45,7 +47,7 @@ TERMS = {
 TAGLINE = ("One Transformer for every modality, and the lab that says which norm placement "
            "trains, at which rate, and why.")  # fmt: skip
 # Blocks that need a run or an exported directory: only their imports are run.
-NEED_A_MODEL = {"decoding.md", "hugging_face.md"}
+NEED_A_MODEL = {"decoding.md", "hugging_face.md", "speech.md"}
 
 
 def name_of(page: Path) -> str:

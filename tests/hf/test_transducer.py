@@ -35,6 +35,7 @@ np.savez(sys.argv[3], *[texts, features.detach().numpy()])
 """
 
 
+@pytest.mark.slow
 def test_a_new_process_hears_the_same(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     run = train_small(tmp_path / "run")

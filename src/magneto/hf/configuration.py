@@ -206,6 +206,10 @@ class MagnetoTransducerConfig(MagnetoConfig):
     shape = TransducerConfig
     classes = auto_map(AutoConfig="MagnetoTransducerConfig", AutoModel="MagnetoForTransducer")
 
+    def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
+        # transformers makes a dataclass of what has no `__init__` of its own.
+        super().__init__(core, **values)
+
 
 class MagnetoImageConfig(MagnetoConfig):
     """Holds an `ImageClassifierConfig`."""
