@@ -86,6 +86,8 @@ COVERED_BY = {
     "translation.splits": "translation/test_config.py",
     "translation.translator": "commands/test_translate.py",
     "translation.vocabulary": "translation/test_task.py",
+    "speech.beam": "speech/test_beam_search.py",
+    "commands.recognition_scores": "commands/test_librispeech.py",
     "speech.data_config": "speech/test_config.py",
     "speech.phones": "speech/test_synthesiser.py",
     "speech.sources": "speech/test_splits.py",
