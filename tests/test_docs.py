@@ -40,6 +40,8 @@ TERMS = {
                                       "gradient checkpointing"],
     "docs/concepts/loop.md": ["gradient accumulation", "mixed precision", "gradient clipping",
                               "num_workers", "resume"],
+    "docs/concepts/image_modelling.md": ["BEiT", "codebook", "perplexity", "mask_ratio", "CLIP",
+                                         "relative position bias", "LayerScale"],
     "docs/recipes.md": ["learning rate", "YAML"],
 }  # fmt: skip
 TAGLINE = ("One Transformer for every modality, and the lab that says which norm placement "

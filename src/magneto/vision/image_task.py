@@ -11,14 +11,13 @@ from torch import Tensor
 from magneto.progress import SILENT, Progress
 from magneto.training.task import Task
 from magneto.vision.batches import evaluation_images
-from magneto.vision.config import ImageDataConfig, ImageEncoderConfig
 from magneto.vision.data import load_images
 from magneto.vision.images import ImageSplit, ImageSplits
 from magneto.vision.transforms import Reading, validation_transform
 
 
 class ImageTask(Task):
-    """A task over images, each cut in patches.
+    """A task over images, each cut in patches: an `ImageEncoderConfig` and an `ImageDataConfig`.
 
     Attributes:
         evaluation_batch: Images of an evaluation batch.
@@ -26,9 +25,6 @@ class ImageTask(Task):
 
     unit = "images"
     evaluation_batch = 128
-
-    model_config: ImageEncoderConfig
-    data_config: ImageDataConfig
 
     def __init__(self, model: Any, data: Any, seed: int) -> None:
         super().__init__(model, data, seed)

@@ -104,7 +104,7 @@ def test_the_papers_parameters(name: str, pre: float, sub: float, head: float) -
     for placement, millions in (("pre", pre), ("sub", sub)):
         recipe = load_recipe(f"image-modelling/{name}", {"model.placement": placement})
         with torch.device("meta"):
-            model = recipe.build_task().build_model()
+            model: Any = recipe.build_task().build_model()
         own = sum(p.numel() for p in model.head.parameters())
         rest = sum(p.numel() for p in model.parameters()) - own
         assert round(own / 1e6, 1) == head

@@ -33,4 +33,5 @@ def train_model(run: Path, resume: bool = False, **changes: Any) -> TrainingResu
 
 
 if __name__ == "__main__":
-    train_model(Path(sys.argv[1]), **dict(word.split("=") for word in sys.argv[2:]))
+    words: dict[str, Any] = dict(word.split("=") for word in sys.argv[2:])
+    train_model(Path(sys.argv[1]), **words)

@@ -108,12 +108,17 @@ def lopsided(revive_below: float) -> Codebook:
     return book
 
 
+def use(book: Codebook, rows: torch.Tensor) -> torch.Tensor:
+    """Take a step; return the codes before it."""
+    numbers, _ = book(rows)
+    book.end_step(alone)
+    return numbers
+
+
 def test_a_code_out_of_use_takes_half_of_a_much_used_one() -> None:
     book, rows = lopsided(0.5), two_clusters()
     while not book.revived:
-        numbers, _ = book(rows)
-        assert not numbers.any()
-        book.end_step(alone)
+        assert not use(book, rows).any()
     assert book.revived == 1  # one code gives, once
     assert torch.isclose(book.use.sum(), torch.ones(()))
     taker = int(book(rows)[0].max())
@@ -121,18 +126,14 @@ def test_a_code_out_of_use_takes_half_of_a_much_used_one() -> None:
     centres = F.normalize(torch.stack((rows[::2].mean(0), rows[1::2].mean(0))), dim=-1)
     assert (centres @ book.vectors[taker]).max() > 0.999
     assert book.use[taker] == book.use[0]
-    for _ in range(30):
-        numbers, _ = book(rows)
-        book.end_step(alone)
+    numbers = [use(book, rows) for _ in range(30)][-1]
     assert not set(numbers[::2].tolist()) & set(numbers[1::2].tolist())
     assert len(numbers.unique()) == 4  # soon every code is used
 
 
 def test_without_revival_a_code_out_of_use_stays_so() -> None:
     book, rows = lopsided(0.0), two_clusters()
-    for _ in range(200):
-        numbers, _ = book(rows)
-        book.end_step(alone)
+    numbers = [use(book, rows) for _ in range(200)][-1]
     assert not numbers.any() and book.revived == 0
 
 
@@ -140,8 +141,7 @@ def test_a_code_with_one_feature_gives_none() -> None:
     """Its smaller half is empty."""
     book = lopsided(0.5)
     for _ in range(200):
-        book(two_clusters()[:1])
-        book.end_step(alone)
+        use(book, two_clusters()[:1])
     assert book.revived == 0
 
 

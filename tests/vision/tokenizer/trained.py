@@ -58,6 +58,6 @@ class Leaving(ImageTokenization):
 
 
 if __name__ == "__main__":
-    words = dict(word.split("=") for word in sys.argv[2:])
+    words: dict[str, Any] = dict(word.split("=") for word in sys.argv[2:])
     Leaving.run = Path(sys.argv[1])
     train_tokenizer(Path(sys.argv[1]), Leaving, **words)

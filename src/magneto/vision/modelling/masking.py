@@ -52,7 +52,8 @@ class BlockMasking:
     def _add_block(self, hidden: np.ndarray, left: int, random: np.random.Generator) -> int:
         """Hide one more block of at most `left` new patches; return how many are new."""
         # With fewer left than a smallest block has, one that lies partly on others may still fit.
-        areas = random.uniform(*sorted((self.smallest, left)), TRIES)
+        low, high = sorted((self.smallest, float(left)))
+        areas = random.uniform(low, high, TRIES)
         shapes = np.exp(random.uniform(math.log(NARROWEST), -math.log(NARROWEST), TRIES))
         heights = np.rint(np.sqrt(areas * shapes)).astype(int)
         widths = np.rint(np.sqrt(areas / shapes)).astype(int)

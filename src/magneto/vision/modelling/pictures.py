@@ -40,8 +40,8 @@ def guesses_figure(
     images, codes = seen_codes(targets, batches, device_of(targets))
     images = targets.view(images.to(device_of(targets))).cpu()
     hidden = torch.cat([batch["hidden"][~batch["broken"]] for batch in batches])
-    size = targets.config.patch_size
-    means = mean_patches(images, codes, targets.config.codes, size)
+    size = targets.patch_size
+    means = mean_patches(images, codes, targets.codes, size)
     given = torch.cat([batch["images"][~batch["broken"]] for batch in batches])[:IMAGES]
     images, codes, hidden = images[:IMAGES], codes[:IMAGES], hidden[:IMAGES]
     device = next(model.parameters()).device
@@ -77,7 +77,7 @@ def attention_figure(
     x = model.class_token(model.embedding(given.to(device)))
     maps = attention_weights(model.encoder, x, len(model.encoder.layers) - 1).cpu()
     asked = maps[:, :HEADS, : model.prefix or None].mean(2)[..., model.prefix :]
-    side = targets.config.patch_size
+    side = targets.patch_size
     brightest = asked.amax(-1, keepdim=True)
     shades = (2 * asked / brightest - 1)[..., None, None, None].expand(-1, -1, -1, -1, side, side)
     seen = targets.view(given.to(device_of(targets))).cpu()

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from magneto.runs import load_run
 from magneto.vision.modelling.config import ImageModelConfig
-from magneto.vision.tokenizer.config import ImageTokenizerConfig
 from magneto.vision.tokenizer.k_means import k_means, nearest
 from magneto.vision.tokenizer.model import ImageTokenizer
 from magneto.vision.tokenizer.teachers import PixelTeacher, weights_digest
@@ -38,10 +37,8 @@ class PatchTokenizer(nn.Module):
     def __init__(self, config: ImageModelConfig, batches: Iterable[Tensor], seed: int) -> None:
         super().__init__()
         assert config.codes is not None
-        shape = {"channels": config.channels, "patch_size": config.patch_size}
-        grid = {"image_size": config.image_size, "max_length": config.length}
-        self.config = ImageTokenizerConfig(**shape, **grid, codes=config.codes)
-        self.patches = PixelTeacher(self.config)
+        self.config = config
+        self.patches = PixelTeacher(config)
         rows = torch.cat([self.directions(images).flatten(0, 1) for images in batches])
         vectors = k_means(rows, config.codes, K_MEANS_ITERATIONS, seed)
         self.register_buffer("vectors", vectors)
@@ -61,8 +58,12 @@ class CodeTargets(nn.Module):
     """A frozen tokenizer that reads what the model reads: pixels of the same view.
 
     Args:
-        tokenizer: Has `config`, and `encode` from images in [-1, 1] to codes.
+        tokenizer: Encodes images in [-1, 1].
         normalisation: Of the model's images; it is undone.
+
+    Attributes:
+        codes: How many there are.
+        patch_size: Of the tokenizer, and the model.
     """
 
     scale: Tensor
@@ -70,9 +71,10 @@ class CodeTargets(nn.Module):
 
     def __init__(self, tokenizer: ImageTokenizer | PatchTokenizer, normalisation: str) -> None:
         super().__init__()
-        self.tokenizer, self.config = tokenizer, tokenizer.config
+        self.tokenizer = tokenizer
+        self.patch_size, self.codes = tokenizer.config.patch_size, tokenizer.config.codes or 0
         mean, std = (
-            torch.tensor(values[: self.config.channels]).view(-1, 1, 1)
+            torch.tensor(values[: tokenizer.config.channels]).view(-1, 1, 1)
             for values in NORMALISATIONS[normalisation]
         )
         # Pixels from 0 to 1 are mean + std * x; the tokenizer reads twice that less 1.

@@ -81,7 +81,7 @@ class ImageModelling(ImageTask):
         Raises:
             ValueError: If the number set is another one.
         """
-        known, wanted = self.targets.config.codes, self.model_config.codes
+        known, wanted = self.targets.codes, self.model_config.codes
         if wanted not in (None, known):
             raise ValueError(f"the tokenizer has {known} codes, model.codes is {wanted}")
         return known

@@ -86,7 +86,7 @@ def png(pixels: np.ndarray) -> bytes:
     from matplotlib.image import imsave
 
     made = io.BytesIO()
-    imsave(made, pixels, format="png", metadata={"Software": None})
+    imsave(made, pixels, format="png", metadata={"Software": "Magneto"})
     return made.getvalue()
 
 

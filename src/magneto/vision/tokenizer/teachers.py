@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from magneto.config import error_line
 from magneto.data.cache import content_digest
 from magneto.files import import_extra
+from magneto.vision.config import ImageEncoderConfig
 from magneto.vision.tokenizer.config import ImageTokenizerConfig
 from magneto.vision.tokenizer.gradients import ORIENTATIONS, gradient_histograms
 
@@ -50,7 +51,7 @@ class HogTeacher(Teacher):
     A patch of 8 pixels or more has four cells, a smaller one a single cell.
     """
 
-    def __init__(self, config: ImageTokenizerConfig) -> None:
+    def __init__(self, config: ImageEncoderConfig) -> None:
         super().__init__()
         size = config.patch_size
         self.cells = 2 if size >= 8 and size % 2 == 0 else 1
@@ -72,7 +73,7 @@ class HogTeacher(Teacher):
 class PixelTeacher(Teacher):
     """The pixels of each patch, and a constant that makes brightness a matter of direction."""
 
-    def __init__(self, config: ImageTokenizerConfig) -> None:
+    def __init__(self, config: ImageEncoderConfig) -> None:
         super().__init__()
         self.patch_size = config.patch_size
         self.width = config.channels * config.patch_size**2 + 1
@@ -99,7 +100,10 @@ class PretrainedTeacher(Teacher):
         ValueError: If there is no such model, or it has another grid.
     """
 
-    def __init__(self, path: str, config: ImageTokenizerConfig) -> None:
+    image_mean: Tensor
+    image_std: Tensor
+
+    def __init__(self, path: str, config: ImageEncoderConfig) -> None:
         super().__init__()
         library = import_extra("transformers", "hf", "a teacher of transformers needs it")
         try:
