@@ -106,8 +106,13 @@ def main() -> None:
         }  # fmt: skip
         name = f"{count}-{seed}-{arm.replace(' ', '-')}-{rate:g}"
         ended = run("image-classification/tiny", changes, folder / name)
-        found.append({"images_per_class": count, "seed": seed, "arm": arm, "rate": rate,
-                      "accuracy": ended["metrics"]["accuracy"], "seconds": ended["seconds"]})  # fmt: skip
+        if ended["status"] == "interrupted":
+            return
+        found.append({
+            "images_per_class": count, "seed": seed, "arm": arm, "rate": rate,
+            "accuracy": ended["metrics"].get("accuracy", 0.0), "seconds": ended["seconds"],
+            "status": ended["status"],
+        })  # fmt: skip
         write(given, size, encoder, found)
 
 
@@ -170,7 +175,8 @@ def few_images(source: str, count: int, seed: int, folder: Path) -> dict[str, An
         for index in draw.permutation(mine)[:count].tolist():
             save(splits.train, index, place / "train" / splits.classes[number], Image)
     for index in range(len(splits.validation)):
-        save(splits.validation, index, held / splits.classes[splits.validation.label(index)], Image)
+        label = splits.classes[splits.validation.label(index)]
+        save(splits.validation, index, held / label, Image)
     peak = splits.train.images.peak
     assert peak == 255 or source.startswith("builtin")
     return {"data.source": str(place / "train"), "data.validation_source": str(held)}

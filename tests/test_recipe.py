@@ -162,7 +162,6 @@ def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> Non
             "data.tokenizer": "bytes", "data.max_tokens": 128, "model.vocab_size": 300,
             "model.encoder_layers": 2, "model.decoder_layers": 1,
         }  # fmt: skip
-<<<<<<< HEAD
     if name.startswith(("image-", "segmentation")):
         source = "builtin:scenes" if name.startswith("segmentation") else "builtin:digits"
         changes |= {
@@ -171,18 +170,6 @@ def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> Non
             "training.num_workers": 0, "training.epochs": None, "training.warmup_ratio": None,
             "training.evaluate_every": 0, **SHRINK_IMAGES.get(name.partition("/")[0], {}),
         }  # fmt: skip
-=======
-    if name.startswith(("image-tokenizer", "image-modelling")):
-        changes |= {
-            "data.source": "builtin:digits", "data.resize": None, "model.channels": 1,
-            "model.image_size": 8, "model.patch_size": 2, "model.codes": 8,
-            "training.epochs": None, "training.warmup_ratio": None, "training.num_workers": 0,
-        }  # fmt: skip
-    if name.startswith("image-tokenizer"):
-        changes |= {"model.teacher": "pixels", "model.target_width": None}
-    if name.startswith("image-modelling"):
-        changes["data.image_tokenizer"] = "builtin:patches"
->>>>>>> image-modelling
     recipe = load_recipe(name, changes)
     report = ProgressBars(quiet=True)
     run = tmp_path / "run"
