@@ -65,10 +65,10 @@ CROPS = {
 SIZES = {
     "digits": Size(
         {"width": 64, "layers": 4, "max_length": 17, "class_token": "learned"},
-        {"model.codes": 64, "training.steps": 800},
-        {"training.steps": 200, "training.batch_size": 32, "training.warmup_steps": 20},
-        (5, 10, 50, 100),
-        (1e-3, 3e-3),
+        {"model.codes": 64, "training.steps": 400},
+        {"training.steps": 100, "training.batch_size": 32, "training.warmup_steps": 10},
+        (5, 20, 100),
+        (3e-3,),
     ),
     "cifar": Size(
         {
@@ -225,14 +225,15 @@ def write(
         f"# Pre-training by masked image modelling, then few labels: {given.size}", "",
         f"Model: {size.model}. The encoder saw all training images for {encoder['step']:,} steps; "
         "then both arms took the same steps on the labelled images alone. Accuracy on the held-out "
-        "images, mean over seeds with 95 % intervals, at the better of the rates "
+        "images, mean over seeds with 95 % intervals, at the best of the rates "
         f"{', '.join(f'{rate:g}' for rate in size.rates)}.", "",
         "| images per class | arm | accuracy | seeds | rate |", "|---|---|--:|--:|--:|",
     ]  # fmt: skip
     for row in rows:
         interval = f" ± {row['interval']:.3f}" if len(row["seeds"]) > 1 else ""
-        lines.append(f"| {row['images_per_class']} | {row['arm']} | {row['accuracy']:.3f}{interval} "
-                     f"| {len(row['seeds'])} | {row['rate']:g} |")  # fmt: skip
+        cells = [str(row["images_per_class"]), row["arm"], f"{row['accuracy']:.3f}{interval}",
+                 str(len(row["seeds"])), f"{row['rate']:g}"]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
     write_text(RESULTS / f"{name}.md", "\n".join([*lines, ""]))
 
 
