@@ -34,6 +34,8 @@ TERMS = {
     "docs/concepts/text_classification.md": ["fine-tun", "GLUE", "warmup_ratio", "max_length"],
     "docs/concepts/segmentation.md": ["mIoU", "UperNet", "reduce_zero_label", "batch norm",
                                       "overlay"],
+    "docs/concepts/image_classification.md": ["fine-tun", "layer-wise decay", "mixup",
+                                              "linear probe", "confusion matrix", "ImageNet"],
     "docs/concepts/translation.md": ["max_tokens", "pivot_language", "label smoothing", "padding"],
     "docs/concepts/speech.md": ["RNN-T", "transducer", "word error rate", "beam", "CTC", "jiwer",
         "shallow fusion", "transformer_xl"],

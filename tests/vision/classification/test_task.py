@@ -19,6 +19,7 @@ from magneto.vision.classification.config import (
 )
 from magneto.vision.classification.task import ImageClassification
 from tests.vision.classification.trained import COLOURS, train_classifier, write_colours
+from tests.vision.modelling.trained import train_model
 
 MODEL: dict[str, Any] = {
     "width": 16, "layers": 1, "heads": 2, "ffn_width": 16, "image_size": 8, "patch_size": 4,
@@ -105,6 +106,31 @@ def test_several_right_labels(run: Path, tmp_path: Path, capsys) -> None:
     assert (found["accuracy"], found["left_out"]) == (1, 6)
     real.write_text(json.dumps([[6], [6]]))
     assert scores(run, capsys, "--data.accepted_labels", str(real))["accuracy"] == 0
+
+
+@pytest.mark.parametrize("pooling", ["mean", "mean_then_norm"])
+def test_it_begins_with_a_masked_image_model(pooling: str, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    train_model(tmp_path / "run", training__steps=1)
+    pretrained = load_run(tmp_path / "run", "auto", {}).model
+    shape: dict[str, Any] = {
+        "layers": 2, "ffn_width": 32, "patch_size": 2, "channels": 1, "classes": 10,
+        "positions": "learned", "max_length": 17, "class_token": "learned", "pooling": pooling,
+        "pretrained": str(tmp_path / "run"),
+    }  # fmt: skip
+    task = small_task(tmp_path, shape)
+    weights = {name: tensor.read() for name, tensor in task.initial_weights().items()}
+    model = task.build_model().eval()
+    left = model.load_state_dict(weights, strict=False)
+    norm = ["pooled_norm.weight", "pooled_norm.bias"] if pooling == "mean_then_norm" else []
+    assert sorted(left.missing_keys) == sorted([*norm, "head.weight", "head.bias"])
+    assert not left.unexpected_keys
+    images, none = torch.randn(2, 1, 8, 8), torch.empty(2, 0, dtype=torch.long)
+    ours = model.class_token(model.embedding(images))
+    theirs: Any = pretrained
+    read = theirs.class_token(theirs.mask_token(theirs.embedding(images), none))
+    both = (m.encoder.features(x, [1])[0] for m, x in ((model, ours), (theirs, read)))
+    assert torch.equal(*both)
 
 
 @pytest.mark.parametrize("letter", ["a", "r"])
