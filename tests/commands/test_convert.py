@@ -14,8 +14,8 @@ from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
 from magneto.hf.saving import transformers_tokenizer, wrap  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.classification.model import ImageClassifier  # noqa: E402
-from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
 

@@ -26,8 +26,8 @@ from magneto.language.masked_language import MaskedLanguageModel  # noqa: E402
 from magneto.language.model import LanguageModel  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
+from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.classification.model import ImageClassifier  # noqa: E402
-from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 
 STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
 TEXT = "A function that returns the number of bytes in a file, or raises an error. "

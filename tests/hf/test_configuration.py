@@ -16,8 +16,8 @@ from magneto.language.classification.config import TextClassifierConfig  # noqa:
 from magneto.language.classification.model import TextClassifier  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.classification.model import ImageClassifier  # noqa: E402
-from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 
 STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
 
