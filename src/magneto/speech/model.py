@@ -78,9 +78,7 @@ class Transducer(nn.Module):
         self.joiner = Joiner(config)
         size = config.vocab_size
         self.ctc_head = nn.Linear(config.width, size) if config.ctc_weight else nn.Identity()
-        self.lm_head = (
-            nn.Linear(config.predictor_width, size) if config.lm_weight else nn.Identity()
-        )
+        self.lm_head = nn.Linear(config.predictor_width, size) if config.lm_weight else nn.Identity()
         self.intermediate = nn.ModuleList(
             IntermediateProjection(config) for _ in config.intermediate_layers
         )

@@ -262,8 +262,8 @@ VARIANTS: dict[str, Placement] = {
                 value_norm="head",
             ),
         ),
-        # Pre-LN with a norm after the gate of the feed-forward network and none in attention: the
-        # base and large models that the authors pre-trained. Those of CLIP have both: that is "sub".
+        # Pre-LN with a norm after the gate of the feed-forward network and none in attention: its
+        # base and large models. Those that were trained as CLIP have both: that is "sub".
         replace(
             PLACEMENTS["pre"],
             name="eva02",

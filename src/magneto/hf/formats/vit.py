@@ -43,7 +43,8 @@ def theirs(config: ImageClassifierConfig) -> dict[str, Any]:
         "num_attention_heads": config.heads, "intermediate_size": config.ffn_width,
         "hidden_act": their_activation(config.activation), "layer_norm_eps": config.norm_eps,
         "image_size": config.image_size, "patch_size": config.patch_size,
-        "num_channels": config.channels, "num_labels": config.classes, "qkv_bias": config.biased("q"),
+        "num_channels": config.channels, "num_labels": config.classes,
+        "qkv_bias": config.biased("q"),
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
     }  # fmt: skip
