@@ -213,16 +213,31 @@ def classifier_config(model: nn.Module, name: str) -> ImageClassifierConfig:
     return model.config
 
 
-def architecture(config: ImageClassifierConfig, name: str, known: Mapping[float, str]) -> str:
-    """Return which of timm's architectures has norms of the model's epsilon.
+def timm_config(
+    config: ImageClassifierConfig, name: str, known: Mapping[float, str], args: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what timm's config.json holds: `timm.create_model("local-dir:DIR", pretrained=True)`.
 
-    The rest is said by the arguments.
+    Args:
+        config: Of our model.
+        name: Of the format, for the error.
+        known: Architectures by the epsilon of their norms, which is no argument; the rest is.
+        args: All other arguments.
 
     Raises:
-        ValueError: If none has.
+        ValueError: If no architecture has norms of the model's epsilon.
     """
     if config.norm_eps not in known:
         there = " or ".join(map(str, known))
         raise ValueError(f"{name} cannot hold this model: norm_eps is {config.norm_eps} here, "
                          f"{there} there")  # fmt: skip
-    return known[config.norm_eps]
+    heads = ["head", "head_dist"] if config.pooling == "first_two" else "head"
+    return {
+        "architecture": known[config.norm_eps], "num_classes": config.classes,
+        "num_features": config.width, "global_pool": args["global_pool"], "model_args": args,
+        "pretrained_cfg": {
+            "input_size": [config.channels, config.image_size, config.image_size],
+            "num_classes": config.classes, "fixed_input_size": True,
+            "first_conv": "patch_embed.proj", "classifier": heads,
+        },
+    }  # fmt: skip

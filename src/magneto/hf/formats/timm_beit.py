@@ -57,9 +57,9 @@ def to_timm_beit(model: nn.Module) -> tuple[State, dict[str, Any]]:
         "use_shared_rel_pos_bias": config.grid_positions == "shared_relative_bias",
     }  # fmt: skip
     state = write_state(pairs(config), model.state_dict())
-    named = timm.architecture(config, NAME, ARCHITECTURES)
+    held = timm.timm_config(config, NAME, ARCHITECTURES, args)
     check_same(config, _config(state, args), NAME)
-    return state, {"architecture": named, "num_classes": config.classes, "model_args": args}
+    return state, held
 
 
 def _config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:

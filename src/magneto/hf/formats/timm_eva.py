@@ -63,12 +63,12 @@ def to_timm_eva(model: nn.Module) -> tuple[State, dict[str, Any]]:
     check_placement(config, ["pre", "eva02", "sub"], NAME)
     args = _arguments(config)
     state = write_state(pairs(config), model.state_dict())
-    named = timm.architecture(config, NAME, ARCHITECTURES)
+    held = timm.timm_config(config, NAME, ARCHITECTURES, args)
     check_same(config, _config(state, {**args, "norm_eps": config.norm_eps}), NAME)
     state = _turned(state, config, _to_neighbours)
     if args["qkv_fused"]:
         state = _together(state, config.layers)
-    return state, {"architecture": named, "num_classes": config.classes, "model_args": args}
+    return state, held
 
 
 def _arguments(config: ImageClassifierConfig) -> dict[str, Any]:
@@ -95,9 +95,10 @@ def _config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
     rows = {grid} if grid is None or isinstance(grid, int) else set(grid)
     if len(rows) > 1:
         raise ValueError(f"ref_feat_shape {grid} is no square")
+    eps = 1e-5 if args.get("architecture") == ARCHITECTURES[1e-5] else 1e-6
     return ImageClassifierConfig(
         **known, placement=timm.placement(state), activation="swiglu" if gated else "gelu",
-        norm_eps=args.get("norm_eps", 1e-6), grid_positions="rotary" if rotary else "none",
+        norm_eps=args.get("norm_eps", eps), grid_positions="rotary" if rotary else "none",
         reference_grid=rows.pop(), rotary_base=args.get("rope_temperature", 10000.0),
         unbiased=("k",) if "blocks.0.attn.q_proj.bias" in state else ("q", "k", "v"),
     )  # fmt: skip

@@ -72,13 +72,13 @@ def to_timm_vit(model: nn.Module) -> tuple[State, dict[str, Any]]:
                          "'first_two' there")  # fmt: skip
     args = _arguments(config)
     state = write_state(pairs(config), model.state_dict())
-    named = timm.architecture(config, NAME, DISTILLED if two else ARCHITECTURES)
+    held = timm.timm_config(config, NAME, DISTILLED if two else ARCHITECTURES, args)
     check_same(config, _config(state, {**args, "norm_eps": config.norm_eps}), NAME)
     if config.prefix == 1 and "pos_embed" in state:
         class_position, places = state["pos_embed"].split([1, config.patches], 1)
         if not class_position.any():
             state["pos_embed"], args["no_embed_class"] = places.contiguous(), True
-    return state, {"architecture": named, "num_classes": config.classes, "model_args": args}
+    return state, held
 
 
 def _arguments(config: ImageClassifierConfig) -> dict[str, Any]:
