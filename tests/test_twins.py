@@ -74,7 +74,6 @@ COVERED_BY = {
     "vision.tokenizer.config": "vision/tokenizer/test_model.py",
     "vision.image_task": "vision/classification/test_task.py",
     "vision.classification.config": "vision/classification/test_task.py",
-    "vision.image_task": "vision/tokenizer/test_task.py",
     "language.causal_lm": "test_tasks.py",
     "language.config": "language/test_text.py",
     "language.pretrained": "language/classification/test_model.py",

@@ -111,7 +111,8 @@ def test_a_fairseq_checkpoint_brings_its_arguments(tmp_path: Path) -> None:
         assert torch.equal(loaded(ids).logits, ours(ids))
 
 
-def test_beit3_there_and_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["beit3", "timm_vit"])
+def test_images_there_and_back(tmp_path: Path, name: str) -> None:
     torch.manual_seed(0)
     config = ImageClassifierConfig(
         width=128, layers=2, heads=2, ffn_width=48, image_size=16, patch_size=4, classes=5,
@@ -119,8 +120,9 @@ def test_beit3_there_and_back(tmp_path: Path) -> None:
     )  # fmt: skip
     ours = ImageClassifier(config).eval()
     wrap(ours).save_pretrained(tmp_path / "ours")
-    assert run(tmp_path / "ours", tmp_path / "theirs", "--to", "beit3") == 0
-    assert run(tmp_path / "theirs" / "model.safetensors", tmp_path / "again") == 0
+    assert run(tmp_path / "ours", tmp_path / "theirs", "--to", name) == 0
+    assert run(tmp_path / "theirs", tmp_path / "again") == 0
+    assert run(tmp_path / "theirs" / "model.safetensors", tmp_path / "bare") == 0
     auto = transformers.AutoModelForImageClassification
     loaded = auto.from_pretrained(tmp_path / "again").core.state_dict()
     assert all(torch.equal(loaded[n], t) for n, t in ours.state_dict().items())
@@ -155,7 +157,7 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
     (tmp_path / "broken.pt").write_bytes(b"no weights")
     fails("is damaged, or holds more than weights", tmp_path / "broken.pt", out)
     torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
-    fails("neither torchscale's nor BEiT-3's weights", tmp_path / "other.pt", out)
+    fails("neither timm's nor torchscale's nor BEiT-3's weights", tmp_path / "other.pt", out)
     torch.save([1, 2], tmp_path / "list.pt")
     fails("is no state dict", tmp_path / "list.pt", out)
     (tmp_path / "args.json").write_text("[1]")
