@@ -68,7 +68,7 @@ def forward_scores(lattice: Lattice) -> Tensor:
     """Return the log-probability of all ways from the start to each cell, by diagonals."""
     blank, label = lattice.blank, lattice.label
     scores = _nothing(blank.shape, blank)
-    scores[0, :, 0] = 0
+    scores[0, :, 0].zero_()
     if blank.is_meta:  # the loop counts operations, of which these are hardly any
         return scores
     for n in range(len(blank) - 1):
@@ -94,7 +94,8 @@ def backward_scores(lattice: Lattice) -> Tensor:
     if blank.is_meta:
         return scores
     utterance = torch.arange(batch, device=blank.device)
-    scores[lattice.frames + lattice.labels, utterance, lattice.labels] = 0
+    end = (lattice.frames + lattice.labels, utterance, lattice.labels)
+    scores.index_put_(end, scores.new_zeros(()))  # a plain 0 would be copied from the host
     for n in range(steps - 1, -1, -1):
         found = scores[n + 1] + blank[n]
         move = scores[n + 1, :, 1:] + label[n, :, :-1]
@@ -136,7 +137,7 @@ def best_path(lattice: Lattice) -> tuple[Tensor, Tensor]:
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape
     scores = _nothing(blank.shape, blank)
-    scores[0, :, 0] = 0
+    scores[0, :, 0].zero_()
     moved = torch.zeros(blank.shape, dtype=torch.bool, device=blank.device)
     for n in range(steps - 1):
         stay, move = scores[n] + blank[n], scores[n] + label[n]
