@@ -8,9 +8,9 @@ import torch
 
 pytest.importorskip("transformers")
 
-from magneto.hf.formats.timm_eva import is_timm_eva, load_timm_eva, to_timm_eva  # noqa: E402
-from tests.hf.formats.test_timm_vit import small  # noqa: E402
-from tests.hf.formats.timm_models import (  # noqa: E402
+from magneto.hf.formats.timm_eva import is_timm_eva, load_timm_eva, to_timm_eva
+from tests.hf.formats.test_timm_vit import small
+from tests.hf.formats.timm_models import (
     HEADS,
     check_same_answers,
     check_there_and_back,
@@ -72,8 +72,11 @@ def test_what_does_not_fit_is_named() -> None:
     for changes, words in [
         ({"placement": "deepnorm"}, "placement is 'deepnorm' here, 'pre' or 'eva02' or 'sub'"),
         ({"activation": "geglu"}, "activation is 'geglu' here"),
-        ({"grid_positions": "relative_bias"}, "grid_positions|no place there"),
-        ({"unbiased": ()}, "unbiased|no counterpart|no place"),
+        (
+            {"grid_positions": "relative_bias"},
+            "is 'relative_bias' here, 'none' or 'rotary' there",
+        ),
+        ({"unbiased": ()}, r"unbiased is \(\) here, \('k',\) there"),
     ]:
         with pytest.raises(ValueError, match=words):
             to_timm_eva(small(**{**given, **changes}))

@@ -8,10 +8,10 @@ import torch
 
 pytest.importorskip("transformers")
 
-from magneto.hf.formats.timm_vit import load_timm_vit, to_timm_vit  # noqa: E402
-from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
-from magneto.vision.classification.model import ImageClassifier  # noqa: E402
-from tests.hf.formats.timm_models import (  # noqa: E402
+from magneto.hf.formats.timm_vit import load_timm_vit, to_timm_vit
+from magneto.vision.classification.config import ImageClassifierConfig
+from magneto.vision.classification.model import ImageClassifier
+from tests.hf.formats.timm_models import (
     HEADS,
     check_same_answers,
     check_there_and_back,
