@@ -179,7 +179,13 @@ def export(
     return AUTO[type(wrapped).__name__]
 
 
-def export_images(model: ImageClassifier, directory: Path, labels: Sequence[str] = ()) -> str:
+def export_images(
+    model: ImageClassifier,
+    directory: Path,
+    labels: Sequence[str] = (),
+    normalisation: str = "half",
+    resize: int | None = None,
+) -> str:
     """Write an image classifier's config.json, model.safetensors and preprocessor_config.json.
 
     The last is left out if the model reads other than grey or coloured pictures.
@@ -188,6 +194,8 @@ def export_images(model: ImageClassifier, directory: Path, labels: Sequence[str]
         model: In fp32, on the CPU.
         directory: Where; must not exist, or be empty.
         labels: Names of the classes, in order; empty for LABEL_0, LABEL_1 and so on.
+        normalisation: `data.normalisation` of the run.
+        resize: `data.resize` of the run.
 
     Returns:
         The name of the Auto class that loads it.
@@ -204,7 +212,9 @@ def export_images(model: ImageClassifier, directory: Path, labels: Sequence[str]
         wrapped = wrap(model, **(named_classes(labels) if labels else {}))
         wrapped.save_pretrained(aside)
         if config.channels in MODES:
-            MagnetoImageProcessor(config.image_size, config.channels).save_pretrained(aside)
+            size, channels = config.image_size, config.channels
+            processor = MagnetoImageProcessor(size, channels, normalisation, resize)
+            processor.save_pretrained(aside)
     return AUTO[type(wrapped).__name__]
 
 

@@ -183,8 +183,8 @@ def test_what_beit_and_deit_cannot_hold_is_named() -> None:
         hf.load(beit(use_relative_position_bias=True, use_shared_relative_position_bias=True))
     ours = hf.load(vit())
     for name, words in [
-        ("deit", "deit cannot hold this model: .* is .* here"),
-        ("beit", "beit cannot hold this model: norm_eps|unbiased|layer_scale"),
+        ("deit", "deit cannot hold this model: distillation_token is 'none' here"),
+        ("beit", r"beit cannot hold this model: unbiased is \(\) here, \('k',\) there"),
     ]:
         with pytest.raises(ValueError, match=words):
             hf.to_transformers(ours, name)
@@ -303,9 +303,7 @@ def test_what_has_no_counterpart_is_named() -> None:
         hidden_size=32, ffn_dim=32, num_hidden_layers=1, num_attention_heads=4,
         word_embed_proj_dim=32, **SIZES,
     )  # fmt: skip
-    with pytest.raises(
-        ValueError, match=r"'opt' model.*gpt2, bert, bart, marian, vit, deit, beit, kosmos"
-    ):
+    with pytest.raises(ValueError, match=r"'opt' model.*gpt2, .* vit, deit, beit, kosmos"):
         hf.load(transformers.OPTForCausalLM(config))
     config = transformers.BartConfig(**SIZES, **{**SEQ2SEQ, "decoder_ffn_dim": 40})
     with pytest.raises(ValueError, match="bart with encoder_ffn_dim=48"):
@@ -329,7 +327,7 @@ def test_what_has_no_counterpart_in_torch_is_named() -> None:
         hf.load(encoder(None))
 
 
-def several() -> list:
+def several() -> list[nn.Module]:
     bert = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, **SIZES}
     bert |= {"intermediate_size": 48, "max_position_embeddings": 40}
     bart = transformers.BartConfig(**SIZES, **SEQ2SEQ)

@@ -51,8 +51,9 @@ def test_what_does_not_fit_is_named() -> None:
     for changes, words in [
         ({"placement": "sub"}, "placement is 'sub' here, 'pre' there"),
         ({"norm_eps": 1e-5}, "norm_eps is 1e-05 here, 1e-06 there"),
-        ({"unbiased": ()}, "unbiased is .* here"),
+        ({"unbiased": ()}, r"unbiased is \(\) here"),
         ({"activation": "relu"}, "activation is 'relu' here"),
+        ({"grid_positions": "rotary"}, "grid_positions is 'rotary' here"),
         ({"class_token": "none"}, "class_token is 'none' here"),
     ]:
         with pytest.raises(ValueError, match=words):

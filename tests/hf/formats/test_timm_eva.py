@@ -72,8 +72,11 @@ def test_what_does_not_fit_is_named() -> None:
     for changes, words in [
         ({"placement": "deepnorm"}, "placement is 'deepnorm' here, 'pre' or 'eva02' or 'sub'"),
         ({"activation": "geglu"}, "activation is 'geglu' here"),
-        ({"grid_positions": "relative_bias"}, "grid_positions|no place there"),
-        ({"unbiased": ()}, "unbiased|no counterpart|no place"),
+        (
+            {"grid_positions": "relative_bias"},
+            "is 'relative_bias' here, 'none' or 'rotary' there",
+        ),
+        ({"unbiased": ()}, r"unbiased is \(\) here, \('k',\) there"),
     ]:
         with pytest.raises(ValueError, match=words):
             to_timm_eva(small(**{**given, **changes}))

@@ -72,15 +72,10 @@ def to_beit3(model: nn.Module) -> tuple[State, dict[str, Any]]:
     """
     config = timm.classifier_config(model, "beit3")
     check_placement(config, ["sub"], "beit3")
-    for name, wanted in {
-        "class_token": "learned",
-        "positions": "learned",
-        "pooling": "mean_then_norm",
-    }.items():
-        found = getattr(config, name)
-        if found != wanted:
-            raise ValueError(f"beit3 cannot hold this model: {name} is {found!r} here, "
-                             f"{wanted!r} there")  # fmt: skip
+    timm.check_fields(
+        config, "beit3", class_token=("learned",), distillation_token=("none",),
+        positions=("learned",), grid_positions=("none",), pooling=("mean_then_norm",),
+    )  # fmt: skip
     args = {
         "encoder_attention_heads": config.heads,
         "layernorm_eps": config.norm_eps,

@@ -33,6 +33,18 @@ def ours_with_teacher(config: Any) -> ImageClassifierConfig:
     return replace(ours(config), pooling="first_two")
 
 
+def theirs(config: ImageClassifierConfig) -> dict[str, Any]:
+    """Return the values of a DeiTConfig.
+
+    Raises:
+        ValueError: If ours has no distillation token, which every DeiT has.
+    """
+    if config.distillation_token == "none":
+        raise ValueError("deit cannot hold this model: distillation_token is 'none' here, "
+                         "'learned' there")  # fmt: skip
+    return vit.theirs(config)
+
+
 def has_two_heads(config: ImageClassifierConfig) -> bool:
     """Whether ours answers from the distillation token, too."""
     return config.pooling == "first_two"

@@ -106,12 +106,12 @@ FORMATS = (
     ),
     Format(
         "deit", "DeiTConfig", ("DeiTForImageClassificationWithTeacher",), ImageClassifier,
-        deit.ours_with_teacher, vit.theirs, deit.pairs, "deit.", r"^pooler|mask_token$",
+        deit.ours_with_teacher, deit.theirs, deit.pairs, "deit.", r"^pooler|mask_token$",
         holds=deit.has_two_heads,
     ),
     Format(
         "deit", "DeiTConfig", ("DeiTForImageClassification",), ImageClassifier, deit.ours,
-        vit.theirs, deit.pairs, "deit.", r"^pooler|mask_token$",
+        deit.theirs, deit.pairs, "deit.", r"^pooler|mask_token$",
     ),
     Format(
         "beit", "BeitConfig", ("BeitForImageClassification",), ImageClassifier, beit.ours,

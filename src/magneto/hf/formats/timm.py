@@ -213,6 +213,18 @@ def classifier_config(model: nn.Module, name: str) -> ImageClassifierConfig:
     return model.config
 
 
+def check_fields(config: ImageClassifierConfig, name: str, **allowed: tuple[str, ...]) -> None:
+    """Check that a model's options are among those that a format has.
+
+    Raises:
+        ValueError: For the first that is not.
+    """
+    for field, values in allowed.items():
+        if (found := getattr(config, field)) not in values:
+            raise ValueError(f"{name} cannot hold this model: {field} is {found!r} here, "
+                             f"{' or '.join(map(repr, values))} there")  # fmt: skip
+
+
 def timm_config(
     config: ImageClassifierConfig, name: str, known: Mapping[float, str], args: dict[str, Any]
 ) -> dict[str, Any]:

@@ -47,9 +47,10 @@ def to_timm_beit(model: nn.Module) -> tuple[State, dict[str, Any]]:
     """
     config = timm.classifier_config(model, NAME)
     check_placement(config, ["pre"], NAME)
-    if config.class_token == "none":
-        raise ValueError(f"{NAME} cannot hold this model: class_token is 'none' here, "
-                         "'learned' there")  # fmt: skip
+    grids = ("none", "relative_bias", "shared_relative_bias")
+    timm.check_fields(
+        config, NAME, class_token=("learned",), distillation_token=("none",), grid_positions=grids
+    )
     args = timm.arguments(config) | {
         "qkv_bias": config.biased("q"), "use_fc_norm": config.pooling == "mean_then_norm",
         "use_abs_pos_emb": config.positions == "learned",

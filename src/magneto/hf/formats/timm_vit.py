@@ -67,9 +67,9 @@ def to_timm_vit(model: nn.Module) -> tuple[State, dict[str, Any]]:
     config = timm.classifier_config(model, NAME)
     check_placement(config, ["pre", "sub"], NAME)
     two = config.distillation_token == "learned"
-    if two and config.pooling != "first_two":
-        raise ValueError(f"{NAME} cannot hold this model: pooling is {config.pooling!r} here, "
-                         "'first_two' there")  # fmt: skip
+    timm.check_fields(config, NAME, grid_positions=("none",), activation=ACTIVATIONS)
+    if two:
+        timm.check_fields(config, NAME, pooling=("first_two",))
     args = _arguments(config)
     state = write_state(pairs(config), model.state_dict())
     held = timm.timm_config(config, NAME, DISTILLED if two else ARCHITECTURES, args)

@@ -218,7 +218,10 @@ class ImageClassification(ImageTask):
         """Write a model, its classes and its image processor, for transformers."""
         from magneto.hf import export_images
 
-        return export_images(model, directory)
+        data, numbers = self.data_config, range(len(self.names), self.model_config.classes)
+        # What the model has beyond the data's classes is called by its number.
+        labels = [*self.names, *map(str, numbers)]
+        return export_images(model, directory, labels, data.normalisation, data.resize)
 
     def artifacts(self, directory: Path) -> None:
         """Write the names of the classes, and what names the content of the data."""
