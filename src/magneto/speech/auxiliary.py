@@ -32,8 +32,10 @@ def ctc_loss(
         labels: Likewise.
     """
     chances = logits.float().log_softmax(-1).transpose(0, 1)
-    lengths: Any = (tuple(frames), tuple(labels))  # torch's stubs know tensors only
-    return F.ctc_loss(chances, targets, *lengths, BLANK, reduction="none", zero_infinity=True)
+    counts: list[Any] = [tuple(frames), tuple(labels)]  # torch's stubs know tensors only
+    return F.ctc_loss(
+        chances, targets, counts[0], counts[1], BLANK, reduction="none", zero_infinity=True
+    )
 
 
 def label_loss(logits: Tensor, targets: Tensor, lengths: Tensor, smoothing: float) -> Tensor:
