@@ -32,10 +32,9 @@ def ctc_loss(
         labels: Likewise.
     """
     chances = logits.float().log_softmax(-1).transpose(0, 1)
-    given: Any = tuple(frames)  # torch's stubs know tensors only
-    asked: Any = tuple(labels)
+    counts: list[Any] = [tuple(frames), tuple(labels)]  # torch's stubs know tensors only
     return F.ctc_loss(
-        chances, targets, given, asked, blank=BLANK, reduction="none", zero_infinity=True
+        chances, targets, counts[0], counts[1], BLANK, reduction="none", zero_infinity=True
     )
 
 
