@@ -22,8 +22,8 @@ def compilable(model: nn.Module) -> Iterator[nn.Module]:
         yield model
     elif not isinstance(model, nn.RNNBase):
         for part in model.children():
-            if isinstance(part, nn.Embedding):
-                continue  # torch compiles no table that is called alone
+            if isinstance(part, nn.Embedding | nn.Dropout):
+                continue  # called alone, torch compiles neither
             # A list is not called, its members are.
             yield from part if isinstance(part, nn.ModuleList) else compilable(part)
 

@@ -64,7 +64,7 @@ def there_and_wrong(wrong: Tensor) -> bool:
     if wrong.device.type != "cpu":
         return False
     try:
-        torch._assert_async(~wrong.any())
+        torch._assert_async(~wrong.any())  # pyright: ignore[reportPrivateImportUsage]
     except RuntimeError:
         return True
     return False
