@@ -15,7 +15,7 @@ from magneto.cli import main  # noqa: E402
 from magneto.config import ConfigError  # noqa: E402
 from magneto.runs import OpenRun, load_run  # noqa: E402
 from magneto.training.task import Task  # noqa: E402
-from magneto.vision.config import ImageDataConfig
+from magneto.vision.config import ImageDataConfig  # noqa: E402
 from magneto.vision.image_classification import ImageClassification  # noqa: E402
 
 TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
