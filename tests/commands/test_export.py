@@ -15,6 +15,7 @@ from magneto.cli import main  # noqa: E402
 from magneto.config import ConfigError  # noqa: E402
 from magneto.runs import OpenRun, load_run  # noqa: E402
 from magneto.training.task import Task  # noqa: E402
+from magneto.vision.classification.config import ImageClassificationDataConfig  # noqa: E402
 from magneto.vision.classification.task import ImageClassification  # noqa: E402
 
 TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
@@ -149,7 +150,7 @@ def test_image_classifier(place: Path, capsys) -> None:
     assert "AutoModelForImageClassification.from_pretrained" in said and "tokenizer" not in said
     hf.register()
     task: Any = opened.task
-    pixels = task.splits[1].images[0, 0]
+    pixels = torch.from_numpy(task.reading.normalise(task.splits.validation.pixels(0)))[0]
     picture = image.fromarray(((pixels + 1) * 127.5).round().byte().numpy())
     pipe = transformers.pipeline("image-classification", model=str(out), top_k=10)
     found = {guess["label"]: guess["score"] for guess in pipe(picture)}
@@ -157,6 +158,12 @@ def test_image_classifier(place: Path, capsys) -> None:
     for number in range(10):
         # A picture has 256 shades, a digit 17 in between.
         assert found[f"LABEL_{number}"] == pytest.approx(expected[number].item(), abs=0.01)
+
+
+def test_a_form_that_the_image_processor_lacks_is_refused(tmp_path: Path) -> None:
+    task = ImageClassification(Any, ImageClassificationDataConfig(normalisation="imagenet"), 1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="normalisation half alone"):
+        task.export(torch.nn.Linear(1, 1), tmp_path / "out")
 
 
 def test_a_tokenizer_that_transformers_lacks_is_said_so(place: Path, capsys) -> None:

@@ -59,7 +59,7 @@ class PairedAugmentation:
         pixels = picture.pixels()
         if pixels.shape[:2] != mask.shape:
             raise BrokenImage(f"its mask is of another size: {mask.shape}, not {pixels.shape[:2]}")
-        height, width = fitted_size(*mask.shape, self.config.fit)
+        height, width = fitted_size(mask.shape[0], mask.shape[1], self.config.fit)
         factor = random.uniform(*self.config.resize)
         height, width = max(1, round(height * factor)), max(1, round(width * factor))
         top, left, part = self._crop(mask, height, width, random)

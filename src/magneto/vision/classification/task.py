@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from magneto.config import ConfigError
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.files import read_json
@@ -215,9 +216,15 @@ class ImageClassification(ImageTask):
         return {"data.classes": read_json(run / LABELS_FILE), "model.pretrained": None}
 
     def export(self, model: Any, directory: Path) -> str:
-        """Write a model, its classes and its image processor, for transformers."""
+        """Write a model and its image processor, for transformers.
+
+        Raises:
+            ConfigError: If the model reads images in a form that the image processor lacks.
+        """
         from magneto.hf import export_images
 
+        if self.data_config.normalisation != "half":
+            raise ConfigError(["an exported image processor has data.normalisation half alone"])
         return export_images(model, directory)
 
     def artifacts(self, directory: Path) -> None:
