@@ -48,14 +48,14 @@ def test_what_is_hidden_is_not_seen(options: dict[str, Any]) -> None:
             row[:, y : y + 2, x : x + 2] += 5
     before, after = model.features(images, hidden), model.features(other, hidden)
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    assert not torch.allclose(model.logits(other + 1, hidden), model.logits(images, hidden))
+    assert not torch.allclose(model(other + 1, hidden), model(images, hidden))
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_losses_are_of_the_hidden_places(options: dict[str, Any]) -> None:
     model, (images, hidden, codes) = build(**options), batch()
     found = model(images, hidden, codes)
-    logits = model.logits(images, hidden)
+    logits = model(images, hidden)
     assert logits.shape == (3, 6, 12)
     expected = F.cross_entropy(logits.flatten(0, 1), codes.flatten(), reduction="sum")
     assert torch.allclose(found.loss.total, expected, atol=1e-4) and found.loss.count == 18
@@ -68,7 +68,7 @@ def test_guesses_are_of_their_places() -> None:
     x = model.class_token(model.mask_token(model.embedding(images), hidden))
     whole = model.head(model.encoder(x))[:, 1:]
     picked = torch.stack([row[places] for row, places in zip(whole, hidden, strict=True)])
-    assert torch.allclose(model.logits(images, hidden), picked, atol=1e-5)
+    assert torch.allclose(model(images, hidden), picked, atol=1e-5)
     seen = model.mask_token(model.embedding(images), hidden)
     assert torch.equal(seen[0, hidden[0]], model.mask_token.vector.expand(6, -1))
 

@@ -43,7 +43,7 @@ def test_hidden_patches_are_grey(class_token: str) -> None:
     assert np.flatnonzero(grey.flatten()).tolist() == batches[0]["hidden"][0].tolist()
     kept = torch.arange(10) != 3
     given, hidden = (batches[0][key][kept][:8] for key in ("images", "hidden"))
-    guesses, codes = model.logits(given, hidden).argmax(-1), targets(given).gather(1, hidden)
+    guesses, codes = model(given, hidden).argmax(-1), targets(given).gather(1, hidden)
     right = 100 * (guesses == codes).float().mean()
     assert f"Of these 48 guesses {right:.0f} % are right" in figure.caption
 

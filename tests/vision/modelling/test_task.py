@@ -112,7 +112,7 @@ def test_the_loss_is_of_the_tokenizers_codes_in_hidden_places() -> None:
     batch = task.train_stream(8, 1).next(1, [0])[0]
     loss = task.loss(model, batch)
     codes = task.targets(batch["images"]).gather(1, batch["hidden"])
-    logits = model.logits(batch["images"], batch["hidden"])
+    logits = model(batch["images"], batch["hidden"])
     expected = F.cross_entropy(logits.flatten(0, 1), codes.flatten(), reduction="sum")
     assert torch.allclose(loss.total, expected, rtol=1e-5) and loss.count == 48
     found = task.score(model, {**batch, "broken": torch.arange(8) > 3}).sums

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -119,21 +120,22 @@ class MaskedImageModel(nn.Module):
         index = (hidden + self.prefix)[..., None].expand(-1, -1, x.shape[-1])
         return [features.gather(1, index) for features in found]
 
-    def forward(self, images: Tensor, hidden: Tensor, codes: Tensor) -> Guesses:
-        """Return the losses, whose logits never exist all at once.
+    def forward(self, images: Tensor, hidden: Tensor, codes: Tensor | None = None) -> Any:
+        """Return logits, or with codes the losses, whose logits never exist all at once.
 
         Args:
             images: (batch, channels, height, width).
             hidden: Numbers of the hidden patches, (batch, count).
             codes: That are to be guessed there, (batch, count).
+
+        Returns:
+            Of the model's own guess (batch, count, codes), or `Guesses`.
         """
+        if codes is None:
+            return self.head(self.features(images, hidden)[0])
         weight, bias, chunk = self.head.weight, self.head.bias, self.config.loss_chunk
         first, *others = (
             linear_cross_entropy(features, weight, codes, bias, chunk=chunk)
             for features in self.features(images, hidden)
         )
         return Guesses(first, others)
-
-    def logits(self, images: Tensor, hidden: Tensor) -> Tensor:
-        """Return the logits of the guesses, (batch, count, codes)."""
-        return self.head(self.features(images, hidden)[0])

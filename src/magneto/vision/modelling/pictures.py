@@ -45,7 +45,7 @@ def guesses_figure(
     given = torch.cat([batch["images"][~batch["broken"]] for batch in batches])[:IMAGES]
     images, codes, hidden = images[:IMAGES], codes[:IMAGES], hidden[:IMAGES]
     device = next(model.parameters()).device
-    guesses = model.logits(given.to(device), hidden.to(device)).argmax(-1).cpu()
+    guesses = model(given.to(device), hidden.to(device)).argmax(-1).cpu()
     right = (guesses == codes.gather(1, hidden)).float().mean()
     patches = patches_of(images, size)
     index = hidden[:, :, None, None, None].expand(-1, -1, *patches.shape[2:])

@@ -146,13 +146,13 @@ class ImageModelling(ImageTask):
 
         return LazyBatches(batches.plans, make)
 
-    def score(self, model: Any, batch: dict[str, Tensor]) -> Scores:
+    def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Sum the cross-entropy over the hidden patches; count them, and those guessed right.
 
         Images that could not be read are left out. Of two guesses the model's own counts.
         """
         codes = self._wanted(batch)
-        logits = model.logits(batch["images"], batch["hidden"]).flatten(0, 1).float()
+        logits = model(batch["images"], batch["hidden"]).flatten(0, 1).float()
         there = (~batch["broken"])[:, None].expand_as(codes).flatten()
         nats = F.cross_entropy(logits, codes.flatten(), reduction="none")
         right = logits.argmax(-1) == codes.flatten()
