@@ -45,7 +45,7 @@ def test_a_classifier_of_digits_beats_the_commonest(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_segmentation_beats_the_commonest_class(tmp_path: Path) -> None:
-    """Of its first 300 steps; measured: MEASURED."""
+    """A class of background alone has a mean IoU of 0.08, single pixels by colour 0.13."""
     task, scores = learn("segmentation/tiny", tmp_path)
     assert scores["mean_iou"] > 2 * task.baseline()["mean_iou"]
 

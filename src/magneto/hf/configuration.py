@@ -238,6 +238,10 @@ class MagnetoSegmentationConfig(MagnetoImageConfig):
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         super().__init__(core, **values)  # transformers gives a class without one another
 
+    def core_config(self) -> Any:
+        """Return our own configuration; `num_labels` says how many classes."""
+        return super().core_config()
+
     @classmethod
     def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
         """Return the configuration of a model; see `MagnetoConfig.of`.

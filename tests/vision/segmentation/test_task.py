@@ -57,6 +57,9 @@ def test_loss_is_a_sum_over_labelled_pixels(tmp_path: Path) -> None:
         each = F.cross_entropy(large, batch["masks"].long().clamp(max=4), reduction="none")
         expected = expected + weight * each[known].sum()
     torch.testing.assert_close(loss.total, expected)
+    assert loss.logs["broken"] == 0
+    one_broken = {**batch, "broken": torch.tensor([False, True, False, False])}
+    assert task.loss(model, one_broken).logs["broken"] == known[1].sum()
     halves = [task.loss(model, {k: v[half] for k, v in batch.items()})
               for half in (slice(2), slice(2, 4))]  # fmt: skip
     torch.testing.assert_close(halves[0].total + halves[1].total, loss.total)

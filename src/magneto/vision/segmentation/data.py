@@ -74,11 +74,12 @@ def read_pair(split: ImageSplit, index: int, masks: MaskReading) -> tuple[np.nda
 
 def fitted(pixels: np.ndarray, fit: tuple[int, int] | None) -> np.ndarray:
     """Resize pixels (bilinear) to the largest size of their ratio within (longer, shorter) side."""
-    height, width = fitted_size(*pixels.shape[:2], fit)
-    if (height, width) == pixels.shape[:2]:
+    height, width = pixels.shape[:2]
+    rows, columns = fitted_size(height, width, fit)
+    if (rows, columns) == (height, width):
         return pixels
     bilinear = pillow().Resampling.BILINEAR
-    return from_image(to_image(pixels).resize((width, height), bilinear))
+    return from_image(to_image(pixels).resize((columns, rows), bilinear))
 
 
 def training_pairs(

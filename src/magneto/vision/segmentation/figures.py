@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -17,7 +18,7 @@ from magneto.vision.segmentation.overlay import class_colours, overlay, panels_p
 
 # Classes of a drawn confusion matrix at most: the commonest.
 MOST = 25
-STYLE = {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "magneto"}
+STYLE: dict[Any, Any] = {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "magneto"}
 
 
 def overlay_figure(

@@ -157,15 +157,18 @@ class Segmentation(Task):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the cross-entropy of both heads over all pixels that have a class.
 
-        "pixel_accuracy" is logged with it.
+        "pixel_accuracy" is logged with it, and "broken", the share of these pixels that are of
+        images in the place of others that could not be read.
         """
-        masks = batch["masks"].long()
+        masks, broken = batch["masks"].long(), batch["broken"][:, None, None]
+        known = masks != IGNORED
         found = model(batch["images"])
         logits, auxiliary = (resize(x.float(), masks.shape[1:]) for x in found)
         weight = self.model_config.auxiliary_weight
         total = pixel_loss(logits, masks) + weight * pixel_loss(auxiliary, masks)
         right = (logits.detach().argmax(1) == masks).sum()
-        return Loss(total, (masks != IGNORED).sum(), {"pixel_accuracy": right})
+        logs = {"pixel_accuracy": right, "broken": (known & broken).sum()}
+        return Loss(total, known.sum(), logs)
 
     def size(self, batch: dict[str, Any]) -> int:
         """Return the number of images."""
