@@ -12,8 +12,8 @@ from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe, load_recipe, open_run, recipe_names
 from magneto.theory.placement import PLACEMENTS
 from magneto.training.loop import train
-from tests.shrunken import shrunken
 from magneto.translation.model import TranslationModel
+from tests.shrunken import shrunken
 
 # Millions: Pre-LN, by the arithmetic of the paper's table (its Sub-LN adds 0.20, 0.39 and 0.59).
 PAPER_SIZES = {

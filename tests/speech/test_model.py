@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from magneto.functional.transducer import transducer_loss
 from magneto.speech.model import Transducer, TransducerLoss
 from magneto.speech.transducer_config import TransducerConfig
-from magneto.training.initial import why_not_by_module, Writes
+from magneto.training.initial import Writes, why_not_by_module
 from tests.speech.searching import small_model
 
 LENGTHS, LABELS = [33, 18, 41], [3, 0, 5]

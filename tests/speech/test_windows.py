@@ -37,7 +37,7 @@ def test_nothing_is_read_before_it_is_needed() -> None:
     assert len(read) == 3
 
 
-WORDS = "one two three four five".split()
+WORDS = ["one", "two", "three", "four", "five"]
 
 
 def spoken(seed: int, count: int = 120) -> list[Word]:

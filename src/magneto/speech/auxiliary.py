@@ -75,7 +75,9 @@ def symmetric_divergence(
     """
     batch, time, _ = first.shape
     step = max(1, CELLS // (batch * predictor.shape[1]))
-    inside = frame_mask(frames, time)[..., None] & frame_mask(labels + 1, predictor.shape[1])[:, None]
+    inside = (
+        frame_mask(frames, time)[..., None] & frame_mask(labels + 1, predictor.shape[1])[:, None]
+    )
     total = first.new_zeros(batch, dtype=torch.float32)
     for start in range(0, time, step):
         part = slice(start, start + step)

@@ -105,7 +105,9 @@ class Grower:
         scores = torch.full((batch, self.width), -torch.inf, device=device)
         scores[:, 0] = 0
         none = torch.zeros(batch, self.width, dtype=torch.long, device=device)
-        labels = torch.zeros(batch, self.width, max(most_labels, 1), dtype=torch.long, device=device)
+        labels = torch.zeros(
+            batch, self.width, max(most_labels, 1), dtype=torch.long, device=device
+        )
         projected = self.model.joiner.predictor_proj(output)[rows]
         bonus = self._bonus(labels.flatten(0, 1), none.flatten())
         if bonus is None:

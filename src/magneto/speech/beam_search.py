@@ -108,9 +108,7 @@ class AlignmentLengthBeamSearch(BeamOptions):
         most = (self.labels_per_frame * lengths).long().clamp(min=1)[:, None]
         beam = grower.begin(batch, int(most.max()) if batch else 1, frames.device)
         # Without frames the empty transcript is certain.
-        ended = replace(
-            beam, scores=torch.where((lengths == 0)[:, None], beam.scores, -torch.inf)
-        )
+        ended = replace(beam, scores=torch.where((lengths == 0)[:, None], beam.scores, -torch.inf))
         beam = replace(beam, scores=torch.where((lengths > 0)[:, None], beam.scores, -torch.inf))
         always = torch.ones_like(lengths, dtype=torch.bool)
         for step in range(longest + beam.labels.shape[2]):

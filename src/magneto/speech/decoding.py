@@ -157,6 +157,4 @@ def collected(
         for row, symbol, place in zip(rows, symbols, places, strict=True):
             labels[row].append(symbol)
             frames[row].append(place)
-    return [
-        [Hypothesis(*each)] for each in zip(labels, frames, score.tolist(), strict=True)
-    ]
+    return [[Hypothesis(*each)] for each in zip(labels, frames, score.tolist(), strict=True)]

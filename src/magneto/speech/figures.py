@@ -166,7 +166,9 @@ def draw_errors(rows: Sequence[WordRow], utterances: int) -> Figure:
     shown = [row for row in words if row.right < row.said][:MOST_WORDS]
     lines = [["word", "said", "right", "left out", "written instead"]]
     for row in shown:
-        lines.append([row.word, str(row.said), str(row.right), str(row.missing), _list(row.instead)])
+        lines.append(
+            [row.word, str(row.said), str(row.right), str(row.missing), _list(row.instead)]
+        )
     if inserted.instead:
         lines.append(["(too much)", "", "", "", _list(inserted.instead)])
     figure, axes = canvas(0.5 + 0.24 * len(lines))

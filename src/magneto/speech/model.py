@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from magneto.functional.transducer import joiner_transducer_loss
 from magneto.nn.transformer import Encoder
@@ -78,7 +77,9 @@ class Transducer(nn.Module):
         self.joiner = Joiner(config)
         size = config.vocab_size
         self.ctc_head = nn.Linear(config.width, size) if config.ctc_weight else nn.Identity()
-        self.lm_head = nn.Linear(config.predictor_width, size) if config.lm_weight else nn.Identity()
+        self.lm_head = (
+            nn.Linear(config.predictor_width, size) if config.lm_weight else nn.Identity()
+        )
         self.intermediate = nn.ModuleList(
             IntermediateProjection(config) for _ in config.intermediate_layers
         )

@@ -13,6 +13,7 @@ from magneto.files import import_extra
 # What a normal value is within of its mean, 95 % of the time, in standard deviations.
 NORMAL = 1.959964
 
+
 @dataclass(frozen=True)
 class ErrorCounts:
     """How transcripts differ from references.

@@ -179,14 +179,18 @@ class SpeechRecognition(Task):
             for number in excluded.nonzero()[:, 0].tolist():
                 times[ids[number]] += 1
         if times:
-            self._progress.say(f"left out of training, since the loss was not finite: {listed(list(times))}")
+            self._progress.say(
+                f"left out of training, since the loss was not finite: {listed(list(times))}"
+            )
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the error rates of answering always with the commonest word."""
         words = Counter(word for text in self.speech.splits.train.texts for word in text.split())
         answer = words.most_common(1)[0][0]
         asked = islice(self.validation_batches(), limit)
-        return error_rates([(id, text, answer) for b in asked for id, text in zip(b.ids, b.texts, strict=True)])
+        return error_rates(
+            [(id, text, answer) for b in asked for id, text in zip(b.ids, b.texts, strict=True)]
+        )
 
     @classmethod
     def kept_settings(cls, run: Path) -> dict[str, Any]:

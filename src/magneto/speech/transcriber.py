@@ -114,4 +114,3 @@ class Transcriber:
         for row, each in enumerate(features):
             padded[row, : len(each)] = torch.from_numpy(np.ascontiguousarray(each, np.float32))
         return padded.to(device), torch.tensor([len(each) for each in features], device=device)
-

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from magneto.vision.classifier import ImageClassifier
 
 from magneto.runs import load_run
-from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig
 from magneto.vision.modelling.pretrained import encoder_weights
 from tests.vision.modelling.trained import train_model
