@@ -24,13 +24,16 @@ def compilable(model: nn.Module) -> Iterator[nn.Module]:
     if isinstance(model, nn.ModuleList):  # is not called, its members are
         for part in model:
             yield from compilable(part)
-    elif type(model).forward.__module__.startswith("torch."):
-        return
-    elif any(isinstance(part, nn.RNNBase) for part in model.modules()):
+    elif has_recurrent(model):
         for part in model.children():
             yield from compilable(part)
-    else:
+    elif not type(model).forward.__module__.startswith("torch."):
         yield model
+
+
+def has_recurrent(model: nn.Module) -> bool:
+    """Return whether a recurrent network is in a model."""
+    return any(isinstance(part, nn.RNNBase) for part in model.modules())
 
 
 @pytest.mark.usefixtures("exact_fp32")
