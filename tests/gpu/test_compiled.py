@@ -24,16 +24,13 @@ def compilable(model: nn.Module) -> Iterator[nn.Module]:
     if isinstance(model, nn.ModuleList):  # is not called, its members are
         for part in model:
             yield from compilable(part)
-    elif has_recurrent(model):
+    elif type(model).forward.__module__.startswith("torch."):
+        return
+    elif any(isinstance(part, nn.RNNBase) for part in model.modules()):
         for part in model.children():
             yield from compilable(part)
-    elif not type(model).forward.__module__.startswith("torch."):
+    else:
         yield model
-
-
-def has_recurrent(model: nn.Module) -> bool:
-    """Return whether a recurrent network is in a model."""
-    return any(isinstance(part, nn.RNNBase) for part in model.modules())
 
 
 @pytest.mark.usefixtures("exact_fp32")
