@@ -97,7 +97,6 @@ COVERED_BY = {
     "hf.attention": "hf/test_wrapper.py",
     "hf.cache": "hf/test_modeling.py",
     "hf.generation": "hf/test_modeling.py",
-    "hf.image_processor": "hf/test_auto_map.py",
     "hf.losses": "hf/test_trainer.py",
     "hf.registration": "hf/test_modeling.py",
     "hf.tokenizer": "hf/test_sentencepiece_tokenizer.py",

@@ -48,7 +48,7 @@ def test_ours_there_and_back(eps: float, tmp_path: Path) -> None:
         placement="sub", norm_eps=eps, activation="swiglu", unbiased=("q", "k", "v"),
         grid_positions="rotary", pooling="mean", positions="none", rotary_base=100.0,
     )  # fmt: skip
-    torch.nn.init.normal_(ours.head.weight)
+    torch.nn.init.normal_(ours.get_parameter("head.weight"))
     state, held = to_timm_eva(ours)
     again = load_timm_eva(state, held["model_args"] | {"architecture": held["architecture"]})
     assert again.config == ours.config

@@ -68,7 +68,7 @@ def small(**changes: Any) -> ImageClassifier:
 @pytest.mark.parametrize("placement", ["pre", "sub"])
 def test_ours_there_and_back_without_timm(placement: str, eps: float) -> None:
     ours = small(placement=placement, norm_eps=eps, layer_scale=0.1, layer_decay=0.65)
-    torch.nn.init.normal_(ours.encoder.position_embedding.table.weight)
+    torch.nn.init.normal_(ours.get_parameter("encoder.position_embedding.table.weight"))
     state, held = to_timm_vit(ours)
     again = load_timm_vit(state, held["model_args"] | {"architecture": held["architecture"]})
     expected = ours.state_dict()

@@ -1,4 +1,4 @@
-"""A run that is exported: in a new process, by transformers alone, it says what the run says."""
+"""What an exported image classifier reads and says, in a new process with transformers alone."""
 
 import json
 import os
