@@ -127,7 +127,6 @@ ABOUT_MANY = {
     "nn/test_options.py",
     "nn/test_placement_equations.py",
     "training/test_sharding.py",
-    "vision/classification/test_export.py",
 }
 
 
