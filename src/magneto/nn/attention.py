@@ -68,6 +68,11 @@ def join(mask: Mask, bias: Tensor | None, query: Tensor, key: Tensor) -> Tensor 
     return bias.masked_fill(~allowed, float("-inf"))
 
 
+def join_heads(attended: Tensor) -> Tensor:
+    """(B, H, T, D) to (B, T, H * D)."""
+    return attended.transpose(1, 2).flatten(2)
+
+
 class HeadScale(nn.Module):
     """One learned scalar per head, 1 at first (NormFormer, section 2.1)."""
 
@@ -131,26 +136,25 @@ class Attention(nn.Module):
         width = config.width if position == "after_out" else config.attention_width
         return HeadScale(config.heads, width // config.heads) if here else Nothing()
 
-    def split(self, x: Tensor) -> Tensor:
-        """(B, T, heads * D) to (B, heads, T, D)."""
-        return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+    def heads(self, x: Tensor) -> Tensor:
+        """(..., heads * D) to (..., heads, D)."""
+        return x.unflatten(-1, (-1, self.head_width))
 
     def queries(self, projected: Tensor) -> Tensor:
-        """(B, T, H * D) to (B, H, T, D), normed."""
-        return self.head_norm_q(self.split(self.width_norm_q(projected)))
+        """(..., H * D) to (..., H, D), normed."""
+        return self.head_norm_q(self.heads(self.width_norm_q(projected)))
 
     def keys(self, projected: Tensor) -> Tensor:
-        """(B, S, K * D) to (B, K, S, D), normed."""
-        return self.head_norm_k(self.split(self.width_norm_k(projected)))
+        """(..., K * D) to (..., K, D), normed."""
+        return self.head_norm_k(self.heads(self.width_norm_k(projected)))
 
     def values(self, projected: Tensor) -> Tensor:
-        """(B, S, K * D) to (B, K, S, D), normed."""
-        return self.head_norm_v(self.split(projected))
+        """(..., K * D) to (..., K, D), normed."""
+        return self.head_norm_v(self.heads(projected))
 
-    def output(self, attended: Tensor, x: Tensor) -> Tensor:
-        """Join heads (B, H, T, D) to (B, T, H * D), gate by the sublayer's input, norm, project."""
-        joined = self.scale_before_out(attended.transpose(1, 2).flatten(2))
-        joined = self.gate(joined, self.gate_proj(x))
+    def output(self, joined: Tensor, x: Tensor) -> Tensor:
+        """Gate what joined heads give, (..., H * D), by the sublayer's input x; norm, project."""
+        joined = self.gate(self.scale_before_out(joined), self.gate_proj(x))
         return self.scale_after_out(self.out_proj(self.inside(joined)))
 
     def gate_roles(self) -> Iterator[tuple[str, Tensor]]:
@@ -175,12 +179,28 @@ class SelfAttention(Attention):
 
     def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
         """Attend within x, (B, T, width), and what the cache holds of before."""
+        return self.output(self.attend(*self.project(x), mask, shared, cache), x)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(..., width) to queries (..., H, D), keys and values (..., K, D), normed."""
         query, key, value = self.qkv_proj(x).split(self.widths, dim=-1)
-        query, key, bias = self.positions(self.queries(query), self.keys(key), shared)
-        value = self.values(value)
+        return self.queries(query), self.keys(key), self.values(value)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask,
+        shared: Tensor | None,
+        cache: Cache | None,
+    ) -> Tensor:
+        """Attend; from (B, T, heads, D) each to the joined heads, (B, T, H * D)."""
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        query, key, bias = self.positions(query, key, shared)
         if cache is not None:
             key, value = cache.update(key, value, self.layer)
-        return self.output(self.dot_product(query, key, value, mask, bias), x)
+        return join_heads(self.dot_product(query, key, value, mask, bias))
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (role, weight) of each projection; the fused one slice by slice, as views."""
@@ -203,17 +223,17 @@ class CrossAttention(Attention):
 
     def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
         """Attend from x, (B, T, width), to memory, (B, S, width)."""
-        query = self.queries(self.q_proj(x))
+        query = self.queries(self.q_proj(x)).transpose(1, 2)
         key, value = self.keys_values(memory, cache)
-        return self.output(self.dot_product(query, key, value, mask), x)
+        return self.output(join_heads(self.dot_product(query, key, value, mask)), x)
 
     def keys_values(self, memory: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
         """Return keys and values of the memory, from the cache if it has them."""
         if cache is not None and cache.is_updated.get(self.layer, False):
             held = cache.cross_attention_cache.layers[self.layer]
             return held.keys, held.values
-        key = self.keys(self.k_proj(memory))
-        value = self.values(self.v_proj(memory))
+        key = self.keys(self.k_proj(memory)).transpose(1, 2)
+        value = self.values(self.v_proj(memory)).transpose(1, 2)
         if cache is not None:
             key, value = cache.cross_attention_cache.update(key, value, self.layer)
             cache.is_updated[self.layer] = True

@@ -18,6 +18,7 @@ NormKind = Literal["layernorm", "rmsnorm"]
 Positions = Literal["none", "learned", "sinusoidal", "rotary", "t5", "transformer_xl"]
 GridPositions = Literal["none", "relative_bias", "shared_relative_bias", "rotary"]
 ADDED_POSITIONS = ("none", "learned", "sinusoidal")
+Experts = Literal["decoupled", "shared_attention"]
 BaseInit = Literal["xavier_normal", "xavier_uniform", "normal", "truncated_normal"]
 
 
@@ -227,3 +228,41 @@ class TransformerConfig:
         sizes = {"encoder": self.encoder_layers, "decoder": self.decoder_layers}
         other = "decoder" if stack == "encoder" else "encoder"
         return Depth(stack, sizes[stack], sizes[other])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiwayConfig(TransformerConfig):
+    """An encoder with experts for vision and for language (BEiT-3, arXiv 2208.10442).
+
+    Attributes:
+        experts: "decoupled", as in the authors' code: every module has one set of weights for each
+            modality. "shared_attention", as in the paper: only feed-forward networks, with their
+            norms, have.
+        vision_language_layers: Top layers with a third feed-forward network, which reads the tokens
+            of pairs; of "shared_attention" (3 in BEiT-3).
+
+    Raises:
+        ValueError: For values that fit together in no model. `positions` is "none": what embeds a
+            modality adds its positions.
+    """
+
+    experts: Experts = "decoupled"
+    vision_language_layers: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wrong, top = [], self.vision_language_layers
+        if self.experts not in get_args(Experts):
+            wrong.append(f"experts must be one of {', '.join(get_args(Experts))}, "
+                         f"not {self.experts!r}")  # fmt: skip
+        if not 0 <= top <= self.layers:
+            wrong.append(f"vision_language_layers must be 0 to layers ({self.layers}), not {top}")
+        if top and self.experts == "decoupled":
+            wrong.append("vision_language_layers: only experts 'shared_attention' have them")
+        if self.positions != "none" or self.grid_positions != "none":
+            wrong.append("a multiway encoder has no positions of its own: "
+                         "each modality's embedding adds them")  # fmt: skip
+        if self.encoder_layers is not None:
+            wrong.append("a multiway encoder has layers, not encoder_layers and decoder_layers")
+        if wrong:
+            raise ConfigError(wrong)

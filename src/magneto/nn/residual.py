@@ -20,10 +20,12 @@ class DropPath(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Zero x, (batch, length, width), for a share `rate` of the batch; scale the rest up."""
-        if not self.training:
-            return x
-        keep = torch.rand(x.shape[0], 1, 1, device=x.device) >= self.rate
-        return x * (keep.to(x.dtype) / (1 - self.rate))
+        return x * self.factors(x.shape[0], x)[:, None, None] if self.training else x
+
+    def factors(self, samples: int, x: Tensor) -> Tensor:
+        """Draw one factor for each sample, of x's dtype: 0, or what makes up for the zeros."""
+        keep = torch.rand(samples, device=x.device) >= self.rate
+        return keep.to(x.dtype) / (1 - self.rate)
 
 
 class LayerScale(nn.Module):
@@ -66,5 +68,12 @@ class Residual(nn.Module):
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Join the branch's output y to the residual stream x, both (batch, length, width)."""
-        y = self.drop_path(self.layer_scale(self.dropout(self.branch(y))))
+        return self.join(x, self.drop_path(self.scale(y)))
+
+    def scale(self, y: Tensor) -> Tensor:
+        """Return what the branch adds for the samples that do not skip it; `add`'s first half."""
+        return self.layer_scale(self.dropout(self.branch(y)))
+
+    def join(self, x: Tensor, y: Tensor) -> Tensor:
+        """Add what `scale` gives to the residual stream; `add`'s second half."""
         return self.after(torch.add(y, x, alpha=self.alpha))

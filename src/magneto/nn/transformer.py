@@ -57,6 +57,10 @@ class FeedForwardSublayer(Residual):
         """(batch, length, width) to the same shape."""
         return self.add(x, self.mlp(self.before(x)))
 
+    def compute(self, x: Tensor) -> Tensor:
+        """Return what the branch adds to x, before any sample skips it."""
+        return self.scale(self.mlp(self.before(x)))
+
 
 class Layer(nn.Module):
     """Self-attention, then the feed-forward network."""
@@ -187,9 +191,7 @@ class Encoder(LayerStack):
         Raises:
             ValueError: If there is no such layer.
         """
-        outside = [number for number in layers if not 0 <= number < len(self.layers)]
-        if outside:
-            raise ValueError(f"no layer {outside[0]}: there are 0 to {len(self.layers) - 1}")
+        check_layers(layers, len(self.layers))
         x, mask, shared = self.enter(x, attention_mask, None)
         found = {}
         for number in range(max(layers, default=-1) + 1):
@@ -197,6 +199,13 @@ class Encoder(LayerStack):
             if number in layers:
                 found[number] = x
         return [found[number] for number in layers]
+
+
+def check_layers(layers: Sequence[int], count: int) -> None:
+    """Raise ValueError if one of these numbers is not of `count` layers."""
+    outside = [number for number in layers if not 0 <= number < count]
+    if outside:
+        raise ValueError(f"no layer {outside[0]}: there are 0 to {count - 1}")
 
 
 class Decoder(LayerStack):

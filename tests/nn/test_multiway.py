@@ -1,0 +1,524 @@
+"""The multiway encoder against the one-way encoder, torchscale's own forward, and its promises."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+import torch._dynamo.testing
+from torch import Tensor, nn
+
+from magneto import PLACEMENTS, Encoder, TransformerConfig
+from magneto.nn.attention import SelfAttention
+from magneto.nn.config import MultiwayConfig
+from magneto.nn.feed_forward import FeedForward
+from magneto.nn.init import HasRoles, xavier_std
+from magneto.nn.multiway import MultiwayEncoder, NoDropPath, PackedDropPath, build_drop_path
+from magneto.nn.packing import Packing, pack
+from magneto.theory.depth import Depth
+from magneto.theory.placement import VARIANTS
+from magneto.training.initial import Writes, draw_parameters, materialize, why_not_by_module
+
+EVERY_ROW = [*PLACEMENTS, *VARIANTS]
+SHAPE = {"width": 32, "heads": 4, "layers": 3, "ffn_width": 48}
+DESIGNS = {
+    "decoupled": {"experts": "decoupled"},
+    "shared": {"experts": "shared_attention"},
+    "fusion": {"experts": "shared_attention", "vision_language_layers": 2},
+}
+# Vision and language tokens of each sample.
+MIXED = [(5, 0), (5, 0), (5, 3), (5, 6), (0, 4), (0, 8)]
+PAIRS = [(5, 3), (5, 3)]
+ONE_MODALITY = {"vision": [(5, 0), (4, 0)], "language": [(0, 3), (0, 6)]}
+
+
+def multiway(design: str = "decoupled", **changes) -> MultiwayEncoder:
+    torch.manual_seed(0)
+    return shaken(MultiwayEncoder(MultiwayConfig(**{**SHAPE, **DESIGNS[design], **changes})))
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    """No weight is neutral: norms, biases and scales have values of their own."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def one_way(model: MultiwayEncoder, modality: str = "vision") -> Encoder:
+    """The plain encoder that has one modality's weights."""
+    names = {field: value for field, value in vars(model.config).items()
+             if field in TransformerConfig.__dataclass_fields__}  # fmt: skip
+    encoder = Encoder(TransformerConfig(**names))
+    state = model.state_dict()
+    encoder.load_state_dict({ours: state[their] for ours, their in pairs(model, modality)})
+    return encoder.eval()
+
+
+def pairs(model: MultiwayEncoder, modality: str) -> list[tuple[str, str]]:
+    """Each tensor of a plain encoder, and that of one modality."""
+    kept = {}
+    for expert in ("shared", modality):
+        for name in model.state_dict():
+            if f".{expert}." in name:
+                plain = name.replace(f"experts.{expert}.", "").replace(f"_norm.{expert}.", "_norm.")
+                kept[plain] = name
+    return list(kept.items())
+
+
+def made_equal(model: MultiwayEncoder) -> MultiwayEncoder:
+    """Every expert gets the weights of vision's."""
+    state = model.state_dict()
+    for name in state:
+        for expert in (".language.", ".vision_language."):
+            state[name] = state[name.replace(expert, ".vision.")]
+    model.load_state_dict(state)
+    return model
+
+
+def tokens(sizes: Sequence[tuple[int, int]], **options) -> tuple[Tensor, Tensor, Packing]:
+    """Random embeddings of these samples, packed."""
+    vision, language = (list(of) for of in zip(*sizes, strict=True))
+    generator = torch.Generator().manual_seed(1)
+    given = (torch.randn(sum(of), 32, generator=generator) for of in (vision, language))
+    return *given, pack(vision, language, **options)
+
+
+def samples(streams: tuple[Tensor, Tensor], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """Each sample's tokens of both modalities, (length, width)."""
+    parts = [x.split(list(of)) for x, of in zip(streams, zip(*sizes, strict=True), strict=True)]
+    return [torch.cat(both) for both in zip(*parts, strict=True)]
+
+
+def check(found: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float = 1e-5) -> None:
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=tolerance)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("placement", EVERY_ROW)
+def test_equal_experts_are_the_one_way_encoder(placement: str, design: str) -> None:
+    """Features, and gradients: each weight's is the sum over the experts that hold it."""
+    model = made_equal(multiway(design, placement=placement, key_value_heads=2))
+    plain = one_way(model)
+    vision, language, packing = tokens(MIXED)
+    given = samples((vision, language), MIXED)
+    mask = torch.tensor([[place < len(x) for place in range(11)] for x in given])
+    padded = torch.stack([nn.functional.pad(x, (0, 0, 0, 11 - len(x))) for x in given])
+    expected = plain(padded, mask)
+    found = model(vision, language, packing)
+    check(samples(found, MIXED), [y[: len(x)] for x, y in zip(given, expected, strict=True)])
+    (found[0].square().sum() + found[1].square().sum()).backward()
+    (expected * mask[..., None]).square().sum().backward()
+    held: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        parts = [part for part in name.split(".") if part not in
+                 ("experts", "shared", "vision", "language", "vision_language")]  # fmt: skip
+        assert parameter.grad is not None
+        held[".".join(parts)] = held.get(".".join(parts), 0) + parameter.grad
+    wanted = {name: parameter.grad for name, parameter in plain.named_parameters()}
+    assert held.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(held[name], gradient, rtol=1e-4, atol=2e-4, msg=name)
+
+
+@pytest.mark.parametrize("modality", ONE_MODALITY)
+@pytest.mark.parametrize("design", ["decoupled", "fusion"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_one_modality_is_its_branch(placement: str, design: str, modality: str) -> None:
+    model, sizes = multiway(design, placement=placement), ONE_MODALITY[modality]
+    vision, language, packing = tokens(sizes)
+    plain = one_way(model, modality)
+    expected = [plain(x[None])[0] for x in samples((vision, language), sizes)]
+    found = model(vision, language, packing)
+    check(samples(found, sizes), expected)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_other_experts_give_other_features(design: str) -> None:
+    """The tests above would not see experts that are mixed up, were they all alike."""
+    model = multiway(design)
+    found = model(*tokens(PAIRS))
+    swapped = made_equal(multiway(design))(*tokens(PAIRS))
+    assert (found[1] - swapped[1]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_a_sample_does_not_depend_on_its_batch(design: str) -> None:
+    """On no other sample, on no order among its kind, and not on the length of the rows."""
+    model = multiway(design)
+    vision, language, packing = tokens(MIXED)
+    found = samples(model(vision, language, packing), MIXED)
+    for number, x in enumerate(samples((vision, language), MIXED)):
+        image, text = MIXED[number]
+        alone = model(x[:image], x[image:], pack([image], [text]))
+        check([torch.cat(alone)], [found[number]])
+    order = [1, 0, 3, 2, 5, 4]
+    sizes = [MIXED[number] for number in order]
+    moved = [
+        torch.cat([x.split(list(of))[number] for number in order])
+        for x, of in zip((vision, language), zip(*MIXED, strict=True), strict=True)
+    ]
+    counts = [list(of) for of in zip(*sizes, strict=True)]
+    again = samples(model(moved[0], moved[1], pack(counts[0], counts[1], length=20)), sizes)
+    check(again, [found[number] for number in order])
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_padding_tokens_change_nothing(design: str) -> None:
+    """A text of padding after all others makes every batch as large; no gradient comes from it."""
+    model = multiway(design)
+    vision, language, packing = tokens(MIXED)
+    gradients = []
+    for padding in (None, 50.0, -3.0):
+        words = language
+        if padding is not None:
+            words = torch.cat((language, torch.full((8, 32), padding)))
+            packing = pack([*(v for v, _ in MIXED), 0], [*(w for _, w in MIXED), 8])
+        model.zero_grad()
+        found = model(vision, words, packing)
+        (found[0].square().sum() + found[1][: len(language)].square().sum()).backward()
+        gradients.append(
+            [p.grad for p in model.parameters()] + [found[0], found[1][: len(language)]]
+        )
+    check(gradients[1], gradients[0], 1e-4)
+    check(gradients[2], gradients[0], 1e-4)
+
+
+def used(model: nn.Module) -> set[str]:
+    """The experts that got a gradient; every parameter has one, zero or not."""
+    found = set()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        if parameter.grad.any():
+            found |= {part for part in name.split(".") if part in
+                      ("shared", "vision", "language", "vision_language")}  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize(
+    ("design", "sizes", "expected"),
+    [
+        ("decoupled", ONE_MODALITY["vision"], {"vision"}),
+        ("decoupled", ONE_MODALITY["language"], {"language"}),
+        ("decoupled", PAIRS, {"vision", "language"}),
+        ("shared", ONE_MODALITY["vision"], {"shared", "vision"}),
+        ("fusion", [(5, 0), (0, 3)], {"shared", "vision", "language"}),
+        ("fusion", PAIRS, {"shared", "vision", "language", "vision_language"}),
+    ],
+)
+def test_gradients_reach_the_experts_that_are_used(
+    design: str, sizes: list[tuple[int, int]], expected: set[str]
+) -> None:
+    """The others' are zeros: data parallel training waits for each parameter's."""
+    model = multiway(design)
+    vision, language = model(*tokens(sizes))
+    (vision.square().sum() + language.square().sum()).backward()
+    assert used(model) == expected
+
+
+def test_pairs_go_through_their_own_network_at_the_top() -> None:
+    model = multiway("fusion", layers=3, vision_language_layers=2)
+    vision, language = model(*tokens(PAIRS))
+    (vision.square().sum() + language.square().sum()).backward()
+    for number, layer in enumerate(model.layers):
+        for name, expert in layer.feed_forward.experts.items():
+            reached = any(p.grad.any() for p in expert.parameters())
+            assert reached == ((name == "vision_language") == (number > 0))
+
+
+def test_both_modalities_meet_in_attention_only() -> None:
+    model = multiway(layers=1)
+    vision, language, packing = tokens(PAIRS)
+    changed = language.clone()
+    changed[4] = torch.randn(32)
+    moved = [
+        (a - b).abs().amax(1) > 1e-6
+        for a, b in zip(
+            model(vision, language, packing), model(vision, changed, packing), strict=True
+        )
+    ]
+    assert moved[0].tolist() == [False] * 5 + [True] * 5
+    assert moved[1].tolist() == [False] * 3 + [True] * 3
+
+
+def test_a_mask_of_ones_own() -> None:
+    """Captions are read left to right, and the image does not see them."""
+    model = multiway()
+    vision, language, packing = tokens(PAIRS)
+    order = torch.ones(8, 8, dtype=torch.bool).tril()
+    order[:5, :5] = True
+    packing = replace(packing, attention_mask=order.expand(2, 8, 8))
+    changed = language.clone()
+    changed[1] = torch.randn(32)
+    before, after = model(vision, language, packing), model(vision, changed, packing)
+    assert torch.equal(before[0], after[0])
+    moved = (before[1] - after[1]).abs().amax(1) > 1e-6
+    assert moved.tolist() == [False, True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("design", "millions"), [("decoupled", 171.1), ("shared", 142.5), ("fusion", 147.3)]
+)
+def test_the_papers_sizes(design: str, millions: float) -> None:
+    """24 layers of width 544 (appendix, table of vision-language pre-training); 85.5 one-way."""
+    size = {"width": 544, "layers": 24, "heads": 16, "ffn_width": 2176}
+    with torch.device("meta"):
+        model = MultiwayEncoder(MultiwayConfig(**size, **DESIGNS[design]))
+        plain = Encoder(TransformerConfig(**size))
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
+    assert sum(p.numel() for p in plain.parameters()) / 1e6 == pytest.approx(85.5, abs=0.05)
+
+
+@pytest.mark.parametrize("design", ["decoupled", "fusion"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_it_is_drawn_module_by_module(placement: str, design: str) -> None:
+    config = MultiwayConfig(**SHAPE, **DESIGNS[design], placement=placement, input_norm="rmsnorm")
+    with torch.device("meta"), Writes() as building:
+        model = MultiwayEncoder(config)
+    assert why_not_by_module(model, building) == ""
+
+
+@pytest.mark.parametrize("design", ["decoupled", "fusion"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_every_expert_gets_the_gain(placement: str, design: str) -> None:
+    """torchscale gains both; unilm's BEiT-3 then draws every linear layer anew, without it."""
+    size = {"width": 64, "heads": 4, "layers": 4, "ffn_width": 96}
+    config = MultiwayConfig(**size, **DESIGNS[design], placement=placement)
+    with torch.device("meta"):
+        model = MultiwayEncoder(config)
+    materialize(model, torch.device("cpu"))
+    draw_parameters(model, seed=0)
+    counts = {SelfAttention: 0, FeedForward: 0}
+    for part in model.modules():
+        if not isinstance(part, HasRoles):
+            continue
+        counts[type(part)] += 1
+        gain = config.row.sublayer_gain(part.sublayer, Depth("encoder", 4))
+        for role, weight in part.roles():
+            expected = xavier_std(*weight.shape, gain if role in ("v", "out", "fc1", "fc2") else 1)
+            assert weight.std().item() == pytest.approx(expected, rel=0.05), role
+    expected = {"decoupled": (8, 8), "shared": (4, 8), "fusion": (4, 10)}[design]
+    assert (counts[SelfAttention], counts[FeedForward]) == expected
+
+
+@pytest.mark.parametrize("design", ["decoupled", "fusion"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_it_reads_no_value_on_the_host(placement: str, design: str) -> None:
+    """On the meta device there is none to read: forward and backward need shapes alone."""
+    from magneto.training.batch import to_device
+
+    with torch.device("meta"):
+        model = MultiwayEncoder(
+            MultiwayConfig(**SHAPE, **DESIGNS[design], placement=placement, drop_path=0.1)
+        )
+    vision, language = model(*to_device(tokens(MIXED), torch.device("meta")))
+    (vision.sum() + language.sum()).backward()
+    assert all(p.grad is not None and p.grad.is_meta for p in model.parameters())
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_one_graph_serves_batches_of_every_size(design: str) -> None:
+    torch.compiler.reset()
+    model = multiway(design, layers=2, drop_path=0.1)
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+    for sizes in (MIXED, [(4, 0), (3, 0), (4, 2), (3, 9), (0, 3), (0, 5), (0, 6)], MIXED[1:5]):
+        given = tokens(sizes)
+        check(compiled(*given), model(*given))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("placement", EVERY_ROW)
+def test_every_row_compiles_in_one_graph(placement: str) -> None:
+    torch.compiler.reset()
+    model = multiway(placement=placement, layers=1)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    given = tokens(MIXED)
+    check(compiled(*given), model(*given))
+
+
+def test_a_compiled_encoder_has_the_same_gradients() -> None:
+    torch.compiler.reset()
+    model = multiway(layers=1)
+    gradients = []
+    for run in (torch.compile(model, fullgraph=True, backend="aot_eager"), model):
+        model.zero_grad()
+        vision, language = run(*tokens(MIXED))
+        (vision.square().sum() + language.square().sum()).backward()
+        gradients.append([p.grad for p in model.parameters()])
+    check(*gradients, 1e-4)
+
+
+def test_samples_skip_a_branch_in_both_modalities() -> None:
+    drop_path = PackedDropPath(0.4)
+    sizes = [(3, 2)] * 2000
+    vision, language, packing = tokens(sizes)
+    ones = (torch.ones_like(vision), torch.ones_like(language))
+    kept = torch.stack([x.unique() for x in samples(drop_path.packed(ones, packing), sizes)])
+    assert kept.shape == (2000, 1) and kept.unique().tolist() == pytest.approx([0, 1 / 0.6])
+    assert kept.mean().item() == pytest.approx(1, abs=0.06)
+    assert drop_path.eval().packed(ones, packing) is ones
+    assert isinstance(build_drop_path(0.0), NoDropPath)
+    layers = multiway(drop_path=0.4).layers
+    rates = [getattr(layer.feed_forward.drop_path, "rate", 0.0) for layer in layers]
+    assert rates == pytest.approx([0, 0.2, 0.4])
+
+
+def test_evaluation_has_no_dropout() -> None:
+    model = multiway(dropout=0.5, attention_dropout=0.5, activation_dropout=0.5, drop_path=0.5)
+    given = tokens(MIXED)
+    assert torch.equal(model(*given)[0], model(*given)[0])
+    model.train()
+    assert not torch.equal(model(*given)[0], model(*given)[0])
+
+
+@pytest.mark.parametrize("design", ["decoupled", "fusion"])
+def test_recomputing_activations_changes_no_gradient(design: str) -> None:
+    gradients = []
+    for recompute in (False, True):
+        model = multiway(design, checkpoint_activations=recompute, dropout=0.1, drop_path=0.1)
+        model.train()
+        torch.manual_seed(1)
+        vision, language = model(*tokens(MIXED))
+        (vision.square().sum() + language.square().sum()).backward()
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_residual_dtype_under_autocast(placement: str) -> None:
+    for kept, expected in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        model = multiway("fusion", placement=placement, residual_dtype=kept)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert {x.dtype for x in model(*tokens(MIXED))} == {expected}
+
+
+def test_features_of_chosen_layers() -> None:
+    """The norm on top is not in them: a head may stand on the stream itself."""
+    model = multiway("fusion")
+    given = tokens(MIXED)
+    last, first = model.features(*given, layers=[2, 0])
+    norm = model.final_norm["shared"]
+    assert all(torch.equal(norm(x), y) for x, y in zip(last, model(*given), strict=True))
+    assert not torch.allclose(first[0], last[0], atol=1e-2)
+    with pytest.raises(ValueError, match="no layer 3: there are 0 to 2"):
+        model.features(*given, layers=[3])
+
+
+def test_input_norms_are_each_modalitys_own() -> None:
+    model = multiway(input_norm="layernorm")
+    vision, language, packing = tokens(PAIRS)
+    wanted = [model.input_norm[name](x) for name, x in (("vision", vision), ("language", language))]
+    entered, _ = model.enter(vision, language, packing)
+    assert all(torch.equal(a, b) for a, b in zip(entered, wanted, strict=True))
+    assert not torch.equal(model.input_norm["vision"](language), entered[1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"experts": "both"}, "experts must be one of decoupled, shared_attention, not 'both'"),
+        ({"experts": "shared_attention", "vision_language_layers": 4}, r"0 to layers \(3\), not 4"),
+        ({"vision_language_layers": 1}, "only experts 'shared_attention' have them"),
+        ({"positions": "learned"}, "each modality's embedding adds them"),
+        ({"encoder_layers": 2, "decoder_layers": 2}, "has layers, not encoder_layers"),
+        ({"heads": 5}, "must divide width"),
+    ],
+)
+def test_impossible_configurations(changes: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        MultiwayConfig(**{**SHAPE, **changes})
+
+
+def test_a_packing_of_other_tokens_is_refused() -> None:
+    vision, language, packing = tokens(MIXED)
+    with pytest.raises(ValueError, match="20 vision and 20 language tokens, but a packing of 20"):
+        multiway()(vision, language[1:], packing)
+
+
+# torchscale's names of a layer's parts, within layers.N. and followed by .A. and .B.
+TORCHSCALE = {
+    "self_attention.experts.{}.before": "self_attn_layer_norm.{}",
+    "self_attention.experts.{}.attention.inside": "self_attn.inner_attn_ln.{}",
+    "self_attention.experts.{}.attention.out_proj": "self_attn.out_proj.{}",
+    "feed_forward.experts.{}.before": "final_layer_norm.{}",
+    "feed_forward.experts.{}.mlp.fc1": "ffn.{}.fc1",
+    "feed_forward.experts.{}.mlp.inside": "ffn.{}.ffn_layernorm",
+    "feed_forward.experts.{}.mlp.fc2": "ffn.{}.fc2",
+}
+
+
+def from_torchscale(state: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
+    made = {}
+    for kind in ("weight", "bias"):
+        for ours, theirs in (("vision", "A"), ("language", "B")):
+            made[f"final_norm.{ours}.{kind}"] = state[f"encoder.layer_norm.{theirs}.{kind}"]
+            for layer in range(layers):
+                here, there = f"layers.{layer}", f"encoder.layers.{layer}"
+                attention = f"{here}.self_attention.experts.{ours}.attention"
+                made[f"{attention}.qkv_proj.{kind}"] = torch.cat(
+                    [state[f"{there}.self_attn.{part}_proj.{theirs}.{kind}"] for part in "qkv"]
+                )
+                for mine, name in TORCHSCALE.items():
+                    source = f"{there}.{name.format(theirs)}.{kind}"
+                    made[f"{here}.{mine.format(ours)}.{kind}"] = state[source]
+    return made
+
+
+def test_parity_with_torchscale() -> None:
+    """Its own BEiT-3: images, texts and pairs, with padded text; after its gains were drawn.
+
+    It remembers where it split last: a call without a split uses the old one, so each of its
+    modules is told anew before every call.
+    """
+    beit3 = pytest.importorskip("torchscale.model.BEiT3")
+    from torchscale.architecture.config import EncoderConfig
+    from torchscale.component.multiway_network import set_split_position
+
+    torch.manual_seed(0)
+    settings = EncoderConfig(
+        img_size=12, patch_size=4, vocab_size=40, multiway=True, layernorm_embedding=False,
+        normalize_output=True, no_output_layer=True, encoder_layers=3, encoder_embed_dim=32,
+        encoder_attention_heads=4, encoder_ffn_embed_dim=48, max_source_positions=20,
+    )  # fmt: skip
+    theirs = shaken(beit3.BEiT3(settings))
+    ours = MultiwayEncoder(MultiwayConfig(**SHAPE)).eval()
+    ours.load_state_dict(from_torchscale(theirs.state_dict(), 3))
+    images, words = torch.randn(2, 3, 12, 12), torch.randint(2, 40, (2, 7))
+    lengths = [7, 4]
+    padding = torch.tensor([[place >= length for place in range(7)] for length in lengths])
+    positions = theirs.encoder.embed_positions
+
+    def embedded() -> tuple[Tensor, Tensor]:
+        pictures, texts = theirs.vision_embed(images), theirs.text_embed(words)
+        pictures = pictures + positions.A(pictures)
+        texts = texts + positions.B(texts)
+        return pictures.flatten(0, 1), torch.cat(
+            [t[:n] for t, n in zip(texts, lengths, strict=True)]
+        )
+
+    def expected(split: int, **given) -> Tensor:
+        theirs.apply(set_split_position(split))
+        return theirs(**given)["encoder_out"]
+
+    with torch.no_grad():
+        vision, language = embedded()
+        none = vision[:0]
+        text = {"textual_tokens": words, "text_padding_position": padding}
+        both = expected(10, visual_tokens=images, **text)
+        cases = {
+            "pairs": (ours(vision, language, pack([10, 10], lengths)), both),
+            "images": (
+                ours(vision, none, pack([10, 10], [0, 0])), expected(-1, visual_tokens=images)
+            ),
+            "texts": (ours(none, language, pack([0, 0], lengths)), expected(0, **text)),
+        }  # fmt: skip
+    for name, (found, output) in cases.items():
+        image = output[:, :10].flatten(0, 1) if name != "texts" else none
+        texts = output[:, 10:] if name == "pairs" else output
+        said = [t[:n] for t, n in zip(texts, lengths, strict=True)] if name != "images" else [none]
+        wanted = torch.cat((image, *said))
+        difference = (torch.cat(found) - wanted).abs().max().item()
+        print(f"torchscale BEiT-3, {name}: largest difference {difference:.2e}")
+        assert difference <= 1e-5 and wanted.abs().max() > 0.5
