@@ -14,7 +14,7 @@ from magneto.training.companion import place_companion
 from magneto.vision.tokenizer.k_means import k_means
 from magneto.vision.tokenizer.task import ImageTokenization
 from magneto.weights import open_tensors
-from tests.evaluating import measured, reads_while_scoring
+from tests.evaluating import reads_while_scoring
 from tests.training.test_sharding import torchrun
 from tests.vision.tokenizer.trained import SMALL, train_tokenizer
 
