@@ -28,17 +28,17 @@ help: ## list the targets
 setup: $(VENV)/.stamp-dev ## make .venv with all that tests need (does nothing the second time)
 
 $(VENV)/.stamp-core: pyproject.toml constraints.txt
-	@echo "setup: a virtual environment in $(VENV), then torch, then magneto with its extras text, vision and hf"
+	@echo "setup: a virtual environment in $(VENV), then torch, then magneto with its extras text, vision, speech and hf"
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) \
 		else f"setup: Python 3.11 to 3.13 is needed, $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=python3.12 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -r constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,vision,hf]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,vision,speech,hf]'
 	@touch $@
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp-core
 	@echo "setup: what the tests need"
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,vision,hf,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,vision,speech,hf,dev]'
 	@touch $@
 
 $(VENV)/.stamp-docs: $(VENV)/.stamp-core

@@ -136,12 +136,13 @@ def sum_up(runs: Sequence[dict[str, Any]], higher: bool) -> dict[str, Any]:
     best = choose(scores, key=lambda rate: fmean(scores[rate])) if scores else None
     stuck_at = next((rate for rate in rates if not fine[rate]), None)
     stable = [rate for rate in rates if stuck_at is None or rate < stuck_at]
+    planned = [run["seed"] for run in runs]
     runs = [run for run in runs if run["status"] != "missing"]
     counts = {s: sum(r["status"] == s for r in runs) for s in ("diverged", "did not learn")}
     there = [r for r in at.get(stuck_at, []) if r["status"] != "missing"]
     excess = []
-    counted = [run["seed"] for run in runs]
-    for seed in {one for one in counted if counted.count(one) == max(map(counted.count, counted))}:
+    most = max(map(planned.count, planned))
+    for seed in {one for one in planned if planned.count(one) == most}:
         ends = [
             r["first"] if r["loss"] is None else min(r["loss"], r["first"])
             for r in runs

@@ -37,6 +37,10 @@ TERMS = {
     "docs/concepts/image_classification.md": ["fine-tun", "layer-wise decay", "mixup",
                                               "linear probe", "confusion matrix", "ImageNet"],
     "docs/concepts/translation.md": ["max_tokens", "pivot_language", "label smoothing", "padding"],
+    "docs/concepts/speech.md": ["RNN-T", "transducer", "word error rate", "beam", "CTC", "jiwer",
+        "shallow fusion", "transformer_xl"],
+    "docs/concepts/speech_data.md": ["SpecAugment", "log-mel", "fbank", "Kaldi", "LibriSpeech",
+                                     "Common Voice", "resampled", "speed perturbation"],
     "docs/concepts/decoding.md": ["beam search", "length penalty", "BLEU", "greedy"],
     "docs/concepts/hugging_face.md": ["AutoModelForCausalLM", "save_pretrained", "LoRA",
                                       "gradient checkpointing"],
@@ -49,7 +53,7 @@ TERMS = {
 TAGLINE = ("One Transformer for every modality, and the lab that says which norm placement "
            "trains, at which rate, and why.")  # fmt: skip
 # Blocks that need a run or an exported directory: only their imports are run.
-NEED_A_MODEL = {"decoding.md", "hugging_face.md"}
+NEED_A_MODEL = {"decoding.md", "hugging_face.md", "speech.md"}
 
 
 def name_of(page: Path) -> str:

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "magneto"
 
 # Room: what of this package it may import, besides itself: rooms, or single modules of a room.
 GROUND = {"config", "files", "lease", "progress", "weights"}
-FIELDS = {"language", "translation", "vision"}
+FIELDS = {"language", "speech", "translation", "vision"}
 FIELD = {"nn", "theory", "functional", "data", "training.task", "runs", *GROUND}
 ALLOWED = {
     "theory": set(),

@@ -14,6 +14,7 @@ from magneto.theory.placement import PLACEMENTS
 from magneto.training.loop import train
 from magneto.translation.model import TranslationModel
 from magneto.vision.classification.model import ImageClassifier
+from tests.shrunken import shrunken
 
 # Millions: Pre-LN, by the arithmetic of the paper's table (its Sub-LN adds 0.20, 0.39 and 0.59).
 PAPER_SIZES = {
@@ -25,24 +26,6 @@ PAPER_SIZES = {
     "causal-lm/72l-gpt3-medium": (958.4, 0.74),
 }
 SHRINK = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
-SHRINK_IMAGES: dict[str, dict[str, object]] = {
-    "image-classification": {"model.classes": 10, "data.resize": None},
-    "image-modelling": {
-        "model.codes": 8, "data.image_tokenizer": "builtin:patches", "data.resize": None,
-    },
-    "image-tokenizer": {
-        "data.resize": None,
-        "model.codes": 8, "model.code_width": 4, "model.teacher": "hog",
-        "model.target_width": None, "model.decoder_depth": 1,
-    },
-    "segmentation": {
-        "model.feature_layers": [0, 0, 1, 1], "model.head_channels": 8, "model.classes": 11,
-        "data.normalisation": "half",
-        "model.auxiliary_channels": 8, "model.stride": 8, "data.fit": None, "data.classes": None,
-        "data.augmentation.fit": None, "data.reduce_zero_label": False, "data.ignored": [],
-        "training.evaluate_limit": 1,
-    },
-}  # fmt: skip
 # Millions: encoder, decoder, embedding (the appendix: 18 + 18 layers, hidden 512, inner 2048).
 TRANSLATION_SIZES = {
     "translation/opus100": (56.8, 75.8, 32.8),
@@ -131,45 +114,13 @@ def test_every_recipe_has_a_rate_for_every_placement(name: str, placement: str) 
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> None:
-    corpus = tmp_path / "text.txt"
-    corpus.write_text("\n\n".join(f"A paragraph about number {i}. " * 40 for i in range(200)))
     changes: dict[str, object] = {f"model.{key}": value for key, value in SHRINK.items()}
     changes |= {
         "training.steps": 2, "training.batch_size": 4, "training.gradient_accumulation_steps": 2,
         "training.warmup_steps": 1, "training.device": "cpu", "training.tensorboard": False,
         "training.compile": False,
     }  # fmt: skip
-    if name.startswith(("causal-lm", "masked-lm")):
-        changes |= {
-            "data.source": str(corpus), "data.tokenizer": "bytes", "data.max_length": 16,
-            "model.vocab_size": 300,
-        }  # fmt: skip
-    if name.startswith("text-classification"):
-        rows = (f"{'abc' * (i % 7)} {i}\t{i} cb\t{i % 2}\n" for i in range(200))
-        (tmp_path / "rows.tsv").write_text("one\ttwo\tlabel\n" + "".join(rows))
-        changes |= {
-            "data.source": str(tmp_path / "rows.tsv"), "data.glue": "none",
-            "data.text_column": "one", "data.pair_column": "two", "data.tokenizer": "bytes",
-            "data.max_length": 16, "model.vocab_size": 300, "training.epochs": None,
-            "training.warmup_ratio": None,
-        }  # fmt: skip
-    if name.startswith("translation"):
-        for language in ("en", "de"):
-            lines = (f"{language} {'word ' * (i % 7)}{i}\n" for i in range(200))
-            (tmp_path / f"text.{language}").write_text("".join(lines))
-        changes |= {
-            "data.source": str(tmp_path / "text"), "data.languages": None, "data.max_length": 60,
-            "data.tokenizer": "bytes", "data.max_tokens": 128, "model.vocab_size": 300,
-            "model.encoder_layers": 2, "model.decoder_layers": 1,
-        }  # fmt: skip
-    if name.startswith(("image-", "segmentation")):
-        source = "builtin:scenes" if name.startswith("segmentation") else "builtin:digits"
-        changes |= {
-            "data.source": source, "model.image_size": 8, "model.patch_size": 2,
-            "model.channels": 1, "model.max_length": 17,
-            "training.num_workers": 0, "training.epochs": None, "training.warmup_ratio": None,
-            "training.evaluate_every": 0, **SHRINK_IMAGES.get(name.partition("/")[0], {}),
-        }  # fmt: skip
+    changes |= shrunken(name.partition("/")[0], tmp_path)
     recipe = load_recipe(name, changes)
     report = ProgressBars(quiet=True)
     run = tmp_path / "run"

@@ -197,7 +197,7 @@ def test_going_on(run: Path, place: Path, capsys) -> None:
     answer(capsys, *words, "--training.steps", 6)
     found = answer(capsys, "train", "--resume", place / "longer", "--training.steps", 8)
     assert found["step"] == 8 and "f1" in found["metrics"]
-    assert "kept.json differs" in refused(
+    assert "data.rows is 64 (was 256)" in refused(
         capsys, "train", "--resume", place / "longer", "--data.rows", 64
     )
 

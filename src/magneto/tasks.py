@@ -41,6 +41,11 @@ TASKS = {
         "magneto.translation.config:TranslationConfig",
         "magneto.translation.config:ParallelDataConfig",
     ),
+    "transducer": TaskEntry(
+        "magneto.speech.task:SpeechRecognition",
+        "magneto.speech.transducer_config:TransducerConfig",
+        "magneto.speech.config:SpeechDataConfig",
+    ),
     "image-classification": TaskEntry(
         "magneto.vision.classification.task:ImageClassification",
         "magneto.vision.classification.config:ImageClassifierConfig",

@@ -111,7 +111,8 @@ def test_a_fairseq_checkpoint_brings_its_arguments(tmp_path: Path) -> None:
         assert torch.equal(loaded(ids).logits, ours(ids))
 
 
-def test_beit3_there_and_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["beit3", "timm_vit"])
+def test_images_there_and_back(tmp_path: Path, name: str) -> None:
     torch.manual_seed(0)
     config = ImageClassifierConfig(
         width=128, layers=2, heads=2, ffn_width=48, image_size=16, patch_size=4, classes=5,
@@ -119,11 +120,40 @@ def test_beit3_there_and_back(tmp_path: Path) -> None:
     )  # fmt: skip
     ours = ImageClassifier(config).eval()
     wrap(ours).save_pretrained(tmp_path / "ours")
-    assert run(tmp_path / "ours", tmp_path / "theirs", "--to", "beit3") == 0
-    assert run(tmp_path / "theirs" / "model.safetensors", tmp_path / "again") == 0
+    assert run(tmp_path / "ours", tmp_path / "theirs", "--to", name) == 0
+    assert run(tmp_path / "theirs", tmp_path / "again") == 0
+    assert run(tmp_path / "theirs" / "model.safetensors", tmp_path / "bare") == 0
     auto = transformers.AutoModelForImageClassification
     loaded = auto.from_pretrained(tmp_path / "again").core.state_dict()
     assert all(torch.equal(loaded[n], t) for n, t in ours.state_dict().items())
+
+
+def test_a_name_of_timms_on_the_hub_brings_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    from magneto.hf.formats.weight_files import save_weight_file
+
+    there, here = tmp_path / "hub", tmp_path / "cache"
+    there.mkdir()
+    here.mkdir()
+    values = {"placement": "pre", "norm_eps": 1e-6, "image_size": 8, "patch_size": 4, "classes": 3}
+    ours = ImageClassifier(ImageClassifierConfig(**SIZES, **values))
+    save_weight_file(ours, "timm_vit", there)
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        assert name == "timm/small"
+        for path in there.iterdir():
+            if path.name in allow_patterns:
+                (here / path.name).write_bytes(path.read_bytes())
+        return str(here)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert run("timm/small", tmp_path / "ours") == 0
+    load = transformers.AutoModelForImageClassification.from_pretrained
+    found = load(tmp_path / "ours").core.state_dict()
+    assert all(torch.equal(found[name], t) for name, t in ours.state_dict().items())
 
 
 def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypatch) -> None:
@@ -155,7 +185,7 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
     (tmp_path / "broken.pt").write_bytes(b"no weights")
     fails("is damaged, or holds more than weights", tmp_path / "broken.pt", out)
     torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
-    fails("neither torchscale's nor BEiT-3's weights", tmp_path / "other.pt", out)
+    fails("neither timm's nor torchscale's nor BEiT-3's weights", tmp_path / "other.pt", out)
     torch.save([1, 2], tmp_path / "list.pt")
     fails("is no state dict", tmp_path / "list.pt", out)
     (tmp_path / "args.json").write_text("[1]")

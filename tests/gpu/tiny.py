@@ -60,7 +60,7 @@ def tiny(name: str) -> tuple[Recipe, Task]:
     recipe = load_recipe(name)
     given: dict[str, Any] = vars(recipe.model)
     model: dict[str, Any] = {f: 0.0 for f in given if "drop" in f}
-    model |= {f: min(value, 2) for f, value in given.items() if f.endswith("layers") and value}
+    model |= {f: fewer(value) for f, value in given.items() if f.endswith("layers") and value}
     data = text_files().get(recipe.data.source, {})
     recipe = replace(
         recipe, model=replace(recipe.model, **model), data=replace(recipe.data, **data)
@@ -71,6 +71,11 @@ def tiny(name: str) -> tuple[Recipe, Task]:
     except ModuleNotFoundError as error:
         pytest.skip(f"{name} needs {error.name}")
     return recipe, task
+
+
+def fewer(layers: int | tuple[int, ...]) -> int | tuple[int, ...]:
+    """Return two layers at most; of numbers of layers from 0, those that two have."""
+    return min(layers, 2) if isinstance(layers, int) else tuple(min(n, 1) for n in layers)
 
 
 def build(name: str, device: torch.device) -> tuple[Task, nn.Module]:
@@ -84,7 +89,7 @@ def build(name: str, device: torch.device) -> tuple[Task, nn.Module]:
 def batches(name: str, device: torch.device, count: int, parts: int = 1) -> list[Any]:
     """Return the first batches of a tiny recipe's training; of each cut in parts, the first."""
     recipe, task = tiny(name)
-    stream = task.train_stream(recipe.training.batch_size, recipe.seed)
+    stream = task.train_stream(max(recipe.training.batch_size, parts), recipe.seed)
     return [to_device(stream.next(parts, [0])[0], device) for _ in range(count)]
 
 

@@ -175,12 +175,14 @@ def test_pictures_become_what_the_model_reads() -> None:
     image = pytest.importorskip("PIL.Image")
     grey, colour = hf.MagnetoImageProcessor(8, 1), hf.MagnetoImageProcessor(4, 3)
     array = np.arange(0, 256, 4, dtype=np.uint8).reshape(8, 8)
-    expected = torch.from_numpy(array).float() / 127.5 - 1
+    expected = (torch.from_numpy(array).float() - 127.5) / 127.5
     for picture in (array, image.fromarray(array), image.fromarray(array).convert("RGB")):
         found = grey(picture, return_tensors="pt")["pixel_values"]
         assert torch.equal(found, expected[None, None])
     found = colour([array, array], return_tensors="pt")["pixel_values"]
     assert found.shape == (2, 3, 4, 4) and found.min() >= -1 and found.max() <= 1
+    wide = hf.MagnetoImageProcessor(4, 1, resize=8)(np.repeat(array, 2, 1), return_tensors="pt")
+    assert torch.equal(wide["pixel_values"][0, 0], expected.repeat_interleave(2, 1)[2:6, 6:10])
     with pytest.raises(TypeError, match="uint8, not of float64"):
         grey(array / 255)
     with pytest.raises(ValueError, match="1 or 3 channels, not 2"):

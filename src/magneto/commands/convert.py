@@ -32,26 +32,27 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "convert",
-        "Convert GPT-2, BERT, BART, Marian, ViT and Kosmos-2's text model of transformers, "
-        "torchscale's models and BEiT-3's image classifiers to ours; with --to, the other way. "
-        "What has no counterpart is refused, and named.",
+        "Convert GPT-2, BERT, BART, Marian, ViT, DeiT, BEiT and Kosmos-2's text model of "
+        "transformers, timm's ViT, DeiT, BEiT, EVA-02 and BEiT-3, torchscale's models and BEiT-3 "
+        "by its authors' names to ours; with --to, the other way. What has no counterpart is "
+        "refused, and named.",
         "magneto convert openai-community/gpt2 gpt2-magneto",
     )
     made.add_argument(
         "source",
-        help="a Hugging Face directory or a name on the hub; or torchscale's or BEiT-3's weights: "
-        "a .safetensors, .pt, .pth or .bin file",
+        help="a Hugging Face directory or a name on the hub; or weights of timm, torchscale or "
+        "BEiT-3's authors: a .safetensors, .pt, .pth or .bin file",
     )
     made.add_argument("directory", type=Path, help="where to write; must not exist, or be empty")
     made.add_argument(
         "--to", metavar="FORMAT",
-        help="write this instead of ours: gpt2, bert, bart, marian, vit, kosmos_2_text_model, "
-        "torchscale or beit3",
+        help="write this instead of ours: gpt2, bert, bart, marian, vit, deit, beit, "
+        "kosmos_2_text_model, timm_vit, timm_beit, timm_eva, beit3 or torchscale",
     )  # fmt: skip
     made.add_argument(
         "--config", type=Path, metavar="FILE",
-        help="JSON with the arguments of torchscale's configuration, if the weights lack them: "
-        '{"decoder_attention_heads": 12, "deepnorm": true}',
+        help="JSON with arguments by the library's names, if the weights lack them: of torchscale "
+        '{"decoder_attention_heads": 12, "deepnorm": true}, of timm {"num_heads": 12}',
     )  # fmt: skip
     return made.with_json()
 
@@ -62,6 +63,7 @@ def main(words: Sequence[str]) -> int:
     hf.register()
     import transformers
 
+    from magneto.hf.formats.weight_files import WRITTEN
     from magneto.hf.saving import whole_directory
 
     if not sys.stderr.isatty():
@@ -71,7 +73,7 @@ def main(words: Sequence[str]) -> int:
     with whole_directory(given.directory) as aside:
         model, values = read(given.source, source, args)
         wrote = write(model, given.to, aside, values)
-        if source.is_dir() and given.to not in ("torchscale", "beit3"):
+        if source.is_dir() and given.to not in WRITTEN:
             copy_tokenizer(source, aside)
     if given.json:
         print_json({"directory": str(given.directory), "model": wrote})
@@ -93,9 +95,18 @@ def local(source: str) -> Path:
 
     if path.suffix in SUFFIXES or source.count("/") > 1 or source.startswith((".", "/", "~")):
         raise FileNotFoundError(f"nothing in {source}")
+    patterns = [*TOKENIZERS, *COPIED, "config.json", "generation_config.json", "*.spm"]
+    return download(source, patterns)
+
+
+def download(source: str, patterns: list[str]) -> Path:
+    """Return the directory that some files of a name on the hub come to.
+
+    Raises:
+        FileNotFoundError: If there is no such name.
+    """
     from huggingface_hub import snapshot_download
 
-    patterns = [*TOKENIZERS, *COPIED, "config.json", "generation_config.json", "*.spm"]
     try:
         return Path(snapshot_download(source, allow_patterns=patterns))
     except Exception as error:  # httpx's and the hub's own errors have no common base
@@ -106,10 +117,14 @@ def local(source: str) -> Path:
 def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model of ours, and what else its configuration says of tokens and labels."""
     from magneto.hf.formats.conversion import load_with_config, read_config
-    from magneto.hf.formats.weight_files import ARGUMENTS, load_weight_file
+    from magneto.hf.formats.weight_files import WEIGHTS, is_weight_directory, load_weight_file
     from magneto.hf.saving import AUTO, unwrap
 
-    if source.is_file() or (source / ARGUMENTS).is_file():
+    if source.is_file():
+        return load_weight_file(source, args), {}
+    if is_weight_directory(source):
+        if not Path(name).expanduser().exists():
+            download(name, [WEIGHTS])
         return load_weight_file(source, args), {}
     if (source / "recipe.yaml").is_file():
         raise ConfigError([f"{source} is a run: magneto export writes it for transformers"])

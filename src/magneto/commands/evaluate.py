@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from magneto.commands import in_context, translation_scores, validation_scores
+from magneto.commands import (
+    in_context,
+    recognition_scores,
+    translation_scores,
+    validation_scores,
+)
 from magneto.commands.arguments import Parser
 from magneto.config import ConfigError
 from magneto.runs import run_task
@@ -14,6 +19,7 @@ from magneto.runs import run_task
 EVALUATIONS = {
     "validation": "magneto.commands.validation_scores",
     "translation": "magneto.commands.translation_scores",
+    "recognition": "magneto.commands.recognition_scores",
     "questions": "magneto.commands.in_context",
     "features": "magneto.commands.feature_scores",
 }
@@ -50,6 +56,7 @@ def parser() -> Parser:
     validation_scores.add_options(made)
     in_context.add_options(made)
     translation_scores.add_options(made)
+    recognition_scores.add_options(made)
     return made.with_data().with_json()
 
 

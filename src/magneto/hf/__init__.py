@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         MagnetoImageConfig,
         MagnetoSegmentationConfig,
         MagnetoSeq2SeqConfig,
+        MagnetoTransducerConfig,
     )
     from magneto.hf.encoders import (
         MagnetoEncoderModel,
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
     from magneto.hf.images import MagnetoForImageClassification
     from magneto.hf.modeling import MagnetoForCausalLM
     from magneto.hf.registration import register
-    from magneto.hf.saving import export, export_images, export_segmenter
+    from magneto.hf.saving import export, export_images, export_segmenter, export_transducer
     from magneto.hf.segmentation import MagnetoForSemanticSegmentation
     from magneto.hf.segmentation_processor import MagnetoSegmentationProcessor
     from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
     from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
     from magneto.hf.tokenizer import MASKED, EncoderInput
+    from magneto.hf.transducer import MagnetoForTransducer, MagnetoSpeechFeatureExtractor
 
 __all__ = [
     "MASKED",
@@ -49,17 +51,21 @@ __all__ = [
     "MagnetoForSemanticSegmentation",
     "MagnetoForSeq2SeqLM",
     "MagnetoForSequenceClassification",
+    "MagnetoForTransducer",
     "MagnetoImageConfig",
     "MagnetoImageProcessor",
     "MagnetoSegmentationConfig",
     "MagnetoSegmentationProcessor",
     "MagnetoSentencePieceTokenizer",
     "MagnetoSeq2SeqConfig",
+    "MagnetoSpeechFeatureExtractor",
+    "MagnetoTransducerConfig",
     "Sampling",
     "Translator",
     "export",
     "export_images",
     "export_segmenter",
+    "export_transducer",
     "from_torch",
     "generate",
     "load",
@@ -80,17 +86,21 @@ _HOME = {
     "MagnetoForSemanticSegmentation": "segmentation",
     "MagnetoForSeq2SeqLM": "seq2seq",
     "MagnetoForSequenceClassification": "encoders",
+    "MagnetoForTransducer": "transducer",
     "MagnetoImageConfig": "configuration",
     "MagnetoImageProcessor": "image_processor",
     "MagnetoSegmentationConfig": "configuration",
     "MagnetoSegmentationProcessor": "segmentation_processor",
     "MagnetoSentencePieceTokenizer": "sentencepiece_tokenizer",
     "MagnetoSeq2SeqConfig": "configuration",
+    "MagnetoSpeechFeatureExtractor": "transducer",
+    "MagnetoTransducerConfig": "configuration",
     "Sampling": "generation",
     "Translator": "beam_search",
     "export": "saving",
     "export_images": "saving",
     "export_segmenter": "saving",
+    "export_transducer": "saving",
     "from_torch": "formats.torch_encoder",
     "generate": "generation",
     "load": "formats.conversion",

@@ -24,12 +24,15 @@ try:
         MagnetoForSemanticSegmentation,
         MagnetoForSeq2SeqLM,
         MagnetoForSequenceClassification,
+        MagnetoForTransducer,
         MagnetoImageConfig,
         MagnetoImageProcessor,
         MagnetoSegmentationConfig,
         MagnetoSegmentationProcessor,
         MagnetoSentencePieceTokenizer,
         MagnetoSeq2SeqConfig,
+        MagnetoSpeechFeatureExtractor,
+        MagnetoTransducerConfig,
     )
 except ModuleNotFoundError as error:
     if error.name != "magneto":

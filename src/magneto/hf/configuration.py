@@ -18,6 +18,7 @@ from magneto.language.config import (
     TextEncoderConfig,
 )
 from magneto.nn.config import TransformerConfig
+from magneto.speech.transducer_config import TransducerConfig
 from magneto.translation.config import TranslationConfig
 from magneto.vision.classification.config import ImageClassifierConfig
 from magneto.vision.segmentation.config import SegmenterConfig
@@ -197,6 +198,18 @@ class MagnetoSeq2SeqConfig(MagnetoConfig):
     def default_shape(cls) -> dict[str, Any]:
         """Return what the core's configuration must be given."""
         return {"vocab_size": 32768, "encoder_layers": 6, "decoder_layers": 6}
+
+
+class MagnetoTransducerConfig(MagnetoConfig):
+    """Holds a `TransducerConfig`."""
+
+    model_type = "magneto-transducer"
+    shape = TransducerConfig
+    classes = auto_map(AutoConfig="MagnetoTransducerConfig", AutoModel="MagnetoForTransducer")
+
+    def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
+        # transformers makes a dataclass of what has no `__init__` of its own.
+        super().__init__(core, **values)
 
 
 class MagnetoImageConfig(MagnetoConfig):

@@ -11,22 +11,35 @@ from transformers.image_processing_base import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 
 from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
+from magneto.vision.decoding import PixelPicture, orientation, rgb, turned
+from magneto.vision.geometry import from_image
+from magneto.vision.transforms import CentreCrop, Reading
 
 MODES = {1: "L", 3: "RGB"}
 """Pillow's name of what has so many channels."""
 
 
 class MagnetoImageProcessor(WithoutCopies, BaseImageProcessor):
-    """Makes pictures grey or coloured, square, and of values in [-1, 1], as in training."""
+    """Does to pictures what is done to a run's validation images: resize, cut out, normalise."""
 
     model_input_names = ["pixel_values"]  # noqa: RUF012
 
-    def __init__(self, image_size: int = 224, channels: int = 3, **others: Any) -> None:
-        """Take a model's sizes.
+    def __init__(
+        self,
+        image_size: int = 224,
+        channels: int = 3,
+        normalisation: str = "half",
+        resize: int | None = None,
+        **others: Any,
+    ) -> None:
+        """Take the form in which a model reads images.
 
         Args:
             image_size: Height and width in pixels.
             channels: 1 for grey, 3 for colours.
+            normalisation: One of `magneto.vision.transforms.NORMALISATIONS`.
+            resize: Shorter side to which a picture is resized before its middle is cut out; None
+                for `image_size`.
             **others: Of transformers' class.
 
         Raises:
@@ -37,6 +50,7 @@ class MagnetoImageProcessor(WithoutCopies, BaseImageProcessor):
         others["auto_map"] = auto_map(AutoImageProcessor="MagnetoImageProcessor")
         super().__init__(**others)
         self.image_size, self.channels = image_size, channels
+        self.normalisation, self.resize = normalisation, resize
 
     def preprocess(self, images: Any, return_tensors: str | None = None, **_: Any) -> BatchFeature:  # type: ignore[override]
         """Return `pixel_values`, (batch, channels, image_size, image_size).
@@ -61,12 +75,10 @@ class MagnetoImageProcessor(WithoutCopies, BaseImageProcessor):
             if array.dtype != np.uint8:
                 raise TypeError(f"pictures are Pillow's, or arrays of uint8, not of {array.dtype}")
             picture = Image.fromarray(array)
-        picture = picture.convert(MODES[self.channels])
-        size = (self.image_size, self.image_size)
-        if picture.size != size:
-            picture = picture.resize(size, Image.Resampling.BILINEAR)
-        values = np.asarray(picture, dtype=np.float32) / 127.5 - 1
-        return values[None] if self.channels == 1 else values.transpose(2, 0, 1)
+        pixels = turned(from_image(rgb(picture)), orientation(picture))
+        reading = Reading(self.image_size, self.channels, self.normalisation)
+        crop = CentreCrop(reading, self.resize or self.image_size)
+        return crop(PixelPicture(pixels), np.random.default_rng(0))
 
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from transformers import (
     AutoConfig,
+    AutoFeatureExtractor,
     AutoImageProcessor,
     AutoModel,
     AutoModelForCausalLM,
@@ -21,6 +22,7 @@ from magneto.hf.configuration import (
     MagnetoImageConfig,
     MagnetoSegmentationConfig,
     MagnetoSeq2SeqConfig,
+    MagnetoTransducerConfig,
 )
 from magneto.hf.encoders import (
     MagnetoEncoderModel,
@@ -34,8 +36,11 @@ from magneto.hf.segmentation import MagnetoForSemanticSegmentation
 from magneto.hf.segmentation_processor import MagnetoSegmentationProcessor
 from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
 from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
+from magneto.hf.transducer import MagnetoForTransducer, MagnetoSpeechFeatureExtractor
 
-TEXT_CONFIGS = (MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig)
+TEXT_CONFIGS = (
+    MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig, MagnetoTransducerConfig,
+)  # fmt: skip
 CONFIGS = (*TEXT_CONFIGS, MagnetoImageConfig, MagnetoSegmentationConfig)
 PROCESSORS = (
     (MagnetoImageConfig, MagnetoImageProcessor),
@@ -50,6 +55,7 @@ MODELS = (
         MagnetoEncoderConfig,
         MagnetoForSequenceClassification,
     ),
+    (AutoModel, MagnetoTransducerConfig, MagnetoForTransducer),
     (AutoModelForSeq2SeqLM, MagnetoSeq2SeqConfig, MagnetoForSeq2SeqLM),
     (AutoModelForImageClassification, MagnetoImageConfig, MagnetoForImageClassification),
     (
@@ -68,5 +74,8 @@ def register() -> None:
         AutoTokenizer.register(config, MagnetoSentencePieceTokenizer, exist_ok=True)
     for config, processor in PROCESSORS:
         AutoImageProcessor.register(config, slow_image_processor_class=processor, exist_ok=True)
+    AutoFeatureExtractor.register(
+        MagnetoTransducerConfig, MagnetoSpeechFeatureExtractor, exist_ok=True
+    )
     for auto, config, model in MODELS:
         auto.register(config, model, exist_ok=True)

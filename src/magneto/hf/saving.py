@@ -19,6 +19,7 @@ from magneto.hf.configuration import (
     MagnetoImageConfig,
     MagnetoSegmentationConfig,
     MagnetoSeq2SeqConfig,
+    MagnetoTransducerConfig,
 )
 from magneto.hf.encoders import (
     MagnetoEncoderModel,
@@ -39,10 +40,14 @@ from magneto.hf.tokenizer import (
     transformers_tokenizer,
     translation_tokenizer,
 )
+from magneto.hf.transducer import MagnetoForTransducer, MagnetoSpeechFeatureExtractor
 from magneto.language.classification.model import TextClassifier
 from magneto.language.masked_language import MaskedLanguageModel
 from magneto.language.model import LanguageModel
 from magneto.language.text_encoder import TextEncoder
+from magneto.speech.config import SpeechDataConfig
+from magneto.speech.model import Transducer
+from magneto.speech.vocabulary import SpeechVocabulary
 from magneto.translation.model import TranslationModel
 from magneto.vision.classification.model import ImageClassifier
 from magneto.vision.segmentation.model import Segmenter
@@ -55,7 +60,10 @@ WRAPPERS: dict[type[nn.Module], tuple[type[MagnetoConfig], type[PreTrainedModel]
     TranslationModel: (MagnetoSeq2SeqConfig, MagnetoForSeq2SeqLM),
     ImageClassifier: (MagnetoImageConfig, MagnetoForImageClassification),
     Segmenter: (MagnetoSegmentationConfig, MagnetoForSemanticSegmentation),
+    Transducer: (MagnetoTransducerConfig, MagnetoForTransducer),
 }
+# Tokens; only told to transformers' tokenizer.
+LONGEST_TRANSCRIPT = 10_000
 AUTO = {
     "MagnetoForCausalLM": "AutoModelForCausalLM",
     "MagnetoEncoderModel": "AutoModel",
@@ -64,6 +72,7 @@ AUTO = {
     "MagnetoForSeq2SeqLM": "AutoModelForSeq2SeqLM",
     "MagnetoForImageClassification": "AutoModelForImageClassification",
     "MagnetoForSemanticSegmentation": "AutoModelForSemanticSegmentation",
+    "MagnetoForTransducer": "AutoModel",
 }
 """By which Auto class each of our wrappers is loaded."""
 
@@ -170,7 +179,13 @@ def export(
     return AUTO[type(wrapped).__name__]
 
 
-def export_images(model: ImageClassifier, directory: Path, labels: Sequence[str] = ()) -> str:
+def export_images(
+    model: ImageClassifier,
+    directory: Path,
+    labels: Sequence[str] = (),
+    normalisation: str = "half",
+    resize: int | None = None,
+) -> str:
     """Write an image classifier's config.json, model.safetensors and preprocessor_config.json.
 
     The last is left out if the model reads other than grey or coloured pictures.
@@ -179,6 +194,8 @@ def export_images(model: ImageClassifier, directory: Path, labels: Sequence[str]
         model: In fp32, on the CPU.
         directory: Where; must not exist, or be empty.
         labels: Names of the classes, in order; empty for LABEL_0, LABEL_1 and so on.
+        normalisation: `data.normalisation` of the run.
+        resize: `data.resize` of the run.
 
     Returns:
         The name of the Auto class that loads it.
@@ -195,7 +212,9 @@ def export_images(model: ImageClassifier, directory: Path, labels: Sequence[str]
         wrapped = wrap(model, **(named_classes(labels) if labels else {}))
         wrapped.save_pretrained(aside)
         if config.channels in MODES:
-            MagnetoImageProcessor(config.image_size, config.channels).save_pretrained(aside)
+            size, channels = config.image_size, config.channels
+            processor = MagnetoImageProcessor(size, channels, normalisation, resize)
+            processor.save_pretrained(aside)
     return AUTO[type(wrapped).__name__]
 
 
@@ -229,4 +248,34 @@ def export_segmenter(
         wrapped = wrap(model, **names)
         wrapped.save_pretrained(aside)
         processor.save_pretrained(aside)
+    return AUTO[type(wrapped).__name__]
+
+
+def export_transducer(
+    model: Transducer, vocabulary: SpeechVocabulary, data: SpeechDataConfig, directory: Path
+) -> str:
+    """Write a speech recogniser's model, its feature extractor and its tokenizer.
+
+    Args:
+        model: In fp32, on the CPU.
+        vocabulary: Of its labels; all but bytes are written for transformers too.
+        data: Of a run, with what it keeps.
+        directory: Where; must not exist, or be empty.
+
+    Returns:
+        The name of the Auto class that loads it.
+
+    Raises:
+        FileExistsError: If the directory is not empty.
+    """
+    register()
+    with whole_directory(directory) as aside, bars_on_a_terminal():
+        wrapped = wrap(model)
+        wrapped.save_pretrained(aside)
+        MagnetoSpeechFeatureExtractor.of(data).save_pretrained(aside)
+        vocabulary.save(aside)
+        fast = transformers_tokenizer(vocabulary.tokenizer, LONGEST_TRANSCRIPT)
+        if fast is not None:
+            fast.save_pretrained(aside)
+            (aside / "tokenizer.model").unlink(missing_ok=True)
     return AUTO[type(wrapped).__name__]

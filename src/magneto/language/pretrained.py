@@ -83,5 +83,7 @@ def _read_recipe(run: Path) -> dict[str, Any]:
 
 
 def _word(value: Any) -> str:
-    """Write a value as the command line takes it."""
+    """Write a value as the command line takes it; a recipe's lists are a configuration's tuples."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

@@ -190,8 +190,8 @@ class TransformerXLLogits(LayerPositions):
 
     A logit is (q + u) k + (q + v) W r, where r are the sinusoids of the distance (arXiv 1901.02860,
     section 3.3). W is one matrix per layer; u and v, a vector per head each, are drawn Xavier
-    uniform, as in ESPnet. The second term is a bias on the logits of torch's attention: it is the
-    only tensor of (batch, heads, length, 2 * length), and shifting it copies nothing.
+    uniform, as in ESPnet. The second term is a bias on the logits of torch's attention, a view of
+    the products with all distances, (batch, heads, length, 2 * length): shifting copies nothing.
     """
 
     def __init__(self, config: TransformerConfig) -> None:

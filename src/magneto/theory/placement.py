@@ -262,6 +262,15 @@ VARIANTS: dict[str, Placement] = {
                 value_norm="head",
             ),
         ),
+        # Pre-LN with a norm after the gate of the feed-forward network and none in attention: its
+        # base and large models. Those that were trained as CLIP have both: that is "sub".
+        replace(
+            PLACEMENTS["pre"],
+            name="eva02",
+            title="EVA-02",
+            source="Fang et al. 2023 (EVA-02), arXiv 2303.11331",
+            feed_forward=("before", "inside"),
+        ),
     )
 }
 """Other readings of a row; a recipe may name them too."""

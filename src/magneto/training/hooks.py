@@ -26,6 +26,7 @@ from magneto.training.distributed import Piece, any_rank, local_shard
 from magneto.training.evaluation import evaluate as evaluate_task
 from magneto.training.schedule import learning_rate
 from magneto.training.state import Stop, TrainingState
+from magneto.training.task import NON_FINITE
 from magneto.weights import MODEL, list_steps, step_directory, step_of
 
 
@@ -53,6 +54,8 @@ def log(state: TrainingState) -> None:
         return
     for step in steps:
         reason = state.detector.look(step["loss"] / max(step["count"], 1))
+        if step["count"] == 0 and step.get(NON_FINITE, 0) > 0:
+            reason = "no loss of the batch is finite"
         if reason:
             note_divergence(state, reason, step["step"])
     state.losses = [step["loss"] / max(step["count"], 1) for step in steps]

@@ -57,9 +57,9 @@ def begin(
             "resume it (--resume), or train in another directory (--out)"
         )
     directory = broadcast_from_main(newest_whole(state), world)
+    if directory is not None:
+        compare_recipe(state, directory)
     with fitting_artifacts(state.task, run) if world.is_main_process else nullcontext({}) as made:
-        if directory is not None:
-            compare_recipe(state, directory)
         if resume and (done := broadcast_from_main(finished_result(state), world)):
             more = "for more: --training.steps" if directory else "it keeps no checkpoint"
             say(f"{run} finished at step {done.step} already; {more}")

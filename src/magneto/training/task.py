@@ -16,6 +16,11 @@ from magneto.weights import StoredTensor
 
 DIGEST_FILE = "data.digest"
 """In a run: what names the content of the data it is trained on."""
+NON_FINITE = "non_finite"
+"""Among a loss's logs: how many predictions are left out since their loss is not finite.
+
+A step that leaves all out ends the run as diverged, with the batch kept.
+"""
 
 
 @dataclass(frozen=True)

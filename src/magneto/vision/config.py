@@ -54,12 +54,17 @@ class ImageEncoderConfig(TransformerConfig):
     def grid(self) -> Grid:
         """The patches row by row, after the class token if there is one."""
         side = self.image_size // self.patch_size
-        return Grid(side, side, prefix=int(self.class_token == "learned"))
+        return Grid(side, side, self.prefix)
+
+    @property
+    def prefix(self) -> int:
+        """Vectors before the patches: the class token if there is one."""
+        return int(self.class_token == "learned")
 
     @property
     def length(self) -> int:
-        """Vectors the encoder reads: patches, and the class token if there is one."""
-        return self.patches + (self.class_token == "learned")
+        """Vectors the encoder reads: patches, and those before them."""
+        return self.prefix + self.patches
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from magneto.analysis.probe.update import (
 from magneto.language.config import LanguageModelConfig
 from magneto.nn.config import TransformerConfig
 from magneto.nn.transformer import Decoder
-from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.classification.config import ImageClassifierConfig
 
 SHAPE = TransformerConfig(width=16, layers=2, heads=2, ffn_width=32)
 

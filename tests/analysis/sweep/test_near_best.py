@@ -8,7 +8,7 @@ import pytest
 
 from magneto.analysis.sweep.cells import RATE, SEED, Cell, Sweep
 from magneto.analysis.sweep.near_best import around, with_more_seeds
-from magneto.analysis.sweep.summary import sensitivity
+from magneto.analysis.sweep.summary import everywhere, sensitivity
 from magneto.analysis.sweep.sweep import cell_directory, open_sweep, read_sweep
 from magneto.cli import main
 from tests.analysis.sweep.test_compare import cells
@@ -65,7 +65,9 @@ def test_the_folder_keeps_further_cells(tmp_path: Path) -> None:
 def test_a_seed_of_a_part_of_the_rates_does_not_change_the_sensitivity() -> None:
     whole = cells("pre", {1e-3: [4.0], 1e-2: [3.9], 1e-1: [None]})
     more = [replace(cell, seed=9, score=0.5, loss=0.5) for cell in whole[:2]]
-    assert sensitivity([*whole, *more]) == sensitivity(whole)
+    every = [*whole, *more]
+    assert everywhere(every) == everywhere(whole) == [0]
+    assert sensitivity(every, everywhere(every)) == sensitivity(whole, [0])
 
 
 @pytest.mark.slow

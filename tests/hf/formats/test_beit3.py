@@ -1,97 +1,114 @@
-"""BEiT-3's state dicts: timm's names and shapes, the authors', and parity with torchscale's."""
-
-import re
+"""BEiT-3 by its authors' names: their shapes, timm's reading of them, and torchscale's class."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from magneto.hf.formats.beit3 import is_beit3, load_beit3, timm_name, to_beit3
+from magneto.hf.formats.beit3 import is_beit3, load_beit3, to_beit3
 from magneto.vision.classification.config import ImageClassifierConfig
 from magneto.vision.classification.model import ImageClassifier
 
 WIDTH, INNER, PATCHES = 32, 48, 9
+ARGS = {"encoder_attention_heads": 4}
 BLOCK = {
-    "norm1": (WIDTH,), "attn.q_proj": (WIDTH, WIDTH), "attn.k_proj": (WIDTH, WIDTH),
-    "attn.v_proj": (WIDTH, WIDTH), "attn.inner_attn_ln": (WIDTH,), "attn.out_proj": (WIDTH, WIDTH),
-    "norm2": (WIDTH,), "mlp.fc1": (INNER, WIDTH), "mlp.norm": (INNER,), "mlp.fc2": (WIDTH, INNER),
+    "self_attn_layer_norm.A": (WIDTH,), "self_attn.q_proj.A": (WIDTH, WIDTH),
+    "self_attn.k_proj.A": (WIDTH, WIDTH), "self_attn.v_proj.A": (WIDTH, WIDTH),
+    "self_attn.inner_attn_ln.A": (WIDTH,), "self_attn.out_proj.A": (WIDTH, WIDTH),
+    "final_layer_norm.A": (WIDTH,), "ffn.A.fc1": (INNER, WIDTH), "ffn.A.ffn_layernorm": (INNER,),
+    "ffn.A.fc2": (WIDTH, INNER),
 }  # fmt: skip
 
 
-def timm_state(norm: str = "fc_norm") -> dict[str, Tensor]:
-    """A state dict as timm's BEiT3 names and shapes it, with numbers of its own."""
+def authors_state() -> dict[str, Tensor]:
+    """The image half of the authors' BEiT3ForImageClassification, with numbers of its own."""
     torch.manual_seed(0)
-    shapes: dict[str, tuple[int, ...]] = {"patch_embed.proj": (WIDTH, 3, 8, 8), "head": (5, WIDTH)}
-    shapes[norm] = (WIDTH,)
+    shapes: dict[str, tuple[int, ...]] = {
+        "beit3.vision_embed.proj": (WIDTH, 3, 8, 8), "head": (5, WIDTH), "fc_norm": (WIDTH,),
+    }  # fmt: skip
     for layer in range(2):
-        shapes |= {f"blocks.{layer}.{name}": shape for name, shape in BLOCK.items()}
-    state = {"cls_token": torch.randn(1, 1, WIDTH)}
-    state["pos_embed.weight"] = torch.randn(PATCHES + 3, WIDTH)
-    state["pos_embed.weight"][:2] = 0  # never read: positions begin at 2
+        names = {f"beit3.encoder.layers.{layer}.{name}": shape for name, shape in BLOCK.items()}
+        shapes |= names
+    state = {"beit3.vision_embed.cls_token": torch.randn(1, 1, WIDTH)}
+    positions = torch.randn(PATCHES + 3, WIDTH)
+    positions[:2] = 0  # never read: positions begin at 2
+    state["beit3.encoder.embed_positions.A.weight"] = positions
     for name, shape in shapes.items():
         state[f"{name}.weight"] = torch.randn(shape)
         state[f"{name}.bias"] = torch.randn(shape[0])
     return state
 
 
-@pytest.mark.parametrize(("norm", "pooling"), [("fc_norm", "mean_then_norm"), ("norm", "first")])
-def test_timm_there_and_back_is_bit_equal(norm: str, pooling: str) -> None:
-    state = timm_state(norm)
+def test_there_and_back_is_bit_equal() -> None:
+    state = authors_state()
     assert is_beit3(state)
-    ours = load_beit3(state, heads=4)
-    assert ours.config.pooling == pooling and ours.config.image_size == 24
-    back = to_beit3(ours)
+    ours = load_beit3(state, ARGS)
+    assert ours.config.pooling == "mean_then_norm" and ours.config.image_size == 24
+    back, args = to_beit3(ours)
     assert back.keys() == state.keys()
     assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
-    again = load_beit3(back, heads=4)
+    again = load_beit3(back, args)
     images = torch.randn(2, 3, 24, 24)
     assert torch.equal(again(images), ours(images))
 
 
-def authors_name(name: str) -> str:
-    """timm's name as the authors' checkpoints have it."""
-    if name.startswith(("head.", "fc_norm.")):
-        return name
-    if name == "cls_token":
-        return "beit3.vision_embed.cls_token"
-    name = re.sub(r"^patch_embed\.", "vision_embed.", name)
-    name = re.sub(r"^pos_embed\.", "encoder.embed_positions.A.", name)
-    name = re.sub(r"^blocks\.", "encoder.layers.", name)
-    name = re.sub(r"\.mlp\.norm\.", ".ffn.A.ffn_layernorm.", name)
-    name = re.sub(r"\.mlp\.", ".ffn.A.", name)
-    name = re.sub(r"\.attn\.(\w+)\.", r".self_attn.\1.A.", name)
-    name = re.sub(r"\.norm1\.", ".self_attn_layer_norm.A.", name)
-    return "beit3." + re.sub(r"\.norm2\.", ".final_layer_norm.A.", name)
+def test_the_text_half_is_left_behind() -> None:
+    state = authors_state()
+    whole = state | {n.replace(".A.", ".B."): t + 1 for n, t in state.items() if ".A." in n}
+    whole["beit3.text_embed.weight"] = torch.randn(7, WIDTH)
+    whole["beit3.vision_embed.mask_token"] = torch.randn(1, 1, WIDTH)
+    expected = load_beit3(state, ARGS).state_dict()
+    bare = {name.removeprefix("beit3."): tensor for name, tensor in whole.items()}
+    for given in (whole, bare):
+        assert is_beit3(given)
+        found = load_beit3(given, ARGS).state_dict()
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
-def test_the_authors_names() -> None:
-    state = timm_state()
-    theirs = {authors_name(name): tensor for name, tensor in state.items()}
-    assert "beit3.encoder.layers.1.self_attn.inner_attn_ln.A.weight" in theirs
-    assert [timm_name(name) for name in theirs] == list(state)
-    theirs["beit3.text_embed.weight"] = torch.randn(7, WIDTH)
-    theirs["beit3.vision_embed.mask_token"] = torch.randn(1, 1, WIDTH)
-    theirs |= {n.replace(".A.", ".B."): t + 1 for n, t in theirs.items() if ".A." in n}
-    assert is_beit3(theirs)
-    expected = load_beit3(state, heads=4).state_dict()
-    found = load_beit3(theirs, heads=4).state_dict()
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+def test_timm_reads_the_same_model() -> None:
+    """timm's own renaming of the authors' checkpoints, and its class."""
+    pytest.importorskip("transformers")
+    from tests.hf.formats.timm_models import images, timm_model
+    from tests.nn.grids import timm_module
+
+    state = authors_state()
+    theirs = timm_model("beit3_base_patch16_224")
+    renamed = timm_module("timm.models.vision_transformer").checkpoint_filter_fn(state, theirs)
+    theirs.load_state_dict(renamed)
+    with torch.no_grad():
+        assert (theirs(images()) - load_beit3(state, ARGS)(images())).abs().max() <= 1e-5
+
+
+def test_epsilon_and_activation_are_arguments() -> None:
+    config = load_beit3(authors_state(), ARGS | {"layernorm_eps": 1e-6, "activation_fn": "relu"})
+    assert (config.config.norm_eps, config.config.activation) == (1e-6, "relu")
+    state, args = to_beit3(config)
+    assert load_beit3(state, args).config == config.config
 
 
 def test_what_does_not_fit_is_named() -> None:
-    state = timm_state()
+    state = authors_state()
     headless = {name: t for name, t in state.items() if not name.startswith("head.")}
     with pytest.raises(ValueError, match="have no classifier"):
         load_beit3(headless)
     with pytest.raises(ValueError, match="no place here for the tensor 'extra'"):
-        load_beit3(state | {"extra": torch.ones(1)}, heads=4)
+        load_beit3(state | {"extra": torch.ones(1)}, ARGS)
+    positions = "beit3.encoder.embed_positions.A.weight"
     with pytest.raises(ValueError, match="no square image"):
-        load_beit3(state | {"pos_embed.weight": torch.ones(11, WIDTH)}, heads=4)
-    assert load_beit3(state).config.heads == 1  # one head of less than 64
+        load_beit3(state | {positions: torch.ones(11, WIDTH)}, ARGS)
+    with pytest.raises(ValueError, match="say how many heads a model of width 32 has"):
+        load_beit3(state)
     values = {"width": 32, "layers": 1, "heads": 4, "ffn_width": 48, "image_size": 8}
-    plain = ImageClassifier(ImageClassifierConfig(patch_size=4, placement="pre", **values))
-    with pytest.raises(ValueError, match="placement is 'pre' here, 'sub' there"):
-        to_beit3(plain)
+    values |= {"patch_size": 4, "class_token": "learned", "max_length": 5, "positions": "learned"}
+    for changes, words in [
+        ({"placement": "pre"}, "placement is 'pre' here, 'sub' there"),
+        ({"pooling": "first"}, "pooling is 'first' here, 'mean_then_norm' there"),
+        (
+            {"unbiased": ("k",), "pooling": "mean_then_norm"},
+            r"unbiased is \('k',\) here, \(\) there",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            to_beit3(ImageClassifier(ImageClassifierConfig(**{**values, **changes})))
     with pytest.raises(ValueError, match="no counterpart of a Linear"):
         to_beit3(nn.Linear(1, 1))
 
@@ -113,7 +130,7 @@ def test_parity_with_torchscale() -> None:
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
-    ours = load_beit3(theirs.state_dict(), heads=4)
+    ours = load_beit3(theirs.state_dict(), ARGS)
     images = torch.randn(2, 3, 24, 24)
     with torch.no_grad():
         features = theirs["beit3"](None, images)["encoder_out"][:, 1:].mean(1)

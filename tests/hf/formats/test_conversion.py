@@ -128,6 +128,68 @@ def test_vit(tmp_path: Path) -> None:
     check("ViT", theirs(images).logits, hf.load(tmp_path)(images))
 
 
+IMAGES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_labels": 5,
+          "intermediate_size": 48, "image_size": 24, "patch_size": 8}  # fmt: skip
+
+
+def deit(name: str) -> nn.Module:
+    return shake(getattr(transformers, name)(transformers.DeiTConfig(**IMAGES)))
+
+
+def beit(**changes) -> nn.Module:
+    config = transformers.BeitConfig(**IMAGES, **changes)
+    return shake(transformers.BeitForImageClassification(config))
+
+
+DEIT = ("DeiTForImageClassification", "DeiTForImageClassificationWithTeacher")
+BEIT = (
+    {"use_relative_position_bias": True},
+    {"use_shared_relative_position_bias": True, "use_mask_token": True},
+    {"use_absolute_position_embeddings": True, "layer_scale_init_value": 0.0},
+    {"use_relative_position_bias": True, "use_mean_pooling": False, "hidden_act": "relu"},
+)
+
+
+@pytest.mark.parametrize("name", DEIT)
+def test_deit(tmp_path: Path, name: str) -> None:
+    theirs = deit(name)
+    theirs.save_pretrained(tmp_path)
+    images = torch.randn(3, 3, 24, 24)
+    ours = hf.load(tmp_path)
+    check("DeiT", theirs(images).logits, ours(images))
+    features = ours.encoder(ours.class_token(ours.embedding(images)))
+    check("DeiT's features", theirs.deit(images).last_hidden_state, features)
+
+
+@pytest.mark.parametrize("changes", BEIT, ids=str)
+def test_beit(tmp_path: Path, changes: dict) -> None:
+    theirs = beit(**changes)
+    theirs.save_pretrained(tmp_path)
+    images = torch.randn(3, 3, 24, 24)
+    ours = hf.load(tmp_path)
+    check("BEiT", theirs(images).logits, ours(images))
+    features = ours.encoder(ours.class_token(ours.embedding(images)))
+    check("BEiT's features", theirs.beit(images).last_hidden_state, features)
+    (expected,) = torch.autograd.grad(
+        theirs(images).logits.square().sum(),
+        theirs.beit.embeddings.patch_embeddings.projection.weight,
+    )
+    (found,) = torch.autograd.grad(ours(images).square().sum(), ours.embedding.proj.weight)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_beit_and_deit_cannot_hold_is_named() -> None:
+    with pytest.raises(ValueError, match="use_shared_relative_position_bias=True has no"):
+        hf.load(beit(use_relative_position_bias=True, use_shared_relative_position_bias=True))
+    ours = hf.load(vit())
+    for name, words in [
+        ("deit", "deit cannot hold this model: distillation_token is 'none' here"),
+        ("beit", r"beit cannot hold this model: unbiased is \(\) here, \('k',\) there"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            hf.to_transformers(ours, name)
+
+
 def kosmos2(**changes) -> nn.Module:
     from transformers.models.kosmos2.modeling_kosmos2 import Kosmos2TextForCausalLM
 
@@ -241,7 +303,7 @@ def test_what_has_no_counterpart_is_named() -> None:
         hidden_size=32, ffn_dim=32, num_hidden_layers=1, num_attention_heads=4,
         word_embed_proj_dim=32, **SIZES,
     )  # fmt: skip
-    with pytest.raises(ValueError, match=r"'opt' model.*gpt2, bert, bart, marian, vit, kosmos"):
+    with pytest.raises(ValueError, match=r"'opt' model.*gpt2, .* vit, deit, beit, kosmos"):
         hf.load(transformers.OPTForCausalLM(config))
     config = transformers.BartConfig(**SIZES, **{**SEQ2SEQ, "decoder_ffn_dim": 40})
     with pytest.raises(ValueError, match="bart with encoder_ffn_dim=48"):
@@ -265,7 +327,7 @@ def test_what_has_no_counterpart_in_torch_is_named() -> None:
         hf.load(encoder(None))
 
 
-def several() -> list:
+def several() -> list[nn.Module]:
     bert = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, **SIZES}
     bert |= {"intermediate_size": 48, "max_position_embeddings": 40}
     bart = transformers.BartConfig(**SIZES, **SEQ2SEQ)
@@ -281,10 +343,12 @@ def several() -> list:
         vit(),
         kosmos2(),
         kosmos2(tie_word_embeddings=False),
+        *(deit(name) for name in DEIT),
+        *(beit(**changes) for changes in BEIT if "use_mask_token" not in changes),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", range(15))
 def test_there_and_back_is_bit_equal(number: int) -> None:
     theirs = several()[number]
     ours = hf.load(theirs)

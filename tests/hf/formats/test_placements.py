@@ -12,6 +12,9 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import PLACEMENTS, Placement, hf  # noqa: E402
 from magneto.hf.formats.beit3 import to_beit3  # noqa: E402
+from magneto.hf.formats.timm_beit import to_timm_beit  # noqa: E402
+from magneto.hf.formats.timm_eva import to_timm_eva  # noqa: E402
+from magneto.hf.formats.timm_vit import to_timm_vit  # noqa: E402
 from magneto.hf.formats.torchscale import load_torchscale, to_torchscale  # noqa: E402
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig  # noqa: E402
 from magneto.language.model import LanguageModel  # noqa: E402
@@ -62,6 +65,12 @@ def theirs(name: str) -> nn.Module:
         "vit": lambda: library.ViTForImageClassification(
             library.ViTConfig(image_size=8, patch_size=4, **vit)
         ),
+        "deit": lambda: library.DeiTForImageClassification(
+            library.DeiTConfig(image_size=8, patch_size=4, **vit)
+        ),
+        "beit": lambda: library.BeitForImageClassification(
+            library.BeitConfig(image_size=8, patch_size=4, use_mean_pooling=False, **vit)
+        ),
     }[name]()
 
 
@@ -73,6 +82,8 @@ FITTING = {
     "bart": {"post"},
     "marian": {"post"},
     "vit": {"pre"},
+    "deit": {"pre"},
+    "beit": {"pre"},
     "kosmos_2_text_model": {"sub"},
 }
 
@@ -83,6 +94,7 @@ def check(
     fitting: set[str],
     write: Callable[[nn.Module], Any],
     state: dict[str, Any] | None = None,
+    rows: set[str] | None = None,
 ) -> dict[str, Any]:
     """Write a model of each row, with what a state has; return what came of those that fit."""
     written = {}
@@ -93,6 +105,8 @@ def check(
         return model
 
     for name, row in ROWS.items():
+        if rows is not None and name not in rows:
+            continue
         if name in fitting:
             written[name] = write(made(name))
             # Of the same name, but another row.
@@ -125,11 +139,24 @@ def test_torchscale(kind: Any) -> None:
         assert loaded.config.row is ROWS[name]
 
 
-def test_beit3() -> None:
+@pytest.mark.parametrize(
+    ("write", "fitting"),
+    [
+        (to_beit3, {"sub"}),
+        (to_timm_vit, {"pre", "sub"}),
+        (to_timm_beit, {"pre"}),
+        (to_timm_eva, {"pre", "eva02", "sub"}),
+    ],
+)
+def test_weight_files_of_images(write: Callable[[nn.Module], Any], fitting: set[str]) -> None:
     sizes = {key: value for key, value in TEXT.items() if key != "vocab_size"}
+    keys = write in (to_timm_beit, to_timm_eva)
     config = ImageClassifierConfig(
         **sizes, image_size=8, patch_size=4, class_token="learned", positions="learned",
-        pooling="first", max_length=5,
+        pooling="first" if write is not to_beit3 else "mean_then_norm", max_length=5,
+        norm_eps=1e-6, unbiased=("k",) if keys else (),
     )  # fmt: skip
     torch.manual_seed(0)
-    check(ImageClassifier, config, {"sub"}, to_beit3)
+    rows = {name for name, row in ROWS.items() if row.final == "norm"}
+    given = rows if write is to_beit3 else set(ROWS)
+    check(ImageClassifier, config, fitting, write, rows=given)

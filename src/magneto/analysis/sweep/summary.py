@@ -89,7 +89,7 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
         next_rate=following,
         failed_there=(sum(cell.status != FINISHED for cell in there), len(there)),
         best_beyond_stable=best is not None and (largest is None or best > largest),
-        sensitivity=sensitivity(ended) if status.count(FINISHED) else None,
+        sensitivity=sensitivity(ended, everywhere(mine)) if status.count(FINISHED) else None,
     )
 
 
@@ -114,14 +114,21 @@ def is_stable(cells: Sequence[Scored], rate: float) -> bool:
     return all(cell.status == FINISHED for cell in cells if cell.learning_rate == rate)
 
 
-def sensitivity(cells: Sequence[Scored]) -> float | None:
+def everywhere(cells: Sequence[Scored]) -> list[int]:
+    """Return the seeds that are to run at every rate; others are near the best rate alone."""
+    planned = Counter(cell.seed for cell in cells)
+    return sorted(seed for seed, count in planned.items() if count == max(planned.values()))
+
+
+def sensitivity(cells: Sequence[Scored], seeds: Sequence[int]) -> float | None:
     """Return the learning-rate sensitivity of one placement's cells, a mean over its seeds.
 
-    A seed that was run at a part of the rates says nothing of the others: it does not count.
+    Args:
+        cells: That have a result.
+        seeds: Those that count: one that was run at a part of the rates says nothing of the others.
     """
     found = []
-    runs = Counter(cell.seed for cell in cells)
-    for seed in sorted(seed for seed, count in runs.items() if count == max(runs.values())):
+    for seed in seeds:
         mine = [c for c in cells if c.seed == seed]
         capped = [
             c.initial_loss if c.loss is None else min(c.loss, c.initial_loss)

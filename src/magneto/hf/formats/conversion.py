@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from magneto.hf.formats import bart, bert, gpt2, kosmos2, vit
 from magneto.hf.formats.layout import (
-    Pair,
     State,
     check_same,
     fill,
@@ -27,99 +24,7 @@ from magneto.hf.formats.layout import (
     without_prefix,
     write_state,
 )
-from magneto.language.classification.model import TextClassifier
-from magneto.language.masked_language import MaskedLanguageModel
-from magneto.language.model import LanguageModel
-from magneto.language.text_encoder import TextEncoder
-from magneto.translation.model import TranslationModel
-from magneto.vision.classification.model import ImageClassifier
-
-
-def nothing(their_config: Any, our_config: Any) -> State:
-    """Return no tensors: theirs stores all that ours has."""
-    return {}
-
-
-@dataclass(frozen=True)
-class Format:
-    """One model class of transformers, and ours that computes the same.
-
-    Attributes:
-        name: Their `model_type`.
-        config: Name of their configuration's class.
-        classes: Names of their classes whose weights it reads; the first is what is written.
-        model: Our class.
-        ours: Our configuration from theirs.
-        theirs: The values of theirs from ours.
-        pairs: Which tensor is which.
-        prefix: Of their tensors' names, in a model with a head.
-        ignored: Of their tensors, what may be left behind, as a regular expression.
-        absent: Of their tensors, what is computed and need not be written.
-        computed: Tensors of ours that theirs computes.
-        options: Of the constructor of their class.
-    """
-
-    name: str
-    config: str
-    classes: tuple[str, ...]
-    model: Callable[[Any], nn.Module]
-    ours: Callable[[Any], Any]
-    theirs: Callable[[Any], dict[str, Any]]
-    pairs: Callable[[Any], list[Pair]]
-    prefix: str = "model."
-    ignored: str = ""
-    absent: str = ""
-    computed: Callable[[Any, Any], State] = nothing
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-def _kosmos2_positions(their_config: Any, our_config: Any) -> State:
-    first = their_config.pad_token_id + 1
-    table = kosmos2.fairseq_sinusoids(our_config.max_length, our_config.width, first)
-    return {"decoder.position_embedding.table.weight": table}
-
-
-# Of one name, the first reads the classes that no other names.
-FORMATS = (
-    Format(
-        "gpt2", "GPT2Config", ("GPT2LMHeadModel", "GPT2Model"), LanguageModel, gpt2.ours,
-        gpt2.theirs, gpt2.pairs, "transformer.", r"^lm_head|attn\.(masked_)?bias$",
-    ),
-    Format(
-        "bert", "BertConfig", ("BertModel",), TextEncoder, bert.ours, bert.theirs, bert.pairs,
-        "bert.", r"^pooler|^cls\.|^classifier|^qa_outputs|position_ids$",
-        options={"add_pooling_layer": False},
-    ),
-    Format(
-        "bert", "BertConfig", ("BertForMaskedLM", "BertForPreTraining"), MaskedLanguageModel,
-        bert.ours_masked, bert.theirs, bert.masked_pairs, "bert.",
-        r"^pooler|^cls\.predictions\.(bias|decoder)|^cls\.seq_relationship|position_ids$",
-        absent=r"^cls\.predictions\.bias$",
-    ),
-    Format(
-        "bert", "BertConfig", ("BertForSequenceClassification",), TextClassifier,
-        bert.ours_classifier, bert.theirs, bert.classifier_pairs, "bert.", "position_ids$",
-    ),
-    Format(
-        "bart", "BartConfig", ("BartForConditionalGeneration", "BartModel"), TranslationModel,
-        bart.ours, bart.theirs, bart.pairs, ignored=r"^lm_head|embed_tokens",
-    ),
-    Format(
-        "marian", "MarianConfig", ("MarianMTModel", "MarianModel"), TranslationModel,
-        bart.ours_marian, bart.theirs, bart.marian_pairs,
-        ignored=r"^lm_head|embed_tokens|embed_positions", absent="embed_positions",
-    ),
-    Format(
-        "vit", "ViTConfig", ("ViTForImageClassification",), ImageClassifier, vit.ours, vit.theirs,
-        vit.pairs, "vit.", r"^pooler|mask_token$",
-    ),
-    Format(
-        "kosmos_2_text_model", "Kosmos2TextConfig", ("Kosmos2TextForCausalLM", "Kosmos2TextModel"),
-        LanguageModel, kosmos2.ours, kosmos2.theirs, kosmos2.pairs, ignored="^lm_head",
-        computed=_kosmos2_positions,
-    ),
-)  # fmt: skip
-NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
+from magneto.hf.formats.model_classes import FORMATS, NAMES, Format
 
 
 def load(source: str | Path | nn.Module) -> nn.Module:
@@ -127,7 +32,7 @@ def load(source: str | Path | nn.Module) -> nn.Module:
 
     Args:
         source: A directory, a name on the hub, or a transformers model: GPT-2, BERT, BART, Marian,
-            ViT, Kosmos-2 (its text model).
+            ViT, DeiT, BEiT, Kosmos-2 (its text model).
 
     Returns:
         A `LanguageModel`, `TextEncoder`, `MaskedLanguageModel`, `TextClassifier`,
@@ -234,9 +139,10 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
     Raises:
         ValueError: If theirs can't compute what ours does; the first difference is named.
     """
-    form = next((f for f in FORMATS if f.name == name and type(model) is f.model), None)
+    of_model = [form for form in FORMATS if type(model) is form.model]
+    form = next((f for f in of_model if f.name == name and f.holds(model.config)), None)
     if form is None:
-        fitting = [f.name for f in FORMATS if type(model) is f.model]
+        fitting = dict.fromkeys(form.name for form in of_model)
         raise ValueError(f"{name!r} has no counterpart of a {type(model).__name__}; "
                          f"there is {', '.join(fitting) or 'none'}")  # fmt: skip
     our_config: Any = model.config

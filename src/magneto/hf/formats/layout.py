@@ -24,7 +24,7 @@ ACTIVATIONS = {
 # Say how a model is trained, or where its numbers lie, not what it computes.
 FREE = {
     "init", "loss_chunk", "residual_dtype", "checkpoint_activations", "drop_path", "rotary_base",
-    "label_smoothing", "layers", "pretrained",
+    "label_smoothing", "layers", "pretrained", "objective", "layer_decay",
 }  # fmt: skip
 
 
@@ -131,6 +131,26 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
     if left:
         raise ValueError(f"no place there for our tensor {left[0]!r}")
     return theirs
+
+
+def squeezed(token: Tensor) -> Tensor:
+    """Return a class token (1, 1, width) as (width,)."""
+    return token[0, 0]
+
+
+def as_row(token: Tensor) -> Tensor:
+    """Return a class token (width,) as (1, 1, width)."""
+    return token[None, None]
+
+
+def first(table: Tensor) -> Tensor:
+    """Return positions (1, length, width) as (length, width)."""
+    return table[0]
+
+
+def one(table: Tensor) -> Tensor:
+    """Return positions (length, width) as (1, length, width)."""
+    return table[None]
 
 
 def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> nn.Module:

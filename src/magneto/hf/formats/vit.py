@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
-from magneto.hf.formats.layout import Pair, activation, module, require, their_activation
+from magneto.hf.formats.layout import (
+    Pair,
+    activation,
+    as_row,
+    first,
+    module,
+    one,
+    squeezed,
+    their_activation,
+)
 from magneto.vision.classification.config import ImageClassifierConfig
 
 
@@ -16,7 +23,6 @@ def ours(config: Any) -> ImageClassifierConfig:
     Raises:
         ValueError: For an option that has no counterpart.
     """
-    require(config, qkv_bias=True)
     size = ImageClassifierConfig(image_size=config.image_size, patch_size=config.patch_size)
     return ImageClassifierConfig(
         width=config.hidden_size, layers=config.num_hidden_layers,
@@ -25,6 +31,7 @@ def ours(config: Any) -> ImageClassifierConfig:
         positions="learned", max_length=1 + size.patches, image_size=config.image_size,
         patch_size=config.patch_size, channels=config.num_channels, classes=config.num_labels,
         class_token="learned", pooling="first", dropout=config.hidden_dropout_prob,
+        unbiased=() if config.qkv_bias else ("q", "k", "v"),
         attention_dropout=config.attention_probs_dropout_prob,
     )  # fmt: skip
 
@@ -36,7 +43,8 @@ def theirs(config: ImageClassifierConfig) -> dict[str, Any]:
         "num_attention_heads": config.heads, "intermediate_size": config.ffn_width,
         "hidden_act": their_activation(config.activation), "layer_norm_eps": config.norm_eps,
         "image_size": config.image_size, "patch_size": config.patch_size,
-        "num_channels": config.channels, "num_labels": config.classes, "qkv_bias": config.bias,
+        "num_channels": config.channels, "num_labels": config.classes,
+        "qkv_bias": config.biased("q"),
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
     }  # fmt: skip
@@ -66,23 +74,3 @@ def pairs(config: ImageClassifierConfig) -> list[Pair]:
         for name, other in names.items():
             made += module(f"{mine}.{name}", f"{their}.{other}")
     return made
-
-
-def squeezed(token: Tensor) -> Tensor:
-    """Return a class token (1, 1, width) as (width,)."""
-    return token[0, 0]
-
-
-def as_row(token: Tensor) -> Tensor:
-    """Return a class token (width,) as (1, 1, width)."""
-    return token[None, None]
-
-
-def first(table: Tensor) -> Tensor:
-    """Return positions (1, length, width) as (length, width)."""
-    return table[0]
-
-
-def one(table: Tensor) -> Tensor:
-    """Return positions (length, width) as (1, length, width)."""
-    return table[None]

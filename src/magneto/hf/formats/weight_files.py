@@ -1,49 +1,103 @@
-"""Files of weights that are no transformers directory: .safetensors, .pt, fairseq's checkpoints."""
+"""Files of weights of other libraries: timm's, torchscale's, BEiT-3's authors', fairseq's."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from magneto.hf.formats.beit3 import is_beit3, load_beit3, to_beit3
 from magneto.hf.formats.layout import State
+from magneto.hf.formats.timm import timm_arguments
+from magneto.hf.formats.timm_beit import is_timm_beit, load_timm_beit, to_timm_beit
+from magneto.hf.formats.timm_eva import is_timm_eva, load_timm_eva, to_timm_eva
+from magneto.hf.formats.timm_vit import is_timm_vit, load_timm_vit, to_timm_vit
 from magneto.hf.formats.torchscale import load_torchscale, to_torchscale
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 ARGUMENTS = "torchscale.json"
+CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-WRITTEN = ("torchscale", "beit3")
+
+
+def is_torchscale(names: Mapping[str, Tensor]) -> bool:
+    """Whether tensors of these names are torchscale's."""
+    return any(".ffn.fc1." in name or ".self_attn_layer_norm." in name for name in names)
+
+
+@dataclass(frozen=True)
+class WeightFormat:
+    """A library's files of weights.
+
+    Attributes:
+        arguments: Name of the file beside the weights, with what they do not show.
+        fits: Whether tensors of these names are the library's.
+        load: Our model of them and of the arguments.
+        write: Tensors and arguments of our model.
+    """
+
+    arguments: str
+    fits: Callable[[Mapping[str, Tensor]], bool]
+    load: Callable[[Mapping[str, Tensor], dict[str, Any]], nn.Module]
+    write: Callable[[nn.Module], tuple[State, dict[str, Any]]]
+
+
+# The first that fits is taken: a Beit has an Eva's names, and more.
+FORMATS = {
+    "beit3": WeightFormat(ARGUMENTS, is_beit3, load_beit3, to_beit3),
+    "timm_beit": WeightFormat(CONFIG, is_timm_beit, load_timm_beit, to_timm_beit),
+    "timm_eva": WeightFormat(CONFIG, is_timm_eva, load_timm_eva, to_timm_eva),
+    "timm_vit": WeightFormat(CONFIG, is_timm_vit, load_timm_vit, to_timm_vit),
+    "torchscale": WeightFormat(ARGUMENTS, is_torchscale, load_torchscale, to_torchscale),
+}
+WRITTEN = tuple(FORMATS)
+
+
+def is_weight_directory(path: Path) -> bool:
+    """Whether a directory holds weights with the arguments of timm or torchscale beside them."""
+    return (path / ARGUMENTS).is_file() or "architecture" in _read_json(path / CONFIG)
 
 
 def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Module:
-    """Return torchscale's or BEiT-3's weights as a model of ours, in evaluation mode.
+    """Return another library's weights as a model of ours, in evaluation mode.
 
     Args:
-        path: A file, or a directory with `model.safetensors` and `torchscale.json`.
-        args: Arguments of torchscale's configuration, above those found beside the weights; of
-            BEiT-3 only `encoder_attention_heads` is looked at.
+        path: A file, or a directory with `model.safetensors` and timm's `config.json` or
+            `torchscale.json`.
+        args: By the library's names, above those found beside the weights.
 
     Raises:
-        ValueError: If the file is neither, or no file of weights.
+        ValueError: If the weights are none of these libraries', or the file has none.
         FileNotFoundError: If it is not there.
     """
     found: dict[str, Any] = {}
     if path.is_dir():
-        found = json.loads((path / ARGUMENTS).read_text(encoding="utf-8"))
+        found = timm_arguments(_read_json(path / CONFIG)) | _read_json(path / ARGUMENTS)
         path = path / WEIGHTS
     state, held = read_weights(path)
     given = {**held, **found, **(args or {})}
-    if is_beit3(state):
-        return load_beit3(state, given.get("encoder_attention_heads"))
-    if any(".ffn.fc1." in name or ".self_attn_layer_norm." in name for name in state):
-        return load_torchscale(state, given)
-    raise ValueError(f"{path} holds neither torchscale's nor BEiT-3's weights: "
-                     f"its first tensor is {next(iter(state), None)!r}")  # fmt: skip
+    form = next((form for form in FORMATS.values() if form.fits(state)), None)
+    if form is None:
+        raise ValueError(f"{path} holds neither timm's nor torchscale's nor BEiT-3's weights: "
+                         f"its first tensor is {next(iter(state), None)!r}")  # fmt: skip
+    return form.load(state, given)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return a file's JSON object; an empty one if there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    return held if isinstance(held, dict) else {}
 
 
 def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
@@ -75,21 +129,17 @@ def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
 
 
 def save_weight_file(model: nn.Module, name: str, directory: Path) -> None:
-    """Write a model of ours as torchscale or timm's BEiT-3 read it.
+    """Write a model of ours as another library reads it.
 
     Args:
         model: Of ours.
-        name: "torchscale" or "beit3".
-        directory: To write `model.safetensors` in, and of torchscale `torchscale.json`, the
-            arguments of its configuration.
+        name: One of `FORMATS`.
+        directory: To write `model.safetensors` in, and the file of arguments.
     """
     from safetensors.torch import save_file
 
-    args: dict[str, Any] = {}
-    if name == "torchscale":
-        state, args = to_torchscale(model)
-        (directory / ARGUMENTS).write_text(json.dumps(args, indent=2) + "\n", encoding="utf-8")
-    else:
-        state = to_beit3(model)
+    form = FORMATS[name]
+    state, args = form.write(model)
+    (directory / form.arguments).write_text(json.dumps(args, indent=2) + "\n", encoding="utf-8")
     state = {key: tensor.detach().cpu().clone() for key, tensor in state.items()}
     save_file(state, directory / WEIGHTS, metadata={"format": "pt"})

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.config import ConfigError
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.files import read_json
@@ -218,16 +217,13 @@ class ImageClassification(ImageTask):
         return {"data.classes": read_json(run / LABELS_FILE), "model.pretrained": None}
 
     def export(self, model: Any, directory: Path) -> str:
-        """Write a model and its image processor, for transformers.
-
-        Raises:
-            ConfigError: If the model reads images in a form that the image processor lacks.
-        """
+        """Write a model, its classes and its image processor, for transformers."""
         from magneto.hf import export_images
 
-        if self.data_config.normalisation != "half":
-            raise ConfigError(["an exported image processor has data.normalisation half alone"])
-        return export_images(model, directory)
+        data, numbers = self.data_config, range(len(self.names), self.model_config.classes)
+        # What the model has beyond the data's classes is called by its number.
+        labels = [*self.names, *map(str, numbers)]
+        return export_images(model, directory, labels, data.normalisation, data.resize)
 
     def artifacts(self, directory: Path) -> None:
         """Write the names of the classes, and what names the content of the data."""

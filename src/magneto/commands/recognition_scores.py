@@ -1,0 +1,130 @@
+"""What `magneto evaluate` does for a speech recognition run: transcribe, and count errors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from magneto.commands.arguments import Parser, print_json
+from magneto.commands.transcribe import recognition_search_options, search_of
+from magneto.files import write_text
+from magneto.progress import ProgressBars
+from magneto.runs import load_run, run_task
+from magneto.speech.decoding import Search
+from magneto.speech.scores import half_width_of_rate, word_errors
+
+# As they are printed, in percent.
+RATES = ("wer", "cer", "substitutions", "deletions", "insertions", "empty")
+Scored = dict[str, Any]
+
+
+def add_options(made: Parser) -> None:
+    """Add what belongs to a speech recognition run; --beams, --limit and --write are there."""
+    group = made.add_argument_group("speech recognition runs")
+    group.add_argument(
+        "--splits", metavar="A,B", help="splits of the data, each measured by itself"
+    )
+    recognition_search_options(group)
+
+
+def evaluate(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Run `magneto evaluate RUN` for a speech recognition run."""
+    report = ProgressBars()
+    if given.data:
+        overrides = {**run_task(given.run, overrides).other_data(given.data), **overrides}
+    found = {}
+    for name in given.splits.split(",") if given.splits else [""]:
+        found[name] = measure_split(
+            given.run, given.weights, overrides, name, search_of(given), given.limit, report
+        )
+        if given.write:
+            write(given.write, name or "validation", found[name]["answers"])
+    report.finish()
+    if given.json:
+        results = {name: {k: v for k, v in each.items() if k != "answers"}
+                   for name, each in found.items()}  # fmt: skip
+        only = {"run": str(given.run), "search": given.search, "normaliser": None}
+        print_json(only | results.get("", {"splits": results}))
+    else:
+        print("\n".join(as_text(found)))
+    return 0
+
+
+def measure_split(
+    run: Path,
+    weights: str,
+    overrides: Mapping[str, Any],
+    split: str,
+    search: Search,
+    limit: int | None,
+    report: ProgressBars,
+) -> Scored:
+    """Transcribe a split of a run's data.
+
+    Args:
+        run: Its directory.
+        weights: Which; as in `magneto.weights.find_weights`.
+        overrides: Dotted fields of its recipe.
+        split: Name of a split of the source; "" for what the run validates on.
+        search: How transcripts are found.
+        limit: Batches at most.
+        report: Shows it.
+
+    Returns:
+        Its metrics, the weights, `utterances`, `words`, `wer_half_width` of a 95 % confidence
+        interval over utterances, and `answers`: (id, reference, hypothesis) each.
+    """
+    changed = dict(overrides)
+    if split:
+        source = changed.get("data.source") or load_source(run, overrides)
+        changed |= {"data.source": source, "data.validation_source": source,
+                    "data.validation_splits": split}  # fmt: skip
+    opened: Any = load_run(run, weights, changed)
+    opened.task.search = search
+    metrics = opened.evaluate(limit, report)
+    answers = opened.task.answers
+    references = [reference for _, reference, _ in answers]
+    hypotheses = [hypothesis for _, _, hypothesis in answers]
+    return {
+        "weights": str(opened.weights),
+        **metrics,
+        "wer_half_width": half_width_of_rate(references, hypotheses),
+        "utterances": len(answers),
+        "words": word_errors(references, hypotheses).units,
+        "answers": answers,
+    }
+
+
+def load_source(run: Path, overrides: Mapping[str, Any]) -> str:
+    """Return the source of a run's data."""
+    from magneto.recipe import open_run
+
+    return open_run(run, overrides).data.source
+
+
+def write(directory: Path, name: str, answers: list[tuple[str, str, str]]) -> None:
+    """Write references and transcripts, a JSON object per utterance, as NAME.jsonl."""
+    directory.mkdir(parents=True, exist_ok=True)
+    lines = (
+        json.dumps({"id": id, "reference": reference, "hypothesis": hypothesis}, ensure_ascii=False)
+        for id, reference, hypothesis in answers
+    )
+    write_text(directory / f"{name}.jsonl", "\n".join(lines) + "\n")
+
+
+def as_text(found: Mapping[str, Scored]) -> list[str]:
+    """Return the scores as lines of a table, in percent but for the loss."""
+    first = next(iter(found.values()))
+    names = [name or "validation" for name in found]
+    wide = max(map(len, names))
+    head = "".join(f"{name[:6]:>8}" for name in RATES)
+    lines = [f"{first['weights']}, texts as they are, errors per 100 words (cer: characters):",
+             f"  {'':<{wide}}{head}{'':>8}{'words':>8}{'loss':>9}"]  # fmt: skip
+    for name, each in zip(names, found.values(), strict=True):
+        rates = "".join(f"{100 * each[rate]:>8.2f}" for rate in RATES)
+        around = f"±{100 * each['wer_half_width']:.2f}"
+        lines.append(f"  {name:<{wide}}{rates}{around:>8}{each['words']:>8}{each['loss']:>9.3f}")
+    return lines

@@ -1,0 +1,267 @@
+"""The transducer loss, of logits and of a joiner whose logits never exist all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from magneto.functional.transducer_inputs import check_joiner, check_logits, next_labels
+from magneto.functional.transducer_lattice import (
+    Lattice,
+    build_lattice,
+    forward_scores,
+    log_likelihood,
+    posteriors,
+)
+from magneto.functional.transducer_tiles import (
+    TILE,
+    Joiner,
+    labels_by_cell,
+    log_probabilities,
+    parts,
+    to_gradient,
+)
+
+
+def transducer_loss(
+    logits: Tensor,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int = 0,
+    *,
+    tile: int = TILE,
+) -> Tensor:
+    """Return each utterance's negative log-likelihood under a transducer (arXiv 1211.3711).
+
+    Logits are normalised here; log-probabilities may be given too, as that changes nothing of them.
+    The softmax is in float32, of float64 logits in float64, and sums over paths are in float64.
+    Beyond the logits and their gradient, memory is a tile's. It can be differentiated once.
+
+    An utterance without a path of positive probability has an infinite loss, as has one without
+    frames, and one with NaN has a NaN loss. Such a loss has a gradient of zero, whatever becomes of
+    it, and reaches no other utterance. What stands in the padding does not matter, NaN included.
+    More labels than frames are fine.
+
+    Args:
+        logits: (batch, time, labels + 1, vocabulary).
+        targets: (batch, labels), in [0, vocabulary) and never the blank; any padding.
+        logit_lengths: (batch,), frames of each utterance.
+        target_lengths: (batch,), labels of each utterance, 0 included.
+        blank: The blank's index in the vocabulary.
+        tile: Cells that are worked on at once, at least 1.
+
+    Returns:
+        (batch,), in nats, float32 (of float64 logits float64).
+
+    Raises:
+        ValueError: If shapes do not fit, or, on a CPU, lengths or targets are out of their range.
+            (On another device reading them would make the host wait.)
+    """
+    size = logits.shape
+    check_logits(size, targets, logit_lengths, target_lengths, blank, tile)
+    labels = next_labels(targets, target_lengths)
+    return _eager(_LogitsLoss)(logits, labels, logit_lengths, target_lengths, blank, tile)
+
+
+def joiner_transducer_loss(
+    encoder_features: Tensor,
+    predictor_features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    encoder_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int = 0,
+    *,
+    tile: int = TILE,
+) -> Tensor:
+    """Return the transducer loss of the logits `tanh(encoder + predictor) @ weight.T + bias`.
+
+    Neither the logits nor the hidden layer (batch x time x (labels + 1) x joint) exist at once:
+    the forward pass takes them tile by tile and keeps three numbers per cell; the backward pass
+    computes each tile again and turns it into its share of the gradients.
+
+    Under autocast, matrices are multiplied in its type; everything else is in float32 (float64, if
+    the features are), the weight's gradient is added up in the weight's type. For the rest it is as
+    `transducer_loss`, which gives the same numbers.
+
+    Args:
+        encoder_features: (batch, time, joint), projected to the joiner's width.
+        predictor_features: (batch, labels + 1, joint), projected too.
+        weight: (vocabulary, joint), of the output layer.
+        bias: (vocabulary,).
+        targets: (batch, labels), in [0, vocabulary) and never the blank; any padding.
+        encoder_lengths: (batch,), frames of each utterance.
+        target_lengths: (batch,), labels of each utterance, 0 included.
+        blank: The blank's index in the vocabulary.
+        tile: Cells whose logits exist at once. A tile is whole utterances, or whole frames of one.
+
+    Returns:
+        (batch,), in nats.
+
+    Raises:
+        ValueError: As `transducer_loss`.
+    """
+    given = (encoder_features, predictor_features, weight)
+    check_joiner(*given, targets, encoder_lengths, target_lengths, blank, tile)
+    labels, lengths = next_labels(targets, target_lengths), (encoder_lengths, target_lengths)
+    return _eager(_JoinerLoss)(*given, bias, labels, *lengths, blank, tile)
+
+
+def joiner_lattice(
+    encoder_features: Tensor,
+    predictor_features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    encoder_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int = 0,
+    *,
+    tile: int = TILE,
+) -> Lattice:
+    """Return log p(blank) and log p(label) of every cell; arguments and errors as for the loss.
+
+    It is not meant to be differentiated.
+    """
+    given = (encoder_features, predictor_features, weight)
+    check_joiner(*given, targets, encoder_lengths, target_lengths, blank, tile)
+    joiner = Joiner(*given, bias, _operand(weight))
+    found = joiner.log_probabilities(next_labels(targets, target_lengths), blank, tile)
+    return build_lattice(found[0], found[1], encoder_lengths, target_lengths)
+
+
+def _eager(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """Return the function; a compiled model breaks its graph here.
+
+    Otherwise every tile and every diagonal would be unrolled into the graph, anew for each shape.
+    """
+    if torch.compiler.is_compiling():
+        return torch.compiler.disable(function.apply)
+    return function.apply
+
+
+class _LogitsLoss(torch.autograd.Function):
+    """The loss of logits that exist."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        labels: Tensor,
+        frames: Tensor,
+        lengths: Tensor,
+        blank: int,
+        tile: int,
+    ) -> Tensor:
+        """Return the losses; keep two numbers per cell to go back."""
+        rows, answers = logits.flatten(0, 2), labels_by_cell(labels, logits.shape[1])
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        found = torch.empty(3, len(rows), dtype=wide, device=rows.device)
+        buffer = torch.empty_like(rows[:tile], dtype=wide)
+        for part in parts(len(rows), tile):
+            given = buffer[: part.stop - part.start].copy_(rows[part])
+            found[:, part] = log_probabilities(given, answers[part], blank)
+        found = found.view(3, *logits.shape[:3])
+        loss = _keep(ctx, found, frames, lengths, logits, labels)
+        ctx.blank, ctx.tile = blank, tile
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad_loss: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        """Turn each tile of logits into its gradient."""
+        (by_blank, by_label), total, lost, (logits, labels) = _kept(ctx)
+        factor = grad_loss.masked_fill(lost, 0)[:, None, None].expand_as(total).flatten()
+        rows, answers = logits.flatten(0, 2), labels_by_cell(labels, logits.shape[1])
+        unseen = (by_blank + by_label).flatten()[:, None] == 0
+        per_cell = (total.flatten(), answers, by_blank.flatten(), by_label.flatten())
+        gradient = torch.empty_like(rows)
+        buffer = torch.empty_like(rows[: ctx.tile], dtype=total.dtype)
+        for part in parts(len(rows), ctx.tile):
+            given = buffer[: part.stop - part.start].copy_(rows[part])
+            given.masked_fill_(unseen[part], 0)
+            sums, answer, *chances = (values[part] for values in per_cell)
+            to_gradient(given, sums, answer, ctx.blank, *chances)
+            gradient[part] = given.mul_(factor[part, None])
+        return gradient.view(logits.shape), None, None, None, None, None
+
+
+class _JoinerLoss(torch.autograd.Function):
+    """The loss of logits that are made tile by tile, twice."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        encoder: Tensor,
+        predictor: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        frames: Tensor,
+        lengths: Tensor,
+        blank: int,
+        tile: int,
+    ) -> Tensor:
+        """Return the losses; keep two numbers per cell to go back."""
+        joiner = Joiner(encoder, predictor, weight, bias, _operand(weight))
+        found = joiner.log_probabilities(labels, blank, tile)
+        loss = _keep(ctx, found, frames, lengths, encoder, predictor, weight, bias, labels)
+        ctx.blank, ctx.tile, ctx.operand = blank, tile, joiner.operand
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad_loss: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        """Make each tile again, and turn it into its share of the gradients."""
+        chances, total, lost, (encoder, predictor, weight, bias, labels) = _kept(ctx)
+        joiner = Joiner(encoder, predictor, weight, bias, ctx.operand)
+        factor = grad_loss.masked_fill(lost, 0)
+        found = joiner.gradients(
+            labels, ctx.blank, ctx.tile, total, chances, factor, ctx.needs_input_grad[:4]
+        )
+        return (*found, None, None, None, None, None)
+
+
+def _operand(weight: Tensor) -> torch.dtype:
+    """Return the type in which matrices are multiplied."""
+    device = weight.device.type
+    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if autocast else weight.dtype
+
+
+def _keep(
+    ctx: Any, found: Tensor, frames: Tensor, lengths: Tensor, *given: Tensor | None
+) -> Tensor:
+    """Return the losses of (3, batch, time, labels + 1) numbers; save what goes back.
+
+    Args:
+        ctx: Of the autograd function.
+        found: log p(blank), log p(label) and the log of the sum of exponentials.
+        frames: (batch,).
+        lengths: (batch,), labels.
+        given: What else is to be saved.
+    """
+    lattice = build_lattice(found[0], found[1], frames, lengths)
+    scores = forward_scores(lattice)
+    loss = -log_likelihood(lattice, scores).to(found.dtype)
+    saved = (lattice.blank, lattice.label, frames, lengths, scores)
+    ctx.save_for_backward(*saved, found[2].clone(), loss, *given)
+    return loss
+
+
+def _kept(ctx: Any) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor, tuple[Tensor, ...]]:
+    """Return posteriors, the sums' logarithms, which losses are not finite, and what was given."""
+    blank, label, frames, lengths, scores, total, loss, *given = ctx.saved_tensors
+    by_blank, by_label = posteriors(Lattice(blank, label, frames, lengths), scores)
+    chances = (by_blank.to(total.dtype), by_label.to(total.dtype))
+    return chances, total, ~loss.isfinite(), tuple(given)

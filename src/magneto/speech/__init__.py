@@ -1,0 +1,1 @@
+"""Speech recognition: recordings to text."""

@@ -1,0 +1,217 @@
+"""Recordings as samples: any format that libsndfile reads, one channel, one sample rate.
+
+What is wrong with a recording never raises: it comes out beside the samples that are there, so that
+training can leave it out, and evaluation can use what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from magneto.files import import_extra
+from magneto.speech.containers import TOLERANCE, ends_early, opened, plausible, size_of
+
+# What can be wrong, in the words that counts are described in.
+MISSING = "missing recordings"
+UNREADABLE = "unreadable recordings"
+NO_SAMPLES = "recordings without samples"
+TRUNCATED = "recordings shorter than they say"
+NON_FINITE = "recordings with non-finite samples"
+SILENCE = "recordings of silence"
+NO_FRAMES = "recordings shorter than a frame"
+# A softer peak is silence: half a step of 16 bits.
+SILENT_PEAK = 2.0**-16
+# Samples of a damaged file that are decoded at a time: a block of FLAC's.
+BLOCK = 1 << 12
+NOT_SEEKABLE = ("MP3", "MPEG")
+
+
+@dataclass(frozen=True)
+class Sound:
+    """What could be read of a recording.
+
+    Attributes:
+        samples: Mono, float32; those that are not finite are 0.
+        problem: What is wrong with it, in the words of this module's constants; "" if nothing.
+    """
+
+    samples: np.ndarray
+    problem: str = ""
+
+
+NOTHING = np.zeros(0, np.float32)
+
+
+class Recording(Protocol):
+    """A stretch of sound, wherever it lies."""
+
+    def seconds(self) -> tuple[float, str]:
+        """Return how long it says it is, without decoding it, and what is wrong so far."""
+        ...
+
+    def read(self, sample_rate: int) -> Sound:
+        """Return its samples."""
+        ...
+
+    def state(self) -> Any:
+        """Return what changes when its content may have changed, as plain values."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AudioFile:
+    """A file, or a stretch of it.
+
+    Attributes:
+        path: Of the file.
+        start: Where the stretch begins, in seconds.
+        stop: Where it ends, in seconds; None for the file's end.
+        channel: Of several, from 0; None for their mean.
+    """
+
+    path: str
+    start: float = 0.0
+    stop: float | None = None
+    channel: int | None = None
+
+    def seconds(self) -> tuple[float, str]:
+        """Return the length by the header; it costs no decoding."""
+        return header_seconds(self.path, self.start, self.stop)
+
+    def read(self, sample_rate: int) -> Sound:
+        """Return the samples of the stretch."""
+        return read_sound(self.path, sample_rate, self.start, self.stop, self.channel)
+
+    def state(self) -> Any:
+        """Return path, stretch, size and time of change."""
+        found = Path(self.path)
+        state = found.stat() if found.is_file() else None
+        known = (state.st_size, state.st_mtime_ns) if state else ()
+        return (str(found.absolute()), self.start, self.stop, *known)
+
+
+def import_soundfile() -> Any:
+    """Import soundfile, or say which extra has it."""
+    return import_extra("soundfile", "speech", "recordings need soundfile")
+
+
+def header_seconds(
+    file: str | bytes, start: float = 0.0, stop: float | None = None
+) -> tuple[float, str]:
+    """Return how long a stretch of a file is by its header, and what is wrong so far."""
+    library = import_soundfile()
+    if isinstance(file, str) and not Path(file).is_file():
+        return 0.0, MISSING
+    try:
+        info = library.info(opened(file))
+    except (library.LibsndfileError, OSError, RuntimeError):
+        return 0.0, UNREADABLE if size_of(file) else NO_SAMPLES
+    if not plausible(file, info):
+        return 0.0, UNREADABLE
+    whole = info.frames / info.samplerate
+    length = min(whole, whole if stop is None else stop) - start
+    if length <= 0:
+        return 0.0, NO_SAMPLES
+    return length, TRUNCATED if ends_early(file, info, whole, stop) else ""
+
+
+def read_sound(
+    file: str | bytes,
+    sample_rate: int,
+    start: float = 0.0,
+    stop: float | None = None,
+    channel: int | None = None,
+) -> Sound:
+    """Read a stretch of a file: .wav, .flac, .ogg, .mp3 and what else libsndfile knows.
+
+    Args:
+        file: Its path or its bytes.
+        sample_rate: To resample to where it has another, in Hz.
+        start: In seconds.
+        stop: In seconds; None for the end.
+        channel: Of several, from 0; None for their mean.
+
+    Raises:
+        ModuleNotFoundError: If soundfile, or soxr where it has to resample, is not installed.
+    """
+    library = import_soundfile()
+    if isinstance(file, str) and not Path(file).is_file():
+        return Sound(NOTHING, MISSING)
+    try:
+        with library.SoundFile(opened(file)) as found:
+            rate, whole = found.samplerate, found.frames
+            if not plausible(file, found):
+                return Sound(NOTHING, UNREADABLE)
+            first = round(start * rate)
+            last = whole if stop is None else min(round(stop * rate), whole)
+            wanted = max(last - first, 0)
+            samples = _decoded(found, first, wanted, library)
+            early = ends_early(file, found, whole / rate, stop)
+    except (library.LibsndfileError, OSError, RuntimeError):
+        return Sound(NOTHING, UNREADABLE if size_of(file) else NO_SAMPLES)
+    if len(samples) == 0:
+        return Sound(NOTHING, NO_SAMPLES if wanted == 0 else UNREADABLE)
+    problem = TRUNCATED if early or wanted - len(samples) > TOLERANCE * rate else ""
+    mono = samples.mean(1) if channel is None else samples[:, min(channel, samples.shape[1] - 1)]
+    sound = checked(mono, problem)
+    return replace(sound, samples=resampled(sound.samples, rate, sample_rate))
+
+
+def _decoded(file: Any, first: int, wanted: int, library: Any) -> np.ndarray:
+    """Read (samples, channels) of a stretch; of a damaged file, up to the damage.
+
+    To seek in an .mp3 gives wrong samples, and soundfile seeks after each read: it is read at once
+    from its start.
+    """
+    if wanted == 0:
+        return np.zeros((0, file.channels), np.float32)
+    if file.format in NOT_SEEKABLE:
+        return file.read(first + wanted, dtype="float32", always_2d=True)[first:]
+    try:
+        file.seek(first)
+        return file.read(wanted, dtype="float32", always_2d=True)
+    except library.LibsndfileError:
+        file.seek(first)
+        return _up_to_damage(file, wanted, library)
+
+
+def _up_to_damage(file: Any, wanted: int, library: Any) -> np.ndarray:
+    blocks = []
+    while wanted > 0:
+        try:
+            block = file.read(min(wanted, BLOCK), dtype="float32", always_2d=True)
+        except library.LibsndfileError:
+            break
+        if len(block) == 0:
+            break
+        blocks.append(block)
+        wanted -= len(block)
+    return np.concatenate(blocks) if blocks else np.zeros((0, file.channels), np.float32)
+
+
+def checked(samples: np.ndarray, problem: str = "") -> Sound:
+    """Return samples without what is not finite, and what is wrong with them."""
+    finite = np.isfinite(samples)
+    if not finite.all():
+        return Sound(np.where(finite, samples, 0).astype(np.float32), NON_FINITE)
+    if len(samples) and np.abs(samples).max() < SILENT_PEAK:
+        problem = problem or SILENCE
+    return Sound(np.ascontiguousarray(samples, np.float32), problem)
+
+
+def resampled(samples: np.ndarray, rate: float, wanted: float) -> np.ndarray:
+    """Return samples at another rate, by soxr's high quality.
+
+    Raises:
+        ModuleNotFoundError: If soxr is needed and not installed.
+    """
+    if rate == wanted or len(samples) == 0:
+        return samples
+    library = import_extra(
+        "soxr", "speech", f"resampling from {rate:g} to {wanted:g} Hz needs soxr"
+    )
+    return library.resample(samples, rate, wanted)

@@ -1,0 +1,208 @@
+"""The hypotheses that a beam search holds: how they grow, which are one, and which are kept.
+
+All is done for the whole batch at once. Hypotheses that write the same labels by different paths
+are joined and their probabilities added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from magneto.speech.decoding import Hypothesis
+from magneto.speech.model import Transducer
+from magneto.speech.predictor import State
+from magneto.speech.vocabulary import BLANK
+
+# Labels are told apart by a number of 64 bits: the last one times this, plus the label, wrapped.
+FACTOR = 6364136223846793005
+
+Fusion = Callable[[Tensor, Tensor], Tensor]
+"""From labels, (rows, most labels), and how many of them count, (rows,), to log-probabilities of
+the next label, (rows, vocabulary); that of blank is not used. This is shallow fusion with a
+language model."""
+
+
+@dataclass(frozen=True)
+class Beam:
+    """Hypotheses of a batch of utterances, `width` of each.
+
+    Attributes:
+        scores: Log-probabilities, (batch, width), float32; -inf where there is no hypothesis.
+        labels: (batch, width, most labels).
+        frames: At which each label was emitted, likewise.
+        lengths: Labels so far, (batch, width).
+        digests: A number for the labels so far, (batch, width).
+        predicted: The predictor's projected output, (batch, width, joint).
+        state: The predictor's, with rows of (batch * width).
+        bonus: What is added to a label's log-probability, (batch, width, vocabulary or 1).
+    """
+
+    scores: Tensor
+    labels: Tensor
+    frames: Tensor
+    lengths: Tensor
+    digests: Tensor
+    predicted: Tensor
+    state: State
+    bonus: Tensor
+
+    def picked(self, parents: Tensor) -> Self:
+        """Return the beam with hypotheses (batch, kept) in place of its own, the scores aside."""
+        batch, width = self.scores.shape
+        rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
+
+        def pick(values: Tensor) -> Tensor:
+            return values.flatten(0, 1)[rows].view(*parents.shape, *values.shape[2:])
+
+        return replace(
+            self,
+            scores=self.scores.gather(1, parents),
+            labels=pick(self.labels),
+            frames=pick(self.frames),
+            lengths=pick(self.lengths),
+            digests=pick(self.digests),
+            predicted=pick(self.predicted),
+            state=tuple(part[rows] for part in self.state),
+            bonus=pick(self.bonus) if self.bonus.shape[2] > 1 else self.bonus,
+        )
+
+    def merged(self) -> Self:
+        """Return the beam with equal hypotheses joined in the first of each kind."""
+        same = self.digests[:, :, None] == self.digests[:, None]
+        width = self.scores.shape[1]
+        first = same.int().argmax(2) == torch.arange(width, device=same.device)
+        joined = torch.where(same, self.scores[:, None], -torch.inf).logsumexp(2)
+        return replace(self, scores=torch.where(first, joined, -torch.inf))
+
+
+class Grower:
+    """Begins a beam and lets its hypotheses grow by a symbol.
+
+    Args:
+        model: Whose predictor and joiner are asked.
+        width: Hypotheses per utterance.
+        fusion: A language model, or None.
+        fusion_weight: Of its log-probabilities.
+    """
+
+    def __init__(
+        self, model: Transducer, width: int, fusion: Fusion | None, fusion_weight: float
+    ) -> None:
+        self.model, self.width = model, width
+        self.fusion, self.fusion_weight = fusion, fusion_weight
+
+    def begin(self, batch: int, most_labels: int, device: torch.device) -> Beam:
+        """Return a beam of one hypothesis per utterance, without labels."""
+        count, predictor = batch * self.width, self.model.predictor
+        start = torch.full((batch,), BLANK, device=device)
+        output, state = predictor.step(start, predictor.begin(batch, device))
+        rows = torch.arange(batch, device=device).repeat_interleave(self.width)
+        scores = torch.full((batch, self.width), -torch.inf, device=device)
+        scores[:, 0] = 0
+        none = torch.zeros(batch, self.width, dtype=torch.long, device=device)
+        labels = torch.zeros(
+            batch, self.width, max(most_labels, 1), dtype=torch.long, device=device
+        )
+        projected = self.model.joiner.predictor_proj(output)[rows]
+        bonus = self._bonus(labels.flatten(0, 1), none.flatten())
+        if bonus is None:
+            bonus = projected.new_zeros(count, 1)
+        shape = (batch, self.width, -1)
+        return Beam(
+            scores, labels, torch.zeros_like(labels), none, none, projected.view(shape),
+            tuple(part[rows] for part in state), bonus.view(shape),
+        )  # fmt: skip
+
+    def candidates(self, beam: Beam, frames: Tensor) -> Tensor:
+        """Return the score of each hypothesis with each symbol behind it.
+
+        Args:
+            beam: The hypotheses.
+            frames: What each looks at, projected: (batch, width or 1, joint).
+
+        Returns:
+            (batch, width, vocabulary), float32.
+        """
+        logits = self.model.joiner.logits(frames, beam.predicted).float()
+        chances = logits.log_softmax(-1)
+        chances[..., 1:] += beam.bonus[..., 1:] if beam.bonus.shape[2] > 1 else beam.bonus
+        return beam.scores[..., None] + chances
+
+    def grown(self, beam: Beam, candidates: Tensor, times: Tensor, going: Tensor) -> Beam:
+        """Keep the best candidates, join equal ones, let the predictor read what they wrote.
+
+        Args:
+            beam: The hypotheses.
+            candidates: (batch, width, vocabulary).
+            times: The frame that each hypothesis looks at, (batch, width).
+            going: (batch,), False for an utterance of which nothing changes any more.
+        """
+        _, width, vocabulary = candidates.shape
+        scores, index = candidates.flatten(1).topk(width)
+        here = torch.arange(width, device=index.device)
+        parents = torch.where(going[:, None], index // vocabulary, here)
+        symbols = torch.where(going[:, None], index % vocabulary, BLANK)
+        scores = torch.where(going[:, None], scores, beam.scores)
+        grown = replace(beam.picked(parents), scores=scores)
+        wrote = (symbols != BLANK) & (scores > -torch.inf)
+        place = grown.lengths.clamp(max=grown.labels.shape[2] - 1)[..., None]
+        labels, frames = grown.labels, grown.frames
+        said = torch.where(wrote[..., None], symbols[..., None], labels.gather(2, place))
+        when = times.gather(1, parents)[..., None]
+        when = torch.where(wrote[..., None], when, frames.gather(2, place))
+        digests = torch.where(wrote, grown.digests * FACTOR + symbols, grown.digests)
+        grown = replace(
+            grown,
+            labels=labels.scatter(2, place, said),
+            frames=frames.scatter(2, place, when),
+            lengths=grown.lengths + wrote,
+            digests=digests,
+        ).merged()
+        return self._read(grown, (wrote & (grown.scores > -torch.inf)).flatten(), symbols.flatten())
+
+    def _read(self, beam: Beam, wrote: Tensor, symbols: Tensor) -> Beam:
+        """Let the predictor read the last label of the rows that wrote one."""
+        rows = wrote.nonzero()[:, 0]
+        output, after = self.model.predictor.step(
+            symbols[rows], tuple(part[rows] for part in beam.state)
+        )
+        for whole, part in zip(beam.state, after, strict=True):
+            whole[rows] = part.to(whole.dtype)
+        projected = self.model.joiner.predictor_proj(output)
+        beam.predicted.flatten(0, 1)[rows] = projected.to(beam.predicted.dtype)
+        bonus = self._bonus(beam.labels.flatten(0, 1)[rows], beam.lengths.flatten()[rows])
+        if bonus is not None:
+            beam.bonus.flatten(0, 1)[rows] = bonus
+        return beam
+
+    def _bonus(self, labels: Tensor, lengths: Tensor) -> Tensor | None:
+        if self.fusion is None:
+            return None
+        return self.fusion_weight * self.fusion(labels, lengths).float()
+
+
+def best(beam: Beam, count: int, normalise: float) -> list[list[Hypothesis]]:
+    """Return the best hypotheses of each utterance.
+
+    Args:
+        beam: The hypotheses.
+        count: Of each utterance, at most.
+        normalise: Power of the length, and one for the end, that scores are divided by to rank.
+    """
+    ranked = beam.scores / (beam.lengths + 1).float() ** normalise
+    order = ranked.argsort(dim=1, descending=True, stable=True)[:, :count]
+    chosen = beam.picked(order)
+    values = (chosen.scores, chosen.lengths, chosen.labels, chosen.frames)
+    found = []
+    for scores, lengths, labels, frames in zip(*(v.tolist() for v in values), strict=True):
+        every = zip(scores, lengths, labels, frames, strict=True)
+        found.append(
+            [Hypothesis(said[:n], when[:n], score) for score, n, said, when in every
+             if score > -float("inf")] or [Hypothesis([], [], -float("inf"))]
+        )  # fmt: skip
+    return found

@@ -1,0 +1,218 @@
+"""Pictures of what a recogniser does: an utterance, the way through its lattice, errors by word."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from magneto.functional.transducer_alignment import TransducerAlignment, transducer_alignment
+from magneto.speech.decoding import Hypothesis
+from magneto.speech.model import Transducer
+from magneto.speech.scores import WordRow, errors_by_word
+from magneto.speech.transducer_config import SUBSAMPLING
+from magneto.speech.words import timed_words
+from magneto.training.task import Figure
+
+if TYPE_CHECKING:
+    from magneto.speech.task import SpeechRecognition
+
+# Batches that are transcribed for the table of errors; and its rows.
+BATCHES = 16
+MOST_WORDS = 30
+# Inches; one frame of many is still a dot.
+WIDTH = 9.0
+HEADROOM = 1.18
+
+
+@dataclass(frozen=True)
+class Example:
+    """A validation utterance as a model sees it.
+
+    Attributes:
+        id: Its name.
+        text: What is said.
+        features: (frames, mel bins).
+        hypothesis: What was found.
+        alignment: Of its transcript.
+        labels: Of its transcript.
+    """
+
+    id: str
+    text: str
+    features: np.ndarray
+    hypothesis: Hypothesis
+    alignment: TransducerAlignment
+    labels: list[int]
+
+
+@torch.no_grad()
+def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
+    """Draw an utterance, its alignment, and the errors of some validation batches.
+
+    Args:
+        task: Prepared.
+        model: In evaluation mode.
+    """
+    device = next(model.parameters()).device
+    answers: list[tuple[str, str, str]] = []
+    example = None
+    for batch in islice(task.validation_batches(), BATCHES):
+        moved = replace(
+            batch,
+            features=batch.features.to(device),
+            feature_lengths=batch.feature_lengths.to(device),
+            targets=batch.targets.to(device),
+            target_lengths=batch.target_lengths.to(device),
+            weights=batch.weights.to(device),
+        )
+        answers += task.score(model, moved).predictions
+        if example is None:
+            example = find_example(task, model, moved)
+    figures = [] if example is None else [
+        draw_spectrogram(task, example), draw_alignment(task, example)
+    ]  # fmt: skip
+    rows = errors_by_word([r for _, r, _ in answers], [h for _, _, h in answers])
+    return [*figures, draw_errors(rows, len(answers))]
+
+
+def find_example(task: SpeechRecognition, model: Transducer, batch: Any) -> Example | None:
+    """Return the first utterance of a batch that has sound and a transcript; None if none has."""
+    for row, (frames, labels) in enumerate(batch.sizes):
+        if not labels or batch.problems[row]:
+            continue
+        part = slice(row, row + 1)
+        features, targets = batch.features[part, :frames], batch.targets[part, :labels]
+        encoded, lengths = model.encode(features, batch.feature_lengths[part])
+        frames_and_labels = model.joiner(encoded, model.predictor(targets))
+        output = model.joiner.output
+        alignment = transducer_alignment(
+            frames_and_labels[0], frames_and_labels[1], output.weight, output.bias, targets,
+            lengths, batch.target_lengths[part],
+        )  # fmt: skip
+        found = task.search(model, encoded, lengths)[0][0]
+        return Example(
+            batch.ids[row], batch.texts[row], features[0].cpu().numpy(), found, alignment,
+            targets[0].tolist(),
+        )  # fmt: skip
+    return None
+
+
+def draw_spectrogram(task: SpeechRecognition, example: Example) -> Figure:
+    """Draw the features, with the words that were found at their times."""
+    shift = task.data_config.features.frame_shift / 1000
+    words = timed_words(example.hypothesis, task.vocabulary, SUBSAMPLING * shift)
+    figure, axes = canvas(3.2)
+    seconds, bins = len(example.features) * shift, example.features.shape[1]
+    axes.imshow(
+        example.features.T, origin="lower", aspect="auto", cmap="magma", interpolation="nearest",
+        extent=(0, seconds, 0, bins),
+    )  # fmt: skip
+    for number, word in enumerate(words):
+        axes.axvspan(word.start, word.end, ymin=0.0, ymax=1 / HEADROOM, color="white", alpha=0.12)
+        height = bins * (1.03 + 0.08 * (number % 2))
+        axes.text((word.start + word.end) / 2, height, word.text, ha="center", va="bottom", size=8)
+    axes.set(xlabel="seconds", ylabel="mel bin", ylim=(0, bins * HEADROOM))
+    axes.spines[["top", "right"]].set_visible(False)
+    said, found = example.text, task.vocabulary.decode(example.hypothesis.labels)
+    return Figure(
+        "spectrogram",
+        "An utterance and what was found in it",
+        f"Normalised log-mel features of {example.id}; the words found stand over the frames at "
+        f"which their labels were emitted. Said: “{said}”. Found: “{found}”.",
+        as_png(figure),
+    )
+
+
+def draw_alignment(task: SpeechRecognition, example: Example) -> Figure:
+    """Draw the probability that a path passes each cell of the lattice, and the best path."""
+    seconds = SUBSAMPLING * task.data_config.features.frame_shift / 1000
+    occupancy = example.alignment.occupancy[0].cpu().numpy()
+    frames = example.alignment.frames[0].tolist()
+    pieces = task.vocabulary.pieces()
+    names = ["start", *(pieces[label].replace(" ", "␣") for label in example.labels)]
+    figure, axes = canvas(min(1.6 + 0.17 * len(names), 9.0))
+    shown = axes.imshow(
+        occupancy.T, origin="lower", aspect="auto", cmap="Blues", interpolation="nearest",
+        vmin=0, vmax=1, extent=(0, len(occupancy) * seconds, -0.5, len(names) - 0.5),
+    )  # fmt: skip
+    times, heights = best_path_line(frames, len(occupancy))
+    axes.plot(np.array(times) * seconds, heights, color="#c1440e", linewidth=1.2)
+    axes.set(xlabel="seconds", ylabel="labels written so far")
+    axes.set_yticks(range(len(names)), names, size=7)
+    figure.colorbar(shown, ax=axes, label="probability that a path passes", pad=0.01)
+    best, total = float(example.alignment.score[0]), float(example.alignment.log_likelihood[0])
+    return Figure(
+        "alignment",
+        "The way through the lattice",
+        f"Of {example.id} with its true transcript, “{example.text}”: blue is where paths go, the "
+        f"line is the best one. Its log-probability is {best:.2f}, that of all paths {total:.2f}.",
+        as_png(figure),
+    )
+
+
+def best_path_line(frames: Sequence[int], count: int) -> tuple[list[float], list[float]]:
+    """Return the corners of a path that rises by one at the middle of each label's frame."""
+    times, heights = [0.0], [0.0]
+    for number, frame in enumerate(frames, 1):
+        times += [frame + 0.5, frame + 0.5]
+        heights += [number - 1, number]
+    return [*times, float(count)], [*heights, float(len(frames))]
+
+
+def draw_errors(rows: Sequence[WordRow], utterances: int) -> Figure:
+    """Draw a table of the words with the most errors: how often said, missed, and what instead."""
+    *words, inserted = rows
+    shown = [row for row in words if row.right < row.said][:MOST_WORDS]
+    lines = [["word", "said", "right", "left out", "written instead"]]
+    for row in shown:
+        lines.append(
+            [row.word, str(row.said), str(row.right), str(row.missing), _list(row.instead)]
+        )
+    if inserted.instead:
+        lines.append(["(too much)", "", "", "", _list(inserted.instead)])
+    figure, axes = canvas(0.5 + 0.24 * len(lines))
+    axes.axis("off")
+    for height, line in enumerate(lines):
+        place = 1 - (height + 0.5) / len(lines)
+        for left, text, side in zip(
+            (0.0, 0.27, 0.37, 0.49, 0.53), line, ("left", "right", "right", "right", "left"),
+            strict=True,
+        ):  # fmt: skip
+            weight = "bold" if height == 0 else "normal"
+            axes.text(left, place, text, ha=side, va="center", size=9, weight=weight)
+    said, right = sum(row.said for row in words), sum(row.right for row in words)
+    return Figure(
+        "errors-by-word",
+        "Errors by word",
+        f"Of {utterances} validation utterances with {said} words, of which {right} are right; the "
+        f"words with the most errors first, at most {MOST_WORDS} of {len(words)}.",
+        as_png(figure),
+    )
+
+
+def _list(counts: Sequence[tuple[str, int]], most: int = 4) -> str:
+    named = ", ".join(f"{word} {count}" for word, count in counts[:most])
+    return f"{named}, ..." if len(counts) > most else named
+
+
+def canvas(height: float) -> tuple[Any, Any]:
+    """Return a figure without global state, and its axes; height in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Drawing
+
+    figure = Drawing(figsize=(WIDTH, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots()
+
+
+def as_png(figure: Any) -> bytes:
+    """Return a drawing's bytes; the same drawing gives the same bytes."""
+    held = io.BytesIO()
+    figure.savefig(held, format="png", dpi=110, metadata={"Software": None})
+    return held.getvalue()

@@ -1,0 +1,246 @@
+"""Speech recognition with a transducer (paper, section 4.6)."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from magneto.data.batching import listed
+from magneto.progress import SILENT, Progress
+from magneto.speech.batching import SpeechBatch
+from magneto.speech.config import SpeechDataConfig
+from magneto.speech.decoding import GreedySearch, Search
+from magneto.speech.model import Transducer
+from magneto.speech.prepare import PreparedSpeech, kept_speech
+from magneto.speech.scores import character_errors, import_jiwer, word_errors
+from magneto.speech.transducer_config import TransducerConfig
+from magneto.speech.vocabulary import TRAINED, SpeechVocabulary, make_vocabulary
+from magneto.training.task import DIGEST_FILE, NON_FINITE, BatchStream, Figure, Loss, Scores, Task
+
+# Share of validation transcripts without a word above which something is wrong, and is said.
+MOSTLY_EMPTY = 0.9
+# Batches with what was excluded that are held until the next evaluation, at most.
+REMEMBERED = 10_000
+
+
+class SpeechRecognition(Task):
+    """Utterances, a `Transducer`, its loss in nats per utterance.
+
+    A batch is a list of groups, each padded to its own longest utterance; a training example, as
+    `training.batch_size` counts them, is a group. Throughput counts frames of 10 ms.
+    """
+
+    primary_metric = "wer"
+    unit = "frames"
+    verbs = ("transcribe", "librispeech")
+    evaluation = "recognition"
+    model_config: TransducerConfig
+    data_config: SpeechDataConfig
+
+    def __init__(self, model: TransducerConfig, data: SpeechDataConfig, seed: int) -> None:
+        super().__init__(model, data, seed)
+        if model.mel_bins != data.features.mel_bins:
+            raise ValueError(f"model.mel_bins ({model.mel_bins}) is not data.features.mel_bins "
+                             f"({data.features.mel_bins})")  # fmt: skip
+        self._progress: Progress = SILENT
+        # How validation data is transcribed.
+        self.search: Search = GreedySearch()
+        # What the last evaluation transcribed: id, reference and hypothesis of each utterance.
+        self.answers: list[tuple[str, str, str]] = []
+        # Which utterances of which training batches had no finite loss, on the device.
+        self._excluded: deque[tuple[list[str], Tensor]] = deque(maxlen=REMEMBERED)
+
+    @cached_property
+    def speech(self) -> PreparedSpeech:
+        """Recordings, vocabulary and means."""
+        return PreparedSpeech(self.data_config, self.seed, self._progress)
+
+    @cached_property
+    def vocabulary(self) -> SpeechVocabulary:
+        """Labels; where `data.tokenizer` is a run's, without touching any recording."""
+        if self.data_config.tokenizer not in TRAINED:
+            return make_vocabulary(self.data_config, ())
+        return self.speech.vocabulary
+
+    def check_strategy(self, kind: str) -> None:
+        """Refuse ranks that hold shares of a model: evaluations transcribe."""
+        if kind == "fsdp":
+            raise ValueError("speech recognition transcribes in evaluations, which needs a whole "
+                             "model on each rank: use --distributed ddp")  # fmt: skip
+
+    def prepare(self, progress: Progress = SILENT) -> None:
+        """Find the recordings, learn tokenizer and means, unless it was done before."""
+        if "speech" in self.__dict__:
+            return
+        self._progress = progress
+        import_jiwer()  # a missing package is known at once
+        _ = self.speech
+
+    def build_model(self) -> Transducer:
+        """Build the model, with the data's vocabulary if none is set.
+
+        Raises:
+            ValueError: If the one set is too small.
+        """
+        least = self.vocabulary.size
+        size = self.model_config.vocab_size or least
+        if size < least:
+            raise ValueError(f"model.vocab_size ({size}) is below {least}: the tokenizer's "
+                             f"{least - 1} and blank")  # fmt: skip
+        return Transducer(replace(self.model_config, vocab_size=size))
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return groups of utterances of like length, `batch_size` groups at a time."""
+        return self.speech.train_stream(batch_size, seed)
+
+    def loss(self, model: nn.Module, batch: list[SpeechBatch]) -> Loss:
+        """Sum the losses of the utterances of a list of groups.
+
+        Logged beside it: each loss without its weight; `non_finite`, the share of utterances left
+        out since their loss is not finite; and `padding`, the share of places that hold no frame,
+        each group weighing as much as its utterances.
+        """
+        found = [run(model, group) for group in batch]
+        for group, each in zip(batch, found, strict=True):
+            self._excluded.append((group.ids, each.excluded))
+        parts = {
+            name: torch.stack([each.parts[name] for each in found]).sum() for name in found[0].parts
+        }
+        total = torch.stack([each.total for each in found]).sum()
+        empty = sum((1 - group.frames / group.cells) * len(group.ids) for group in batch)
+        return Loss(
+            total,
+            torch.stack([each.count for each in found]).sum(),
+            {
+                **parts,
+                NON_FINITE: torch.stack([each.excluded.sum() for each in found]).sum(),
+                "padding": total.new_full((), empty),  # no copy from the host
+            },
+        )
+
+    def size(self, batch: list[SpeechBatch]) -> int:
+        """Return the frames of a batch, without padding."""
+        return sum(group.frames for group in batch)
+
+    def validation_batches(self) -> Sequence[SpeechBatch]:
+        """Return the groups of the validation split, in mixed order."""
+        return self.speech.validation_batches()
+
+    def score(self, model: nn.Module, batch: SpeechBatch) -> Scores:
+        """Sum the loss, and transcribe, which waits for the device.
+
+        No utterance is left out of the transcripts: one that can't be read has an empty one. The
+        loss is of those for which it is finite.
+        """
+        found = run(model, batch)
+        model_itself: Any = model
+        encoded, lengths = model_itself.encode(batch.features, batch.feature_lengths)
+        usable = batch.weights > 0
+        hypotheses = self.search(model_itself, encoded, torch.where(usable, lengths, 0))
+        texts = [self.vocabulary.decode(best[0].labels) for best in hypotheses]
+        sums = {"loss": found.total, "count": found.count, NON_FINITE: found.excluded.sum()}
+        sums["unreadable"] = (~usable).sum()
+        answers = list(zip(batch.ids, batch.texts, texts, strict=True))
+        return Scores(sums, answers)
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Return loss, error rates of words and characters, and the kinds of the errors of words.
+
+        Error rates are errors per word or character of the references. `empty` is the share of
+        transcripts without a word, `non_finite` and `unreadable` are numbers of utterances.
+        """
+        self.answers = answers = list(chain.from_iterable(predictions))
+        found = {"loss": sums["loss"] / max(sums["count"], 1)} | error_rates(answers)
+        found |= {name: sums[name] for name in (NON_FINITE, "unreadable")}
+        if found["empty"] > MOSTLY_EMPTY:
+            self._progress.say(
+                f"{found['empty']:.0%} of the validation transcripts are empty: the model writes "
+                "blanks. At the start that is usual; if it stays, try a lower rate, more warm-up, "
+                "or a greater model.ctc_weight"
+            )
+        self._say_excluded()
+        return found
+
+    def _say_excluded(self) -> None:
+        """Say which training utterances have had no finite loss since the last evaluation."""
+        times: Counter[str] = Counter()
+        while self._excluded:
+            ids, excluded = self._excluded.popleft()
+            if excluded.is_meta:  # the loop counted its operations
+                continue
+            for number in excluded.nonzero()[:, 0].tolist():
+                times[ids[number]] += 1
+        if times:
+            self._progress.say(
+                f"left out of training, since the loss was not finite: {listed(list(times))}"
+            )
+
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
+        """Return the error rates of answering always with the commonest word."""
+        words = Counter(word for text in self.speech.splits.train.texts for word in text.split())
+        answer = words.most_common(1)[0][0]
+        asked = islice(self.validation_batches(), limit)
+        return error_rates(
+            [(id, text, answer) for b in asked for id, text in zip(b.ids, b.texts, strict=True)]
+        )
+
+    @classmethod
+    def kept_settings(cls, run: Path) -> dict[str, Any]:
+        """Return the run's own tokenizer and means."""
+        return kept_speech(run)
+
+    @classmethod
+    def other_data(cls, source: str) -> dict[str, Any]:
+        """Return the fields by which all of a source, or its test split, is measured."""
+        return {"data.source": source, "data.validation_source": source}
+
+    def artifacts(self, directory: Path) -> None:
+        """Write tokenizer, means, what was left out of training and why, and a digest."""
+        self.speech.save(directory)
+        (directory / DIGEST_FILE).write_text(self.speech.splits.digest, encoding="utf-8")
+
+    def figures(self, model: nn.Module) -> Sequence[Figure]:
+        """Return an utterance with the model's path through it, and a table of errors by word."""
+        from magneto.speech.figures import draw_figures
+
+        transducer: Any = model
+        return draw_figures(self, transducer)
+
+    def export(self, model: nn.Module, directory: Path) -> str:
+        """Write the model, its feature extractor and its tokenizer for transformers."""
+        from magneto.hf import export_transducer
+
+        transducer: Any = model
+        return export_transducer(transducer, self.vocabulary, self.data_config, directory)
+
+
+def run(model: nn.Module, group: SpeechBatch) -> Any:
+    """Return the `TransducerLoss` of a group."""
+    return model(
+        group.features, group.feature_lengths, group.targets, group.target_lengths,
+        group.weights, group.sizes,
+    )  # fmt: skip
+
+
+def error_rates(answers: Sequence[tuple[str, str, str]]) -> dict[str, float]:
+    """Return the error rates of (id, reference, hypothesis)."""
+    references = [reference for _, reference, _ in answers]
+    hypotheses = [hypothesis for _, _, hypothesis in answers]
+    words = word_errors(references, hypotheses)
+    count = max(words.units, 1)
+    return {
+        "wer": words.rate,
+        "cer": character_errors(references, hypotheses).rate,
+        "substitutions": words.substitutions / count,
+        "deletions": words.deletions / count,
+        "insertions": words.insertions / count,
+        "empty": sum(not text.strip() for text in hypotheses) / max(len(hypotheses), 1),
+    }

@@ -1,0 +1,74 @@
+"""`magneto librispeech`: the paper's table from runs; and `magneto evaluate` by splits."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from magneto.cli import main
+from magneto.commands import librispeech
+from magneto.commands.librispeech import table
+from tests.speech.small_run import train_small
+
+pytest.importorskip("jiwer")
+soundfile = pytest.importorskip("soundfile")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("librispeech")
+    os.environ["MAGNETO_CACHE"] = str(place / "cache")
+    return train_small(place / "run")
+
+
+def test_it_measures_once(run: Path, capsys, monkeypatch) -> None:
+    words = ["librispeech", str(run), "--splits", "validation,train", "--beams", "2", "--json"]
+    assert main([*words, "--search", "modified"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    scores = first["runs"][0]["splits"]
+    assert scores["validation"]["utterances"] == 5 and scores["train"]["utterances"] == 12
+
+    def refuse(*given):
+        raise AssertionError("measured again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(librispeech, "measure_split", refuse)
+        assert main([*words, "--search", "modified"]) == 0
+        assert json.loads(capsys.readouterr().out) == first
+        with pytest.raises(AssertionError, match="measured again"):
+            main(words)  # greedy is another number
+
+
+def result(placement: str, layers: int, seed: int, *rates: float) -> dict:
+    splits = zip(librispeech.SPLITS, rates, strict=True)
+    scores = {name: {"wer": rate, "wer_half_width": 0.001} for name, rate in splits}
+    return {"placement": placement, "layers": layers, "rate": 3e-3, "seed": seed, "splits": scores}
+
+
+def test_a_row_per_placement_and_depth() -> None:
+    found = [
+        result("Sub-LN", 36, 1, 0.024, 0.053, 0.027, 0.055),
+        result("Pre-LN", 18, 1, 0.030, 0.065, 0.032, 0.066),
+        result("Pre-LN", 18, 2, 0.030, 0.067, 0.032, 0.066),
+    ]
+    lines = table(found, librispeech.SPLITS, paper=True)
+    assert lines[0] == ["", "layers", "rate", "runs", *librispeech.SPLITS]
+    assert lines[1][:5] == ["Pre-LN", "18", "0.003", "2", "3.00"]
+    assert lines[1][5].startswith("6.60 ± 1.27")
+    assert lines[2] == ["Sub-LN", "36", "0.003", "1", "2.40 ± 0.10", "5.30 ± 0.10", "2.70 ± 0.10",
+                        "5.50 ± 0.10"]  # fmt: skip
+    assert lines[3] == ["Pre-LN (paper)", "18", "", "1", "2.97", "6.52", "3.19", "6.62"]
+
+
+def test_evaluate_by_splits(run: Path, capsys, tmp_path: Path) -> None:
+    words = ["evaluate", str(run), "--splits", "validation,train", "--write", str(tmp_path)]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "validation" in out and "train" in out
+    rows = [json.loads(row) for row in (tmp_path / "train.jsonl").read_text().splitlines()]
+    assert len(rows) == 12 and rows[0].keys() == {"id", "reference", "hypothesis"}
+    assert main(["evaluate", str(run), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["utterances"] == 5 and found["wer"] >= 0 and found["search"] == "greedy"
+    assert main(["evaluate", str(run), "--splits", "tests"]) == 2

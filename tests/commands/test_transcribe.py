@@ -1,0 +1,112 @@
+"""`magneto transcribe`: text, subtitles and times of files, and of raw sound as it comes."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from magneto.cli import main
+from magneto.speech.model import Joiner
+from tests.speech.small_run import train_small
+
+pytest.importorskip("jiwer")
+soundfile = pytest.importorskip("soundfile")
+
+
+QUICK = ["--window", "1.5", "--overlap", "0.5", "--symbols-per-frame", "1"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("transcribe")
+    os.environ["MAGNETO_CACHE"] = str(place / "cache")
+    made = train_small(place / "run")
+    random = np.random.default_rng(0)
+    for name, seconds in (("a", 5.0), ("b", 0.7)):
+        soundfile.write(
+            place / f"{name}.wav", 0.1 * random.standard_normal(int(8000 * seconds)), 8000
+        )
+    return made
+
+
+def transcribed(run: Path, capsys, *words: str) -> str:
+    assert main(["transcribe", str(run), *words, *QUICK]) == 0
+    return capsys.readouterr().out
+
+
+def talkative(run: Path, monkeypatch) -> None:
+    """Let the model write a label at every frame: two steps of training taught it nothing."""
+    plain = Joiner.logits
+
+    def eager(self, *given):
+        logits = plain(self, *given)
+        logits[..., 0] -= 3.0
+        return logits
+
+    monkeypatch.setattr(Joiner, "logits", eager)
+
+
+def test_text_and_times_of_files(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
+    talkative(run, monkeypatch)
+    files = [str(run.parent / f"{name}.wav") for name in "ab"]
+    text = transcribed(run, capsys, files[0])
+    assert text.strip() and text.count("\n") == 1
+    both = transcribed(run, capsys, *files).splitlines()
+    assert both[0] == f"{files[0]}\t{text.strip()}" and both[1].startswith(f"{files[1]}\t")
+    record = json.loads(transcribed(run, capsys, files[0], "--jsonl"))
+    assert record["text"] == text.strip() == " ".join(word["text"] for word in record["words"])
+    assert all(0 <= word["start"] < word["end"] <= 5.05 for word in record["words"])
+    assert transcribed(run, capsys, files[0], "--srt").startswith("1\n00:00:00,")
+    assert transcribed(run, capsys, *files, "--vtt", "--out", str(tmp_path)) == ""
+    assert sorted(path.name for path in tmp_path.glob("*.vtt")) == ["a.vtt", "b.vtt"]
+    assert (tmp_path / "a.vtt").read_text().startswith("WEBVTT\n")
+    for search in ("modified", "alignment-length"):
+        assert transcribed(run, capsys, files[0], "--search", search, "--beams", "2").strip()
+
+
+class Watched(io.BytesIO):
+    """Standard input that notes what was printed by the time each piece is read."""
+
+    def __init__(self, content: bytes, capsys) -> None:
+        super().__init__(content)
+        self.capsys, self.printed, self.text = capsys, [], ""
+
+    def read1(self, size: int | None = -1) -> bytes:
+        self.text += self.capsys.readouterr().out
+        self.printed.append(len(self.text))
+        return self.read(4000)
+
+
+def test_raw_sound_gives_words_as_it_comes(run: Path, capsys, monkeypatch) -> None:
+    talkative(run, monkeypatch)
+    path = run.parent / "a.wav"
+    samples, _ = soundfile.read(path, dtype="int16")
+    stream = Watched(samples.tobytes(), capsys)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stream))
+    rest = transcribed(run, capsys, "-")
+    whole = (stream.text + rest).split()
+    assert whole == transcribed(run, capsys, str(path)).split()
+    assert any(0 < count < len(stream.text + rest) for count in stream.printed)
+
+
+def test_mistakes_are_one_line(run: Path, capsys, tmp_path: Path) -> None:
+    file = str(run.parent / "a.wav")
+    (tmp_path / "x.wav").write_bytes(b"nothing")
+    wrong = {
+        ("transcribe", str(run), str(run.parent / "c.wav")): "did you mean",
+        ("transcribe", str(run), "-", file): "alone",
+        ("transcribe", str(run), file, str(run.parent / "b.wav"), "--srt"): "--out DIR",
+        ("transcribe", str(run), file, "--beams", "0"): "1 or more",
+        ("transcribe", str(run), file, "--overlap", "30"): "at most half",
+        ("transcribe", str(tmp_path), file): "no run in",
+    }
+    for words, said in wrong.items():
+        assert main(list(words)) == 2
+        error = capsys.readouterr().err
+        assert said in error and "Traceback" not in error
+    assert main(["transcribe", str(run), str(tmp_path / "x.wav")]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "\n" and "unreadable" in captured.err

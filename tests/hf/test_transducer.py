@@ -1,0 +1,67 @@
+"""An exported recogniser loads in a new process, with its features and its tokenizer."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("jiwer")
+pytest.importorskip("transformers")
+
+from magneto.cli import main
+from magneto.hf import MagnetoSpeechFeatureExtractor
+from magneto.runs import load_run
+from magneto.speech.decoding import GreedySearch
+from magneto.speech.features import SpeechFeatures
+from tests.speech.small_run import train_small
+
+SCRIPT = """
+import sys, numpy as np, torch
+from transformers import AutoFeatureExtractor, AutoModel, AutoTokenizer
+place = sys.argv[1]
+trusted = {"trust_remote_code": True}
+model = AutoModel.from_pretrained(place, **trusted).eval()
+extractor = AutoFeatureExtractor.from_pretrained(place, **trusted)
+tokenizer = AutoTokenizer.from_pretrained(place, **trusted)
+sounds = list(np.load(sys.argv[2]).values())
+given = extractor(sounds, sampling_rate=8000, return_tensors="pt")
+features = model(**given).last_hidden_state
+texts = tokenizer.batch_decode(model.transcribe(**given))
+np.savez(sys.argv[3], *[texts, features.detach().numpy()])
+"""
+
+
+@pytest.mark.slow
+def test_a_new_process_hears_the_same(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+    run = train_small(tmp_path / "run")
+    assert main(["export", str(run), str(tmp_path / "hf")]) == 0
+    random = np.random.default_rng(0)
+    sounds = [random.standard_normal(n).astype(np.float32) for n in (8000, 5000)]
+    np.savez(tmp_path / "sounds.npz", *sounds)
+    files = [str(tmp_path / name) for name in ("hf", "sounds.npz", "found.npz")]
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *files], capture_output=True, text=True,
+                          env={**os.environ, "HF_HOME": str(tmp_path / "home")})  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = np.load(tmp_path / "found.npz")
+    opened = load_run(run, "auto", {})
+    features = SpeechFeatures(opened.recipe.data)
+    for row, sound in enumerate(sounds):
+        heard = torch.from_numpy(features(sound))[None]
+        with torch.no_grad():
+            encoded, lengths = opened.model.encode(heard, torch.tensor([heard.shape[1]]))
+            labels = GreedySearch()(opened.model, encoded, lengths)[0][0].labels
+        count = int(lengths[0])
+        np.testing.assert_allclose(found["arr_1"][row, :count], encoded[0].numpy(), atol=1e-4)
+        assert found["arr_0"][row].split() == opened.task.vocabulary.decode(labels).split()
+
+
+def test_another_sample_rate_is_refused() -> None:
+    extractor = MagnetoSpeechFeatureExtractor(8000)
+    assert extractor(np.zeros(800, np.float32))["input_features"].shape == (1, 8, 80)
+    with pytest.raises(ValueError, match="resample"):
+        extractor(np.zeros(800, np.float32), sampling_rate=16000)

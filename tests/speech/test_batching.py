@@ -1,0 +1,220 @@
+"""Groups keep their budgets and are a function of seed and epoch; broken utterances weigh 0."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from magneto.progress import SILENT
+from magneto.speech.audio import NON_FINITE, SILENCE, TRUNCATED, UNREADABLE
+from magneto.speech.batching import MIN_FRAMES, SpeechBatch, SpeechGroups, cut_groups
+from magneto.speech.config import SpeechDataConfig
+from magneto.speech.data_config import AugmentationConfig, SyntheticConfig
+from magneto.speech.prepare import PreparedSpeech
+from magneto.training.task import BatchStream
+from magneto.training.workers import Workers
+from tests.speech.wavs import tone, write
+
+RANDOM = np.random.default_rng(0)
+SYNTHETIC = SyntheticConfig(train_utterances=24, validation_utterances=7, words=(1, 2))
+CONFIG = SpeechDataConfig(
+    tokenizer="bytes", sample_rate=8000, max_duration=4.0, max_frames=500, synthetic=SYNTHETIC
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedSpeech]:
+    """Return utterances whose features are stored, so that many batches take little time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MAGNETO_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield PreparedSpeech(replace(CONFIG, cached=True), 1, SILENT)
+
+
+def flat(pieces: list[list[SpeechBatch]]) -> list[SpeechBatch]:
+    return [batch for piece in pieces for batch in piece]
+
+
+def equal(ours: list[SpeechBatch], theirs: list[SpeechBatch]) -> bool:
+    return len(ours) == len(theirs) and all(
+        one.ids == other.ids
+        and torch.equal(one.features, other.features)
+        and torch.equal(one.targets, other.targets)
+        for one, other in zip(ours, theirs, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("max_frames", "max_cells"), [(20_000, 10**9), (20_000, 400_000)])
+def test_groups_keep_their_budgets(max_frames: int, max_cells: int) -> None:
+    frames = RANDOM.gamma(4, 200, 3000).astype(int) + 20
+    labels = (frames * RANDOM.uniform(0.02, 0.08, 3000)).astype(int)
+    lengths = np.stack([frames, labels], 1)
+    groups = cut_groups(lengths, max_frames, max_cells, np.random.default_rng(1))
+    assert sorted(np.concatenate(groups)) == list(range(3000))
+    sizes = np.array([len(group) for group in groups])
+    longest, most = (np.array([lengths[g, i].max() for g in groups]) for i in (0, 1))
+    assert (sizes * longest <= max_frames).all()
+    assert (sizes * longest * (most + 1) <= max_cells)[sizes > 1].all()
+    used = frames.sum() / (sizes * longest).sum()
+    cells = (frames * (labels + 1)).sum() / (sizes * longest * (most + 1)).sum()
+    assert used > 0.93 and cells > 0.75
+    assert (sizes * longest > 0.8 * max_frames).mean() > 0.8 or max_cells < 10**9
+
+
+def test_one_too_long_utterance_is_a_group_of_its_own() -> None:
+    lengths = np.array([[900, 5], [10, 5], [12, 5]])
+    groups = cut_groups(lengths, 100, 10**6, RANDOM)
+    assert sorted(map(len, groups)) == [1, 2]
+    assert cut_groups(lengths[:0], 100, 10**6, RANDOM) == []
+
+
+def test_a_batch(prepared: PreparedSpeech) -> None:
+    maker, split = prepared.validation_maker, prepared.splits.validation
+    batch = maker.evaluation_batch(np.arange(7))
+    assert batch.features.dtype == torch.float32 and batch.targets.dtype == torch.int64
+    for row in range(7):
+        found = split.utterance(row)
+        features = prepared.normaliser(prepared.filter_bank(found.samples))
+        length, labels = batch.feature_lengths[row], batch.target_lengths[row]
+        assert np.array_equal(batch.features[row, :length].numpy(), features)
+        assert not batch.features[row, length:].any() and not batch.targets[row, labels:].any()
+        assert prepared.vocabulary.decode(batch.targets[row].tolist()) == found.text
+        assert (batch.ids[row], batch.texts[row], batch.problems[row]) == (found.id, found.text, "")
+        assert length == len(features) == maker.lengths()[row, 0]
+    assert batch.weights.tolist() == [1.0] * 7
+    assert (
+        batch.frames == batch.feature_lengths.sum() <= batch.cells == batch.features[..., 0].numel()
+    )
+
+
+def test_an_epoch_has_every_utterance_once(prepared: PreparedSpeech) -> None:
+    stream: BatchStream = prepared.train_stream(1, 1)
+    assert isinstance(stream, SpeechGroups)
+    orders = [np.concatenate(stream.groups(epoch)).tolist() for epoch in (0, 1)]
+    assert all(sorted(order) == list(range(24)) for order in orders) and orders[0] != orders[1]
+    other = prepared.train_stream(1, 2)
+    assert np.concatenate(other.groups(0)).tolist() != orders[0]
+    count = len(stream.groups(0))
+    ids = [id for _ in range(count) for batch in flat(stream.next(1, [0])) for id in batch.ids]
+    assert sorted(ids) == sorted(row.id for row in prepared.splits.train.rows)
+
+
+def test_pieces_make_up_the_batch_and_other_cuts_change_nothing(prepared: PreparedSpeech) -> None:
+    streams = [prepared.train_stream(4, 1) for _ in range(3)]
+    for _ in range(4):  # into the second epoch
+        whole = flat(streams[0].next(1, [0]))
+        assert len(whole) == 4
+        assert equal(flat(streams[1].next(4, [0, 1, 2, 3])), whole)
+        assert equal(flat(streams[2].next(2, [1])), whole[2:])
+
+
+def test_augmentation_is_anew_each_epoch(prepared: PreparedSpeech) -> None:
+    maker, plain = prepared.train_maker, prepared.train_maker.evaluation_batch(np.arange(3))
+    stream = prepared.train_stream(1, 1)
+    speeds = np.ones(24)
+    made = [maker.training_batch(np.arange(3), speeds, stream.augmentation, (1, epoch))
+            for epoch in (0, 1, 0)]  # fmt: skip
+    assert torch.equal(made[0].features, made[2].features)
+    assert not torch.equal(made[0].features, made[1].features)
+    assert torch.equal(made[0].targets, plain.targets)
+    assert not torch.equal(made[0].features, plain.features)
+
+
+def test_a_resumed_stream_goes_on(prepared: PreparedSpeech) -> None:
+    stream = prepared.train_stream(3, 1)
+    for _ in range(4):
+        stream.next(1, [0])
+    state = json.loads(json.dumps(stream.state_dict()))
+    assert state.keys() == {"epoch", "used"}
+    named = stream.name_next(1, [0])
+    wanted = flat(stream.next(1, [0]))
+    assert named == "utterances " + ", ".join(id for batch in wanted for id in batch.ids)
+    other = prepared.train_stream(3, 1)
+    other.load_state_dict(state)
+    assert equal(flat(other.next(1, [0])), wanted)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_workers_make_the_same(prepared: PreparedSpeech, count: int) -> None:
+    stream = prepared.train_stream(2, 1)
+    workers = Workers(prepared.train_stream(2, 1), 2, [0, 1], count)
+    try:
+        for (made, state), _ in zip(workers.start(0), range(6), strict=False):
+            assert equal(flat(made), flat(stream.next(2, [0, 1])))
+            assert state == stream.state_dict()
+    finally:
+        workers.stop()
+
+
+def test_speed_changes_what_is_planned() -> None:
+    pytest.importorskip("soxr", reason="soxr is not installed")
+    varied = AugmentationConfig(speeds=(0.8, 1.0, 1.25))
+    fast = PreparedSpeech(replace(CONFIG, augmentation=varied, max_frames=600), 1)
+    stream = fast.train_stream(1, 1)
+    plain = fast.train_maker.lengths()[:, 0]
+    for _ in range(len(stream.groups(0))):
+        (batch,) = flat(stream.next(1, [0]))
+        assert batch.cells <= 600 or len(batch.ids) == 1
+        for id, length in zip(batch.ids, batch.feature_lengths.tolist(), strict=True):
+            speed = stream.augmentation.speeds(24, 1, 0)[int(id.split("-")[1])]
+            assert length == pytest.approx(plain[int(id.split("-")[1])] / speed, abs=2)
+
+
+def broken(folder: Path) -> SpeechDataConfig:
+    """Write recordings whose headers are in order, one of which is."""
+    import soundfile
+
+    write(folder / "good.flac", seconds=2)
+    content = write(folder / "cut.flac", seconds=20).read_bytes()
+    (folder / "cut.flac").write_bytes(content[: len(content) // 2])
+    content = write(folder / "bad.flac").read_bytes()
+    (folder / "bad.flac").write_bytes(content[:100] + bytes(len(content) - 100))
+    soundfile.write(folder / "silent.wav", np.zeros(16000), 16000)
+    for name, value in (("nan", np.nan), ("huge", 1e30)):
+        soundfile.write(folder / f"{name}.wav", tone() * value, 16000, subtype="FLOAT")
+    names = ["good.flac", "cut.flac", "bad.flac", "silent.wav", "nan.wav", "huge.wav"]
+    lines = [
+        json.dumps({"id": name.split(".")[0], "audio": name, "text": "hello"}) for name in names
+    ]
+    for name in ("train", "dev"):
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    return SpeechDataConfig(source=str(folder), tokenizer="bytes", cmvn="utterance")
+
+
+def test_broken_utterances_weigh_nothing_in_training(tmp_path: Path) -> None:
+    pytest.importorskip("soundfile", reason="soundfile is not installed")
+    prepared = PreparedSpeech(broken(tmp_path), 1)
+    assert len(prepared.splits.train) == len(prepared.splits.validation) == 6
+    stream = prepared.train_stream(1, 1)
+    rows = {}
+    for _ in range(len(stream.groups(0))):
+        (batch,) = flat(stream.next(1, [0]))
+        assert torch.isfinite(batch.features).all()
+        columns = torch.stack([batch.weights, batch.feature_lengths, batch.target_lengths], 1)
+        for id, problem, numbers in zip(batch.ids, batch.problems, columns.tolist(), strict=True):
+            rows[id] = (problem, *numbers)
+    nothing = (0.0, MIN_FRAMES, 0)
+    assert rows == {
+        "good": ("", 1.0, 198, 5), "cut": (TRUNCATED, *nothing), "bad": (UNREADABLE, *nothing),
+        "silent": (SILENCE, *nothing), "nan": (NON_FINITE, *nothing),
+        "huge": (NON_FINITE, *nothing),
+    }  # fmt: skip
+
+
+def test_evaluation_keeps_what_can_be_read(tmp_path: Path) -> None:
+    pytest.importorskip("soundfile", reason="soundfile is not installed")
+    prepared = PreparedSpeech(broken(tmp_path), 1)
+    batch = prepared.validation_maker.evaluation_batch(np.arange(6))
+    assert batch.ids == ["good", "cut", "bad", "silent", "nan", "huge"]
+    assert batch.weights.tolist() == [1, 1, 0, 1, 1, 0]
+    assert batch.problems == ["", TRUNCATED, UNREADABLE, SILENCE, NON_FINITE, NON_FINITE]
+    assert batch.texts == ["hello"] * 6
+    assert torch.isfinite(batch.features).all() and 900 < batch.feature_lengths[1] < 1000

@@ -1,0 +1,116 @@
+"""Beam searches against enumeration of every sequence, against greedy, and alone against beside."""
+
+import pytest
+import torch
+
+from magneto.speech.beam_search import AlignmentLengthBeamSearch, ModifiedBeamSearch
+from magneto.speech.decoding import GreedySearch
+from tests.speech.searching import every_score, features, small_model
+
+# More hypotheses than there are sequences: nothing is cut off.
+WHOLE = 400
+
+
+@pytest.mark.parametrize("predictor", ["lstm", "stateless"])
+@pytest.mark.parametrize("seed", range(3))
+def test_one_label_per_frame_is_exact_where_nothing_is_cut(predictor: str, seed: int) -> None:
+    model = small_model(seed, predictor=predictor, vocab_size=4)
+    encoded, lengths = features([3, 2], seed)
+    search = ModifiedBeamSearch(width=WHOLE, count=WHOLE, normalise=0.0)
+    for row, found in enumerate(search(model, encoded, lengths)):
+        expected = every_score(model, encoded[row, : lengths[row]], int(lengths[row]), 1)
+        assert {tuple(h.labels): h.score for h in found} == pytest.approx(expected, abs=1e-4)
+        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_number_of_labels_is_exact_where_nothing_is_cut(seed: int) -> None:
+    model = small_model(seed, vocab_size=3)
+    encoded, lengths = features([3, 2], seed)
+    search = AlignmentLengthBeamSearch(
+        width=WHOLE, count=WHOLE, normalise=0.0, labels_per_frame=4 / 3
+    )
+    for row, found in enumerate(search(model, encoded, lengths)):
+        expected = every_score(model, encoded[row, : lengths[row]], [4, 2][row], None)
+        assert {tuple(h.labels): h.score for h in found} == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(("predictor", "seed"), [("lstm", 3), ("stateless", 1), ("stateless", 41)])
+def test_a_beam_of_one_is_greedy(predictor: str, seed: int) -> None:
+    model = small_model(seed, predictor=predictor)
+    encoded, lengths = features([7, 0, 9, 1])
+    one = ModifiedBeamSearch(width=1)(model, encoded, lengths)
+    for mine, theirs in zip(one, GreedySearch(1)(model, encoded, lengths), strict=True):
+        assert (mine[0].labels, mine[0].frames) == (theirs[0].labels, theirs[0].frames)
+        assert mine[0].score == pytest.approx(theirs[0].score, abs=1e-3)
+    other = AlignmentLengthBeamSearch(width=1, labels_per_frame=3.0)(model, encoded, lengths)
+    compared = 0
+    for mine, theirs in zip(other, GreedySearch(50)(model, encoded, lengths), strict=True):
+        same = slice(len(mine[0].labels) - 1)  # the last may be the limit's doing
+        assert mine[0].labels[same] == theirs[0].labels[same]
+        assert mine[0].frames[same] == theirs[0].frames[same]
+        compared += len(mine[0].labels[same])
+    assert compared > 5
+
+
+@pytest.mark.parametrize("search", [
+    ModifiedBeamSearch(width=4, count=4), AlignmentLengthBeamSearch(width=4, count=4),
+    GreedySearch(),
+], ids=lambda search: type(search).__name__)  # fmt: skip
+def test_alone_as_in_a_batch(search) -> None:
+    model = small_model(4)
+    encoded, lengths = features([8, 3, 11])
+    together = search(model, encoded, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        alone = search(model, encoded[row : row + 1, :length], lengths[row : row + 1])[0]
+        assert [h.labels for h in alone] == [h.labels for h in together[row]]
+        assert [h.frames for h in alone] == [h.frames for h in together[row]]
+        assert [h.score for h in alone] == pytest.approx([h.score for h in together[row]], abs=1e-3)
+
+
+def test_a_wider_beam_finds_no_worse() -> None:
+    better = 0
+    for seed in range(5):
+        model = small_model(seed)
+        encoded, lengths = features([12, 9], seed)
+        for kind in (ModifiedBeamSearch, AlignmentLengthBeamSearch):
+            narrow, wide = (
+                [h[0].score for h in kind(width=w, normalise=0.0)(model, encoded, lengths)]
+                for w in (1, 16)
+            )
+            better += sum(b - a > 1e-3 for a, b in zip(narrow, wide, strict=True))
+            assert all(b > a - 1e-3 for a, b in zip(narrow, wide, strict=True))
+    assert better > 5
+
+
+def test_in_parts_as_at_once() -> None:
+    model = small_model(4)
+    encoded, lengths = features([8, 3, 11])
+    search = ModifiedBeamSearch(width=3)
+    beam = search.begin(model, 3, 11, encoded.device)
+    for start in (0, 3, 8):
+        part = encoded[:, start : {0: 3, 3: 8, 8: 11}[start]]
+        beam = search.advance(model, beam, part, (lengths - start).clamp(0, part.shape[1]), start)
+    whole = search.advance(model, search.begin(model, 3, 11, encoded.device), encoded, lengths)
+    assert torch.equal(beam.labels, whole.labels) and torch.equal(beam.frames, whole.frames)
+    torch.testing.assert_close(beam.scores, whole.scores)
+
+
+@pytest.mark.parametrize("kind", [ModifiedBeamSearch, AlignmentLengthBeamSearch])
+def test_fusion_adds_what_a_language_model_says(kind) -> None:
+    """A model of pairs that allows nothing but 1 2 1 2: the transcript begins so."""
+    model = small_model(1)
+    encoded, lengths = features([11, 6])
+
+    def pairs(labels: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        last = labels.gather(1, (lengths - 1).clamp(min=0)[:, None])[:, 0] * (lengths > 0)
+        chances = torch.full((len(labels), 5), -30.0)
+        chances[torch.arange(len(labels)), torch.where(last == 1, 2, 1)] = 0.0
+        return chances
+
+    plain = kind(width=4)(model, encoded, lengths)
+    fused = kind(width=4, fusion=pairs, fusion_weight=1.0)(model, encoded, lengths)
+    written = [each[0].labels for each in fused]
+    assert written != [each[0].labels for each in plain]
+    assert all(labels == [1 + n % 2 for n in range(len(labels))] for labels in written)
+    assert max(map(len, written)) > 1

@@ -1,0 +1,144 @@
+"""The transducer: its losses against plain ones, batches against single utterances, its size."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from magneto.functional.transducer import transducer_loss
+from magneto.speech.model import Transducer, TransducerLoss
+from magneto.speech.transducer_config import TransducerConfig
+from magneto.training.initial import Writes, why_not_by_module
+from tests.speech.searching import small_model
+
+LENGTHS, LABELS = [33, 18, 41], [3, 0, 5]
+EVERYTHING = {"intermediate_weight": 0.4, "intermediate_layers": (0,), "kl_weight": 0.2}
+
+
+def utterances(lengths: list[int] = LENGTHS, labels: list[int] = LABELS, seed: int = 0):
+    """Return a model's input, with noise where there is padding of frames."""
+    random = torch.Generator().manual_seed(seed)
+    features = torch.randn(len(lengths), max(lengths), 8, generator=random)
+    targets = torch.randint(1, 5, (len(labels), max(labels)), generator=random)
+    counts = torch.tensor(labels)
+    targets *= torch.arange(max(labels)) < counts[:, None]
+    sizes = list(zip(lengths, labels, strict=True))
+    return features, torch.tensor(lengths), targets, counts, torch.ones(len(lengths)), sizes
+
+
+def one_of(given, row: int):
+    features, lengths, targets, counts, weights, sizes = given
+    frames, labels = sizes[row]
+    part = slice(row, row + 1)
+    return (features[part, :frames], lengths[part], targets[part, :labels], counts[part],
+            weights[part], sizes[part])  # fmt: skip
+
+
+@pytest.mark.parametrize("predictor", ["lstm", "stateless"])
+def test_a_batch_is_the_sum_of_its_utterances(predictor: str) -> None:
+    model = small_model(predictor=predictor, **EVERYTHING)
+    given = utterances()
+    together = model(*given)
+    alone = [model(*one_of(given, row)) for row in range(3)]
+    torch.testing.assert_close(together.total, torch.stack([a.total for a in alone]).sum())
+    assert together.count == 3 and not together.excluded.any()
+    assert set(together.parts) == {"transducer", "ctc", "lm", "intermediate", "divergence"}
+    for name, value in together.parts.items():
+        torch.testing.assert_close(value, torch.stack([a.parts[name] for a in alone]).sum())
+    encoded, lengths = model.encode(*given[:2])
+    for row, length in enumerate(lengths.tolist()):
+        assert length == LENGTHS[row] // 4
+        same, _ = model.encode(*one_of(given, row)[:2])
+        torch.testing.assert_close(encoded[row, :length], same[0], atol=1e-5, rtol=1e-4)
+
+
+def test_the_losses_are_what_they_are_called() -> None:
+    model = small_model()
+    given = utterances()
+    features, lengths, targets, counts = given[:4]
+    found = model(*given)
+    encoded, frames = model.encode(features, lengths)
+    predicted = model.predictor(targets)
+    one, other = model.joiner(encoded, predicted)
+    logits = model.joiner.logits(one[:, :, None], other[:, None])
+    plain = transducer_loss(logits, targets, frames, counts).sum()
+    torch.testing.assert_close(found.parts["transducer"], plain)
+    chances = model.ctc_head(encoded).log_softmax(-1).transpose(0, 1)
+    ctc = F.ctc_loss(chances, targets, frames, counts, reduction="sum")
+    torch.testing.assert_close(found.parts["ctc"], ctc)
+    inside = torch.arange(5) < counts[:, None]
+    lm = F.cross_entropy(model.lm_head(predicted[:, :-1])[inside], targets[inside], reduction="sum")
+    torch.testing.assert_close(found.parts["lm"], lm)
+    torch.testing.assert_close(found.total, plain + 0.3 * ctc + 0.3 * lm)
+    smoothed = model.train()(*given).parts["lm"]  # dropout is 0
+    expected = F.cross_entropy(model.lm_head(predicted[:, :-1])[inside], targets[inside],
+                               reduction="sum", label_smoothing=0.05)  # fmt: skip
+    torch.testing.assert_close(smoothed, expected)
+
+
+def test_without_auxiliary_losses_there_are_no_heads() -> None:
+    model = small_model(ctc_weight=0.0, lm_weight=0.0)
+    assert not [name for name, _ in model.named_parameters() if "head" in name]
+    found = model(*utterances())
+    assert list(found.parts) == ["transducer"]
+    torch.testing.assert_close(found.parts["transducer"], found.total)
+
+
+def gradients(model: Transducer, given) -> tuple[TransducerLoss, dict[str, Tensor]]:
+    model.zero_grad()
+    found = model(*given)
+    found.total.backward()
+    return found, {
+        name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None
+    }
+
+
+def test_an_utterance_without_a_finite_loss_is_left_out() -> None:
+    """Three frames make none of the encoder's; its neighbours learn as if it were not there."""
+    model = small_model(**EVERYTHING)
+    given = utterances([33, 3, 41])
+    found, mine = gradients(model, given)
+    assert found.excluded.tolist() == [False, True, False] and found.count == 2
+    expected: dict[str, Tensor] = {}
+    for row in (0, 2):
+        _, part = gradients(model, one_of(given, row))
+        for name, value in part.items():
+            expected[name] = expected.get(name, torch.zeros_like(value)) + value
+    for name, value in mine.items():
+        torch.testing.assert_close(value, expected[name], atol=1e-4, rtol=1e-3, msg=name)
+
+
+def test_one_that_cannot_be_used_is_left_out_and_not_called_broken() -> None:
+    model = small_model()
+    *given, weights, sizes = utterances()
+    weights = torch.tensor([1.0, 0.0, 1.0])
+    found = model(*given, weights, sizes)
+    assert found.count == 2 and not found.excluded.any()
+
+
+def test_what_is_held_fixed_learns_nothing_from_the_intermediate_loss() -> None:
+    model = small_model(ctc_weight=0.0, lm_weight=0.0, **EVERYTHING)
+    plain = small_model(ctc_weight=0.0, lm_weight=0.0)
+    model.load_state_dict(plain.state_dict(), strict=False)
+    given = utterances()
+    _, mine = gradients(model, given)
+    _, theirs = gradients(plain, given)
+    torch.testing.assert_close(mine["joiner.output.weight"], theirs["joiner.output.weight"])
+    torch.testing.assert_close(mine["predictor.lstm.weight_ih_l0"],
+                               theirs["predictor.lstm.weight_ih_l0"])  # fmt: skip
+    lowest = "encoder.layers.0.feed_forward.mlp.fc1.weight"
+    assert (mine[lowest] - theirs[lowest]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(("layers", "millions"), [(18, 78.9), (36, 140.5)])
+def test_the_papers_models_are_as_large_as_it_says(layers: int, millions: float) -> None:
+    """80M and 140M in the paper; 5000 subwords and blank."""
+    config = TransducerConfig(
+        width=512, layers=layers, heads=8, ffn_width=2048, vocab_size=5001,
+        positions="transformer_xl",
+    )  # fmt: skip
+    with torch.device("meta"), Writes() as building:
+        model = Transducer(config)
+    assert why_not_by_module(model, building) == ""
+    count = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    assert count == pytest.approx(millions, abs=0.1)

@@ -1,0 +1,213 @@
+"""Speech recognition as a task: what is counted, what is left out, what a run keeps."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("jiwer")
+
+from magneto.runs import load_run
+from magneto.speech import prepare
+from magneto.speech.batching import SpeechBatch
+from magneto.speech.config import SpeechDataConfig
+from magneto.speech.data_config import FilterBankConfig, SyntheticConfig
+from magneto.speech.task import SpeechRecognition
+from magneto.speech.transducer_config import TransducerConfig
+from magneto.training.config import TrainingConfig
+from magneto.training.loop import train
+from magneto.training.task import NON_FINITE
+from tests.evaluating import measured
+from tests.speech.searching import SIZES
+from tests.speech.small_run import train_small
+
+MODEL = TransducerConfig(**{**SIZES, "vocab_size": None})
+DATA = SpeechDataConfig(
+    tokenizer="characters", sample_rate=8000, max_duration=10.0, max_frames=1000,
+    features=FilterBankConfig(mel_bins=8),
+    synthetic=SyntheticConfig(train_utterances=12, validation_utterances=5, words=(1, 2)),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+
+
+class Said:
+    """A `Progress` that remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def update(self, what: str, done: int, total: int | None) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def made(**data: Any) -> SpeechRecognition:
+    return SpeechRecognition(MODEL, replace(DATA, **data), 1)
+
+
+def test_cutting_a_batch_changes_nothing() -> None:
+    task = made()
+    torch.manual_seed(0)
+    model = task.build_model()
+    whole = task.loss(model, task.train_stream(4, 1).next(1, [0])[0])
+    parts = [task.loss(model, piece) for piece in task.train_stream(4, 1).next(4, [0, 1, 2, 3])]
+    assert whole.count == sum(part.count for part in parts)
+    torch.testing.assert_close(whole.total, torch.stack([part.total for part in parts]).sum())
+    assert whole.logs.keys() == {"transducer", "ctc", "lm", NON_FINITE, "padding"}
+    for name, value in whole.logs.items():
+        found = torch.stack([part.logs[name].float() for part in parts]).sum()
+        torch.testing.assert_close(value.float(), found)
+
+
+def test_no_utterance_is_left_out_of_evaluation() -> None:
+    """One that can't be read, and one without a finite loss, count with all their words."""
+    task = made()
+    torch.manual_seed(0)
+    model = task.build_model().eval()
+    batch: SpeechBatch = task.validation_batches()[0]
+    count = len(batch.ids)
+    weights, features = batch.weights.clone(), batch.features.clone()
+    weights[0] = 0
+    features[1] = torch.nan
+    broken = replace(batch, weights=weights, features=features)
+    scores = task.score(model, broken)
+    assert [id for id, _, _ in scores.predictions] == batch.ids
+    assert scores.predictions[0][2] == ""
+    assert scores.sums["count"] == count - 2 and scores.sums["unreadable"] == 1
+    assert scores.sums[NON_FINITE] == 1 and scores.sums["loss"].isfinite()
+    sums = {name: float(value.detach()) for name, value in scores.sums.items()}
+    words = sum(len(text.split()) for text in batch.texts)
+    metrics = task.summarise(sums, [scores.predictions])
+    errors = metrics["substitutions"] + metrics["deletions"] + metrics["insertions"]
+    assert metrics["wer"] == pytest.approx(errors)
+    only = task.summarise(sums, [[(i, text, "") for i, text, _ in scores.predictions]])
+    assert only["wer"] == only["deletions"] == only["cer"] == 1.0 and words > 3
+
+
+def test_empty_transcripts_are_told() -> None:
+    task, said = made(), Said()
+    task.prepare(said)
+    sums = {"loss": 1.0, "count": 1.0, NON_FINITE: 0.0, "unreadable": 0.0}
+    answers = [(str(n), "one", "") for n in range(10)]
+    task.summarise(sums, [answers])
+    assert "100% of the validation transcripts are empty" in said.lines[-1]
+    before = len(said.lines)
+    task.summarise(sums, [[*answers[:9], ("9", "one", "two")]])
+    assert len(said.lines) == before
+
+
+def test_the_baseline_answers_the_commonest_word() -> None:
+    task = made()
+    words = [w for text in task.speech.splits.train.texts for w in text.split()]
+    common = max(sorted(set(words), key=words.index), key=words.count)
+    texts = [text.split() for text in task.speech.splits.validation.texts]
+    missed = sum(len(text) - (common in text) for text in texts)
+    assert task.baseline()["wer"] == pytest.approx(missed / sum(map(len, texts)))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"model\.mel_bins \(8\) is not data\.features\.mel_bins"):
+        made(features=FilterBankConfig(mel_bins=12))
+    with pytest.raises(ValueError, match="--distributed ddp"):
+        made().check_strategy("fsdp")
+    task = SpeechRecognition(replace(MODEL, vocab_size=3), DATA, 1)
+    with pytest.raises(ValueError, match=r"model\.vocab_size"):
+        task.build_model()
+
+
+# A step is an epoch.
+ONE_GROUP = replace(DATA, max_frames=10_000)
+
+
+class Broken(SpeechRecognition):
+    """Utterances of some numbers have no finite loss from the second step on."""
+
+    broken: tuple[int, ...] = ()
+
+    def train_stream(self, batch_size: int, seed: int) -> Any:
+        stream = super().train_stream(batch_size, seed)
+        make, calls = stream.next, iter(range(10**6))
+
+        def spoilt(parts: int, wanted: Any) -> Any:
+            pieces = make(parts, wanted)
+            if next(calls) == 0:
+                return pieces
+            for group in (group for piece in pieces for group in piece):
+                for row, name in enumerate(group.ids):
+                    if int(name.rpartition("-")[2]) in self.broken:
+                        group.feature_lengths[row] = 3
+                        group.sizes[row] = (3, group.sizes[row][1])
+            return pieces
+
+        stream.next = spoilt
+        return stream
+
+
+TRAINING = TrainingConfig(
+    steps=3, batch_size=1, learning_rate=1e-3, log_every=1, device="cpu", tensorboard=False
+)
+
+
+def test_an_utterance_without_a_finite_loss_is_named_and_the_run_goes_on(tmp_path: Path) -> None:
+    class Some(Broken):
+        broken = (3, 7)
+
+    task, said = Some(MODEL, ONE_GROUP, 1), Said()
+    task.prepare(said)
+    result = train(task, TRAINING, tmp_path / "run", seed=1)
+    assert result.status == "finished"
+    named = next(line for line in said.lines if "not finite" in line)
+    assert "train-3" in named and "train-7" in named and "train-1," not in named
+    rows = [
+        json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    shares = [row[NON_FINITE] for row in rows if NON_FINITE in row]
+    assert shares[-1] > 0 and all(row["loss"] > 0 for row in rows if "loss" in row)
+
+
+def test_a_batch_without_any_finite_loss_stops_the_run_and_is_kept(tmp_path: Path) -> None:
+    class All(Broken):
+        broken = tuple(range(12))
+
+    result = train(All(MODEL, ONE_GROUP, 1), TRAINING, tmp_path / "run", seed=1)
+    assert result.status == "diverged" and result.reason == "no loss of the batch is finite"
+    assert (tmp_path / "run" / "diverged" / "batch.safetensors").exists()
+
+
+def test_a_run_keeps_what_its_model_needs(tmp_path: Path, monkeypatch) -> None:
+    run = train_small(tmp_path / "run")
+    assert {"tokenizer", "cmvn.json", "data.digest", "excluded.json"} <= {
+        path.name for path in run.iterdir()
+    }
+    before = load_run(run, "auto", {}).evaluate()
+    assert 0 < before["wer"] <= 5 and before["loss"] > 0
+
+    def refuse(*given: Any) -> None:
+        raise AssertionError("no data is to be touched")
+
+    monkeypatch.setattr(prepare, "load_speech", refuse)
+    opened = load_run(run, "auto", {})
+    assert opened.task.vocabulary.decode(opened.task.vocabulary.encode(["one"])[0]) == "one"
+
+
+def test_a_short_training_is_the_same_twice() -> None:
+    found = []
+    for _ in range(2):
+        task = made()
+        torch.manual_seed(0)
+        model = task.build_model()
+        stream = task.train_stream(2, 1)
+        loss = task.loss(model, stream.next(1, [0])[0])
+        loss.total.backward()
+        found.append([p.grad for p in model.parameters()])
+        assert measured(task, model)["loss"] > 0
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
