@@ -41,7 +41,7 @@ SEED = 11
 # Rates are drawn evenly in logarithms. Below the lower one nothing learns in so few steps.
 RATES = (1e-3, 1.0)
 WIDTHS = (32, 48, 64, 96)
-# Layers times width at most, so that a run takes seconds.
+# Layers times width at most, but for the least width, so that a run takes seconds.
 MOST = 768
 WARMUP = 20
 # Steps of training that the probe takes, and that it takes at the peak rate without a warm-up.
@@ -143,7 +143,7 @@ def design(count: int) -> list[Configuration]:
         decks[task] = decks[task] or draw.sample(list(PLACEMENTS), len(PLACEMENTS))
         layers = draw.choice(KINDS[task].depths)
         stacks = 2 if task == "translation" else 1
-        width = draw.choice([w for w in WIDTHS if w * layers * stacks <= MOST])
+        width = draw.choice([w for w in WIDTHS if w == WIDTHS[0] or w * layers * stacks <= MOST])
         power = draw.uniform(*map(math.log10, RATES))
         rate = float(f"{10**power:.2g}")
         warmup = draw.choice((0, WARMUP))
