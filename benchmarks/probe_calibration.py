@@ -11,145 +11,34 @@ from __future__ import annotations
 
 import argparse
 import csv
-import hashlib
 import json
 import math
 import os
-import random
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 
+from benchmarks.probe_design import Configuration, design
 from magneto.analysis.probe.diagnosis import diagnose
 from magneto.analysis.probe.short_run import ShortRun, initial_model, short_run
 from magneto.analysis.sweep.judged import FINISHED, STUCK, Judge, verdict
 from magneto.analysis.sweep.sweep import outcome
 from magneto.files import plain
 from magneto.progress import ProgressBars
-from magneto.recipe import Recipe, load_recipe
-from magneto.theory.placement import PLACEMENTS
+from magneto.recipe import Recipe
 from magneto.training.environment import environment
 from magneto.training.loop import train
 
-SEED = 11
-# Depths and rates are drawn evenly in logarithms. Below the least rate little learns in so few
-# steps, whatever the placement: that is no fault that a probe could find.
-RATES = (2e-3, 1.0)
-WIDTHS = (32, 48, 64, 96)
-# Layers times width at most, but for the least width, so that a run takes seconds.
-MOST = 768
-WARMUP = 20
 # Steps of training that the probe takes, and that it takes at the peak rate without a warm-up.
 STEPS, PEAK_STEPS = 5, 12
 # Steps at a run's end over which its training loss is averaged.
 LAST = 20
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One task of the design: the tiny recipe, cut so that healthy models learn in seconds."""
-
-    recipe: str
-    most_layers: int
-    settings: dict[str, Any]
-
-
-KINDS = {
-    "causal-lm": Kind(
-        "causal-lm/tiny", 24,
-        {"data.tokenizer": "bytes", "data.max_length": 64, "training.batch_size": 8,
-         "training.steps": 120, "training.evaluate_limit": 8},
-    ),
-    "masked-lm": Kind(
-        "masked-lm/tiny", 24,
-        {"data.tokenizer": "bytes", "data.max_length": 16, "training.batch_size": 48,
-         "training.steps": 200, "training.evaluate_limit": 16},
-    ),
-    "translation": Kind(
-        "translation/tiny", 18,
-        {"data.vocab_size": 512, "data.max_tokens": 256, "training.steps": 100,
-         "training.evaluate_limit": 8},
-    ),
-    "text-classification": Kind(
-        "text-classification/tiny", 24,
-        {"data.vocab_size": 1024, "data.max_length": 16, "training.batch_size": 16,
-         "training.steps": 200},
-    ),
-    "image-classification": Kind(
-        "image-classification/tiny", 24,
-        {"training.batch_size": 16, "training.steps": 100},
-    ),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """One point of the design; `layers` are those of each stack."""
-
-    task: str
-    placement: str
-    layers: int
-    width: int
-    learning_rate: float
-    warmup_steps: int
-
-    @property
-    def name(self) -> str:
-        """Everything in a line; what a row is found by."""
-        values = asdict(self)
-        return " ".join(f"{value:g}" if key == "learning_rate" else str(value)
-                        for key, value in values.items())  # fmt: skip
-
-    @property
-    def held_out(self) -> bool:
-        """Whether the configuration is in the half that no threshold was chosen on."""
-        return hashlib.sha256(self.name.encode()).digest()[0] % 2 == 1
-
-    def recipe(self) -> Recipe:
-        """Return what is probed and trained."""
-        kind = KINDS[self.task]
-        stacks = ("encoder_layers", "decoder_layers") if self.task == "translation" else ("layers",)
-        return load_recipe(
-            kind.recipe,
-            {
-                **kind.settings,
-                **{f"model.{stack}": self.layers for stack in stacks},
-                "model.placement": self.placement,
-                "model.width": self.width,
-                "model.ffn_width": 4 * self.width,
-                "training.learning_rate": self.learning_rate,
-                "training.warmup_steps": self.warmup_steps,
-                "training.evaluate_every": 0,
-                "training.save_every": 0,
-                "training.divergence_patience": 30,
-                "training.tensorboard": False,
-                "training.device": "cpu",
-            },
-        )
-
-
-def design(count: int) -> list[Configuration]:
-    """Draw configurations, tasks in turn; a longer design begins with a shorter one."""
-    draw = random.Random(SEED)
-    decks: dict[str, list[str]] = {task: [] for task in KINDS}
-    drawn = []
-    for number in range(count):
-        task = list(KINDS)[number % len(KINDS)]
-        decks[task] = decks[task] or draw.sample(list(PLACEMENTS), len(PLACEMENTS))
-        layers = round(math.exp(draw.uniform(math.log(1.5), math.log(KINDS[task].most_layers))))
-        stacks = 2 if task == "translation" else 1
-        width = draw.choice([w for w in WIDTHS if w == WIDTHS[0] or w * layers * stacks <= MOST])
-        power = draw.uniform(*map(math.log10, RATES))
-        rate = float(f"{10**power:.2g}")
-        warmup = draw.choice((0, WARMUP))
-        drawn.append(Configuration(task, decks[task].pop(), layers, width, rate, warmup))
-    return drawn
 
 
 def probe_at_peak(recipe: Recipe) -> ShortRun:
