@@ -24,30 +24,23 @@ from typing import Any
 
 import torch
 
+from benchmarks.probe_confusion import read_rows
 from benchmarks.probe_design import Configuration, design
 from magneto.analysis.probe.diagnosis import diagnose
-from magneto.analysis.probe.short_run import ShortRun, initial_model, short_run
+from magneto.analysis.probe.levels import HALF_BF16, HALF_FP16, Measured
+from magneto.analysis.probe.short_run import ShortRun
+from magneto.analysis.probe.verdict import measured, move_at
 from magneto.analysis.sweep.judged import FINISHED, STUCK, Judge, verdict
 from magneto.analysis.sweep.sweep import outcome
-from magneto.files import plain
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe
 from magneto.training.environment import environment
 from magneto.training.loop import train
 
-# Steps of training that the probe takes, and that it takes at the peak rate without a warm-up.
-STEPS, PEAK_STEPS = 5, 12
+# Steps of training that the probe takes: the command's default.
+STEPS = 5
 # Steps at a run's end over which its training loss is averaged.
 LAST = 20
-
-
-def probe_at_peak(recipe: Recipe) -> ShortRun:
-    """Take the first steps at the peak rate, as if there were neither warm-up nor decay."""
-    task = recipe.build_task()
-    task.prepare()
-    config = replace(recipe.training, warmup_steps=0, steps=10**6)
-    model = initial_model(task, config, recipe.seed)
-    return short_run(task, model, config, seed=recipe.seed, steps=PEAK_STEPS, rates=())
 
 
 def train_and_judge(recipe: Recipe) -> dict[str, Any]:
@@ -87,38 +80,50 @@ def train_and_judge(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def measured_run(run: ShortRun) -> dict[str, Any]:
-    """Return a short run as plain values, with all that was seen of its layers."""
-    return plain(asdict(run))
-
-
-def measure(configuration: Configuration) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Probe and train one configuration; return its row, and all that the probe saw."""
+def measure(configuration: Configuration) -> dict[str, Any]:
+    """Probe and train one configuration; return its row."""
     started = time.process_time()
     recipe = configuration.recipe()
     found = diagnose(recipe, steps=STEPS, seeds=0)
-    peak = probe_at_peak(recipe)
+    numbers, moved = measured(found.run), moved_at_first(found.run)
     probed = time.process_time()
-    row = {
+    where = environment()
+    return {
         "name": configuration.name,
         **asdict(configuration),
         "held_out": configuration.held_out,
-        "verdict_before": found.verdict.level,
-        **{f"{part.name}_before": part.value for part in found.verdict.findings},
+        **asdict(numbers),
+        "moved_first": moved,
+        "verdict_before": verdict_before(numbers, moved),
         **train_and_judge(recipe),
         "probe_seconds": round(probed - started, 1),
         "seconds": round(time.process_time() - started, 1),
+        "commit": where["commit"],
+        "torch": where["packages"]["torch"],
     }
-    raw = {"name": configuration.name, "own": measured_run(found.run), "peak": measured_run(peak)}
-    return row, raw
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the whole rows of a CSV; what a kill cut short is left out."""
-    if not path.exists():
-        return []
-    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    return list(csv.DictReader(whole.splitlines()))
+def moved_at_first(run: ShortRun) -> float | None:
+    """Return how far the first step at a rate above 0 moves the output."""
+    rate = next((step.learning_rate for step in run.steps if step.learning_rate > 0), None)
+    return None if rate is None else move_at(run.first_steps, rate)
+
+
+def verdict_before(numbers: Measured, moved: float | None) -> str:
+    """Return what the probe said before this calibration, by the rules that it had then."""
+    fails = (
+        not (numbers.kept or 0.0) >= 0.05,
+        not (numbers.largest or 0.0) <= HALF_BF16,
+        not (numbers.rise or 0.0) < 1.5,
+    )
+    risks = (
+        not (numbers.kept or 0.0) >= 0.25,
+        moved is not None and not moved < 0.75,
+        not (numbers.imbalance or 0.0) < 100,
+        (1.0 if numbers.attention is None else numbers.attention) < 0.05,
+        not (numbers.largest or 0.0) <= HALF_FP16,
+    )
+    return "likely to fail" if any(fails) else "at risk" if any(risks) else "sound"
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
@@ -133,16 +138,13 @@ def append_row(path: Path, row: dict[str, Any]) -> None:
         writer.writerow(row)
 
 
-def measure_all(drawn: Sequence[Configuration], path: Path, raw: Path | None) -> Iterator[str]:
+def measure_all(drawn: Sequence[Configuration], path: Path) -> Iterator[str]:
     """Measure what has no row yet; yield a line about each."""
     known = {row["name"] for row in read_rows(path)}
     for number, configuration in enumerate(drawn, 1):
         if configuration.name in known:
             continue
-        row, seen = measure(configuration)
-        if raw is not None:
-            with raw.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(seen) + "\n")
+        row = measure(configuration)
         append_row(path, row)
         yield (f"{number}/{len(drawn)} {row['name']}: {row['verdict_before']}, {row['outcome']}, "
                f"{row['seconds']} s")  # fmt: skip
@@ -153,12 +155,11 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--raw", type=Path, help="a .jsonl for every reading of every layer")
     args = parser.parse_args(words)
     torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
     print(json.dumps(environment()), os.getloadavg(), flush=True)
-    for line in measure_all(design(args.count), args.out / "probe-calibration.csv", args.raw):
+    for line in measure_all(design(args.count), args.out / "probe-calibration.csv"):
         print(line, flush=True)
 
 

@@ -12,15 +12,16 @@ from rich.console import Console
 from rich.table import Table
 
 from magneto.analysis.probe.diagnosis import Bound, Diagnosis
+from magneto.analysis.probe.levels import Level
 from magneto.analysis.probe.probe import LayerReading
 from magneto.analysis.probe.trial import Trial
 from magneto.analysis.probe.update import Growth, Update
-from magneto.analysis.probe.verdict import Level, kept_share, move_at, percent, rate_of_move
+from magneto.analysis.probe.verdict import kept_share, move_at, percent, rate_of_move
 from magneto.theory.placement import find_placement
 
 # Layers, and depths, that a table shows at most.
 ROWS, COLUMNS = 9, 5
-STYLES: dict[Level, str] = {"sound": "green", "at risk": "yellow", "likely to fail": "red"}
+STYLES: dict[Level, str] = {"sound": "green", "not decided": "yellow", "likely to fail": "red"}
 READINGS = {"label": "a label's logit", "output": "the whole output"}
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 
@@ -55,7 +56,7 @@ def print_one(console: Console, made: Diagnosis) -> None:
 
 def mark(level: Level) -> str:
     """Return the sign in front of a finding."""
-    sign = {"sound": "ok", "at risk": "??", "likely to fail": "!!"}[level]
+    sign = {"sound": "ok", "not decided": "??", "likely to fail": "!!"}[level]
     return f"[{STYLES[level]}]{sign}[/]"
 
 
