@@ -50,7 +50,7 @@ def finding(made: ShortRun, name: str) -> tuple[str, float | None, str]:
 def test_a_healthy_run_is_sound() -> None:
     verdict = judge(run(layer(1)))
     assert verdict.level == "sound"
-    assert len(verdict.reasons) == len(verdict.findings) == 9
+    assert len(verdict.reasons) == len(verdict.findings) == 8
 
 
 @pytest.mark.parametrize(
@@ -95,18 +95,16 @@ def test_the_first_step_is_judged_at_the_peak_rate() -> None:
 def test_steps_at_the_peak_rate() -> None:
     made = run(layer(1))
     assert finding(made, "distinct")[:2] == ("sound", pytest.approx(0.64))
-    assert finding(made, "peak_rise")[:2] == ("sound", 1.0)
     collapsed = [layer(0), layer(1, distinct_rms=1e-3)]
-    steps = [StepReading(n, loss, 0.1, 1.0, collapsed) for n, loss in enumerate((2, 9, 3), 1)]
+    steps = [StepReading(n, loss, 0.1, 1.0, collapsed) for n, loss in enumerate((2, 3), 1)]
     found = replace(made, peak_steps=steps)
+    assert "lower the peak rate, or try another placement" in finding(found, "distinct")[2]
     assert finding(found, "distinct")[:2] == ("likely to fail", pytest.approx(1e-6))
-    assert finding(found, "peak_rise")[:2] == ("likely to fail", 4.5)
     broken = replace(made, peak_steps=[*steps, replace(steps[0], loss=math.nan, layers=[
         layer(0), layer(1, distinct_rms=math.nan)])])  # fmt: skip
     assert finding(broken, "distinct")[:2] == ("likely to fail", 0.0)
-    assert finding(broken, "peak_rise")[:2] == ("likely to fail", math.inf)
     none = replace(made, peak_steps=[])
-    assert finding(none, "distinct")[:2] == finding(none, "peak_rise")[:2] == ("sound", None)
+    assert finding(none, "distinct")[:2] == ("sound", None)
 
 
 def test_the_verdict_is_that_of_the_numbers() -> None:
@@ -117,9 +115,9 @@ def test_the_verdict_is_that_of_the_numbers() -> None:
 
 def test_gradients_and_attention() -> None:
     assert finding(run(layer(1, gradient_norm=200.0)), "imbalance")[:2] == ("not decided", 200.0)
-    assert finding(run(layer(1, gradient_norm=0.0)), "imbalance")[1] == math.inf
+    assert finding(run(layer(1, gradient_norm=0.0)), "imbalance")[:2] == ("not decided", math.inf)
     found = finding(run(layer(1, entropy_share=0.01, attention_logit_max=90.0)), "attention")
-    assert found[0] == "not decided" and "decoder.layers.1" in found[2] and "90" in found[2]
+    assert found[0] == "likely to fail" and "decoder.layers.1" in found[2] and "90" in found[2]
 
 
 def test_range_and_loss() -> None:

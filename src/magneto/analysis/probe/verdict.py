@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from magneto.analysis.probe.levels import LEVELS, THRESHOLDS, Level, Measured
 from magneto.analysis.probe.probe import LayerReading
-from magneto.analysis.probe.short_run import FirstStep, ShortRun, StepReading
+from magneto.analysis.probe.short_run import FirstStep, ShortRun
 
 # The change of the output whose learning rate is named, so that models can be compared.
 SMALL_MOVE = 0.1
@@ -65,7 +65,6 @@ def judge(run: ShortRun) -> Verdict:
         _moved(run, numbers),
         _update(numbers),
         _distinct(run, numbers),
-        _peak_rise(run, numbers),
         _imbalance(run, numbers),
         _attention(run, numbers),
         _range(run, numbers),
@@ -82,7 +81,6 @@ def measured(run: ShortRun) -> Measured:
         moved=peak.moved if peak else None,
         update=peak.update if peak else None,
         distinct=distinct_share(run.peak_steps[-1].layers) if run.peak_steps else None,
-        peak_rise=highest_rise(run.peak_steps),
         imbalance=max((ratio for ratio, *_ in gradient_ratios(run)), default=None),
         attention=min((share for share, *_ in entropy_shares(run)), default=None),
         largest=largest_activation(run),
@@ -126,14 +124,6 @@ def distinct_share(layers: Sequence[LayerReading]) -> float:
     return min(shares)
 
 
-def highest_rise(steps: Sequence[StepReading]) -> float | None:
-    """Return the largest loss over the first; infinite where one is not finite."""
-    losses = [step.loss for step in steps]
-    if not losses:
-        return None
-    return max(losses) / losses[0] if all(map(math.isfinite, losses)) else math.inf
-
-
 def _finding(name: str, numbers: Measured, text: str) -> Finding:
     value = getattr(numbers, name)
     return Finding(name, THRESHOLDS[name].level(value), value, text)
@@ -161,23 +151,22 @@ def _kept(run: ShortRun, numbers: Measured) -> Finding:
 
 
 def _moved(run: ShortRun, numbers: Measured) -> Finding:
-    """Judge the first step at the peak rate, which training reaches with or without a warm-up."""
+    """Say how far a step moves the output; the calibration founds no threshold for it."""
     small = rate_of_move(run.first_steps, SMALL_MOVE)
     near = "" if small is None else f"; a rate of {small:.2g} moves it by {percent(SMALL_MOVE)}"
-    if numbers.moved is None:
-        return _finding("moved", numbers, f"the first step was not tried at the peak rate{near}")
-    text = (
-        f"a first step at the peak rate of {run.peak:.2g} would move the output by "
-        f"{percent(numbers.moved)}{near}"
-    )
-    return _finding("moved", numbers, text)
+    text = "the first step was not tried at the peak rate"
+    if numbers.moved is not None:
+        moved = percent(numbers.moved)
+        text = f"a first step at the peak rate of {run.peak:.2g} would move the output by {moved}"
+    return Finding("moved", "sound", numbers.moved, text + near)
 
 
 def _update(numbers: Measured) -> Finding:
     if numbers.update is None:
         return _finding("update", numbers, "no update was measured at the peak rate")
-    text = f"the same step would change a layer's weights by {percent(numbers.update)}"
-    return _finding("update", numbers, text)
+    found = _finding("update", numbers, f"it would change weights by {percent(numbers.update)}")
+    advice = "" if found.level == "sound" else ": lower the peak rate"
+    return replace(found, text=found.text + advice)
 
 
 def _distinct(run: ShortRun, numbers: Measured) -> Finding:
@@ -187,14 +176,9 @@ def _distinct(run: ShortRun, numbers: Measured) -> Finding:
         f"after {len(run.peak_steps)} steps at the peak rate, {percent(numbers.distinct)} of the "
         f"output's square tells positions apart"
     )
-    return _finding("distinct", numbers, text)
-
-
-def _peak_rise(run: ShortRun, numbers: Measured) -> Finding:
-    if numbers.peak_rise is None:
-        return _finding("peak_rise", numbers, "no steps were taken at the peak rate")
-    text = f"in these steps the loss is at most x{numbers.peak_rise:.3g} of what it is at first"
-    return _finding("peak_rise", numbers, text)
+    found = _finding("distinct", numbers, text)
+    advice = ": rank collapse by training; lower the peak rate, or try another placement"
+    return found if found.level == "sound" else replace(found, text=text + advice)
 
 
 def gradient_ratios(run: ShortRun) -> list[tuple[float, float, float]]:
