@@ -1,6 +1,6 @@
 """How often the probe's verdict is right: configurations probed, then trained, then compared.
 
-    python -m benchmarks.probe_calibration --count 150 --out benchmarks/results
+    python -m benchmarks.probe_calibration --count 240 --out benchmarks/results
 
 Draws configurations (task, placement, depth, width, peak rate, warm-up) by a fixed seed, and writes
 one row of a CSV for each: what the probe measured, and what became of a short training run. Rows
@@ -91,7 +91,6 @@ def measure(configuration: Configuration) -> dict[str, Any]:
     return {
         "name": configuration.name,
         **asdict(configuration),
-        "held_out": configuration.held_out,
         **asdict(numbers),
         "moved_first": moved,
         "verdict_before": verdict_before(numbers, moved),
@@ -153,7 +152,7 @@ def measure_all(drawn: Sequence[Configuration], path: Path) -> Iterator[str]:
 def main(words: list[str] | None = None) -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=150)
+    parser.add_argument("--count", type=int, default=240)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args(words)
     torch.set_num_threads(1)

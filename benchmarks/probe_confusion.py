@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.probe_design import CHOSEN_ON
 from magneto.analysis.probe.levels import LEVELS, Measured, worst_level
 
 ROOT = Path(__file__).parents[1]
@@ -60,12 +61,9 @@ def best_rate(rows: Sequence[Row]) -> float:
     return min(sorted(float(row["learning_rate"]) for row in rows), key=errors)
 
 
-def halves(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
-    """Return the half that thresholds were chosen on, and the half held out."""
-    parts: dict[str, list[Row]] = {"False": [], "True": []}
-    for row in rows:
-        parts[row["held_out"]].append(row)
-    return parts["False"], parts["True"]
+def parts(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Return the rows that thresholds were chosen on, and those held out."""
+    return rows[:CHOSEN_ON], rows[CHOSEN_ON:]
 
 
 def confusion(rows: Sequence[Row], judged: Judged, levels: Sequence[str]) -> list[str]:
@@ -83,7 +81,7 @@ def confusion(rows: Sequence[Row], judged: Judged, levels: Sequence[str]) -> lis
 
 
 def tables(chosen: Sequence[Row], shown: Sequence[Row]) -> list[str]:
-    """Return the tables of one half: before, now, and what the learning rate alone would say."""
+    """Return the tables of one part: before, now, and what the learning rate alone would say."""
     limit = best_rate(chosen)
 
     def by_rate(row: Row) -> str:
@@ -99,7 +97,7 @@ def tables(chosen: Sequence[Row], shown: Sequence[Row]) -> list[str]:
         "",
         *confusion(shown, level_now, LEVELS),
         "",
-        "The learning rate alone, with the one limit that errs least on the other half:",
+        "The learning rate alone, with the one limit that errs least on the first part:",
         "",
         *confusion(shown, by_rate, sides),
     ]
@@ -107,10 +105,9 @@ def tables(chosen: Sequence[Row], shown: Sequence[Row]) -> list[str]:
 
 def section(rows: Sequence[Row]) -> str:
     """Return what the documentation says of the calibration."""
-    chosen, held_out = halves(rows)
+    chosen, held_out = parts(rows)
     lines = [
-        f"{len(rows)} configurations; {len(chosen)} for choosing, {len(held_out)} held out. "
-        f"The held-out half:",
+        f"Of the {len(held_out)} configurations held out ({len(chosen)} were for choosing):",
         "",
         *tables(chosen, held_out),
     ]
@@ -118,8 +115,8 @@ def section(rows: Sequence[Row]) -> str:
 
 
 def results(rows: Sequence[Row]) -> str:
-    """Return the page beside the CSV: where it was measured, and both halves."""
-    chosen, held_out = halves(rows)
+    """Return the page beside the CSV: where it was measured, and both parts."""
+    chosen, held_out = parts(rows)
     commits = ", ".join(sorted({row["commit"] for row in rows}))
     versions = ", ".join(sorted({row["torch"] for row in rows}))
     seconds = sum(float(row["seconds"]) for row in rows)
