@@ -13,7 +13,6 @@ benchmarks/results/image-pretraining-SIZE.json and .md after every run; begun ag
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from magneto.analysis.report.provenance import without_places
 from magneto.config import ConfigError
-from magneto.files import read_json, write_json, write_text
+from magneto.files import plain, read_json, write_json, write_text
 from magneto.functional.statistics import half_width
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, load_recipe
@@ -118,7 +118,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """Read the options."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--size", choices=SIZES, default="digits")
     parser.add_argument("--data", help="folder with train/ and test/, a folder per class in each")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of each point (3)")
@@ -220,7 +220,7 @@ def write(
         "encoder": encoder["metrics"], "runs": found, "environment": environment(),
         "load": os.getloadavg(),
     }  # fmt: skip
-    write_json(RESULTS / f"{name}.json", json.loads(json.dumps(content, default=str)))
+    write_json(RESULTS / f"{name}.json", plain(without_places(content)))
     lines = [
         f"# Pre-training by masked image modelling, then few labels: {given.size}", "",
         f"Model: {size.model}. The encoder saw all training images for {encoder['step']:,} steps; "

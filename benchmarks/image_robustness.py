@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
+from magneto.analysis.report.provenance import without_places
 from magneto.analysis.sweep.sweep import cell_directory, read_result, read_sweep
 from magneto.cli import main as magneto
 from magneto.commands.columns import markdown
@@ -43,7 +44,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def main() -> None:
     """Make the sets, measure the runs, write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("comparison", type=Path, help="of magneto compare --keep-weights")
     parser.add_argument("--images", type=Path, required=True, help="a folder per class")
     parser.add_argument("--sets", type=Path, required=True, help="where the versions are written")
@@ -131,7 +132,8 @@ def write(comparison: Path) -> None:
     }  # fmt: skip
     RESULTS.mkdir(exist_ok=True)
     place = RESULTS / f"image-robustness-{comparison.name}"
-    write_json(place.with_suffix(".json"), plain(content))
+    content = without_places(plain(content))
+    write_json(place.with_suffix(".json"), content)
     tables = [table("each row at its best", best, rows)]
     tables += [table(f"all at {words(point)}", found, rows) for point, found in matched.items()]
     lines = [

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from magneto.analysis.report.provenance import without_places
 from magneto.files import plain, write_json, write_text
 from magneto.training.environment import environment
 from magneto.vision.classification.config import ImageClassifierConfig
@@ -39,7 +40,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     """Take turns, write the medians."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="small")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=12, help="steps of each (12), after two more")
@@ -142,7 +143,7 @@ def write(
         "shape": SHAPES[given.shape], "batch": given.batch, "rows": rows,
         "threads": torch.get_num_threads(), "environment": environment(), "load": os.getloadavg(),
     }  # fmt: skip
-    write_json(place.with_suffix(".json"), plain(content))
+    write_json(place.with_suffix(".json"), plain(without_places(content)))
     load = os.getloadavg()[0]
     lines = [
         f"# Training step of a ViT: {given.shape}, {given.device}, {given.precision}", "",

@@ -128,6 +128,34 @@ def test_images_there_and_back(tmp_path: Path, name: str) -> None:
     assert all(torch.equal(loaded[n], t) for n, t in ours.state_dict().items())
 
 
+def test_a_name_of_timms_on_the_hub_brings_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    from magneto.hf.formats.weight_files import save_weight_file
+
+    there, here = tmp_path / "hub", tmp_path / "cache"
+    there.mkdir()
+    here.mkdir()
+    values = {"placement": "pre", "norm_eps": 1e-6, "image_size": 8, "patch_size": 4, "classes": 3}
+    ours = ImageClassifier(ImageClassifierConfig(**SIZES, **values))
+    save_weight_file(ours, "timm_vit", there)
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        assert name == "timm/small"
+        for path in there.iterdir():
+            if path.name in allow_patterns:
+                (here / path.name).write_bytes(path.read_bytes())
+        return str(here)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert run("timm/small", tmp_path / "ours") == 0
+    load = transformers.AutoModelForImageClassification.from_pretrained
+    found = load(tmp_path / "ours").core.state_dict()
+    assert all(torch.equal(found[name], t) for name, t in ours.state_dict().items())
+
+
 def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypatch) -> None:
     def fails(words: str, *given: object) -> None:
         assert run(*given) == 2

@@ -93,9 +93,9 @@ def test_a_run_of_another_kind_is_refused(tmp_path: Path, images: Path, capsys) 
 def test_segmentation_is_drawn(tmp_path: Path, capsys) -> None:
     write_pairs(tmp_path / "pairs", sizes=[(20, 30), (16, 16), (24, 16)])
     small = """--model.width 16 --model.layers 4 --model.heads 2 --model.ffn_width 24
-    --model.max_length 17 --model.image_size 16 --model.patch_size 4 --model.classes 5
-    --model.head_channels 8
-    --model.auxiliary_channels 8 --model.stride 8 --training.steps 1 --training.warmup_steps 0
+    --model.max_length 17 --model.image_size 16 --model.patch_size 4
+    --model.classes 5 --model.head_channels 8 --model.auxiliary_channels 8 --model.stride 8
+    --training.steps 1 --training.warmup_steps 0
     --training.batch_size 2 --training.device cpu --training.tensorboard false
     --training.evaluate_every 0 --training.save_every 0""".split()  # noqa: SIM905
     run, pairs = tmp_path / "run", tmp_path / "pairs"

@@ -7,6 +7,7 @@ import pytest
 
 from magneto.analysis.probe.probe import LayerReading
 from magneto.cli import main
+from magneto.commands.probe import read_time
 from magneto.commands.probe_tables import brief, layer_table, short_names, thin
 
 SMALL = """--model.width 16 --model.layers 8 --model.heads 2 --model.ffn_width 32
@@ -64,8 +65,19 @@ def test_json_is_one_object_and_the_file_is_the_same(
     assert set(probe["bound"]["derived"]) == {"paper", "first_order", "telescoped"}
     assert probe["trouble"] == {"fp16": None, "bf16": None}
     assert {finding["name"] for finding in probe["verdict"]["findings"]} == {
-        "kept", "moved", "imbalance", "attention", "range", "loss",
+        "kept", "moved", "update", "distinct", "imbalance", "attention", "range", "loss",
     }  # fmt: skip
+
+
+def test_a_trial_is_held_against_the_baseline(book: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["--data", str(book), "--seeds", "0", "--model.layers", "2", "--trial", "0.1s"]
+    words += ["--training.evaluate_limit", "1"]
+    code, out, _ = outcome(capsys, *SMALL, *words)
+    assert code == 0
+    assert "trial: has not learned yet after " in out and "the trivial baseline has " in out
+    code, out, _ = outcome(capsys, *SMALL, *words, "--json")
+    (trial,) = json.loads(out)["trials"]
+    assert trial["status"] == "has not learned yet" and trial["score"] > trial["baseline"] * 0.98
 
 
 def test_growth_over_depths_needs_no_data(capsys: pytest.CaptureFixture) -> None:
@@ -90,6 +102,9 @@ def test_growth_over_depths_needs_no_data(capsys: pytest.CaptureFixture) -> None
         (["--steps", "0"], "--steps must be 1 or more"),
         (["--depths", "6"], "two or more numbers"),
         (["--depths", "6,x"], "numbers with commas"),
+        (["--trial", "soon"], "a time such as 60s or 5m, not 'soon'"),
+        (["--trial", "0s"], "a time such as 60s"),
+        (["--trial", "60s", "--depths", "2,4"], "--depths does not look at"),
         (["--depths", "2,4", "--seeds", "0"], "--seeds must be 1 or more"),
         (["--model.layer", "3"], "model.layers"),
         (["--data", "nowhere.txt"], "nowhere.txt"),
@@ -112,6 +127,10 @@ def test_train_writes_what_layers_do(
     assert main([*words, "--out", str(tmp_path / "other"), "--probe-every", "1"]) == 2
     assert not (tmp_path / "other").exists()
     assert "2 steps or more" in capsys.readouterr().err
+
+
+def test_times() -> None:
+    assert [read_time(words) for words in ("60s", "1.5m", "90")] == [60, 90, 90]
 
 
 def test_tables_of_deep_models_are_thin() -> None:

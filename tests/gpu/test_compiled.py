@@ -24,12 +24,10 @@ def compilable(model: nn.Module) -> Iterator[nn.Module]:
     if isinstance(model, nn.ModuleList):  # is not called, its members are
         for part in model:
             yield from compilable(part)
-    elif type(model).forward.__module__.startswith("torch."):
-        return
     elif any(isinstance(part, nn.RNNBase) for part in model.modules()):
         for part in model.children():
             yield from compilable(part)
-    else:
+    elif not type(model).forward.__module__.startswith("torch."):
         yield model
 
 

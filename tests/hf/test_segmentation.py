@@ -63,6 +63,7 @@ save_file({"logits": logits.detach(), **made.core.state_dict()}, "found.safetens
 """
 
 
+@pytest.mark.slow
 def test_auto_classes_load_it_in_a_new_process(tmp_path: Path) -> None:
     """Where nothing of ours is called."""
     _, model = exported(tmp_path / "out", head_norm="batch")

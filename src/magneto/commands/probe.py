@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from magneto.analysis.probe.diagnosis import Diagnosis, diagnose
 from magneto.analysis.probe.measurements import bounds_over
+from magneto.analysis.probe.trial import Trial, run_trial
 from magneto.analysis.probe.update import growth, measure_growth, measured_shape
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.probe_tables import print_diagnoses, print_growth
@@ -28,7 +31,8 @@ def parser() -> Parser:
     made = Parser(
         "probe",
         "Look at a recipe at initialisation and along its first steps, layer by layer, and say\n"
-        "whether it will train, and why. Nothing is trained further and no weights are kept.",
+        "whether it will train, and why. Nothing is trained further, but by --trial, and\n"
+        "no weights are kept.",
         "magneto probe causal-lm/tiny --model.layers 24 --placements post,sub",
         recipe=True,
     )
@@ -47,6 +51,11 @@ def parser() -> Parser:
         default="decoder",
         help="of --depths: causal or not (decoder)",
     )
+    add(
+        "--trial",
+        metavar="TIME",
+        help="then train for so long (60s, 5m), and compare with the task's trivial baseline",
+    )
     add("--seeds", type=int, help="for the growth with depth: how many (3; with --depths 5)")
     add("--out", type=Path, metavar="DIR", help="write probe.json there")
     return made.with_data().with_json()
@@ -62,6 +71,8 @@ def main(words: Sequence[str]) -> int:
         command.error(f"--steps must be 1 or more, not {given.steps}")
     if given.seeds is not None and given.seeds < (1 if given.depths else 0):
         command.error(f"--seeds must be {1 if given.depths else 0} or more, not {given.seeds}")
+    if given.trial is not None and read_time(given.trial) and given.depths:
+        command.error("--trial trains the recipe, which --depths does not look at")
     recipes = load_each(given.recipe, overrides, given.placements)
     report, started = ProgressBars(), time.perf_counter()
     look = measure_depths if given.depths else look_at_each
@@ -100,12 +111,17 @@ def look_at_each(recipes: list[Recipe], given: Any, report: ProgressBars) -> tup
     """Diagnose every recipe."""
     seeds = 3 if given.seeds is None else given.seeds
     found: list[Diagnosis] = []
+    trials: list[Trial] = []
     for recipe in recipes:
         made = diagnose(recipe, steps=given.steps, seeds=seeds, progress=report)
         report.say(f"{made.placement.title}: {made.verdict.level}")
         found.append(made)
-    answer = {"probes": [made.to_mapping() for made in found]}
-    return answer, lambda: print_diagnoses(found)
+        if given.trial:
+            trials.append(run_trial(recipe, read_time(given.trial), report))
+    answer: dict[str, Any] = {"probes": [made.to_mapping() for made in found]}
+    if trials:
+        answer["trials"] = [asdict(trial) for trial in trials]
+    return answer, lambda: print_diagnoses(found, trials)
 
 
 def measure_depths(recipes: list[Recipe], given: Any, report: ProgressBars) -> tuple[dict, Any]:
@@ -136,6 +152,22 @@ def measure_depths(recipes: list[Recipe], given: Any, report: ProgressBars) -> t
         "updates": [vars(update) for update in updates],
     }
     return answer, lambda: print_growth(grown, updates, bounds, depths)
+
+
+def read_time(words: str) -> float:
+    """Read a time such as "60s", "5m" or "90" (seconds), in seconds.
+
+    Raises:
+        ConfigError: If it is something else, or not above 0.
+    """
+    unit = {"s": 1, "m": 60}.get(words[-1:], 0)
+    try:
+        seconds = float(words[:-1]) * unit if unit else float(words)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigError([f"--trial takes a time such as 60s or 5m, not {words!r}"])
+    return seconds
 
 
 def read_depths(words: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import zip_longest
 from statistics import fmean
 
 from rich.box import SIMPLE_HEAD
@@ -11,23 +12,27 @@ from rich.console import Console
 from rich.table import Table
 
 from magneto.analysis.probe.diagnosis import Bound, Diagnosis
+from magneto.analysis.probe.levels import Level
 from magneto.analysis.probe.probe import LayerReading
+from magneto.analysis.probe.trial import Trial
 from magneto.analysis.probe.update import Growth, Update
-from magneto.analysis.probe.verdict import Level, kept_share, move_at, percent, rate_of_move
+from magneto.analysis.probe.verdict import kept_share, move_at, percent, rate_of_move
 from magneto.theory.placement import find_placement
 
 # Layers, and depths, that a table shows at most.
 ROWS, COLUMNS = 9, 5
-STYLES: dict[Level, str] = {"sound": "green", "at risk": "yellow", "likely to fail": "red"}
+STYLES: dict[Level, str] = {"sound": "green", "not decided": "yellow", "likely to fail": "red"}
 READINGS = {"label": "a label's logit", "output": "the whole output"}
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 
 
-def print_diagnoses(found: Sequence[Diagnosis]) -> None:
-    """Print each recipe's layers and findings; several side by side at the end."""
+def print_diagnoses(found: Sequence[Diagnosis], trials: Sequence[Trial] = ()) -> None:
+    """Print each recipe's layers and findings, and trial; several side by side at the end."""
     console = Console(highlight=False)
-    for made in found:
+    for made, trial in zip_longest(found, trials):
         print_one(console, made)
+        if trial is not None:
+            console.print(f"[bold]trial[/bold]: {trial.text}", soft_wrap=True)
     if len(found) > 1:
         print_side_by_side(console, found)
 
@@ -51,7 +56,7 @@ def print_one(console: Console, made: Diagnosis) -> None:
 
 def mark(level: Level) -> str:
     """Return the sign in front of a finding."""
-    sign = {"sound": "ok", "at risk": "??", "likely to fail": "!!"}[level]
+    sign = {"sound": "ok", "not decided": "??", "likely to fail": "!!"}[level]
     return f"[{STYLES[level]}]{sign}[/]"
 
 

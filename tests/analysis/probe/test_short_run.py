@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from magneto.analysis.probe.diagnosis import diagnose, find_stacks, theory_of
-from magneto.analysis.probe.short_run import FirstStep, ShortRun, initial_model, short_run
+from magneto.analysis.probe.short_run import (
+    FirstStep,
+    ShortRun,
+    initial_model,
+    short_run,
+    steps_at_peak,
+)
 from magneto.nn.config import TransformerConfig
 from magneto.nn.transformer import Decoder, EncoderDecoder
 from magneto.progress import ProgressBars
@@ -52,6 +58,27 @@ def test_first_steps(small: Small) -> None:
     assert all(a < b for a, b in pairwise(moved))
     assert moved[1] / moved[0] == pytest.approx(10**0.5, rel=0.05), "a small step is linear"
     assert run.largest_good_rate() in rates
+
+
+def test_the_first_try_at_the_peak_updates_weights_as_the_first_step_there(small: Small) -> None:
+    made = small(training__warmup_steps=0)
+    task = made.build_task()
+    task.prepare()
+    run = run_of(made, 1)
+    steps = steps_at_peak(task, made.training, seed=made.seed, steps=3)
+    tried = run.at_rate(run.peak)
+    assert tried is not None and run.peak == made.training.learning_rate
+    ratios = [layer.update_ratio or 0.0 for layer in steps[0].layers]
+    assert tried.update == pytest.approx(sum(ratios) / len(ratios)) and tried.update > 0
+    assert [step.loss for step in steps[:1]] == [step.loss for step in run.steps]
+
+
+def test_steps_at_the_peak_have_neither_warmup_nor_decay(small: Small) -> None:
+    made = small(training__warmup_steps=3, training__steps=5)
+    task = made.build_task()
+    task.prepare()
+    steps = steps_at_peak(task, made.training, seed=made.seed, steps=6)
+    assert [step.learning_rate for step in steps] == [made.training.learning_rate] * 6
 
 
 def test_the_largest_good_rate_by_hand() -> None:

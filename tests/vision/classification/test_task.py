@@ -93,9 +93,9 @@ def test_a_run_whose_classes_have_other_names(tmp_path: Path, capsys) -> None:
     assert given_names(ImageClassificationDataConfig(classes=words)) == words
     lines.write_text("a\nb\na\n")
     with pytest.raises(ValueError, match="has a class's name twice"):
-        small_task(folder, **given)
+        small_task(folder, **given).prepare()
     with pytest.raises(FileNotFoundError, match=r"did you mean .*wnids\.txt"):
-        small_task(folder, class_names=str(tmp_path / "wnid.txt"))
+        small_task(folder, class_names=str(tmp_path / "wnid.txt")).prepare()
 
 
 def test_several_right_labels(run: Path, tmp_path: Path, capsys) -> None:

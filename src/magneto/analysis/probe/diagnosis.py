@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import nn
 
 from magneto.analysis.probe.scales import measured_bound
-from magneto.analysis.probe.short_run import ShortRun, initial_model, short_run
+from magneto.analysis.probe.short_run import (
+    PEAK_STEPS,
+    ShortRun,
+    initial_model,
+    short_run,
+    steps_at_peak,
+)
 from magneto.analysis.probe.update import Growth, growth, measure_growth, measured_shape
 from magneto.analysis.probe.verdict import Verdict, judge
 from magneto.nn.transformer import LayerStack
@@ -76,6 +82,7 @@ class Diagnosis:
                 for name, found in self.run.troubles().items()
             },
             "steps": [asdict(step) for step in self.run.steps],
+            "peak_steps": [asdict(step) for step in self.run.peak_steps],
             "first_steps": [asdict(step) for step in self.run.first_steps],
         }
 
@@ -99,6 +106,10 @@ def diagnose(
     model = initial_model(task, recipe.training, recipe.seed)
     theory, stacks = theory_of(model), find_stacks(model)
     run = short_run(task, model, recipe.training, seed=recipe.seed, steps=steps, progress=progress)
+    at_peak = steps_at_peak(
+        task, recipe.training, seed=recipe.seed, steps=PEAK_STEPS, progress=progress
+    )
+    run = replace(run, peak_steps=at_peak)
     last = stacks[-1]
     depths = sorted({max(len(last.layers) // 4, 1), len(last.layers)})
     grown: list[Growth] = []

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ from magneto.training.task import Task
 
 # Rates at which the first step is tried: half decades.
 RATES = tuple(10 ** (power / 2) for power in range(-12, 1))
+# Steps that a probe takes at the peak rate; thresholds are chosen for this number.
+PEAK_STEPS = 12
 # Each micro-batch is cut in so many for the tries: they need one look each, not a gradient.
 CUTS = 4
 
@@ -63,11 +66,13 @@ class FirstStep:
         learning_rate: The rate, whatever the schedule says.
         loss: After the step, on a piece of the batch the step was taken on.
         moved: Norm of the change of the last stack's output, over the output's norm.
+        update: Norm of the change of a layer's weights, over their norm: the mean over layers.
     """
 
     learning_rate: float
     loss: float
     moved: float
+    update: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,14 @@ class ShortRun:
     Attributes:
         steps: Each step, up to the first whose loss is not finite.
         first_steps: The first step at each rate, in rising order; first at 0, which is none.
+        peak: The largest rate of the schedule, at which the first step is tried too.
+        peak_steps: The first steps at the peak rate (`steps_at_peak`), if they were taken.
     """
 
     steps: list[StepReading]
     first_steps: list[FirstStep]
+    peak: float = 0.0
+    peak_steps: list[StepReading] = field(default_factory=list)
 
     @property
     def first(self) -> StepReading:
@@ -174,7 +183,32 @@ def short_run(
         progress.update("steps", step + 1, steps)
         if not math.isfinite(loss):
             break
-    return ShortRun(seen, tried)
+    return ShortRun(seen, tried, peak_rate(config))
+
+
+def steps_at_peak(
+    task: Task, config: TrainingConfig, *, seed: int, steps: int, progress: Progress = SILENT
+) -> list[StepReading]:
+    """Take the first steps of training at its peak rate, with neither warm-up nor decay.
+
+    What training would meet only later is so seen at once, if more harshly.
+
+    Args:
+        task: Prepared.
+        config: How it would be trained.
+        seed: The recipe's.
+        steps: How many, 1 or more.
+        progress: Shows the steps.
+    """
+    constant = replace(config, schedule="constant", warmup_steps=0)
+    model = initial_model(task, config, seed)
+    found = short_run(task, model, constant, seed=seed, steps=steps, rates=(), progress=progress)
+    return found.steps
+
+
+def peak_rate(config: TrainingConfig) -> float:
+    """Return the largest learning rate of a schedule."""
+    return learning_rate(config, config.warmup_steps)
 
 
 def first_tries(
@@ -186,7 +220,7 @@ def first_tries(
     rates: Sequence[float],
 ) -> list[FirstStep]:
     """Try the first step at each rate and at the peak, on a piece of the first batch."""
-    chosen = sorted({*rates, learning_rate(config, config.warmup_steps)})
+    chosen = sorted({*rates, peak_rate(config)})
     parts = min(CUTS * config.gradient_accumulation_steps, config.batch_size)
     piece = task.train_stream(config.batch_size, seed).next(parts, [0])[0]
     return try_first_step(task, model, piece, config, world, chosen)
@@ -225,12 +259,16 @@ def try_first_step(
 
     loss, before = look()
     tried = [FirstStep(0.0, loss, 0.0)]
+    probe = Probe(model)
     for rate in rates:
         optimizer = build_optimizer(model, config, task.rate_multipliers(model))
         set_learning_rate(optimizer, rate)
+        probe.mark()
         optimizer.step()
+        update = fmean(layer.update_ratio or 0.0 for layer in probe.read())
         loss, after = look()
-        tried.append(FirstStep(rate, loss, ((after - before).norm() / before.norm()).item()))
+        moved = ((after - before).norm() / before.norm()).item()
+        tried.append(FirstStep(rate, loss, moved, update))
         for parameter, value in zip(model.parameters(), kept, strict=True):
             parameter.copy_(value)
     return tried

@@ -8,27 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
 
+from magneto.analysis.probe.levels import LEVELS, THRESHOLDS, Level, Measured
 from magneto.analysis.probe.probe import LayerReading
 from magneto.analysis.probe.short_run import FirstStep, ShortRun
 
-Level = Literal["sound", "at risk", "likely to fail"]
-LEVELS: tuple[Level, ...] = ("sound", "at risk", "likely to fail")
-
-# Of what tells positions apart in the first layer's output, the share left in the last one's.
-# Post-LN of 4, 8, 12, 16 and 24 layers has 0.44, 0.14, 0.034, 0.011 and 0.0017: 4 learns, 8 slowly.
-KEPT_AT_RISK, KEPT_TOO_LITTLE = 0.25, 0.05
-# Of the output's norm, what the first step with a rate above 0 changes.
-MOVED_AT_RISK = 0.75
-# The largest gradient norm of a layer over the smallest.
-IMBALANCE_AT_RISK = 100.0
-# Attention entropy over the largest possible, in the mean over a layer.
-ENTROPY_AT_RISK = 0.05
-# The loss over the first loss; the loop counts the same towards divergence.
-LOSS_ROSE = 1.5
 # The change of the output whose learning rate is named, so that models can be compared.
 SMALL_MOVE = 0.1
 
@@ -73,10 +59,33 @@ def judge(run: ShortRun) -> Verdict:
     Args:
         run: With at least one step.
     """
+    numbers = measured(run)
     found = (
-        _kept(run), _moved(run), _imbalance(run), _attention(run), _range(run), _loss(run),
-    )  # fmt: skip
+        _kept(run, numbers),
+        _moved(run, numbers),
+        _update(numbers),
+        _distinct(run, numbers),
+        _imbalance(run, numbers),
+        _attention(run, numbers),
+        _range(run, numbers),
+        _loss(run, numbers),
+    )
     return Verdict(found)
+
+
+def measured(run: ShortRun) -> Measured:
+    """Return the numbers of a short run that are judged."""
+    peak = run.at_rate(run.peak)
+    return Measured(
+        kept=kept_share(run.first.layers),
+        moved=peak.moved if peak else None,
+        update=peak.update if peak else None,
+        distinct=distinct_share(run.peak_steps[-1].layers) if run.peak_steps else None,
+        imbalance=max((ratio for ratio, *_ in gradient_ratios(run)), default=None),
+        attention=min((share for share, *_ in entropy_shares(run)), default=None),
+        largest=largest_activation(run),
+        rise=run.steps[-1].loss / run.first.loss,
+    )
 
 
 def stacks(layers: Sequence[LayerReading]) -> list[list[LayerReading]]:
@@ -100,107 +109,149 @@ def kept_share(layers: Sequence[LayerReading]) -> float:
     return min(shares)
 
 
-def _kept(run: ShortRun) -> Finding:
-    value = kept_share(run.first.layers)
+def distinct_share(layers: Sequence[LayerReading]) -> float:
+    """Return the share of the top's square that tells positions apart, in the worst stack.
+
+    0 where something is not finite, nan where nothing was measured.
+    """
+    shares = []
+    for stack in stacks(layers):
+        distinct, whole = stack[-1].distinct_rms, stack[-1].activation_rms
+        if distinct is None or whole is None:
+            return math.nan
+        finite = math.isfinite(distinct) and math.isfinite(whole) and whole > 0
+        shares.append((distinct / whole) ** 2 if finite else 0.0)
+    return min(shares)
+
+
+def _finding(name: str, numbers: Measured, text: str) -> Finding:
+    value = getattr(numbers, name)
+    return Finding(name, THRESHOLDS[name].level(value), value, text)
+
+
+def _kept(run: ShortRun, numbers: Measured) -> Finding:
     worst = min(stacks(run.first.layers), key=kept_share)
-    similarity = worst[-1].token_similarity
-    if not math.isfinite(value) or similarity is None:
+    value, similarity = numbers.kept, worst[-1].token_similarity
+    if value is None or not math.isfinite(value) or similarity is None:
         text = "what tells positions apart could not be measured"
         return Finding("kept", "likely to fail", None, text)
     factor = value ** (1 / max(len(worst) - 1, 1))
-    level: Level = "sound"
-    if value < KEPT_AT_RISK:
-        level = "likely to fail" if value < KEPT_TOO_LITTLE else "at risk"
-        text = (
-            f"rank collapse at initialisation: of what tells positions apart in the first layer's "
-            f"output, {percent(value)} is left at the top of {len(worst)} layers (x{factor:.2f} a "
-            f"layer), where token similarity is {percent(similarity)}. A loss on each position has "
-            f"next to nothing to learn from"
-        )
-    else:
-        text = (
-            f"no rank collapse: the layers keep what tells positions apart, x{value:.3g} of the "
-            f"first layer's at the top of {len(worst)} layers (token similarity "
-            f"{percent(similarity)})"
-        )
-    return Finding("kept", level, value, text)
+    collapsed = (
+        f"rank collapse at initialisation: of what tells positions apart in the first layer's "
+        f"output, {percent(value)} is left at the top of {len(worst)} layers (x{factor:.2f} a "
+        f"layer), where token similarity is {percent(similarity)}. A loss on each position has "
+        f"next to nothing to learn from"
+    )
+    healthy = (
+        f"no rank collapse: the layers keep what tells positions apart, x{value:.3g} of the "
+        f"first layer's at the top of {len(worst)} layers (token similarity {percent(similarity)})"
+    )
+    level = THRESHOLDS["kept"].level(value)
+    return Finding("kept", level, value, healthy if level == "sound" else collapsed)
 
 
-def _moved(run: ShortRun) -> Finding:
-    """Judge the first step that training really takes: the first rate above 0."""
-    rate = next((step.learning_rate for step in run.steps if step.learning_rate > 0), None)
+def _moved(run: ShortRun, numbers: Measured) -> Finding:
+    """Say how far a step moves the output; the calibration founds no threshold for it."""
     small = rate_of_move(run.first_steps, SMALL_MOVE)
     near = "" if small is None else f"; a rate of {small:.2g} moves it by {percent(SMALL_MOVE)}"
-    moved = None if rate is None else move_at(run.first_steps, rate)
-    if rate is None or moved is None:
-        return Finding("moved", "sound", small, f"the first step was not tried{near}")
-    level: Level = "at risk" if not moved < MOVED_AT_RISK else "sound"
-    text = f"the first step, at a rate of {rate:.2g}, moves the output by {percent(moved)}{near}"
-    if level != "sound":
-        text += ": start lower, or warm up for longer"
-    return Finding("moved", level, moved, text)
+    text = "the first step was not tried at the peak rate"
+    if numbers.moved is not None:
+        moved = percent(numbers.moved)
+        text = f"a first step at the peak rate of {run.peak:.2g} would move the output by {moved}"
+    return Finding("moved", "sound", numbers.moved, text + near)
 
 
-def _imbalance(run: ShortRun) -> Finding:
-    ratios, ends = [], []
+def _update(numbers: Measured) -> Finding:
+    if numbers.update is None:
+        return _finding("update", numbers, "no update was measured at the peak rate")
+    found = _finding("update", numbers, f"it would change weights by {percent(numbers.update)}")
+    advice = "" if found.level == "sound" else ": lower the peak rate"
+    return replace(found, text=found.text + advice)
+
+
+def _distinct(run: ShortRun, numbers: Measured) -> Finding:
+    if numbers.distinct is None:
+        return _finding("distinct", numbers, "no steps were taken at the peak rate")
+    text = (
+        f"after {len(run.peak_steps)} steps at the peak rate, {percent(numbers.distinct)} of the "
+        f"output's square tells positions apart"
+    )
+    found = _finding("distinct", numbers, text)
+    advice = ": rank collapse by training; lower the peak rate, or try another placement"
+    return found if found.level == "sound" else replace(found, text=text + advice)
+
+
+def gradient_ratios(run: ShortRun) -> list[tuple[float, float, float]]:
+    """Return of each stack the largest gradient norm over the smallest, the first and the last."""
+    found = []
     for stack in stacks(run.first.layers):
         norms = [layer.gradient_norm for layer in stack if layer.gradient_norm is not None]
         if norms:
-            ratios.append(max(norms) / min(norms) if min(norms) > 0 else math.inf)
-            ends.append((ratios[-1], norms[0], norms[-1]))
-    if not ends:
-        return Finding("imbalance", "sound", None, "no gradient was measured")
-    worst, bottom, top = max(ends)
-    level: Level = "at risk" if not worst < IMBALANCE_AT_RISK else "sound"
+            ratio = max(norms) / min(norms) if min(norms) > 0 else math.inf
+            found.append((ratio, norms[0], norms[-1]))
+    return found
+
+
+def _imbalance(run: ShortRun, numbers: Measured) -> Finding:
+    if numbers.imbalance is None:
+        return _finding("imbalance", numbers, "no gradient was measured")
+    worst, bottom, top = max(gradient_ratios(run))
     text = (
         f"gradient norms of layers are within a factor of {worst:.3g} "
         f"({bottom:.2g} in the first layer, {top:.2g} in the last)"
     )
-    return Finding("imbalance", level, worst, text)
+    return _finding("imbalance", numbers, text)
 
 
-def _attention(run: ShortRun) -> Finding:
-    seen = [
+def entropy_shares(run: ShortRun) -> list[tuple[float, float, str, int]]:
+    """Return each layer's attention entropy as a share, its largest logit, its name, the step."""
+    return [
         (layer.entropy_share, layer.attention_logit_max or 0.0, layer.name, step.step)
         for step in run.steps
         for layer in step.layers
         if layer.entropy_share is not None and math.isfinite(layer.entropy_share)
     ]
-    if not seen:
-        return Finding("attention", "sound", None, "no attention was measured")
-    share, logit, name, step = min(seen)
-    level: Level = "at risk" if share < ENTROPY_AT_RISK else "sound"
+
+
+def _attention(run: ShortRun, numbers: Measured) -> Finding:
+    if numbers.attention is None:
+        return _finding("attention", numbers, "no attention was measured")
+    share, logit, name, step = min(entropy_shares(run))
     text = (
         f"the sharpest attention, of {name} at step {step}, has {percent(share)} of the largest "
         f"possible entropy (largest logit {logit:.3g})"
     )
-    return Finding("attention", level, share, text)
+    return _finding("attention", numbers, text)
 
 
-def _range(run: ShortRun) -> Finding:
-    largest = max(
+def largest_activation(run: ShortRun) -> float | None:
+    """Return the largest activation of all steps; infinite where something is not finite."""
+    if any(trouble and "not finite" in trouble[1].reason for trouble in [run.trouble("bf16")]):
+        return math.inf
+    return max(
         (layer.activation_max for step in run.steps for layer in step.layers
-         if layer.activation_max is not None), default=math.nan,
+         if layer.activation_max is not None), default=None,
     )  # fmt: skip
+
+
+def _range(run: ShortRun, numbers: Measured) -> Finding:
     troubles = run.troubles()
-    if troubles["bf16"]:
-        step, trouble = troubles["bf16"]
-        text = f"at step {step}, {trouble.layer}: {trouble.reason}"
-        return Finding("range", "likely to fail", largest, text)
-    if troubles["fp16"]:
-        step, trouble = troubles["fp16"]
-        text = f"at step {step}, {trouble.layer}: {trouble.reason}; bf16 and fp32 hold it"
-        return Finding("range", "at risk", largest, text)
-    text = f"the largest activation is {largest:.3g}: fp16, bf16 and fp32 hold it"
-    return Finding("range", "sound", largest, text)
+    trouble = troubles["bf16"] or troubles["fp16"]
+    level = THRESHOLDS["largest"].level(numbers.largest)
+    if trouble:
+        bearable = "" if troubles["bf16"] else "; bf16 and fp32 hold it"
+        text = f"at step {trouble[0]}, {trouble[1].layer}: {trouble[1].reason}{bearable}"
+        return Finding("range", level, numbers.largest, text)
+    largest = "not measured" if numbers.largest is None else f"{numbers.largest:.3g}"
+    text = f"the largest activation is {largest}: fp16, bf16 and fp32 hold it"
+    return Finding("range", level, numbers.largest, text)
 
 
-def _loss(run: ShortRun) -> Finding:
+def _loss(run: ShortRun, numbers: Measured) -> Finding:
     first, last = run.steps[0], run.steps[-1]
-    level: Level = "sound" if last.loss < LOSS_ROSE * first.loss else "likely to fail"
     steps = "1 step" if len(run.steps) == 1 else f"{len(run.steps)} steps"
     text = f"the loss goes from {first.loss:.4g} to {last.loss:.4g} in {steps}"
-    return Finding("loss", level, last.loss, text)
+    return Finding("loss", THRESHOLDS["rise"].level(numbers.rise), last.loss, text)
 
 
 def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:

@@ -99,10 +99,10 @@ def _config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
     function = args.get("act_layer") or "gelu"
     if function not in ACTIVATIONS:
         raise ValueError(f"no activation {function!r} here: there are {', '.join(ACTIVATIONS)}")
-    two: dict[str, Any] = {"distillation_token": "learned", "pooling": "first_two"}
-    two = two if "dist_token" in state else {}
+    if "dist_token" in state:
+        known |= {"distillation_token": "learned", "pooling": "first_two"}
     return ImageClassifierConfig(
-        **known | two, placement=row, activation=function,
+        **known, placement=row, activation=function,
         norm_eps=args.get("norm_eps", 1e-5 if beit3 else 1e-6),
         unbiased=() if "blocks.0.attn.qkv.bias" in state else ("q", "k", "v"),
     )  # fmt: skip

@@ -34,9 +34,10 @@ from magneto.vision.classification.figures import (
 )
 from magneto.vision.classification.model import ImageClassifier
 from magneto.vision.classification.scores import BINS, answer_sums, classification_scores
+from magneto.vision.data import load_images
 from magneto.vision.decoding import Picture
 from magneto.vision.image_task import ImageTask
-from magneto.vision.images import UNLABELLED
+from magneto.vision.images import UNLABELLED, ImageSplits
 from magneto.vision.layer_decay import layer_decay_multipliers
 from magneto.vision.mixing import PairMixing
 from magneto.vision.prediction import Prediction, class_predictions
@@ -58,15 +59,16 @@ class ImageClassification(ImageTask):
     model_config: ImageClassifierConfig
     data_config: ImageClassificationDataConfig
 
-    def __init__(
-        self, model: ImageClassifierConfig, data: ImageClassificationDataConfig, seed: int
-    ) -> None:
-        super().__init__(model, replace(data, classes=given_names(data)), seed)
+    @cached_property
+    def splits(self) -> ImageSplits:
+        """Training and validation images, their labels numbered as `names` are."""
+        data = replace(self.data_config, classes=given_names(self.data_config))
+        return load_images(data, self.seed, self._progress)
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """Names of the classes, in the order of their numbers."""
-        return list(self.data_config.classes or self.splits.classes)
+        return list(given_names(self.data_config) or self.splits.classes)
 
     @cached_property
     def candidates(self) -> Tensor:
