@@ -169,6 +169,21 @@ def test_nearest_recipe_and_run(tmp_path: Path) -> None:
         open_run(tmp_path / "frist")
 
 
+def test_a_class_that_a_module_lacks_is_named_with_the_nearest() -> None:
+    task = "magneto.language.causal_lm:CausalLanguageModelling"
+    with pytest.raises(ConfigError, match=r"has no .*; did you mean CausalLanguageModeling\?"):
+        build_recipe("x", {"task": task})
+
+
+def test_a_field_by_its_old_and_its_new_name() -> None:
+    twice = {"training.micro_batches": 2, "training.gradient_accumulation_steps": 3}
+    with pytest.raises(ConfigError, match=r"gradient_accumulation_steps is given twice"):
+        load_recipe("causal-lm/tiny", twice)
+    with pytest.raises(ConfigError, match=r"micro_batches is the old name of training.grad"):
+        build_recipe("x", {"task": "causal-lm", "training": {"micro_batches": 2,
+                     "gradient_accumulation_steps": 3}})  # fmt: skip
+
+
 def test_not_yaml(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("task: causal-lm\nmodel: [1,\n")
