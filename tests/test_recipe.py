@@ -1,5 +1,6 @@
 """Every recipe parses, has the paper's size, and takes steps when it is shrunk."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,18 @@ def test_sizes_of_image_classifiers(name: str, pre: float, sub: float) -> None:
         with torch.device("meta"):
             count = count_parameters(ImageClassifier(recipe.model))
         assert count == round(expected * 1e6)
+
+
+def test_every_recipe_is_in_the_documentation() -> None:
+    page = Path(__file__).parents[1] / "docs" / "recipes.md"
+    task, named = "", set()
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("| `"):
+            continue
+        for words in re.findall(r"`([^`]+)`", line.split("|")[1]):
+            task, _, sizes = words.rpartition("/") if "/" in words else (task, "", words)
+            named |= {f"{task}/{size}" for size in sizes.strip("{}").split(",")}
+    assert {name for name in recipe_names() if not name.endswith("-gpt3-medium")} <= named
 
 
 def test_the_papers_learning_rates() -> None:
