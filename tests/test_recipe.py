@@ -1,5 +1,6 @@
 """Every recipe parses, has the paper's size, and takes steps when it is shrunk."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,18 @@ def test_sizes_of_image_classifiers(name: str, pre: float, sub: float) -> None:
         with torch.device("meta"):
             count = count_parameters(ImageClassifier(recipe.model))
         assert count == round(expected * 1e6)
+
+
+def test_every_recipe_is_in_the_documentation() -> None:
+    page = Path(__file__).parents[1] / "docs" / "recipes.md"
+    task, named = "", set()
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("| `"):
+            continue
+        for words in re.findall(r"`([^`]+)`", line.split("|")[1]):
+            task, _, sizes = words.rpartition("/") if "/" in words else (task, "", words)
+            named |= {f"{task}/{size}" for size in sizes.strip("{}").split(",")}
+    assert {name for name in recipe_names() if not name.endswith("-gpt3-medium")} <= named
 
 
 def test_the_papers_learning_rates() -> None:
@@ -167,6 +180,21 @@ def test_nearest_recipe_and_run(tmp_path: Path) -> None:
     (tmp_path / "first" / "recipe.yaml").write_text("task: causal-lm")
     with pytest.raises(FileNotFoundError, match=r"did you mean .*first"):
         open_run(tmp_path / "frist")
+
+
+def test_a_class_that_a_module_lacks_is_named_with_the_nearest() -> None:
+    task = "magneto.language.causal_lm:CausalLanguageModelling"
+    with pytest.raises(ConfigError, match=r"has no .*; did you mean CausalLanguageModeling\?"):
+        build_recipe("x", {"task": task})
+
+
+def test_a_field_by_its_old_and_its_new_name() -> None:
+    twice = {"training.micro_batches": 2, "training.gradient_accumulation_steps": 3}
+    with pytest.raises(ConfigError, match=r"gradient_accumulation_steps is given twice"):
+        load_recipe("causal-lm/tiny", twice)
+    with pytest.raises(ConfigError, match=r"micro_batches is the old name of training.grad"):
+        build_recipe("x", {"task": "causal-lm", "training": {"micro_batches": 2,
+                     "gradient_accumulation_steps": 3}})  # fmt: skip
 
 
 def test_not_yaml(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_runs_own_recipe_is_read_without_a_word(tmp_path: Path) -> None:
 def test_both_names_at_once_are_refused() -> None:
     values = load_recipe("causal-lm/tiny").to_mapping()
     values["data"]["length"] = 8
-    with pytest.raises(ValueError, match=r"unknown key data\.length"):
+    with pytest.raises(ValueError, match=r"length is the old name of"):
         build_recipe("both", values)
 
 

@@ -110,10 +110,12 @@ def current_keys(kind: type, values: Mapping[str, Any], where: str) -> dict[str,
     found: dict[str, Any] = {}
     for key, value in values.items():
         name = names.get(key, key)
-        if name != key and name not in values:
+        if name != key and name in values:
+            raise ConfigError([f"{where}.{key} is the old name of {where}.{name}: give one"])
+        if name != key:
             prefix = f"{where}." if where else ""
             warnings.warn(f"{prefix}{key} is called {prefix}{name} now", RenamedKey, stacklevel=2)
-        found[key if name in values else name] = value
+        found[name] = value
     return found
 
 

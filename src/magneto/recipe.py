@@ -128,7 +128,10 @@ def _overridden(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
         section, dot, key = dotted.partition(".")
         kind = kinds.get(section)
         pair = current_keys(kind, {key: value}, section) if dot and kind else {key: value}
-        renamed |= {f"{section}{dot}{name}": part for name, part in pair.items()}
+        for name, part in pair.items():
+            if (new := f"{section}{dot}{name}") in renamed:
+                raise ConfigError([f"{new} is given twice, once by its old name"])
+            renamed[new] = part
     return override(current, renamed)
 
 
@@ -255,9 +258,13 @@ def _resolve(target: str, name: str) -> Any:
         raise ConfigError([f"no task {name!r}{hint} (there are {', '.join(TASKS)})"])
     module, attribute = target.split(":", 1)
     try:
-        return getattr(import_module(module), attribute)
-    except (ModuleNotFoundError, AttributeError) as error:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
         raise ConfigError([f"task {name}: {error}"]) from error
+    if not hasattr(found, attribute):
+        hint = nearest(attribute, [key for key in vars(found) if not key.startswith("_")])
+        raise ConfigError([f"task {name}: module {module} has no {attribute}{hint}"])
+    return getattr(found, attribute)
 
 
 def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:

@@ -143,7 +143,8 @@ def find_weights(run: Path, which: str = "auto") -> Path:
     order = ("best", "final", "last") if which == "auto" else (which,)
     found = next((there[name] for name in order if name in there), None)
     if found is None:
-        has = f"it has {', '.join(there)}" if there else "it has none yet"
+        none = "it diverged" if (run / "diverged").is_dir() else "it has none yet"
+        has = f"it has {', '.join(there)}" if there else none
         named = "" if which == "auto" else f"{which} "
         raise FileNotFoundError(f"no {named}weights in {run}: {has}")
     try:

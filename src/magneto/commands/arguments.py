@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -35,6 +36,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.recipe = recipe
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print and exit for."""
@@ -82,8 +84,12 @@ class Parser(argparse.ArgumentParser):
         return name + equals + value
 
     def _hint(self, word: str) -> str:
-        known = self._known()
-        near = get_close_matches(word.split("=")[0], known, n=1)
+        option = word.split("=")[0]
+        near = get_close_matches(option, self._known(), n=1)
+        if self.recipe:
+            options = _recipe_fields()
+            alike = get_close_matches(option.removeprefix("--"), options, n=1, cutoff=0.8)
+            near = [options[name] for name in alike] or near
         return f"; did you mean {near[0]}?" if near else ""
 
     def with_json(self) -> Parser:
@@ -99,6 +105,18 @@ class Parser(argparse.ArgumentParser):
             "--data", metavar="SOURCE", help="PATH, hf:NAME or builtin:NAME instead of the recipe's"
         )
         return self
+
+
+def _recipe_fields() -> dict[str, str]:
+    """Return options of fields that most recipes have, by the fields' names and sections."""
+    from magneto.nn.config import TransformerConfig
+    from magneto.training.config import TrainingConfig
+
+    found = {"model": "--model.FIELD", "training": "--training.FIELD"}
+    for section, kind in (("model", TransformerConfig), ("training", TrainingConfig)):
+        names = [field.name for field in fields(kind)]
+        found |= {name: f"--{section}.{name}" for name in names if name not in found}
+    return found
 
 
 def print_json(value: Any) -> None:

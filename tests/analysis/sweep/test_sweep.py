@@ -214,7 +214,9 @@ def living_workers(folder: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_no_worker_outlives_its_comparison(tmp_path: Path, number: int) -> None:
     """And what is stopped by a signal goes on with the same command to the same end."""
     slow = ["--training.steps", "100000", "--training.save_every", "5"]

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib import rc_context
-from matplotlib.figure import Figure as Drawing
 from torch import Tensor
 
 from magneto.nn.attention_weights import attention_weights
@@ -98,6 +96,9 @@ def confusion_figure(counts: np.ndarray, names: Sequence[str]) -> Figure:
         counts: Of `Answers`.
         names: Of the classes.
     """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure as Drawing
+
     there = counts.sum(1)
     shown = np.sort(np.argsort(-there, kind="stable")[:MOST])
     shown = shown[there[shown] > 0]
@@ -139,6 +140,9 @@ def mistakes_figure(mistakes: Sequence[Mistake], names: Sequence[str], reading: 
         names: Of the classes.
         reading: The form of their images.
     """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure as Drawing
+
     rows = max(-(-len(mistakes) // COLUMNS), 1)
     with rc_context(STYLE):
         drawing = Drawing(figsize=(1.7 * COLUMNS, 2.1 * rows), dpi=110, layout="constrained")
@@ -196,7 +200,7 @@ def short(names: Sequence[str], number: int) -> str:
     return word if len(word) <= LONGEST else word[: LONGEST - 1] + "…"
 
 
-def svg(drawing: Drawing) -> str:
+def svg(drawing: Any) -> str:
     """Return a drawing as SVG; the same drawing gives the same text."""
     out = io.StringIO()
     drawing.savefig(out, format="svg", metadata={"Date": None, "Creator": None})

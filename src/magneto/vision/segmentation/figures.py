@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure as Drawing
 
 from magneto.training.task import Figure
 from magneto.vision.geometry import with_channels
@@ -58,6 +56,9 @@ def confusion_figure(matrix: np.ndarray, names: Sequence[str]) -> Figure:
         matrix: Of `magneto.vision.segmentation.scores.confusion`.
         names: Of the classes.
     """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure as Drawing
+
     there = matrix.sum(1)
     shown = np.sort(np.argsort(-there, kind="stable")[:MOST])
     shown = shown[there[shown] > 0]
