@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from magneto.config import ConfigError, problem_lines
@@ -127,7 +127,7 @@ class PairDataConfig:
     vocab_size: int = 512
     normalisation: Literal["half", "imagenet"] = "half"
     resize: int | None = None
-    augmentation: AugmentationConfig = AugmentationConfig()
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
 
     def __post_init__(self) -> None:
         wrong = []

@@ -123,7 +123,7 @@ def load_pairs(config: PairDataConfig, progress: Progress = SILENT) -> PairSplit
         raise ValueError(f"{config.source} has {len(parts[0])} pairs to train on and "
                          f"{len(parts[1])} to validate on ({counts.describe()}): set "
                          "data.validation_fraction or data.validation_source")  # fmt: skip
-    return PairSplits(*parts, counts)
+    return PairSplits(parts[0], parts[1], counts)
 
 
 def whole(listing: PairListing) -> PairSplit:
@@ -138,8 +138,7 @@ def hold_out(listing: PairListing, fraction: float) -> tuple[PairSplit, PairSpli
         if number not in known:
             known[number] = held_out(listing.images.key(number), fraction)
     held = np.array([known[number] for number in listing.numbers.tolist()], bool)
-    train, validation = (chosen(listing, np.flatnonzero(rows)) for rows in (~held, held))
-    return train, validation
+    return chosen(listing, np.flatnonzero(~held)), chosen(listing, np.flatnonzero(held))
 
 
 def chosen(listing: PairListing, rows: np.ndarray) -> PairSplit:
