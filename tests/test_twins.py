@@ -97,11 +97,9 @@ COVERED_BY = {
     "vision_language.shapes": "vision_language/test_scenes.py",
     "vision_language.modelling.config": "vision_language/modelling/test_task.py",
     "vision_language.modelling.data": "vision_language/modelling/test_task.py",
-    "vision_language.modelling.examples": "vision_language/modelling/test_task.py",
     "vision_language.modelling.model": "vision_language/modelling/test_task.py",
     "vision_language.modelling.scores": "vision_language/modelling/test_task.py",
     "vision_language.modelling.sources": "vision_language/modelling/test_task.py",
-    "vision_language.modelling.streams": "vision_language/modelling/test_task.py",
     # The Hugging Face edge: every format goes through one table of conversions.
     "hf.__init__": "hf/test_wrapper.py",
     "hf.attention": "hf/test_wrapper.py",
