@@ -36,7 +36,7 @@ def shape(run: Path, **changes: Any) -> FineTunedConfig:
     size = load_tokenizer(pretrained_reading(FineTunedConfig(pretrained=str(run))).tokenizer)
     small = {key.removeprefix("model."): value for key, value in SMALL.items()
              if key.startswith("model.") and key != "model.codes"}  # fmt: skip
-    given = {"image_size": 48, "patch_size": 16, "vocab_size": size.vocab_size}
+    given = {"vocab_size": size.vocab_size}
     return FineTunedConfig(**{**given, **small, "pretrained": str(run), **changes})
 
 
@@ -56,7 +56,7 @@ def test_it_begins_with_the_runs_weights(run: Path) -> None:
 
 
 def test_another_size_of_images_and_shorter_texts(run: Path) -> None:
-    config = shape(run, image_size=80, max_length=20, final_norm="none",
+    config = shape(run, image_size=40, max_length=20, final_norm="none",
                    pretrained=str(run.parent / "{placement}"))  # fmt: skip
     model = Answers(config)
     found = load_pretrained(model, config)

@@ -193,7 +193,7 @@ def test_validation_always_asks_for_the_same_and_waits_for_nothing(
 
 def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None:
     for number in range(12):
-        write(tmp_path / f"{number}.png", encoded(photo(number, 48, 48)))
+        write(tmp_path / f"{number}.png", encoded(photo(number, 24, 24)))
     write(tmp_path / "bad.png", b"no image")
     names = [*(f"{number}.png" for number in range(12)), "bad.png"]
     lines = [json.dumps({"image": name, "caption": f"number {name} " * (1 + 9 * (name == "3.png"))})
@@ -231,7 +231,7 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
 def test_a_finished_run_is_opened_without_its_data(tmp_path: Path) -> None:
     pairs = tmp_path / "pairs"
     for number in range(12):
-        write(pairs / f"{number}.png", encoded(photo(number, 48, 48)))
+        write(pairs / f"{number}.png", encoded(photo(number, 24, 24)))
     lines = [json.dumps({"image": f"{n}.png", "caption": f"number {n} of some"}) for n in range(12)]
     write(pairs / "train.jsonl", "\n".join(lines).encode())
     write(pairs / "val.jsonl", "\n".join(lines[:3]).encode())

@@ -16,7 +16,8 @@ from magneto.training.loop import train
 
 SMALL: dict[str, Any] = {
     "model.width": 16, "model.layers": 2, "model.heads": 2, "model.ffn_width": 32,
-    "model.codes": 16, "model.max_length": 40, "training.batch_size": 24, "training.steps": 6,
+    "model.image_size": 24, "model.patch_size": 8, "model.codes": 16, "model.max_length": 40,
+    "training.batch_size": 24, "training.steps": 6,
     "training.warmup_steps": 0, "training.device": "cpu", "training.tensorboard": False,
     "training.evaluate_every": 0, "training.evaluate_limit": 1, "training.save_every": 0,
     "training.eps": 1e-3, "training.schedule": "constant", "data.text_length": 16,
