@@ -143,5 +143,5 @@ def hold_out(listing: PairListing, fraction: float) -> tuple[PairSplit, PairSpli
 
 def chosen(listing: PairListing, rows: np.ndarray) -> PairSplit:
     """Return some pairs of a listing."""
-    texts = [listing.texts[row] for row in rows.tolist()]
+    texts = [listing.texts[int(row)] for row in rows]
     return PairSplit(listing.images, listing.numbers[rows], texts)
