@@ -48,6 +48,8 @@ TERMS = {
                               "num_workers", "resume"],
     "docs/concepts/image_modelling.md": ["BEiT", "codebook", "perplexity", "mask_ratio", "CLIP",
                                          "relative position bias", "LayerScale"],
+    "docs/concepts/vision_language.md": ["BEiT-3", "masked data modelling", "webdataset", "caption",
+                                         "paired_text_mask_ratio", "interpolated"],
     "docs/recipes.md": ["learning rate", "YAML"],
 }  # fmt: skip
 TAGLINE = ("One Transformer for every modality, and the lab that says which norm placement "

@@ -66,5 +66,10 @@ TASKS = {
         "magneto.vision.segmentation.config:SegmenterConfig",
         "magneto.vision.segmentation.config:SegmentationDataConfig",
     ),
+    "vision-language-modelling": TaskEntry(
+        "magneto.vision_language.modelling.task:MaskedDataModelling",
+        "magneto.vision_language.modelling.config:MaskedDataModelConfig",
+        "magneto.vision_language.modelling.config:MaskedDataConfig",
+    ),
 }
 """By the name that a recipe's `task` says."""

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from magneto import PLACEMENTS, Encoder, TransformerConfig
-from magneto.nn.attention_weights import attention_weights
+from magneto.nn.attention_weights import attention_weights, multiway_attention_weights
+from magneto.nn.packing import pack
+from tests.nn.test_multiway import multiway, one_way
 
 
 def small(**changes) -> TransformerConfig:
@@ -47,3 +49,31 @@ def test_nothing_is_left_behind() -> None:
     torch.testing.assert_close(attention_weights(model, x, 0), attention_weights(model, x, 0))
     with pytest.raises(ValueError, match="no layer 2: there are 0 to 1"):
         attention_weights(model, x, 2)
+
+
+@pytest.mark.parametrize("design", ["decoupled", "shared"])
+def test_packed_samples_of_one_modality_look_where_a_one_way_encoder_does(design: str) -> None:
+    model = multiway(design)
+    x = torch.randn(2, 5, 32)
+    packing = pack([5, 5], [0, 0])
+    for layer in range(3):
+        found = multiway_attention_weights(
+            model, x.flatten(0, 1), torch.zeros(0, 32), packing, layer
+        )
+        expected = attention_weights(one_way(model), x, layer)
+        assert torch.allclose(found, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="layer"):
+        multiway_attention_weights(model, x.flatten(0, 1), torch.zeros(0, 32), packing, 3)
+
+
+def test_words_of_a_pair_look_at_its_image_too() -> None:
+    """The softmax of the products of queries and keys of both experts, by hand."""
+    model = multiway()
+    vision, language = torch.randn(5, 32), torch.randn(3, 32)
+    shares = multiway_attention_weights(model, vision, language, pack([5], [3]), 0)
+    block = model.layers[0].self_attention
+    experts = zip(block.experts.values(), (vision, language), strict=True)
+    given = [expert.attention.project(expert.before(x)) for expert, x in experts]
+    query, key = (torch.cat([parts[i] for parts in given]).transpose(0, 1) for i in (0, 1))
+    expected = (query @ key.transpose(1, 2) * query.shape[-1] ** -0.5).softmax(-1)
+    assert torch.allclose(shares[0], expected, atol=1e-5) and shares[0, :, 5:, :5].min() > 0
