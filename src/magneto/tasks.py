@@ -66,5 +66,10 @@ TASKS = {
         "magneto.vision.segmentation.config:SegmenterConfig",
         "magneto.vision.segmentation.config:SegmentationDataConfig",
     ),
+    "visual-reasoning": TaskEntry(
+        "magneto.vision_language.reasoning.task:VisualReasoning",
+        "magneto.vision_language.reasoning.config:VisualReasonerConfig",
+        "magneto.vision_language.reasoning.config:StatementDataConfig",
+    ),
 }
 """By the name that a recipe's `task` says."""

@@ -42,12 +42,16 @@ PERMUTATIONS = 6  # of the three boxes of NLVR v1
 def find_statement_files(folder: Path) -> dict[str, Path]:
     """Return the files of statements below a folder by split: "train", "dev", "test", "hidden".
 
+    Where a folder has both sets, as their authors' repository does, NLVR2 is read.
+
     Raises:
         ValueError: If there is none, or several for one split.
     """
     stems = {stem: split for split, names in FILES.items() for stem in names}
     found: dict[str, dict[str, Path]] = {}
-    for path in _text_files(folder):
+    paths = list(_text_files(folder))
+    newer = [path for path in paths if "nlvr2" in path.relative_to(folder).parts]
+    for path in newer or paths:
         stem = Path(unpacked_name(path)).stem.lower()
         if stem not in stems:
             continue
