@@ -23,7 +23,7 @@ from magneto.weights import StoredTensor
 
 
 class FineTunedTask(Task):
-    """A task over images with texts: a `FineTunedConfig`, and data with tokenizer and normalisation.
+    """A task over images with texts: a `FineTunedConfig`, and the data that goes with it.
 
     Attributes:
         splits: Training and validation data, each with `digest`; read when it is first asked for.
@@ -82,8 +82,9 @@ class FineTunedTask(Task):
         held = pretrained_reading(self.model_config).normalisation
         given = self.data_config.normalisation
         if held not in ("auto", given):
-            raise ValueError(f"{self.model_config.pretrained} reads images with the normalisation "
-                             f"{held!r}, not {given!r}: give --data.normalisation {held}")  # fmt: skip
+            run = self.model_config.pretrained
+            raise ValueError(f"{run} reads images with the normalisation {held!r}, not "
+                             f"{given!r}: give --data.normalisation {held}")  # fmt: skip
 
     def sized_config(self) -> Any:
         """Return the model's configuration with a known vocabulary.

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from magneto.vision.transforms import Reading
 from magneto.vision_language.reasoning.batches import StatementBatches
 from magneto.vision_language.reasoning.config import StatementDataConfig
 from magneto.vision_language.reasoning.sources import load_statements
 from magneto.vision_language.whole_images import WholeImage
-from magneto.vision.transforms import Reading
 from tests.vision_language.reasoning.folders import write_nlvr2
 
 READING = Reading(8)

@@ -90,7 +90,7 @@ def test_missing_images_are_listed(tmp_path: Path) -> None:
     assert len(found) == 12 and len(found.complete) == 11 and counts[WITHOUT_IMAGES] == 1
     assert found.statements[7].images[0] == MISSING
     write_image(tmp_path / "elsewhere" / "cat.png", 1)
-    with pytest.raises(ValueError, match=r"no statement has all its images.*data\.images"):
+    with pytest.raises(ValueError, match=r"no statement has all its images.*data\.image_folder"):
         read_statements(path, find_images(str(tmp_path / "elsewhere")), Counts())
 
 

@@ -28,7 +28,7 @@ def test_splits_of_nlvr2(tmp_path: Path) -> None:
     assert names(loaded(tmp_path, validation_split="test")) == ("train", "test1")
     assert names(loaded(tmp_path, validation_split="hidden")) == ("train", "test2")
     data = tmp_path / "nlvr" / "nlvr2" / "data"
-    other = {"images": str(tmp_path), "validation_source": str(data / "dev.json")}
+    other = {"image_folder": str(tmp_path), "validation_source": str(data / "dev.json")}
     assert names(loaded(data / "train.json", **other)) == ("train", "dev")
     assert names(loaded(tmp_path, validation_source=str(tmp_path))) == ("train", "dev")
 
@@ -40,7 +40,7 @@ def test_a_set_of_images_is_held_out_whole(tmp_path: Path) -> None:
                    for part in (found.train, found.validation))  # fmt: skip
     assert len(train) + len(held) == 40 and not train & held and 4 < len(held) < 20
     assert loaded(tmp_path, validation_fraction=0.3).validation.digest == found.validation.digest
-    with pytest.raises(ValueError, match="to validate on: set data.validation_fraction"):
+    with pytest.raises(ValueError, match=r"to validate on: set data\.validation_fraction"):
         loaded(tmp_path, validation_fraction=1e-9)
 
 

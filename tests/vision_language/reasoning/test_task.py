@@ -122,7 +122,7 @@ def test_another_run_begins_with_its_encoder_and_tokenizer(
     run(task, tmp_path / "second")
     opened = load_run(tmp_path / "second", "final", {})
     assert opened.evaluate()["accuracy"] in [n / 12 for n in range(13)]
-    with pytest.raises(ValueError, match="give --data.normalisation half"):
+    with pytest.raises(ValueError, match=r"give --data\.normalisation half"):
         task_of(tmp_path / "data", model, normalisation="imagenet").prepare()
     with pytest.raises(ValueError, match=r"give --model\.width 16"):
         task_of(tmp_path / "data", {**model, "width": 32}).prepare()

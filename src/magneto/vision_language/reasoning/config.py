@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from magneto.config import ConfigError
@@ -34,7 +34,7 @@ class StatementDataConfig:
     Attributes:
         source: builtin:shapes, pairs of rendered scenes; the folder of NLVR2 or of NLVR v1 with its
             .json files and images, wherever in it they lie; or one of the .json files.
-        images: Folder of the images, where they lie elsewhere than the .json files.
+        image_folder: Folder of the images, where they lie elsewhere than the .json files.
         validation_split: "dev"; "test", NLVR2's test-P (test1.json); or "hidden", its test-U
             (test2.json).
         validation_source: Another folder or file to validate on.
@@ -43,8 +43,8 @@ class StatementDataConfig:
             number.
         input: What the model reads: "both", or the "statement" or the "images" alone, with nothing
             in place of the other, to see what it adds.
-        tokenizer: "auto" is the pre-trained run's, or else one that is learnt ("bpe"); "bytes"; or a
-            file or folder of one.
+        tokenizer: "auto" is the pre-trained run's, or else one that is learnt ("bpe"); "bytes"; or
+            a file or folder of one.
         vocab_size: Of one that is learnt from the training statements, at most.
         normalisation: What the model reads: "half" is pixels from -1 to 1, as in BEiT-3; "imagenet"
             has the mean and standard deviation of ImageNet's pixels taken out.
@@ -53,7 +53,7 @@ class StatementDataConfig:
     """
 
     source: str = BUILTIN
-    images: str | None = None
+    image_folder: str | None = None
     validation_split: Literal["dev", "test", "hidden"] = "dev"
     validation_source: str | None = None
     validation_fraction: float = 0.2
@@ -61,7 +61,7 @@ class StatementDataConfig:
     tokenizer: str = "auto"
     vocab_size: int = 1000
     normalisation: Literal["half", "imagenet"] = "half"
-    augmentation: AugmentationConfig = AugmentationConfig()
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
 
     def __post_init__(self) -> None:
         wrong = []

@@ -3,7 +3,7 @@
 | | NLVR2 (arXiv 1811.00491) | NLVR v1 (P17-2034) |
 |---|---|---|
 | identifier | SPLIT-SET-PAIR-SENTENCE | SENTENCE-IMAGE |
-| images | SPLIT-SET-PAIR-img0.png and -img1.png | SPLIT-SENTENCE-IMAGE-0.png to -5.png: one picture |
+| images | SPLIT-SET-PAIR-img0.png, -img1.png | SPLIT-SENTENCE-IMAGE-0.png to -5.png |
 | label | "True", "False" | "true", "false" |
 
 NLVR v1's picture has three boxes, and six files with the boxes in another order; the first one that
@@ -59,7 +59,7 @@ def find_statement_files(folder: Path) -> dict[str, Path]:
         if stem in others:
             raise ValueError(f"{folder} has two files of {stem} statements, {others[stem]} and "
                              f"{path}: name the folder of one (data.source), and of the images "
-                             "(data.images)")  # fmt: skip
+                             "(data.image_folder)")  # fmt: skip
         others[stem] = path
     if not found:
         known = ", ".join(f"{stem}.json" for stem in stems)
@@ -107,7 +107,7 @@ def read_statements(path: Path, images: NamedImages, counts: Counts) -> Statemen
     incomplete = sum(MISSING in one.images for one in statements)
     if incomplete == len(statements):
         raise ValueError(f"{path}: no statement has all its images in {images.where}, for example "
-                         f"{next(iter(missing))}: name their folder, data.images")  # fmt: skip
+                         f"{next(iter(missing))}: name their folder, data.image_folder")  # fmt: skip
     counts[STATEMENTS] += len(statements)
     counts[WITHOUT_IMAGES] += incomplete
     return StatementSplit(images.store, statements, tuple(missing))

@@ -75,7 +75,7 @@ def read_source(
         return {"train": scene_split(found["train"]), "dev": scene_split(found["validation"])}
     path = existing_path(source)
     files: dict[str, Path] = {"train": path} if path.is_file() else find_statement_files(path)
-    images = find_images(config.images or source)
+    images = find_images(config.image_folder or source)
     used = {"train", "dev", config.validation_split} if len(files) > 1 else set(files)
     return {split: read_statements(file, images, counts)
             for split, file in files.items() if split in used}  # fmt: skip
