@@ -70,6 +70,10 @@ TASKS = {
         "magneto.vision_language.reasoning.task:VisualReasoning",
         "magneto.vision_language.reasoning.config:VisualReasonerConfig",
         "magneto.vision_language.reasoning.config:StatementDataConfig",
+    "vision-language-modelling": TaskEntry(
+        "magneto.vision_language.modelling.task:MaskedDataModelling",
+        "magneto.vision_language.modelling.config:MaskedDataModelConfig",
+        "magneto.vision_language.modelling.config:MaskedDataConfig",
     ),
 }
 """By the name that a recipe's `task` says."""

@@ -8,7 +8,7 @@ from typing import Literal
 from magneto.config import ConfigError
 from magneto.data.sources import check_builtin, parse_source
 from magneto.vision.config import AugmentationConfig
-from magneto.vision_language.config import BUILTIN, FineTunedConfig
+from magneto.vision_language.config import BUILTIN, LEAST_VOCABULARY, FineTunedConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class StatementDataConfig:
                 wrong.append(f"source {given!r}: give the folder of NLVR2's own files")
         if not 0 < self.validation_fraction < 1:
             wrong.append(f"validation_fraction must be in (0, 1), not {self.validation_fraction}")
-        if self.vocab_size < 1:
-            wrong.append(f"vocab_size must be 1 or more, not {self.vocab_size}")
+        if self.vocab_size < LEAST_VOCABULARY:
+            wrong.append(f"vocab_size must be {LEAST_VOCABULARY} or more, not {self.vocab_size}")
         if wrong:
             raise ConfigError(wrong)

@@ -106,8 +106,9 @@ def read_statements(path: Path, images: NamedImages, counts: Counts) -> Statemen
         raise ValueError(f"no statements in {path}: {counts.describe(STATEMENTS)}")
     incomplete = sum(MISSING in one.images for one in statements)
     if incomplete == len(statements):
-        raise ValueError(f"{path}: no statement has all its images in {images.where}, for example "
-                         f"{next(iter(missing))}: name their folder, data.image_folder")  # fmt: skip
+        raise ValueError(f"{path}: no statement has all its images in {images.where}, for "
+                         f"example {next(iter(missing))}: name their folder, "
+                         "data.image_folder")  # fmt: skip
     counts[STATEMENTS] += len(statements)
     counts[WITHOUT_IMAGES] += incomplete
     return StatementSplit(images.store, statements, tuple(missing))
