@@ -66,14 +66,15 @@ TASKS = {
         "magneto.vision.segmentation.config:SegmenterConfig",
         "magneto.vision.segmentation.config:SegmentationDataConfig",
     ),
-    "visual-reasoning": TaskEntry(
-        "magneto.vision_language.reasoning.task:VisualReasoning",
-        "magneto.vision_language.reasoning.config:VisualReasonerConfig",
-        "magneto.vision_language.reasoning.config:StatementDataConfig",
     "vision-language-modelling": TaskEntry(
         "magneto.vision_language.modelling.task:MaskedDataModelling",
         "magneto.vision_language.modelling.config:MaskedDataModelConfig",
         "magneto.vision_language.modelling.config:MaskedDataConfig",
+    ),
+    "visual-reasoning": TaskEntry(
+        "magneto.vision_language.reasoning.task:VisualReasoning",
+        "magneto.vision_language.reasoning.config:VisualReasonerConfig",
+        "magneto.vision_language.reasoning.config:StatementDataConfig",
     ),
 }
 """By the name that a recipe's `task` says."""
