@@ -1,9 +1,11 @@
 """Image-text retrieval as a task: negatives of the whole batch, recall, baseline, ranks."""
 
+from dataclasses import replace
 from math import log
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +13,9 @@ from magneto.config import ConfigError
 from magneto.progress import ProgressBars
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
+from magneto.vision.images import PixelStore
 from magneto.vision_language.caption_config import CaptionDataConfig
+from magneto.vision_language.captions import CaptionSplit, CaptionSplits
 from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
 from magneto.vision_language.retrieval.model import MOST_SCALE
 from magneto.vision_language.retrieval.task import ImageTextRetrieval
@@ -105,17 +109,23 @@ def test_broken_images_are_replaced_or_marked(tmp_path: Path) -> None:
 
 
 def test_it_learns(tmp_path: Path) -> None:
-    task = task_of(tmp_path, validation_source=str(tmp_path))
-    task.splits.__dict__["validation"] = task.splits.train
+    """Four images of noise, by heart."""
+    task = task_of(tmp_path)
+    rows = task.splits.train.rows
+    noise = np.random.default_rng(0).integers(0, 256, (len(rows), 8, 8, 3), np.uint8)
+    split = CaptionSplit(PixelStore(noise), [replace(r, image=n) for n, r in enumerate(rows)])
+    task.splits = CaptionSplits(split, split)  # type: ignore[misc]
     torch.manual_seed(0)
     model = task.build_model()
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     stream = task.train_stream(4, 1)
-    for _ in range(80):
+    for _ in range(60):
         task.loss(model, stream.next(1, [0])[0]).total.backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert measured(task, model)["mean_recall"] > 0.9 > task.baseline()["mean_recall"]
+    found, least = measured(task, model), task.baseline()
+    assert found["text_recall_at_1"] >= 0.75 > 0.3 > least["text_recall_at_1"]
+    assert found["loss"] < 0.8 * least["loss"]
 
 
 def test_a_run_is_the_same_however_it_is_made(tmp_path: Path) -> None:
