@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "magneto"
 
 # Room: what of this package it may import, besides itself: rooms, or single modules of a room.
 GROUND = {"config", "files", "lease", "progress", "weights"}
-FIELDS = {"language", "speech", "translation", "vision"}
+FIELDS = {"language", "speech", "translation", "vision", "vision_language"}
 FIELD = {"nn", "theory", "functional", "data", "training.task", "runs", *GROUND}
 ALLOWED = {
     "theory": set(),
@@ -35,6 +35,7 @@ ALLOWED = {
     "analysis": {"theory", "nn", "training", "recipe", "runs", "functional", *GROUND},
     "hf": {"nn", "functional", *GROUND, *FIELDS},
     **{field: FIELD for field in FIELDS},
+    "vision_language": FIELD | {"vision", "language"},
 }
 # Imports that only a type checker sees.
 FOR_TYPES = {("recipe", "magneto.training.task")}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from magneto.nn.attention import DotProductAttention, join
 from magneto.nn.mask import Mask
+from magneto.nn.multiway import MultiwayEncoder
+from magneto.nn.packing import Packing
 from magneto.nn.transformer import Encoder
 
 
@@ -32,15 +37,50 @@ def attention_weights(
     Raises:
         ValueError: If there is no such layer.
     """
+    kernels = [part for part in encoder.modules() if isinstance(part, DotProductAttention)]
+    return observed(kernels[layer : layer + 1], lambda: encoder.features(x, [layer], attention_mask))
+
+
+@torch.no_grad()
+def multiway_attention_weights(
+    encoder: MultiwayEncoder, vision: Tensor, language: Tensor, packing: Packing, layer: int
+) -> Tensor:
+    """Return the same of an encoder of packed samples.
+
+    Args:
+        encoder: As it is; its mode and its weights do not change.
+        vision: Embeddings, (vision tokens, width).
+        language: Embeddings, (language tokens, width).
+        packing: Of these samples.
+        layer: Its number, from 0 at the bottom.
+
+    Returns:
+        (samples, heads, length, length): queries by keys, a sample's vision tokens first. Keys that
+        are padding get 0.
+
+    Raises:
+        ValueError: If there is no such layer.
+    """
+    # Both experts of a layer have a kernel; the first one's attends, for both.
+    kernels = [
+        next(part for part in each.modules() if isinstance(part, DotProductAttention))
+        for each in encoder.layers
+    ]
+    return observed(
+        kernels[layer : layer + 1], lambda: encoder.features(vision, language, packing, [layer])
+    )
+
+
+def observed(kernels: Sequence[nn.Module], run: Callable[[], Any]) -> Tensor:
+    """Run an encoder; return the weights that the only kernel among `kernels` computes."""
     seen: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: tuple) -> None:
         seen.append(probabilities(*inputs))
 
-    kernels = [part for part in encoder.modules() if isinstance(part, DotProductAttention)]
-    hooks = [kernel.register_forward_pre_hook(keep) for kernel in kernels[layer : layer + 1]]
+    hooks = [kernel.register_forward_pre_hook(keep) for kernel in kernels]
     try:
-        encoder.features(x, [layer], attention_mask)
+        run()
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,0 +1,205 @@
+"""The encoder of images, texts and pairs: patches and words, embedded, in one Transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from magneto.nn.attention_weights import multiway_attention_weights
+from magneto.nn.embedding import ClassToken, PatchEmbedding, Table, TextEmbedding
+from magneto.nn.init import NORMAL_STD
+from magneto.nn.multiway import MultiwayEncoder, Streams
+from magneto.nn.norm import Nothing
+from magneto.nn.packing import Packing
+from magneto.nn.resize import resize_table
+from magneto.vision_language.config import VisionLanguageConfig
+
+# Tables of positions in a `VisionLanguageEncoder`, by the ends of their names.
+IMAGE_POSITIONS = "vision_embedding.positions.weight"
+TEXT_POSITIONS = "text_embedding.positions.weight"
+
+
+class NoMaskToken(nn.Module):
+    """What stands where no patch is ever hidden: in all models but that of pre-training."""
+
+    def forward(self, patches: Tensor, hidden: Tensor | None) -> Tensor:
+        """Return the patches, (images, patches, width)."""
+        return patches
+
+
+class PatchMaskToken(nn.Module):
+    """A learned vector in place of every hidden patch."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the vector, as BEiT's."""
+        nn.init.normal_(self.vector, std=NORMAL_STD)
+
+    def forward(self, patches: Tensor, hidden: Tensor | None) -> Tensor:
+        """Replace the hidden ones of (images, patches, width).
+
+        Args:
+            patches: (images, patches, width).
+            hidden: Boolean, (images, patches), True = hidden; None hides nothing.
+        """
+        if hidden is None:
+            return patches
+        return torch.where(hidden[..., None], self.vector.to(patches.dtype), patches)
+
+
+class VisionEmbedding(nn.Module):
+    """From images to vision tokens: patches, a class token before them, learned positions."""
+
+    def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module) -> None:
+        super().__init__()
+        width = config.width
+        self.patches = PatchEmbedding(config.channels, config.patch_size, width)
+        self.mask_token = mask_token
+        self.class_token = ClassToken(width)
+        self.positions = Table(config.image_tokens, width, std=width**-0.5)
+
+    def forward(self, images: Tensor, hidden: Tensor | None) -> Tensor:
+        """(images, channels, height, width) to (images * image_tokens, width)."""
+        patches = self.mask_token(self.patches(images), hidden)
+        return (self.class_token(patches) + self.positions.weight).flatten(0, 1)
+
+
+class PackedTextEmbedding(nn.Module):
+    """From packed tokens to vectors, with learned positions."""
+
+    def __init__(self, config: VisionLanguageConfig) -> None:
+        super().__init__()
+        if config.vocab_size is None:
+            raise ValueError("vocab_size is not known: prepare the task, which asks the tokenizer")
+        width = config.width
+        self.words = TextEmbedding(config.vocab_size, width, config.embedding_scale)
+        self.positions = Table(config.max_length, width, std=width**-0.5)
+
+    def forward(self, token_ids: Tensor, token_positions: Tensor) -> Tensor:
+        """(language tokens,) both to (language tokens, width)."""
+        return self.words(token_ids) + self.positions(token_positions)
+
+
+class VisionLanguageEncoder(nn.Module):
+    """Embeddings of images and texts, and the Multiway Transformer over both.
+
+    A model that begins with a pre-trained encoder has it as its attribute `encoder`; see
+    `magneto.vision_language.pretrained`.
+
+    Args:
+        config: With `vocab_size`.
+        mask_token: What stands in place of hidden patches, in pre-training `PatchMaskToken`.
+
+    Raises:
+        ValueError: If `vocab_size` is None.
+    """
+
+    def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.vision_embedding = VisionEmbedding(config, mask_token or NoMaskToken())
+        self.text_embedding = PackedTextEmbedding(config)
+        self.transformer = MultiwayEncoder(config)
+        if config.final_norm == "none":
+            names = self.transformer.final_norm
+            self.transformer.final_norm = nn.ModuleDict({name: Nothing() for name in names})
+
+    def forward(
+        self,
+        images: Tensor,
+        token_ids: Tensor,
+        token_positions: Tensor,
+        packing: Packing,
+        hidden: Tensor | None = None,
+    ) -> Streams:
+        """Encode the samples of a batch: images alone, pairs, texts alone, in this order.
+
+        `magneto.vision_language.samples.join_samples` makes everything but the images.
+
+        Args:
+            images: (images, channels, height, width): of images alone, then of pairs; where there
+                are none, (0, channels, height, width).
+            token_ids: (language tokens,): texts `<s>` ... `</s>` of pairs, then texts alone,
+                without padding.
+            token_positions: (language tokens,): 0 for each text's `<s>`, and so on.
+            packing: Of these samples.
+            hidden: Boolean, (images, patches): True where the model does not see the patch; None
+                hides nothing.
+
+        Returns:
+            Features of both modalities: (vision tokens, width), where each image has its class
+            token and then its patches, and (language tokens, width).
+        """
+        vision, language = self.embed(images, token_ids, token_positions, hidden)
+        return self.transformer(vision, language, packing)
+
+    def embed(
+        self,
+        images: Tensor,
+        token_ids: Tensor,
+        token_positions: Tensor,
+        hidden: Tensor | None = None,
+    ) -> Streams:
+        """Return what the Transformer reads, (vision tokens, width) and (language tokens, width)."""
+        vision = self.vision_embedding(images, hidden)
+        return vision, self.text_embedding(token_ids, token_positions)
+
+    def attention_weights(
+        self,
+        images: Tensor,
+        token_ids: Tensor,
+        token_positions: Tensor,
+        packing: Packing,
+        layer: int = -1,
+    ) -> Tensor:
+        """Return what share each token gives to each other one in a layer, for pictures.
+
+        Args:
+            images: As in `forward`.
+            token_ids: As in `forward`.
+            token_positions: As in `forward`.
+            packing: As in `forward`.
+            layer: Its number from 0; -1 is the topmost.
+
+        Returns:
+            (samples, heads, length, length), queries by keys; of a pair the first `image_tokens`
+            are the image's, its class token first, and then come its words.
+        """
+        layer = layer % len(self.transformer.layers)
+        with torch.no_grad():
+            vision, language = self.embed(images, token_ids, token_positions)
+        return multiway_attention_weights(self.transformer, vision, language, packing, layer)
+
+
+def interpolate_positions(
+    state: Mapping[str, Tensor], old: VisionLanguageConfig, new: VisionLanguageConfig
+) -> dict[str, Tensor]:
+    """Return an encoder's tensors for images of another size, or shorter texts.
+
+    Positions of patches are interpolated as in the released BEiT-3: bicubic, the class token's
+    stays. Of the positions of words the first `max_length` are taken.
+
+    Args:
+        state: Tensors by name, of a model with one `VisionLanguageEncoder`.
+        old: Configuration of the model they come from.
+        new: Of the model they are for.
+
+    Raises:
+        ValueError: If the new model reads longer texts than the old one.
+    """
+    if new.max_length > old.max_length:
+        raise ValueError(f"it has positions for texts of {old.max_length} tokens: give "
+                         f"--model.max_length {old.max_length} or less")  # fmt: skip
+    made = dict(state)
+    for name, tensor in state.items():
+        if name.endswith(IMAGE_POSITIONS):
+            made[name] = resize_table(tensor, old.image_grid, new.image_grid)
+        elif name.endswith(TEXT_POSITIONS):
+            made[name] = tensor[: new.max_length]
+    return made

@@ -1,0 +1,165 @@
+"""The encoder of another run of vision and language, to begin a model with.
+
+How a task of fine-tuning uses it::
+
+    reading = pretrained_reading(config)        # its tokenizer and its normalisation of images
+    found = load_pretrained(model, config)      # in Task.initial_weights, the model on "meta"
+    progress.say(found.describe())              # in Task.prepare
+    return found.weights
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from magneto.data.tokenizer import kept_tokenizer
+from magneto.nn.config import MultiwayConfig
+from magneto.runs import open_run
+from magneto.vision.pretrained import in_memory
+from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
+from magneto.vision_language.model import interpolate_positions
+from magneto.weights import StoredTensor, find_weights, open_tensors
+
+PREFIX = "encoder."
+WANTED = "give a run of vision-language-modelling, or of what was fine-tuned from one"
+# Names of tensors that a message lists.
+LISTED = 8
+# What the weights compute depends on: the same in both runs.
+SAME = {
+    *(field.name for field in fields(MultiwayConfig)),
+    *("patch_size", "channels", "embedding_scale"),
+} - {
+    *("dropout", "attention_dropout", "activation_dropout", "drop_path", "init"),
+    *("max_length", "residual_dtype", "checkpoint_activations"),
+}
+
+
+@dataclass(frozen=True)
+class PretrainedReading:
+    """How a run reads images and texts.
+
+    Attributes:
+        tokenizer: Directory of its tokenizer, for `magneto.data.tokenizer.load_tokenizer`.
+        normalisation: Of its images; one of `magneto.vision.transforms.NORMALISATIONS`.
+    """
+
+    tokenizer: str
+    normalisation: str
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """What another run gives to a model.
+
+    Attributes:
+        run: Its directory.
+        weights: By the model's names, positions interpolated.
+        missing: Tensors of the model that it does not have; they are drawn.
+        unused: Tensors of the run that the model does not have.
+    """
+
+    run: Path
+    weights: dict[str, StoredTensor]
+    missing: list[str]
+    unused: list[str]
+
+    def describe(self) -> str:
+        """Say what is taken, what is drawn anew and what is left."""
+        return (f"{self.run}: {len(self.weights)} tensors taken; drawn anew: "
+                f"{listed(self.missing)}; left: {listed(self.unused)}")  # fmt: skip
+
+
+def pretrained_run(config: FineTunedConfig) -> Path:
+    """Return the directory that `pretrained` names."""
+    return Path((config.pretrained or "").replace("{placement}", config.row.name)).expanduser()
+
+
+def pretrained_reading(config: FineTunedConfig) -> PretrainedReading:
+    """Return how the run that `pretrained` names reads images and texts.
+
+    Raises:
+        FileNotFoundError: If there is no such run, or it has lost its tokenizer.
+        ValueError: If it is no run of vision and language.
+    """
+    run = pretrained_run(config)
+    recipe = open_run(run)
+    check_kind(run, recipe.model)
+    tokenizer = kept_tokenizer(run).get("data.tokenizer")
+    if tokenizer is None:
+        raise FileNotFoundError(f"{run} keeps no tokenizer: {WANTED}")
+    return PretrainedReading(tokenizer, recipe.data.normalisation)
+
+
+def load_pretrained(model: nn.Module, config: FineTunedConfig) -> Pretrained:
+    """Find the weights of the encoder of the run that `pretrained` names.
+
+    Args:
+        model: That shall have them, with a `VisionLanguageEncoder` called `encoder`; its shapes are
+            looked at, not its values, so it may be on torch's "meta" device.
+        config: Its configuration.
+
+    Raises:
+        FileNotFoundError: If there is no such run, or it has no weights.
+        ValueError: If its encoder is another one; names the options that would fit.
+    """
+    run = pretrained_run(config)
+    held: Any = open_run(run).model
+    check_kind(run, held)
+    check_same(run, held, config)
+    stored = open_tensors(find_weights(run))
+    there = {name: tensor for name, tensor in stored.items() if name.startswith(PREFIX)}
+    here = {n: t for n, t in model.state_dict().items() if n.startswith(PREFIX)}
+    if not there.keys() & here.keys():
+        raise ValueError(f"{run} has no tensor called {PREFIX}...: {WANTED}")
+    state = {name: there[name].read() for name in here if name in there}
+    try:
+        state = interpolate_positions(state, held, config)
+    except ValueError as error:
+        raise ValueError(f"{run}: {error}") from error
+    for name, tensor in state.items():
+        if tensor.shape != here[name].shape:
+            raise ValueError(f"{run} has another encoder: {name} is {tuple(tensor.shape)}, the "
+                             f"model has {tuple(here[name].shape)}")  # fmt: skip
+    missing = [name for name in model.state_dict() if name not in state]
+    unused = sorted(stored.keys() - state.keys())
+    weights = {name: in_memory(name, tensor) for name, tensor in state.items()}
+    return Pretrained(run, weights, missing, unused)
+
+
+def check_kind(run: Path, held: Any) -> None:
+    """Raise ValueError if a run's model configuration is not of vision and language."""
+    if getattr(held, "image_grid", None) is None:
+        raise ValueError(f"{run} is no run of vision and language: {WANTED}")
+
+
+def check_same(run: Path, held: Any, config: VisionLanguageConfig) -> None:
+    """Raise ValueError if two encoders differ; names the options that make them alike."""
+    different = [
+        f"--model.{name} {_word(getattr(held, name))}"
+        for name in sorted(SAME)
+        if _same(held, name) != _same(config, name)
+    ]
+    if different:
+        raise ValueError(f"{run} has an encoder of another shape: give {' '.join(different)}")
+
+
+def listed(names: list[str]) -> str:
+    """Return names as one line, the first of many."""
+    if len(names) > LISTED:
+        return f"{', '.join(names[:LISTED])} and {len(names) - LISTED} more"
+    return ", ".join(names) or "nothing"
+
+
+def _same(config: Any, name: str) -> Any:
+    return config.row.name if name == "placement" else getattr(config, name)
+
+
+def _word(value: Any) -> str:
+    """Write a value as the command line takes it; a configuration's tuples are lists there."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

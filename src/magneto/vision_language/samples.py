@@ -1,0 +1,83 @@
+"""What a loader makes of texts, beside the images: packed tokens, and where each sample begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from magneto.data.tokenizer import Tokenizer
+from magneto.nn.packing import Packing, pack
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The texts of a batch, and how they stand beside its images.
+
+    Attributes:
+        token_ids: (language tokens,), texts of pairs, then texts alone.
+        token_positions: (language tokens,), 0 for each text's first token.
+        packing: Of images alone, pairs and texts alone.
+        image_starts: (images,) number of each image's class token among the vision tokens.
+        text_starts: (texts,) number of each text's first token, `<s>`, among the language tokens.
+    """
+
+    token_ids: Tensor
+    token_positions: Tensor
+    packing: Packing
+    image_starts: Tensor
+    text_starts: Tensor
+
+
+def join_samples(
+    image_tokens: int,
+    images: int = 0,
+    paired: Sequence[np.ndarray] = (),
+    alone: Sequence[np.ndarray] = (),
+    length: int | None = None,
+) -> Samples:
+    """Pack the samples of a batch, on the CPU.
+
+    Args:
+        image_tokens: Vision tokens of an image.
+        images: How many images there are without a text.
+        paired: Tokens of each text that has an image, int64; see `frame_text`.
+        alone: Of each text without one.
+        length: Of a row; by default that of the longest sample.
+
+    Raises:
+        ValueError: If a text has no tokens.
+    """
+    texts = [*paired, *alone]
+    lengths = [len(text) for text in texts]
+    if not all(lengths):
+        raise ValueError("a text has no tokens, not even <s> and </s>")
+    vision = [image_tokens] * (images + len(paired)) + [0] * len(alone)
+    positions = [np.arange(count) for count in lengths]
+    return Samples(
+        token_ids=torch.from_numpy(joined(texts)),
+        token_positions=torch.from_numpy(joined(positions)),
+        packing=pack(vision, [0] * images + lengths, length),
+        image_starts=first_tokens(vision[: images + len(paired)]),
+        text_starts=first_tokens(lengths),
+    )
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return arrays of numbers one after another, int64; none give an empty one."""
+    return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64, copy=False)
+
+
+def first_tokens(lengths: Sequence[int]) -> Tensor:
+    """Return the number of each sample's first token in a packed tensor, (samples,), int64."""
+    counts = torch.tensor(lengths, dtype=torch.long)
+    return counts.cumsum(0) - counts
+
+
+def frame_text(tokens: Sequence[int], tokenizer: Tokenizer, max_length: int) -> np.ndarray:
+    """Return `<s>`, a text's tokens and `</s>`, int64; what is too long is cut before `</s>`."""
+    framed = [tokenizer.begin, *tokens[: max_length - 2], tokenizer.end]
+    return np.array(framed, np.int64)

@@ -1,0 +1,238 @@
+"""Built-in scenes of shapes: captions, and questions and statements that no text gives away.
+
+Each question comes equally often with each of its answers. Each statement is as often true as
+false, and so it is with either of its two images: only both together decide. The sets are the same
+for every seed.
+
+How they are read::
+
+    pairs = scene_pairs()["train"]            # images.open(i).pixels(), texts[i]
+    questions = scene_questions()["train"]    # images, questions[i], answers[i]
+    statements = scene_statements()["train"]  # images, pictures[i] (left, right), truths[i]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from magneto.vision.images import PixelStore
+from magneto.vision_language.shapes import (
+    CELLS,
+    COLOURS,
+    PLACES,
+    SHAPES,
+    colours_of,
+    describe,
+    draw_scenes,
+    render,
+    shapes_of,
+)
+
+# Images with captions, and as many without; texts alone are a quarter more.
+PAIRS = {"train": 4000, "validation": 400}
+# Scenes for each question and answer: 96 together.
+ANSWERED = {"train": 60, "validation": 8}
+# Fours of scenes for each of the seven things that statements speak of.
+FOURS = {"train": 150, "validation": 16}
+NUMBERS = ("0", "1", "2", "3")
+# Scenes drawn at a time, of which those that are wanted are taken.
+DRAWN = 4096
+# Splits draw from other seeds than each other, and so do the sets.
+SPLITS = {"train": 1, "validation": 2}
+PAIR_SET, IMAGE_SET, TEXT_SET, QUESTION_SET, STATEMENT_SET = range(5)
+
+Condition = Callable[[np.ndarray], np.ndarray]
+"""From scenes, (count, CELLS), to which of them it holds for, (count,) boolean."""
+
+
+@dataclass(frozen=True)
+class ScenePairs:
+    """Images with captions.
+
+    Attributes:
+        images: One for each caption.
+        texts: The captions.
+    """
+
+    images: PixelStore
+    texts: list[str]
+
+
+@dataclass(frozen=True)
+class SceneQuestions:
+    """Questions about images.
+
+    Attributes:
+        images: One for each question.
+        questions: As words.
+        answers: A word each.
+    """
+
+    images: PixelStore
+    questions: list[str]
+    answers: list[str]
+
+
+@dataclass(frozen=True)
+class SceneStatements:
+    """Statements about two images.
+
+    Attributes:
+        images: Each stands in two statements.
+        pictures: Numbers of the left and the right image of each statement, int64 (statements, 2).
+        statements: As words.
+        truths: Whether each is true, boolean.
+    """
+
+    images: PixelStore
+    pictures: np.ndarray
+    statements: list[str]
+    truths: np.ndarray
+
+
+def scene_pairs() -> dict[str, ScenePairs]:
+    """Return "train" and "validation": images, and captions that say what is where."""
+    found = {}
+    for split, count in PAIRS.items():
+        random = generator(split, PAIR_SET)
+        scenes = draw_scenes(count, random)
+        images = PixelStore(render(scenes, random))
+        found[split] = ScenePairs(images, [describe(scene) for scene in scenes])
+    return found
+
+
+def scene_images() -> dict[str, PixelStore]:
+    """Return "train" and "validation": images without a text."""
+    found = {}
+    for split, count in PAIRS.items():
+        random = generator(split, IMAGE_SET)
+        found[split] = PixelStore(render(draw_scenes(count, random), random))
+    return found
+
+
+def scene_texts() -> dict[str, list[str]]:
+    """Return "train" and "validation": captions of unseen scenes, questions, statements, mixed.
+
+    Answers are not among them.
+    """
+    asked = [question for question, _, _ in question_kinds()]
+    said = [words for thing, _ in conditions() for words, _ in statements_about(thing)]
+    others = list(dict.fromkeys(asked + said))
+    found = {}
+    for split, count in PAIRS.items():
+        random = generator(split, TEXT_SET)
+        texts = [describe(scene) for scene in draw_scenes(count, random)]
+        texts += others * (count // (4 * len(others)))
+        found[split] = [texts[number] for number in random.permutation(len(texts))]
+    return found
+
+
+def scene_questions() -> dict[str, SceneQuestions]:
+    """Return "train" and "validation": questions, each with each of its answers equally often."""
+    found = {}
+    for split, each in ANSWERED.items():
+        random = generator(split, QUESTION_SET)
+        kinds = question_kinds()
+        scenes = np.concatenate([draw_where(holds, each, random) for _, _, holds in kinds])
+        order = random.permutation(len(scenes))
+        images = PixelStore(render(scenes[order], random))
+        questions, answers = ([kinds[row // each][part] for row in order] for part in (0, 1))
+        found[split] = SceneQuestions(images, questions, answers)
+    return found
+
+
+def scene_statements() -> dict[str, SceneStatements]:
+    """Return "train" and "validation": statements about what just one of two images has.
+
+    Of four scenes two have a thing and two lack it, one of each on the left and one on the right:
+    four pairs, two of which differ.
+    """
+    found = {}
+    for split, each in FOURS.items():
+        random = generator(split, STATEMENT_SET)
+        scenes, rows = [], []
+        for thing, has in conditions():
+            there = draw_where(has, 2 * each, random)
+            lacking = draw_where(lambda s, has=has: ~has(s), 2 * each, random)
+            pairs = there.reshape(each, 2, CELLS), lacking.reshape(each, 2, CELLS)
+            for having, without in zip(*pairs, strict=True):
+                start = 4 * len(scenes)
+                scenes.append(np.stack([having[0], without[0], having[1], without[1]]))
+                said, differing = statements_about(thing)[int(random.integers(2))]
+                rows += [(start + i, start + j, said, (i + j) % 2 == differing)
+                         for i, j in product((0, 1), (2, 3))]  # fmt: skip
+        mixed = [rows[number] for number in random.permutation(len(rows))]
+        images = PixelStore(render(np.concatenate(scenes), random))
+        pictures = np.array([row[:2] for row in mixed], np.int64)
+        truths = np.array([row[3] for row in mixed], bool)
+        found[split] = SceneStatements(images, pictures, [row[2] for row in mixed], truths)
+    return found
+
+
+def statements_about(thing: str) -> list[tuple[str, int]]:
+    """Return statements, each with 1 if it is true of images that differ, 0 of others."""
+    return [(f"exactly one image has {thing}", 1), (f"both images or none have {thing}", 0)]
+
+
+def question_kinds() -> list[tuple[str, str, Condition]]:
+    """Return every question with every answer, and which scenes it is the answer for."""
+    kinds: list[tuple[str, str, Condition]] = []
+    for (i, shape), (j, colour) in product(enumerate(SHAPES), enumerate(COLOURS)):
+        thing = i * len(COLOURS) + j
+        kinds += [
+            (f"what colour is the {shape}", colour, alone(shapes_of, i, thing)),
+            (f"what shape is {colour}", shape, alone(colours_of, j, thing)),
+            (f"is there a {colour} {shape}", "yes", lambda s, t=thing: (s == t).any(1)),
+            (f"is there a {colour} {shape}", "no", apart(i, j, thing)),
+        ]
+    for (i, shape), (n, number) in product(enumerate(SHAPES), enumerate(NUMBERS)):
+        plural = f"{shape}es" if shape.endswith("s") else f"{shape}s"
+        kinds.append((f"how many {plural} are there", number,
+                      lambda s, i=i, n=n: (shapes_of(s) == i).sum(1) == n))  # fmt: skip
+    for (p, place), (j, colour) in product(enumerate(PLACES), enumerate(COLOURS)):
+        kinds.append((f"what colour is at the {place}", colour,
+                      lambda s, p=p, j=j: colours_of(s)[:, p] == j))  # fmt: skip
+    return kinds
+
+
+def conditions() -> list[tuple[str, Condition]]:
+    """Return the things that statements speak of, and which scenes have them."""
+    shapes = [(f"a {shape}", lambda s, i=i: (shapes_of(s) == i).any(1))
+              for i, shape in enumerate(SHAPES)]  # fmt: skip
+    colours = [(f"something {colour}", lambda s, j=j: (colours_of(s) == j).any(1))
+               for j, colour in enumerate(COLOURS)]  # fmt: skip
+    return [*shapes, *colours]
+
+
+def alone(feature: Callable[[np.ndarray], np.ndarray], value: int, thing: int) -> Condition:
+    """Hold where a thing is the only one that has its shape, or its colour."""
+    return lambda scenes: (
+        ((feature(scenes) == value).sum(1) == 1) & (scenes == thing).any(1)
+    )
+
+
+def apart(shape: int, colour: int, thing: int) -> Condition:
+    """Hold where a shape and a colour are there, in other things than the one that has both."""
+    return lambda scenes: (
+        (shapes_of(scenes) == shape).any(1)
+        & (colours_of(scenes) == colour).any(1)
+        & ~(scenes == thing).any(1)
+    )
+
+
+def generator(split: str, which: int) -> np.random.Generator:
+    """Return what draws a split of a set."""
+    return np.random.default_rng([SPLITS[split], which])
+
+
+def draw_where(holds: Condition, count: int, random: np.random.Generator) -> np.ndarray:
+    """Draw scenes for which a condition holds, (count, CELLS)."""
+    found = np.zeros((0, CELLS), np.int64)
+    while len(found) < count:
+        scenes = draw_scenes(DRAWN, random)
+        found = np.concatenate([found, scenes[holds(scenes)]])
+    return found[:count]
