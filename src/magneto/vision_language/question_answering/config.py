@@ -8,11 +8,11 @@ from typing import Literal
 from magneto.config import ConfigError
 from magneto.data.sources import check_builtin, parse_source
 from magneto.vision.config import AugmentationConfig
-from magneto.vision_language.config import BUILTIN, VisionLanguageConfig
+from magneto.vision_language.config import BUILTIN, FineTunedConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionAnsweringConfig(VisionLanguageConfig):
+class QuestionAnsweringConfig(FineTunedConfig):
     """An encoder over an image and a question, and a head over the answers.
 
     Attributes:
@@ -20,14 +20,11 @@ class QuestionAnsweringConfig(VisionLanguageConfig):
         final_norm: "none", as in BEiT-3's fine-tuning: the pooler begins with a norm of its own.
         head_rate: Multiple of the learning rate of the head above the pooler (20 in BEiT-3's
             released fine-tuning; the paper names none).
-        pretrained: Directory of a vision-language run whose embeddings and Transformer to begin
-            with; "{placement}" in it stands for the placement's name. None begins from scratch.
     """
 
     answers: int | None = None
     final_norm: Literal["placement", "none"] = "none"
     head_rate: float = 1.0
-    pretrained: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,11 +61,12 @@ class QuestionAnsweringDataConfig:
             official rule, "always" is what many take it for.
         input: What the model reads: "both", or the "question" or the "image" alone, with nothing in
             place of the other, to see what it adds.
-        tokenizer: "auto" is the pre-trained run's, or else one trained on the training questions;
-            "bytes"; or a file or folder of a tokenizer.
-        vocab_size: Tokens of one that is trained.
+        tokenizer: "auto" is the pre-trained run's, or else one that is learnt ("bpe"); "bytes"; or a
+            file or folder of one.
+        vocab_size: Of one that is learnt from the training questions, at most.
         normalisation: What the model reads: "half" is pixels from -1 to 1, as in BEiT-3; "imagenet"
-            has the mean and standard deviation of ImageNet's pixels taken out.
+            has the mean and standard deviation of ImageNet's pixels taken out; "auto" is the
+            pre-trained run's, or else "half".
         augmentation: Of training images. In validation the whole image is made a square.
     """
 
@@ -83,7 +81,7 @@ class QuestionAnsweringDataConfig:
     input: Literal["both", "question", "image"] = "both"
     tokenizer: str = "auto"
     vocab_size: int = 1000
-    normalisation: Literal["half", "imagenet"] = "half"
+    normalisation: Literal["auto", "half", "imagenet"] = "auto"
     augmentation: AugmentationConfig = AugmentationConfig()
 
     def __post_init__(self) -> None:
