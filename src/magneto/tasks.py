@@ -66,5 +66,10 @@ TASKS = {
         "magneto.vision.segmentation.config:SegmenterConfig",
         "magneto.vision.segmentation.config:SegmentationDataConfig",
     ),
+    "visual-question-answering": TaskEntry(
+        "magneto.vision_language.question_answering.task:QuestionAnswering",
+        "magneto.vision_language.question_answering.config:QuestionAnsweringConfig",
+        "magneto.vision_language.question_answering.config:QuestionAnsweringDataConfig",
+    ),
 }
 """By the name that a recipe's `task` says."""

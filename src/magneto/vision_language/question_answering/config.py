@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from magneto.config import ConfigError
@@ -44,6 +44,7 @@ class QuestionAnsweringDataConfig:
     Attributes:
         source: builtin:shapes, rendered scenes with questions; or the path of a folder of VQA v2
             or of easy-VQA.
+        images: Folder of VQA v2's train2014, val2014 and test2015, where they lie elsewhere.
         validation_split: Of VQA v2. "held_out" trains on train2014 and val2014 but for
             `validation_images` images, and validates on these; "val2014" trains on train2014 and
             validates on all of val2014; "test-dev2015" and "test2015" have no public answers: a
@@ -61,16 +62,16 @@ class QuestionAnsweringDataConfig:
             official rule, "always" is what many take it for.
         input: What the model reads: "both", or the "question" or the "image" alone, with nothing in
             place of the other, to see what it adds.
-        tokenizer: "auto" is the pre-trained run's, or else one that is learnt ("bpe"); "bytes"; or a
-            file or folder of one.
-        vocab_size: Of one that is learnt from the training questions, at most.
+        tokenizer: "auto" (that of `model.pretrained`, or else "bpe"), "bpe" (byte-level, learnt
+            from the training questions), "bytes", or the path of a tokenizer.
+        vocab_size: Tokens of a "bpe" tokenizer, at most.
         normalisation: What the model reads: "half" is pixels from -1 to 1, as in BEiT-3; "imagenet"
-            has the mean and standard deviation of ImageNet's pixels taken out; "auto" is the
-            pre-trained run's, or else "half".
+            has the mean and standard deviation of ImageNet's pixels taken out.
         augmentation: Of training images. In validation the whole image is made a square.
     """
 
     source: str = BUILTIN
+    images: str | None = None
     validation_split: Literal["held_out", "val2014", "test-dev2015", "test2015"] = "held_out"
     validation_images: int = 1000
     validation_seed: int = 0
@@ -81,8 +82,8 @@ class QuestionAnsweringDataConfig:
     input: Literal["both", "question", "image"] = "both"
     tokenizer: str = "auto"
     vocab_size: int = 1000
-    normalisation: Literal["auto", "half", "imagenet"] = "auto"
-    augmentation: AugmentationConfig = AugmentationConfig()
+    normalisation: Literal["half", "imagenet"] = "half"
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
 
     def __post_init__(self) -> None:
         found, wrong = parse_source(self.source), []

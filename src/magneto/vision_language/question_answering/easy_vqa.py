@@ -9,6 +9,7 @@ and likewise test; FOLDER/answers.txt has the answers to choose from.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ from magneto.data.counts import MALFORMED, Counts
 from magneto.data.files import open_text
 from magneto.files import nearest_path
 from magneto.vision.images import FileStore, ImageStore
-from magneto.vision.zip_images import ZipStore
+from magneto.vision.listing import IMAGE_ENDINGS
 from magneto.vision_language.question_answering.answers import read_answers
 from magneto.vision_language.question_answering.questions import (
     EMPTY_QUESTIONS,
+    MISSING,
     QuestionSplit,
     with_one_answer,
 )
+from magneto.vision_language.zips import open_zips
 
 ANSWER_FILE = "answers.txt"
 
@@ -55,13 +58,12 @@ def read_split(folder: Path, split: str, counts: Counts) -> QuestionSplit:
         wanted = folder / f"{split}_questions.json"
         raise FileNotFoundError(f"no file {wanted}{nearest_path(wanted)}")
     rows = read_rows(path, counts)
-    images = sorted({image for _, _, _, image in rows})
-    places = {image: place for place, image in enumerate(images)}
+    store, places = open_store(folder, split, sorted({image for _, _, _, image in rows}))
     questions = [
-        with_one_answer(number, places[image], text, answer)
+        with_one_answer(number, places.get(image, MISSING), text, answer)
         for number, text, answer, image in rows
     ]
-    return QuestionSplit(open_store(folder, split, images), questions)
+    return QuestionSplit(store, questions)
 
 
 def read_rows(path: Path, counts: Counts) -> list[tuple[int, str, str, int]]:
@@ -89,13 +91,18 @@ def read_rows(path: Path, counts: Counts) -> list[tuple[int, str, str, int]]:
     return found
 
 
-def open_store(folder: Path, split: str, images: list[int]) -> ImageStore:
-    """Return where a split's images lie: in a folder, or in images.zip."""
-    names = [f"{split}/images/{image}.png" for image in images]
+def open_store(
+    folder: Path, split: str, images: Sequence[int]
+) -> tuple[ImageStore, dict[int, int]]:
+    """Return where a split's images lie, a folder or images.zip, and their numbers there."""
+    names = {image: f"{split}/images/{image}.png" for image in images}
     packed = folder / "images.zip"
-    if not (folder / split / "images").is_dir() and packed.is_file():
-        return ZipStore(packed, names)
-    return FileStore(folder, names)
+    if (folder / split / "images").is_dir() or not packed.is_file():
+        places = {image: place for place, image in enumerate(images)}
+        return FileStore(folder, list(names.values())), places
+    store = open_zips([packed], IMAGE_ENDINGS)
+    there = {key: place for place, key in enumerate(store.keys)}
+    return store, {image: there[name] for image, name in names.items() if name in there}
 
 
 def listed_answers(folder: Path) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-PUNCTUATION = ";/[]\"{}()=+\\_-><@`,?!"
+PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 COMMA_IN_NUMBER = re.compile(r"\d,\d")
 FULL_STOP = re.compile(r"\.(?!\d)")
 # The official code passes a flag, whose value is 32, where the number of replacements belongs.
@@ -26,7 +26,9 @@ NUMBER_WORDS = {
     "six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10",
 }  # fmt: skip
 ARTICLES = {"a", "an", "the"}
-CONTRACTED = """
+CONTRACTED = re.findall(
+    r"\S+",
+    """
     ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't
     haven't he'd he'd've he's how'd how'll how's isn't it'd it'd've it'll ma'am mightn't mightn't've
     might've mustn't must've needn't not've o'clock oughtn't 'ow's'at shan't she'd've should've
@@ -36,7 +38,8 @@ CONTRACTED = """
     what's what've when's where'd where's where've who'd who'd've who'll who's who've why'll why're
     why's won't would've wouldn't wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll you're
     you've
-""".split()
+""",
+)
 """Words whose spelling with one apostrophe left out is mended."""
 
 

@@ -102,7 +102,10 @@ def vqa_questions(
     config: QuestionAnsweringDataConfig, folder: Path, counts: Counts
 ) -> QuestionSplits:
     """Return VQA v2, split as `validation_split` says."""
-    train, other = (vqa_files.read_split(folder, name, counts) for name in vqa_files.ANNOTATED)
+    images = existing_path(config.images) if config.images else folder
+    train, other = (
+        vqa_files.read_split(folder, images, name, counts) for name in vqa_files.ANNOTATED
+    )
     majorities = tuple(q.majority for part in (train, other) for q in part.questions)
     ids = [vqa_files.image_id(other, question) for question in other.questions]
     chosen = set(ids)
@@ -111,9 +114,9 @@ def vqa_questions(
     rest = other.chosen([index for index, image in enumerate(ids) if image not in chosen])
     validation = other.chosen([index for index, image in enumerate(ids) if image in chosen])
     if config.validation_split in vqa_files.WITHOUT_ANSWERS:
-        validation = vqa_files.read_split(folder, config.validation_split, counts)
+        validation = vqa_files.read_split(folder, images, config.validation_split, counts)
     return QuestionSplits(
-        with_images(vqa_files.joined(folder, (train, rest)), counts),
+        with_images(vqa_files.joined(images, (train, rest)), counts),
         counted(validation, counts),
         majorities=majorities,
         counts=counts,
@@ -122,15 +125,12 @@ def vqa_questions(
 
 def with_images(split: QuestionSplit, counts: Counts) -> QuestionSplit:
     """Leave the questions out whose image is missing, and count them."""
-    missing = split.images.sizes() < 0
-    kept = [index for index, one in enumerate(split.questions) if not missing[one.image]]
-    counts[WITHOUT_IMAGE] += len(split) - len(kept)
-    return split.chosen(kept)
+    missing = split.missing
+    counts[WITHOUT_IMAGE] += int(missing.sum())
+    return split.chosen(np.flatnonzero(~missing))
 
 
 def counted(split: QuestionSplit, counts: Counts) -> QuestionSplit:
     """Count the validation questions whose image is missing; they stay, and score 0."""
-    missing = split.images.sizes() < 0
-    used = np.array([question.image for question in split.questions], np.int64)
-    counts[IMAGE_MISSING] += int(missing[used].sum())
+    counts[IMAGE_MISSING] += int(split.missing.sum())
     return split

@@ -49,11 +49,12 @@ def is_vqa(folder: Path) -> bool:
     return any(find_file(folder, QUESTION_FILE, s) for s in (*ANNOTATED, *WITHOUT_ANSWERS))
 
 
-def read_split(folder: Path, split: str, counts: Counts) -> QuestionSplit:
+def read_split(folder: Path, images: Path, split: str, counts: Counts) -> QuestionSplit:
     """Read a split.
 
     Args:
-        folder: The source.
+        folder: Of questions and annotations.
+        images: That has the folders of images.
         split: "train2014", "val2014", "test2015" or "test-dev2015".
         counts: Filled while reading.
 
@@ -72,14 +73,14 @@ def read_split(folder: Path, split: str, counts: Counts) -> QuestionSplit:
         asked = {number: asked[number] for number in notes if number in asked}
     ids = sorted({image for image, _ in asked.values()})
     places = {image: place for place, image in enumerate(ids)}
-    unknown = ((), "", "", "")
+    unknown: tuple[Any, ...] = ()
     questions = [
         Question(number, places[image], text, *notes.get(number, unknown))
         for number, (image, text) in asked.items()
     ]
     within = IMAGE_FOLDERS.get(split, split)
     names = [f"{within}/COCO_{within}_{image:012d}.jpg" for image in ids]
-    return QuestionSplit(FileStore(folder, names), questions)
+    return QuestionSplit(FileStore(images, names), questions)
 
 
 def needed(folder: Path, pattern: str, split: str) -> Path:
@@ -155,7 +156,7 @@ def records(path: Path, key: str) -> list[Any]:
 
 def image_id(split: QuestionSplit, question: Question) -> int:
     """Return COCO's id of a question's image, from the name of its file."""
-    return int(split.images.key(question.image).rpartition("_")[2].partition(".")[0])
+    return int(split.store.key(question.image).rpartition("_")[2].partition(".")[0])
 
 
 def held_out_images(ids: Iterable[int], count: int, seed: int) -> set[int]:
@@ -176,12 +177,12 @@ def held_out_images(ids: Iterable[int], count: int, seed: int) -> set[int]:
     return set(sorted(set(ids), key=rank)[:count])
 
 
-def joined(folder: Path, parts: Sequence[QuestionSplit]) -> QuestionSplit:
+def joined(images: Path, parts: Sequence[QuestionSplit]) -> QuestionSplit:
     """Return the questions of several splits, over the images of all of them."""
     names: list[str] = []
     questions: list[Question] = []
     for part in parts:
         start = len(names)
-        names += [part.images.key(number) for number in range(len(part.images))]
+        names += [part.store.key(number) for number in range(len(part.store))]
         questions += [one._replace(image=one.image + start) for one in part.questions]
-    return QuestionSplit(FileStore(folder, names), questions)
+    return QuestionSplit(FileStore(images, names), questions)
