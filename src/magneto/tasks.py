@@ -71,5 +71,15 @@ TASKS = {
         "magneto.vision_language.question_answering.config:QuestionAnsweringConfig",
         "magneto.vision_language.question_answering.config:QuestionAnsweringDataConfig",
     ),
+    "vision-language-modelling": TaskEntry(
+        "magneto.vision_language.modelling.task:MaskedDataModelling",
+        "magneto.vision_language.modelling.config:MaskedDataModelConfig",
+        "magneto.vision_language.modelling.config:MaskedDataConfig",
+    ),
+    "visual-reasoning": TaskEntry(
+        "magneto.vision_language.reasoning.task:VisualReasoning",
+        "magneto.vision_language.reasoning.config:VisualReasonerConfig",
+        "magneto.vision_language.reasoning.config:StatementDataConfig",
+    ),
 }
 """By the name that a recipe's `task` says."""

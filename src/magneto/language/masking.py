@@ -69,10 +69,18 @@ class Masking:
         arrays = {"tokens": seen, "positions": positions, "targets": targets}
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-    def choose(self, row: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the places to guess in a row, in order; never a special token's."""
+    def choose(
+        self, row: np.ndarray, draw: np.random.Generator, most: int | None = None
+    ) -> np.ndarray:
+        """Return the places to guess in a row, in order; never a special token's.
+
+        Args:
+            row: Tokens, (length,).
+            draw: What is drawn from.
+            most: How many, at most; by default the share of `max_length`.
+        """
         plain = self.plain[row]
-        most = min(self.most, int(plain.sum()))
+        most = min(self.most if most is None else most, int(plain.sum()))
         if self.config.masking == "token":
             return np.sort(draw.choice(np.flatnonzero(plain), most, replace=False))
         chosen = np.zeros(len(row), bool)

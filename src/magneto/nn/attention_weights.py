@@ -38,7 +38,9 @@ def attention_weights(
         ValueError: If there is no such layer.
     """
     kernels = [part for part in encoder.modules() if isinstance(part, DotProductAttention)]
-    return observed(kernels[layer : layer + 1], lambda: encoder.features(x, [layer], attention_mask))
+    return observed(
+        kernels[layer : layer + 1], lambda: encoder.features(x, [layer], attention_mask)
+    )
 
 
 @torch.no_grad()

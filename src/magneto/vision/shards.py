@@ -30,11 +30,26 @@ from magneto.vision.listing import (
 
 VERSION = 1  # of the index
 MASK_MEMBERS = ("seg.png", "mask.png", "seg", "mask")
-# Where a member of JSON has the label.
-LABEL_KEYS = ("label", "cls", "class")
 WITHOUT_IMAGE = "examples without an image left out"
-# A larger member of JSON or of a label is none.
-LABEL_BYTES = 1 << 20
+# A larger member of JSON or of words is none.
+WORDS_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class WordMembers:
+    """Where an example in a shard has its words: its label, or its caption.
+
+    Attributes:
+        endings: Of the members that may have them.
+        keys: Under which a member of JSON does, best first.
+    """
+
+    endings: tuple[str, ...]
+    keys: tuple[str, ...]
+
+
+LABELS = WordMembers(("cls", "json"), ("label", "cls", "class"))
+CAPTIONS = WordMembers(("txt", "caption", "json"), ("caption", "text", "txt"))
 
 
 @dataclass
@@ -107,13 +122,19 @@ def list_shards(
     Raises:
         ValueError: If they hold no images.
     """
+    parts = shards_by_split(source, shards)
+    return {split: _listing(source, paths, counts, progress) for split, paths in parts.items()}
+
+
+def shards_by_split(source: Path, shards: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return shards by the split that their folder or file name tells; "train" if nothing does."""
     parts: dict[str, list[Path]] = {}
     for shard in shards:
         place = shard.relative_to(source if source.is_dir() else source.parent)
         words = re.findall("[a-z]+", str(place.with_suffix("")).lower())
         split = next(iter(standard_splits(dict(zip(words, words, strict=True)))), "train")
         parts.setdefault(split, []).append(shard)
-    return {split: _listing(source, paths, counts, progress) for split, paths in parts.items()}
+    return parts
 
 
 def _listing(source: Path, shards: list[Path], counts: Counts, progress: Progress) -> Listing:
@@ -131,15 +152,16 @@ def _listing(source: Path, shards: list[Path], counts: Counts, progress: Progres
     )
 
 
-def kept_index(shards: Sequence[Path], progress: Progress) -> Index:
+def kept_index(shards: Sequence[Path], progress: Progress, words: WordMembers = LABELS) -> Index:
     """Return the index of shards from the cache; it is made if they, or it, are new."""
-    held = cache_directory() / f"shards-{fingerprint(VERSION, file_states(shards))}"
+    name = fingerprint(VERSION, file_states(shards), words.endings)
+    held = cache_directory() / f"shards-{name}"
     kept = held / "index.json"
     if not kept.exists():
         made = Index()
         for number, shard in enumerate(shards):
             progress.update("indexing shards", number, len(shards))
-            add_shard(made, shard, number)
+            add_shard(made, shard, number, words)
         progress.update("indexing shards", len(shards), len(shards))
         with made_whole(held) as aside:
             write_json(aside / "index.json", vars(made))
@@ -147,7 +169,7 @@ def kept_index(shards: Sequence[Path], progress: Progress) -> Index:
     return Index(**{**values, "counts": Counts(values["counts"])})
 
 
-def add_shard(index: Index, shard: Path, number: int) -> None:
+def add_shard(index: Index, shard: Path, number: int, words: WordMembers) -> None:
     """Add the examples of a shard; what is cut off at its end is counted."""
     end, key, members = shard.stat().st_size, "", {}
     try:
@@ -163,8 +185,8 @@ def add_shard(index: Index, shard: Path, number: int) -> None:
                 if (folder + slash + stem) != key:
                     _add_example(index, key, members)
                     key, members = folder + slash + stem, {}
-                words = _label(file, member) if ending in ("cls", "json") else None
-                members[ending.lower()] = ((number, member.offset_data, member.size), words)
+                said = _words(file, member, words) if ending in words.endings else None
+                members[ending.lower()] = ((number, member.offset_data, member.size), said)
     except tarfile.TarError as error:
         index.counts.met(MALFORMED, str(shard), str(error))
     _add_example(index, key, members)
@@ -185,18 +207,18 @@ def _add_example(index: Index, key: str, members: dict[str, Any]) -> None:
     index.labels.append(next((word for _, word in members.values() if word is not None), None))
 
 
-def _label(file: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:
-    """Return the label in a small member of text or JSON; None if there is none."""
+def _words(file: tarfile.TarFile, member: tarfile.TarInfo, words: WordMembers) -> str | None:
+    """Return what a small member of text or JSON says; None if it says nothing."""
     opened = file.extractfile(member)
-    if opened is None or member.size > LABEL_BYTES:
+    if opened is None or member.size > WORDS_BYTES:
         return None
     text = opened.read().decode("utf-8", errors="replace").strip()
-    if member.name.endswith(".cls"):
+    if not member.name.endswith(".json"):
         return text or None
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return None
     if isinstance(value, dict):
-        value = next((value[key] for key in LABEL_KEYS if key in value), None)
+        value = next((value[key] for key in words.keys if key in value), None)
     return str(value) if isinstance(value, str | int) else None

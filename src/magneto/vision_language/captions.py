@@ -96,7 +96,7 @@ class CaptionSplits:
 
 
 def find_karpathy(path: Path) -> Path | None:
-    """Return a folder's dataset_*.json, or the file itself if it is named so; None if there is none.
+    """Return a folder's dataset_*.json, or the file itself if it is named so; else None.
 
     Raises:
         ValueError: If a folder has several.
@@ -150,7 +150,7 @@ def read_karpathy(path: Path, images: NamedImages, counts: Counts) -> dict[str, 
     if len(missing) == len(rows):
         example = f", for example {missing[0]}" if missing else ""
         raise ValueError(f"{path}: none of its images is in {images.where}{example}: name their "
-                         "folder, data.images")  # fmt: skip
+                         "folder, data.image_folder")  # fmt: skip
     return {split: CaptionSplit(images.store, found[split]) for split in SPLITS if split in found}
 
 

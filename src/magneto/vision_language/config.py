@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from magneto.config import ConfigError, problem_lines
+from magneto.data.sources import check_builtin, parse_source
 from magneto.nn.config import Grid, MultiwayConfig
+from magneto.vision.config import AugmentationConfig
 
 # Built-in sets: magneto.vision_language.scenes.
+NAMES = ("shapes",)
 BUILTIN = "builtin:shapes"
+# Of a byte-level tokenizer: every byte, </s>, <s>, <pad> and <mask>.
+LEAST_VOCABULARY = 260
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,3 +87,63 @@ class FineTunedConfig(VisionLanguageConfig):
     """
 
     pretrained: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairDataConfig:
+    """Images with texts: the `data` section of a recipe. See docs/concepts/vision_language.md.
+
+    Attributes:
+        source: builtin:shapes, drawn scenes; a .jsonl file (or a folder of train.jsonl and
+            validation.jsonl) of paths of images and their texts; tar shards of images and texts; or
+            hf:NAME[:CONFIG[:SPLIT]].
+        validation_source: Validate on all pairs of another source. None validates on the source's
+            own validation split, or on pairs held out of its training split.
+        validation_fraction: Share of images, chosen by a hash of their names, that is held out with
+            all their texts where a source has no validation split.
+        image_field: Key or column that has the image, or its path; None finds it.
+        text_field: Key or column that has the text, or a list of texts; None finds it.
+        id_field: Key or column that tells pairs apart; None tells them by image and text.
+        image_folder: Folder that paths of images are relative to; None is that of the .jsonl file.
+        tokenizer: "bpe" (byte-level, learnt from the source's texts on first use), "bytes", or the
+            path of a tokenizer.json or a SentencePiece .model.
+        vocab_size: Of a "bpe" tokenizer, at most.
+        normalisation: What the model reads: "half" is pixels from -1 to 1, as in BEiT-3 with texts;
+            "imagenet" has the mean and standard deviation of ImageNet's pixels taken out.
+        resize: Shorter side to which a validation image is resized before its middle is cut out;
+            None resizes it to the model's image_size.
+        augmentation: Of training images with a text. A mirror image changes what is left and right
+            in a text.
+    """
+
+    source: str = BUILTIN
+    validation_source: str | None = None
+    validation_fraction: float = 0.02
+    image_field: str | None = None
+    text_field: str | None = None
+    id_field: str | None = None
+    image_folder: str | None = None
+    tokenizer: str = "bpe"
+    vocab_size: int = 512
+    normalisation: Literal["half", "imagenet"] = "half"
+    resize: int | None = None
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+
+    def __post_init__(self) -> None:
+        wrong = []
+        for given in (self.source, self.validation_source):
+            found = parse_source(given or "")
+            try:
+                if found.kind == "builtin":
+                    check_builtin(found, NAMES, "images with texts")
+            except ValueError as error:
+                wrong += problem_lines(error)
+        if not 0 < self.validation_fraction < 1:
+            wrong.append(f"validation_fraction must be in (0, 1), not {self.validation_fraction}")
+        if self.vocab_size < LEAST_VOCABULARY:
+            wrong.append(f"vocab_size must be {LEAST_VOCABULARY} or more (256 bytes and 4 special "
+                         f"tokens), not {self.vocab_size}")  # fmt: skip
+        if self.resize is not None and self.resize < 1:
+            wrong.append(f"resize must be 1 or more, not {self.resize}")
+        if wrong:
+            raise ConfigError(wrong)

@@ -31,9 +31,9 @@ class NamedImages:
 def find_images(folder: str) -> NamedImages:
     """List all images below a folder; where there are none, those in its zip files.
 
-    Sets of photographs are unpacked in more than one way: NLVR2's training images lie in 100 folders
-    or in one. Their names are the same, so that where they lie need not be known. Of two files of
-    one name the first in the order of the alphabet is taken.
+    Sets of photographs are unpacked in more than one way: NLVR2's training images lie in a hundred
+    folders or in one. Their names are the same, so that where they lie need not be known. Of two
+    files of one name the first in the order of the alphabet is taken.
 
     Raises:
         FileNotFoundError: If there is no such folder.

@@ -146,7 +146,7 @@ class VisionLanguageEncoder(nn.Module):
         token_positions: Tensor,
         hidden: Tensor | None = None,
     ) -> Streams:
-        """Return what the Transformer reads, (vision tokens, width) and (language tokens, width)."""
+        """Return what the Transformer reads: both modalities, (tokens, width) each."""
         vision = self.vision_embedding(images, hidden)
         return vision, self.text_embedding(token_ids, token_positions)
 

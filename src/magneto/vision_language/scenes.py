@@ -210,9 +210,7 @@ def conditions() -> list[tuple[str, Condition]]:
 
 def alone(feature: Callable[[np.ndarray], np.ndarray], value: int, thing: int) -> Condition:
     """Hold where a thing is the only one that has its shape, or its colour."""
-    return lambda scenes: (
-        ((feature(scenes) == value).sum(1) == 1) & (scenes == thing).any(1)
-    )
+    return lambda scenes: ((feature(scenes) == value).sum(1) == 1) & (scenes == thing).any(1)
 
 
 def apart(shape: int, colour: int, thing: int) -> Condition:

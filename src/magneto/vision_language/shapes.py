@@ -55,7 +55,7 @@ def describe(scene: np.ndarray) -> str:
 
 
 def silhouettes() -> np.ndarray:
-    """Return where each shape has paint in its cell, and an empty cell, (shapes + 1, CELL, CELL)."""
+    """Return where each shape, and at last nothing, has paint: (shapes + 1, CELL, CELL) boolean."""
     y, x = np.mgrid[:CELL, :CELL] - (CELL - 1) / 2
     half, thick = CELL * 0.38, CELL * 0.13
     near, far = np.minimum(abs(x), abs(y)), np.maximum(abs(x), abs(y))

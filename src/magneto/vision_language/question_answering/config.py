@@ -44,7 +44,7 @@ class QuestionAnsweringDataConfig:
     Attributes:
         source: builtin:shapes, rendered scenes with questions; or the path of a folder of VQA v2
             or of easy-VQA.
-        images: Folder of VQA v2's train2014, val2014 and test2015, where they lie elsewhere.
+        image_folder: Folder of VQA v2's train2014, val2014 and test2015, where they lie elsewhere.
         validation_split: Of VQA v2. "held_out" trains on train2014 and val2014 but for
             `validation_images` images, and validates on these; "val2014" trains on train2014 and
             validates on all of val2014; "test-dev2015" and "test2015" have no public answers: a
@@ -71,7 +71,7 @@ class QuestionAnsweringDataConfig:
     """
 
     source: str = BUILTIN
-    images: str | None = None
+    image_folder: str | None = None
     validation_split: Literal["held_out", "val2014", "test-dev2015", "test2015"] = "held_out"
     validation_images: int = 1000
     validation_seed: int = 0
@@ -91,8 +91,10 @@ class QuestionAnsweringDataConfig:
             check_builtin(found, [BUILTIN.removeprefix("builtin:")], "questions")
         if found.kind == "hf":
             wrong.append(f"source {self.source!r}: give the folder of VQA v2's own files")
-        for name in ("validation_images", "least_answer_count", "vocab_size"):
+        for name in ("validation_images", "least_answer_count"):
             if getattr(self, name) < 1:
                 wrong.append(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if self.vocab_size < LEAST_VOCABULARY:
+            wrong.append(f"vocab_size must be {LEAST_VOCABULARY} or more, not {self.vocab_size}")
         if wrong:
             raise ConfigError(wrong)

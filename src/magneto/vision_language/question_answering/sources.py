@@ -102,7 +102,7 @@ def vqa_questions(
     config: QuestionAnsweringDataConfig, folder: Path, counts: Counts
 ) -> QuestionSplits:
     """Return VQA v2, split as `validation_split` says."""
-    images = existing_path(config.images) if config.images else folder
+    images = existing_path(config.image_folder) if config.image_folder else folder
     train, other = (
         vqa_files.read_split(folder, images, name, counts) for name in vqa_files.ANNOTATED
     )

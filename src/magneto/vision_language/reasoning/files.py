@@ -3,7 +3,7 @@
 | | NLVR2 (arXiv 1811.00491) | NLVR v1 (P17-2034) |
 |---|---|---|
 | identifier | SPLIT-SET-PAIR-SENTENCE | SENTENCE-IMAGE |
-| images | SPLIT-SET-PAIR-img0.png and -img1.png | SPLIT-SENTENCE-IMAGE-0.png to -5.png: one picture |
+| images | SPLIT-SET-PAIR-img0.png, -img1.png | SPLIT-SENTENCE-IMAGE-0.png to -5.png |
 | label | "True", "False" | "true", "false" |
 
 NLVR v1's picture has three boxes, and six files with the boxes in another order; the first one that
@@ -42,12 +42,16 @@ PERMUTATIONS = 6  # of the three boxes of NLVR v1
 def find_statement_files(folder: Path) -> dict[str, Path]:
     """Return the files of statements below a folder by split: "train", "dev", "test", "hidden".
 
+    Where a folder has both sets, as their authors' repository does, NLVR2 is read.
+
     Raises:
         ValueError: If there is none, or several for one split.
     """
     stems = {stem: split for split, names in FILES.items() for stem in names}
     found: dict[str, dict[str, Path]] = {}
-    for path in _text_files(folder):
+    paths = list(_text_files(folder))
+    newer = [path for path in paths if "nlvr2" in path.relative_to(folder).parts]
+    for path in newer or paths:
         stem = Path(unpacked_name(path)).stem.lower()
         if stem not in stems:
             continue
@@ -55,7 +59,7 @@ def find_statement_files(folder: Path) -> dict[str, Path]:
         if stem in others:
             raise ValueError(f"{folder} has two files of {stem} statements, {others[stem]} and "
                              f"{path}: name the folder of one (data.source), and of the images "
-                             "(data.images)")  # fmt: skip
+                             "(data.image_folder)")  # fmt: skip
         others[stem] = path
     if not found:
         known = ", ".join(f"{stem}.json" for stem in stems)
@@ -102,8 +106,9 @@ def read_statements(path: Path, images: NamedImages, counts: Counts) -> Statemen
         raise ValueError(f"no statements in {path}: {counts.describe(STATEMENTS)}")
     incomplete = sum(MISSING in one.images for one in statements)
     if incomplete == len(statements):
-        raise ValueError(f"{path}: no statement has all its images in {images.where}, for example "
-                         f"{next(iter(missing))}: name their folder, data.images")  # fmt: skip
+        raise ValueError(f"{path}: no statement has all its images in {images.where}, for "
+                         f"example {next(iter(missing))}: name their folder, "
+                         "data.image_folder")  # fmt: skip
     counts[STATEMENTS] += len(statements)
     counts[WITHOUT_IMAGES] += incomplete
     return StatementSplit(images.store, statements, tuple(missing))

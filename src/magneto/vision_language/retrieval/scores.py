@@ -28,7 +28,9 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor) -> dict[str, float]:
         text; and "mean_recall", the mean of the six.
     """
     text_places = [
-        best_places(piece @ texts.T, owners[None] == torch.arange(start, start + len(piece))[:, None])
+        best_places(
+            piece @ texts.T, owners[None] == torch.arange(start, start + len(piece))[:, None]
+        )
         for start, piece in pieces(images)
     ]
     image_places = [

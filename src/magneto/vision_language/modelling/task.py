@@ -1,0 +1,176 @@
+"""Masked data modelling: hidden patches and hidden words of images, texts and pairs (BEiT-3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from magneto.data.cache import content_digest
+from magneto.data.tokenizer import kept_tokenizer, vocabulary_size
+from magneto.files import write_json
+from magneto.progress import SILENT, Progress
+from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Scores, Task
+from magneto.vision.modelling.targets import CodeTargets
+from magneto.vision_language.modelling.config import MaskedDataConfig, MaskedDataModelConfig
+from magneto.vision_language.modelling.data import TRAIN, VALIDATION, MaskedData
+from magneto.vision_language.modelling.model import MaskedDataModel
+from magneto.vision_language.modelling.scores import baseline_sums, masked_scores, masked_sums
+from magneto.vision_language.modelling.sources import code_targets
+
+CODES_FILE = "codes.json"
+# Batches of training images whose codes are counted for the baseline.
+COUNTED_BATCHES = 16
+
+
+class MaskedDataModelling(Task):
+    """Images, texts and pairs, a `MaskedDataModel`, nats per hidden patch and per hidden word.
+
+    The codes of patches come from a frozen tokenizer, which sees what the model sees before
+    anything is hidden.
+    """
+
+    unit = "tokens"
+
+    model_config: MaskedDataModelConfig
+    data_config: MaskedDataConfig
+
+    def __init__(self, model: Any, data: Any, seed: int) -> None:
+        super().__init__(model, data, seed)
+        self.data = MaskedData(model, data, seed, SILENT)
+
+    @cached_property
+    def targets(self) -> CodeTargets:
+        """The frozen tokenizer of images; on the CPU until it is the companion."""
+        images = self.data.images[TRAIN]
+        return code_targets(self.model_config, self.data_config, images, self.seed)
+
+    def codes(self) -> int:
+        """Return how many codes the model guesses among: the tokenizer's, if none are set.
+
+        Raises:
+            ValueError: If the number set is another one.
+        """
+        known, wanted = self.targets.codes, self.model_config.codes
+        if wanted not in (None, known):
+            raise ValueError(f"the image tokenizer has {known} codes, model.codes is {wanted}")
+        return known
+
+    def vocabulary(self) -> int:
+        """Return the model's vocabulary: the tokenizer's, if none is set.
+
+        Raises:
+            ValueError: If the one set is too small.
+        """
+        return vocabulary_size(self.model_config.vocab_size, self.data.tokenizer)
+
+    def prepare(self, progress: Progress = SILENT) -> None:
+        """List images and pairs, tokenise texts, open the image tokenizer; see that all fits.
+
+        Raises:
+            FileNotFoundError: If something is not there.
+            ValueError: If something doesn't fit.
+        """
+        if "targets" in self.__dict__:
+            return
+        data = self.data
+        data.progress = progress
+        data.words  # noqa: B018  a tokenizer without a mask token is known before the work
+        self.vocabulary()
+        progress.say(data.describe())
+        where, config = self.data_config.image_tokenizer, self.model_config
+        progress.say(f"{where}: {self.codes()} codes; {data.patches.count} of {config.patches} "
+                     "patches are hidden")  # fmt: skip
+
+    def build_model(self) -> MaskedDataModel:
+        """Build the model, as large as both tokenizers say."""
+        config = self.model_config
+        codes = config.codes or self.codes()
+        return MaskedDataModel(replace(config, vocab_size=self.vocabulary(), codes=codes))
+
+    def build_companion(self) -> nn.Module:
+        """Return the tokenizer of images."""
+        self.codes()
+        return self.targets
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return images, texts and pairs, each in its own order; other parts are hidden each time.
+
+        Raises:
+            ValueError: If a batch can't be cut by `batch_shares`.
+        """
+        return self.data.train_stream(batch_size, seed)
+
+    def size(self, batch: dict[str, Any]) -> int:
+        """Return the batch's tokens: of images, class tokens too, and of texts."""
+        tokens = batch["masked"].samples.token_ids
+        return len(batch["images"]) * self.model_config.image_tokens + len(tokens)
+
+    def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
+        """Sum the cross-entropy over hidden patches and hidden words."""
+        found = model(batch["images"], batch["masked"], self._codes(batch), batch["words"])
+        patches, words = found.patches, found.words
+        return Loss(patches.total + words.total, patches.count + words.count)
+
+    def _codes(self, batch: dict[str, Any]) -> Tensor:
+        """Return the codes of the hidden patches, (hidden patches,)."""
+        assert self.companion is not None
+        return self.companion(batch["images"]).flatten().index_select(0, batch["masked"].patches)
+
+    def validation_batches(self) -> Sequence[dict[str, Any]]:
+        """Return images, texts and pairs in mixed order; always the same parts are hidden."""
+        return self.data.fixed_batches(VALIDATION)
+
+    def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
+        """Sum the cross-entropy of each stream's patches and words; count them, and those right."""
+        logits = model(batch["images"], batch["masked"])
+        sums = masked_sums(logits, (self._codes(batch), batch["words"]), batch["masked"])
+        return Scores({**sums, "unreadable": batch["blank"].sum()})
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Return the loss of all, and nats and accuracy of each stream's patches and words."""
+        return masked_scores(sums)
+
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
+        """Return the metrics of the frequencies of codes and tokens, each stream's own."""
+        data, sizes = self.data, (self.codes(), self.vocabulary())
+        texts = (data.texts[TRAIN].tokens, data.paired_texts[TRAIN].tokens)
+        train = islice(data.fixed_batches(TRAIN), COUNTED_BATCHES)
+        held = islice(self.validation_batches(), limit)
+        sums = baseline_sums(self.targets, texts, data.words.plain, sizes, train, held)
+        return masked_scores(sums)
+
+    def artifacts(self, directory: Path) -> None:
+        """Write the tokenizer of texts, how many codes there are, and a digest of all data."""
+        (directory / "tokenizer").mkdir(exist_ok=True)
+        self.data.tokenizer.save(directory / "tokenizer")
+        write_json(directory / CODES_FILE, {"codes": self.codes()})
+        (directory / DIGEST_FILE).write_text(self._digest, encoding="utf-8")
+
+    @cached_property
+    def _digest(self) -> str:
+        data = self.data
+        splits = (*data.images, data.pairs.train, data.pairs.validation)
+        parts = [*(split.digest for split in splits), self.targets.digest()]
+        texts = [np.asarray(texts.tokens) for texts in (*data.texts, *data.paired_texts)]
+        return content_digest(*(part.encode() for part in parts), *texts)
+
+    @classmethod
+    def kept_settings(cls, run: Path) -> dict[str, Any]:
+        """Return the run's own tokenizer, and how many codes its head has."""
+        kept: dict[str, Any] = dict(kept_tokenizer(run))
+        if (run / CODES_FILE).is_file():
+            kept["model.codes"] = json.loads((run / CODES_FILE).read_text("utf-8"))["codes"]
+        return kept
+
+    @classmethod
+    def other_data(cls, source: str) -> dict[str, Any]:
+        """Return what measures a run on all of other pairs."""
+        return {"data.source": source, "data.validation_source": source}
