@@ -8,7 +8,7 @@ from typing import Literal
 from magneto.config import ConfigError
 from magneto.data.sources import check_builtin, parse_source
 from magneto.vision.config import AugmentationConfig
-from magneto.vision_language.config import BUILTIN, FineTunedConfig
+from magneto.vision_language.config import BUILTIN, LEAST_VOCABULARY, FineTunedConfig
 
 
 @dataclass(frozen=True, kw_only=True)
