@@ -66,6 +66,11 @@ TASKS = {
         "magneto.vision.segmentation.config:SegmenterConfig",
         "magneto.vision.segmentation.config:SegmentationDataConfig",
     ),
+    "visual-question-answering": TaskEntry(
+        "magneto.vision_language.question_answering.task:QuestionAnswering",
+        "magneto.vision_language.question_answering.config:QuestionAnsweringConfig",
+        "magneto.vision_language.question_answering.config:QuestionAnsweringDataConfig",
+    ),
     "vision-language-modelling": TaskEntry(
         "magneto.vision_language.modelling.task:MaskedDataModelling",
         "magneto.vision_language.modelling.config:MaskedDataModelConfig",
