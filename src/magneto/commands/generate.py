@@ -1,4 +1,4 @@
-"""`magneto generate`: let a language model continue a prompt, or let a captioner describe images."""
+"""`magneto generate`: let a language model continue a prompt, or a captioner describe images."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 32, 
 class SmallTokenizer(ByteTokenizer):
     """Two words, and the special tokens."""
 
-    vocab_size, end, begin, pad, mask = 6, 2, 3, 4, 5
+    vocab_size, end, begin, pad = 6, 2, 3, 4
+    mask: int | None = 5
 
 
 def writer() -> CaptionWriter:

@@ -23,7 +23,7 @@ def samples(*texts: list[int]) -> Samples:
 
 
 @pytest.mark.parametrize("experts", ["decoupled", "shared_attention"])
-def test_later_words_change_nothing_before_them(experts: str) -> None:
+def test_later_words_change_nothing_before_them(experts: Any) -> None:
     torch.manual_seed(0)
     model = ImageCaptioner(ImageCaptionerConfig(**SIZES, experts=experts)).eval()
     images = torch.randn(2, 3, 8, 8)
