@@ -154,3 +154,21 @@ def test_shards_of_a_model_are_refused(tmp_path: Path) -> None:
         task_of(tmp_path).check_strategy("fsdp")
     with pytest.raises(ConfigError, match="temperature must be in"):
         ImageTextRetrieverConfig(**SIZES, temperature=3.0)
+
+
+@pytest.mark.distributed
+def test_ranks_have_the_negatives_of_the_whole_batch(tmp_path: Path) -> None:
+    """Two ranks with two micro-batches each, of unlike sizes, are one process with one."""
+    from tests.training.test_sharding import torchrun
+    from tests.vision_language.retrieval.ranks import run as run_alone
+
+    folder, one, two = (tmp_path / name for name in ("data", "one", "two"))
+    folder.mkdir()
+    write_karpathy(folder)
+    run_alone(folder, one)
+    torchrun(2, "../vision_language/retrieval/ranks.py", str(folder), str(two),
+             "distributed=ddp", "gradient_accumulation_steps=2")  # fmt: skip
+    alone, ranks = (open_tensors(run / "final") for run in (one, two))
+    assert alone.keys() == ranks.keys()
+    for name in alone:
+        torch.testing.assert_close(ranks[name].read(), alone[name].read(), rtol=1e-4, atol=1e-5)
