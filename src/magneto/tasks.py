@@ -66,10 +66,30 @@ TASKS = {
         "magneto.vision.segmentation.config:SegmenterConfig",
         "magneto.vision.segmentation.config:SegmentationDataConfig",
     ),
+    "visual-question-answering": TaskEntry(
+        "magneto.vision_language.question_answering.task:QuestionAnswering",
+        "magneto.vision_language.question_answering.config:QuestionAnsweringConfig",
+        "magneto.vision_language.question_answering.config:QuestionAnsweringDataConfig",
+    ),
     "vision-language-modelling": TaskEntry(
         "magneto.vision_language.modelling.task:MaskedDataModelling",
         "magneto.vision_language.modelling.config:MaskedDataModelConfig",
         "magneto.vision_language.modelling.config:MaskedDataConfig",
+    ),
+    "visual-reasoning": TaskEntry(
+        "magneto.vision_language.reasoning.task:VisualReasoning",
+        "magneto.vision_language.reasoning.config:VisualReasonerConfig",
+        "magneto.vision_language.reasoning.config:StatementDataConfig",
+    ),
+    "image-text-retrieval": TaskEntry(
+        "magneto.vision_language.retrieval.task:ImageTextRetrieval",
+        "magneto.vision_language.retrieval.config:ImageTextRetrieverConfig",
+        "magneto.vision_language.caption_config:CaptionDataConfig",
+    ),
+    "image-captioning": TaskEntry(
+        "magneto.vision_language.captioning.task:ImageCaptioning",
+        "magneto.vision_language.captioning.config:ImageCaptionerConfig",
+        "magneto.vision_language.captioning.config:CaptioningDataConfig",
     ),
 }
 """By the name that a recipe's `task` says."""

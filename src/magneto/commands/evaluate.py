@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from magneto.commands import (
+    answer_scores,
     in_context,
     recognition_scores,
     translation_scores,
@@ -18,6 +19,7 @@ from magneto.runs import run_task
 
 EVALUATIONS = {
     "validation": "magneto.commands.validation_scores",
+    "answers": "magneto.commands.answer_scores",
     "translation": "magneto.commands.translation_scores",
     "recognition": "magneto.commands.recognition_scores",
     "questions": "magneto.commands.in_context",
@@ -40,6 +42,7 @@ def parser() -> Parser:
         "magneto evaluate runs/first --weights best\n"
         "  magneto evaluate runs/base --data imagenet-a/ --data.candidates present "
         "--keep imagenet-a\n"
+        "  magneto evaluate runs/vqa --data.validation_split test-dev2015 --answers answers.json\n"
         "  magneto evaluate runs/first --tasks hellaswag --num-fewshot 0,1,4 --data items/",
         recipe=True,
     )
@@ -54,6 +57,7 @@ def parser() -> Parser:
         help="of images: a linear probe and k nearest neighbours on every layer's frozen features",
     )
     validation_scores.add_options(made)
+    answer_scores.add_options(made)
     in_context.add_options(made)
     translation_scores.add_options(made)
     recognition_scores.add_options(made)

@@ -1,18 +1,20 @@
-"""`magneto predict`: what a run's model says of images."""
+"""`magneto predict`: what a run's model says of images, or answers to a question about them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from magneto.commands.arguments import Parser, print_json
+from magneto.config import ConfigError
 from magneto.data.counts import Counts
 from magneto.data.files import existing_path
 from magneto.files import write_bytes
 from magneto.progress import ProgressBars
-from magneto.runs import load_run
+from magneto.runs import load_run, run_task
 from magneto.vision.decoding import BrokenImage, EncodedPicture, PixelPicture
 from magneto.vision.folders import image_names
 from magneto.vision.prediction import Prediction
@@ -41,12 +43,16 @@ def parser() -> Parser:
     made = Parser(
         "predict",
         "Say what images show: labels with probabilities, or, by a segmentation run, the classes\n"
-        "of their pixels, with a picture of each and a legend.",
-        "magneto predict runs/first cat.jpg dog.png photos/ --top 3",
+        "of their pixels, with a picture of each and a legend. A run that answers questions takes\n"
+        "one after the images, in quotes.",
+        "magneto predict runs/first cat.jpg dog.png photos/ --top 3\n"
+        '  magneto predict runs/vqa cat.jpg "what is the cat doing?"',
         recipe=True,
     )
     made.add_argument("run", type=Path, help="directory of a run")
-    made.add_argument("images", nargs="+", help="files, or folders of them")
+    made.add_argument(
+        "images", nargs="+", help="files, or folders of them; the last word may be a question"
+    )
     made.add_argument("--top", type=int, default=5, help="labels shown of each image (5)")
     made.add_argument("--weights", default="auto", help="best (default), final, averaged, last")
     made.add_argument(
@@ -67,10 +73,13 @@ def main(words: Sequence[str]) -> int:
     given, overrides = made.parse_with_overrides(words)
     if given.top < 1:
         made.error(f"--top {given.top}: at least 1")
-    paths = [path for name in given.images for path in image_paths(name)]
+    kind = run_task(given.run, overrides, "predict").predict_text
+    names, text = split_words(given.images, kind)
+    paths = [path for name in names for path in image_paths(name)]
     opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
+    ask = partial(opened.task.predict, text=text) if kind else opened.task.predict
     report, broken = ProgressBars(), dict[Path, str]()
-    answers = list(predict(opened, paths, given.out, broken, report))
+    answers = list(predict(partial(ask, opened.model), paths, given.out, broken, report))
     report.finish()
     for path, why in broken.items():
         report.say(f"{path}: {why}")
@@ -101,13 +110,35 @@ def image_paths(name: str) -> list[Path]:
     return inside
 
 
+def split_words(words: Sequence[str], kind: str) -> tuple[Sequence[str], str]:
+    """Return the names of images and what is asked about them; "" where nothing is.
+
+    Args:
+        words: Of the command line.
+        kind: What the run's task takes after the images; "" for nothing.
+
+    Raises:
+        ConfigError: If it is not there.
+    """
+    if not kind:
+        return words, ""
+    if len(words) < 2 or Path(words[-1]).expanduser().exists():
+        raise ConfigError([f"the run takes a {kind} after the images, in quotes: "
+                           f'magneto predict RUN {words[0]} "..."'])  # fmt: skip
+    return words[:-1], words[-1]
+
+
 def predict(
-    opened: Any, paths: Sequence[Path], out: Path, broken: dict[Path, str], report: ProgressBars
+    say: Callable[[list[PixelPicture]], Sequence[Prediction]],
+    paths: Sequence[Path],
+    out: Path,
+    broken: dict[Path, str],
+    report: ProgressBars,
 ) -> Iterator[Answer]:
     """Yield what a run's model says of files, some at a time.
 
     Args:
-        opened: The run.
+        say: From pictures to what the model says of each.
         paths: Of the images.
         out: Where pictures are written.
         broken: Is given the files that can't be read, and why.
@@ -117,7 +148,7 @@ def predict(
     for start in range(0, len(paths), BATCH):
         some = paths[start : start + BATCH]
         read = [(path, found) for path in some if (found := decoded(path, broken)) is not None]
-        said = opened.task.predict(opened.model, [picture for _, picture in read]) if read else []
+        said = say([picture for _, picture in read]) if read else []
         for (path, _), prediction in zip(read, said, strict=True):
             yield Answer(path, prediction.labels, written(path, prediction, out, taken))
         report.update("reading images", start + len(some), len(paths))

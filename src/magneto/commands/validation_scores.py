@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from string import ascii_letters, digits
 from typing import Any
@@ -27,6 +28,19 @@ def add_options(made: Parser) -> None:
 
 def evaluate(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run `magneto evaluate RUN`."""
+    return measure(given, overrides, nothing_more)
+
+
+def measure(
+    given: argparse.Namespace, overrides: dict[str, Any], finish: Callable[[Any], None]
+) -> int:
+    """Measure a run, keep and print the metrics.
+
+    Args:
+        given: The command's options.
+        overrides: Fields of the recipe.
+        finish: Is called with the open run after it was measured.
+    """
     if given.data:
         overrides = {**run_task(given.run, overrides).other_data(given.data), **overrides}
     if given.keep is not None and (not given.keep or not set(given.keep) <= LETTERS):
@@ -35,6 +49,7 @@ def evaluate(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     opened = load_run(given.run, given.weights, overrides)
     metrics = opened.evaluate(given.limit, report)
     report.finish()
+    finish(opened)
     if given.keep:
         keep(given, overrides, opened.weights, metrics)
     if given.json:
@@ -45,6 +60,10 @@ def evaluate(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
         for name, value in metrics.items():
             print(f"  {name:<{width}}{value:.4f}")
     return 0
+
+
+def nothing_more(opened: Any) -> None:
+    """Do nothing with a run that was measured."""
 
 
 def keep(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.columns import aligned, markdown
 from magneto.commands.vision_table import (
+    TASKS,
     Score,
+    Tasks,
     best_scores,
     matched_scores,
     read_folders,
@@ -26,6 +29,11 @@ def parser() -> Parser:
         "times 100, with 95 % intervals over seeds, at each row's best rate and at shared rates.",
         "magneto vision runs/compare-imagenet runs/compare-ade20k",
     )
+    return with_folders(made)
+
+
+def with_folders(made: Parser) -> Parser:
+    """Add what a table is made of, and how it is printed."""
     made.add_argument("folders", nargs="+", type=Path, help="folders of `magneto compare`, or runs")
     made.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     return made.with_json()
@@ -33,8 +41,17 @@ def parser() -> Parser:
 
 def main(words_given: Sequence[str]) -> int:
     """Run the command."""
-    given = parser().parse(words_given)
-    runs = read_folders(given.folders)
+    return show(parser().parse(words_given), TASKS)
+
+
+def show(given: Any, tasks: Tasks) -> int:
+    """Print the tables of runs.
+
+    Args:
+        given: The command's options.
+        tasks: Of the table.
+    """
+    runs = read_folders(given.folders, tasks)
     rows = list(dict.fromkeys(run.row for run in runs))
     best, matched = best_scores(runs), matched_scores(runs)
     if given.json:

@@ -24,7 +24,13 @@ from magneto.files import read_json
 from magneto.functional.statistics import half_width
 from magneto.recipe import Recipe, open_run, task_class
 
-TASKS = ("image-classification", "segmentation")
+Tasks = Mapping[str, str]
+"""What the column of a task's own validation data is called; {} stands for the data's name."""
+
+TASKS: Tasks = {"image-classification": "{}", "segmentation": "{}"}
+VISION_LANGUAGE_TASKS: Tasks = {
+    "visual-question-answering": "VQA, {}", "visual-reasoning": "NLVR, {}",
+}  # fmt: skip
 Point = tuple[tuple[str, Any], ...]
 """Dotted fields and their values."""
 
@@ -75,8 +81,12 @@ class Score:
         return half_width(self.seeds)
 
 
-def read_folders(folders: Sequence[Path]) -> list[Trained]:
+def read_folders(folders: Sequence[Path], tasks: Tasks = TASKS) -> list[Trained]:
     """Return the runs of comparisons, and runs themselves.
+
+    Args:
+        folders: Of them.
+        tasks: Of the table.
 
     Raises:
         FileNotFoundError: If a folder is neither.
@@ -85,7 +95,8 @@ def read_folders(folders: Sequence[Path]) -> list[Trained]:
     found: dict[tuple, Path] = {}
     runs = []
     for folder in folders:
-        for run in comparison(folder) if (folder / SPEC_FILE).is_file() else [single(folder)]:
+        several = (folder / SPEC_FILE).is_file()
+        for run in comparison(folder, tasks) if several else [single(folder, tasks)]:
             place = (run.row, run.own, run.point, run.seed)
             if place in found:
                 raise ConfigError([f"{found[place]} and {folder} both have {run.row} on {run.own} "
@@ -95,16 +106,16 @@ def read_folders(folders: Sequence[Path]) -> list[Trained]:
     return runs
 
 
-def comparison(folder: Path) -> Iterator[Trained]:
+def comparison(folder: Path, tasks: Tasks) -> Iterator[Trained]:
     """Yield the runs of a comparison."""
     sweep = read_sweep(folder)
     for cell in sweep.cells():
         outcome = read_result(folder, cell) or {}
         recipe = sweep.load(cell)
-        yield trained(cell_directory(folder, cell), recipe, outcome, point_of(cell))
+        yield trained(cell_directory(folder, cell), recipe, outcome, point_of(cell), tasks)
 
 
-def single(run: Path) -> Trained:
+def single(run: Path, tasks: Tasks) -> Trained:
     """Return a run that is no part of a comparison.
 
     Raises:
@@ -112,7 +123,7 @@ def single(run: Path) -> Trained:
     """
     recipe, ended = open_run(run), run / "result.json"
     outcome = read_json(ended) if ended.is_file() else {}
-    return trained(run, recipe, outcome, ((RATE, recipe.training.learning_rate),))
+    return trained(run, recipe, outcome, ((RATE, recipe.training.learning_rate),), tasks)
 
 
 def point_of(cell: Cell) -> Point:
@@ -120,7 +131,9 @@ def point_of(cell: Cell) -> Point:
     return tuple((key, v) for key, v in cell.values.items() if key not in (PLACEMENT, SEED))
 
 
-def trained(run: Path, recipe: Recipe, outcome: Mapping[str, Any], point: Point) -> Trained:
+def trained(
+    run: Path, recipe: Recipe, outcome: Mapping[str, Any], point: Point, tasks: Tasks = TASKS
+) -> Trained:
     """Return what is known of a run.
 
     Args:
@@ -128,22 +141,42 @@ def trained(run: Path, recipe: Recipe, outcome: Mapping[str, Any], point: Point)
         recipe: Its recipe.
         outcome: Its result; empty if it has none.
         point: Of the grid.
+        tasks: Of the table.
 
     Raises:
         ConfigError: If its task is none of the table's.
     """
-    if recipe.task not in TASKS:
-        raise ConfigError([f"{run}: its task is {recipe.task}, not {' or '.join(TASKS)}"])
+    if recipe.task not in tasks:
+        raise ConfigError([f"{run}: its task is {recipe.task}, not {' or '.join(tasks)}"])
     data: Any = recipe.data
-    metric, own = task_class(recipe.task).primary_metric, name_of(data.source)
-    values = {}
+    metric = task_class(recipe.task).primary_metric
+    own = tasks[recipe.task].format(name_of(data.source))
+    known = {}
     if outcome.get("status") == "finished":
-        values[own] = outcome["metrics"].get(metric)
+        if outcome["metrics"].get(metric) is not None:
+            known[own] = 100 * outcome["metrics"][metric]
         for file in sorted((run / SCORES).glob("*.json")):
-            values[file.stem] = read_json(file)["metrics"].get(metric)
-    known = {name: 100 * value for name, value in values.items() if value is not None}
+            known |= kept_scores(file, metric)
     row = f"{recipe.model.row.title}, {recipe.model.layers} layers"
     return Trained(row, own, point, recipe.seed, known)
+
+
+def kept_scores(file: Path, metric: str) -> dict[str, float]:
+    """Return the scores in a file of a run by column, times 100.
+
+    Args:
+        file: What `magneto evaluate --keep NAME` wrote, whose column is NAME; or the result that
+            VQA's leaderboard gives, [{"test-dev": {"overall": 71.2, ...}}], with a column for each
+            of its parts.
+        metric: By which the run is chosen.
+    """
+    found = read_json(file)
+    if "metrics" in found:
+        value = found["metrics"].get(metric)
+        return {} if value is None else {file.stem: 100 * value}
+    parts = found if isinstance(found, list) else [found]
+    pairs = [pair for part in parts for pair in part.items()]
+    return {name: float(v["overall"]) for name, v in pairs if isinstance(v, dict)}
 
 
 def name_of(source: str) -> str:

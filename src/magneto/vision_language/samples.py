@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -30,6 +30,18 @@ class Samples:
     packing: Packing
     image_starts: Tensor
     text_starts: Tensor
+
+    def to(self, device: torch.device) -> Samples:
+        """Return them on a device."""
+        packing, mask = self.packing, self.packing.attention_mask
+        places = {name: getattr(packing, name).to(device)
+                  for name in ("vision_place", "language_place")}  # fmt: skip
+        mask = None if mask is None else mask.to(device)
+        own = ("token_ids", "token_positions", "image_starts", "text_starts")
+        return replace(
+            self, packing=replace(packing, **places, attention_mask=mask),
+            **{name: getattr(self, name).to(device) for name in own},
+        )  # fmt: skip
 
 
 def join_samples(

@@ -1,0 +1,27 @@
+"""`magneto vision-language`: the paper's table of VQA and NLVR2 from comparisons and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from magneto.commands import vision
+from magneto.commands.arguments import Parser
+from magneto.commands.vision_table import VISION_LANGUAGE_TASKS
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    made = Parser(
+        "vision-language",
+        "Set placements side by side on questions and statements about images: accuracy on a run's\n"
+        "own validation data, on what `magneto evaluate RUN --keep NAME` measured (NLVR2's test-P),\n"
+        "and what VQA's leaderboard gave, saved in RUN/scores/ (test-dev, test-standard); times\n"
+        "100, with 95 % intervals over seeds, at each row's best rate and at shared rates.",
+        "magneto vision-language runs/compare-vqa-24l runs/compare-nlvr2-24l",
+    )
+    return vision.with_folders(made)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    return vision.show(parser().parse(words), VISION_LANGUAGE_TASKS)

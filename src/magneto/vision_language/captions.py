@@ -1,0 +1,172 @@
+"""Images with captions, several each: what retrieval and captioning read, in Karpathy's layout.
+
+COCO, Flickr30k and Flickr8k are shared as dataset_NAME.json, one JSON object: "images", a list with
+"filename", maybe "filepath", "split" (train, restval, val, test) and "sentences", each with "raw".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from magneto.data.cache import content_digest
+from magneto.data.counts import EMPTY, MALFORMED, Counts
+from magneto.data.files import existing_path, open_bytes
+from magneto.vision.images import ImageSplit, ImageStore
+from magneto.vision_language.image_files import NamedImages
+
+IMAGES = "captioned images"
+DUPLICATES = "images met before left out"
+WITHOUT_CAPTION = "images without a caption left out"
+MISSING_FILES = "images with captions whose file is missing"
+# Split of a file's words; "restval" is the part of COCO's validation images that all train on.
+SPLITS = {"train": ("train", "restval"), "val": ("val",), "test": ("test",)}
+MISSING = -1
+
+
+@dataclass(frozen=True)
+class CaptionedImage:
+    """An image and what is said of it.
+
+    Attributes:
+        name: Of its file, or its key.
+        image: Its number in the store; `MISSING` if there is no such file.
+        captions: One or more.
+    """
+
+    name: str
+    image: int
+    captions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CaptionSplit:
+    """Captioned images and the store that has the images.
+
+    Attributes:
+        store: Of the images.
+        rows: In the order of their source.
+    """
+
+    store: ImageStore
+    rows: Sequence[CaptionedImage]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def images(self) -> ImageSplit:
+        """All images of the store, by their numbers."""
+        every = np.arange(len(self.store))
+        return ImageSplit(self.store, every, np.zeros(len(every), np.int64))
+
+    @cached_property
+    def complete(self) -> CaptionSplit:
+        """Those whose file is there."""
+        return CaptionSplit(self.store, [row for row in self.rows if row.image != MISSING])
+
+    @property
+    def digest(self) -> str:
+        """A short name for the content: all captions, sizes of the images, bytes of some."""
+        words = "\n".join(f"{row.name} {row.captions}" for row in self.rows)
+        used = np.unique([row.image for row in self.rows])
+        images = ImageSplit(self.store, used[used >= 0], self.images.labels)
+        return content_digest(words.encode(errors="surrogatepass"), images.digest.encode())
+
+
+@dataclass(frozen=True)
+class CaptionSplits:
+    """What a source has.
+
+    Attributes:
+        train: To train on; all files are there.
+        validation: To validate on; a missing file is seen as nothing.
+        counts: What was met while reading.
+    """
+
+    train: CaptionSplit
+    validation: CaptionSplit
+    counts: Counts = field(default_factory=Counts)
+
+
+def find_karpathy(path: Path) -> Path | None:
+    """Return a folder's dataset_*.json, or the file itself if it is named so; else None.
+
+    Raises:
+        ValueError: If a folder has several.
+    """
+    if path.is_file():
+        return path if path.name.startswith("dataset") and ".json" in path.suffixes else None
+    found = sorted(path.glob("dataset*.json"))
+    if len(found) > 1:
+        raise ValueError(f"{path} has {found[0].name} and {found[1].name}: name one of them")
+    return found[0] if found else None
+
+
+def read_karpathy(path: Path, images: NamedImages, counts: Counts) -> dict[str, CaptionSplit]:
+    """Read a file in Karpathy's layout: "train", "val" and "test", as far as they are there.
+
+    What is malformed, has no caption or is there twice is counted and left out; captioned images
+    whose file is missing stay, and are counted.
+
+    Args:
+        path: The file, maybe packed.
+        images: Those that there are.
+        counts: Is added to.
+
+    Raises:
+        ValueError: If it is not in this layout, or none of its images is there.
+    """
+    with open_bytes(existing_path(str(path))) as file:
+        try:
+            value = json.loads(file.read())
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is no JSON: {error}") from error
+    records = value.get("images") if isinstance(value, dict) else None
+    if not isinstance(records, list):
+        raise ValueError(f"{path} is not in Karpathy's layout: it has no list of images")
+    words = {word: split for split, names in SPLITS.items() for word in names}
+    found: dict[str, list[CaptionedImage]] = {}
+    known = set[str]()
+    for record in records:
+        row = _row(record, images, path, counts)
+        if row is None:
+            continue
+        if row.name in known:
+            counts.met(DUPLICATES, str(path), row.name)
+            continue
+        known.add(row.name)
+        found.setdefault(words.get(record.get("split"), "train"), []).append(row)
+    rows = [row for split in found.values() for row in split]
+    missing = [row.name for row in rows if row.image == MISSING]
+    counts[IMAGES] += len(rows)
+    counts[MISSING_FILES] += len(missing)
+    if len(missing) == len(rows):
+        example = f", for example {missing[0]}" if missing else ""
+        raise ValueError(f"{path}: none of its images is in {images.where}{example}: name their "
+                         "folder, data.image_folder")  # fmt: skip
+    return {split: CaptionSplit(images.store, found[split]) for split in SPLITS if split in found}
+
+
+def _row(record: Any, images: NamedImages, path: Path, counts: Counts) -> CaptionedImage | None:
+    """Return a record as a captioned image; None if it is none."""
+    if not isinstance(record, dict) or not isinstance(record.get("filename"), str):
+        counts.met(MALFORMED, str(path), "an image without a filename")
+        return None
+    sentences = record.get("sentences")
+    texts = [one.get("raw") for one in sentences if isinstance(one, dict)] if isinstance(
+        sentences, list
+    ) else []  # fmt: skip
+    captions = tuple(text.strip() for text in texts if isinstance(text, str) and text.strip())
+    counts[EMPTY] += len(texts) - len(captions)
+    if not captions:
+        counts[WITHOUT_CAPTION] += 1
+        return None
+    name = record["filename"].rpartition("/")[2]
+    return CaptionedImage(name, images.numbers.get(name, MISSING), captions)

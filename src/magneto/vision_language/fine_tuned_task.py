@@ -1,0 +1,132 @@
+"""What tasks over images with texts share: the tokenizer, the form of images, a pre-trained run."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from magneto.data.tokenizer import Tokenizer, kept_tokenizer, vocabulary_size
+from magneto.progress import SILENT, Progress
+from magneto.training.task import DIGEST_FILE, Task
+from magneto.vision.transforms import Reading
+from magneto.vision_language.pretrained import load_pretrained, pretrained_reading
+from magneto.vision_language.samples import frame_text
+from magneto.vision_language.vocabulary import text_tokenizer
+from magneto.weights import StoredTensor
+
+
+class FineTunedTask(Task):
+    """A task over images with texts: a `FineTunedConfig`, and the data that goes with it.
+
+    Attributes:
+        splits: Training and validation data, each with `digest`; read when it is first asked for.
+    """
+
+    higher_is_better = True
+
+    def __init__(self, model: Any, data: Any, seed: int) -> None:
+        super().__init__(model, data, seed)
+        self._progress: Progress = SILENT
+
+    @cached_property
+    @abstractmethod
+    def splits(self) -> Any:
+        """Training and validation data."""
+
+    @abstractmethod
+    def training_texts(self) -> Iterable[str]:
+        """Return the texts that a tokenizer is learnt from."""
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The pre-trained run's tokenizer, the one named, or one learnt from training texts."""
+        name, size = self.data_config.tokenizer, self.data_config.vocab_size
+        if name == "auto" and self.model_config.pretrained:
+            name = pretrained_reading(self.model_config).tokenizer
+        name = "bpe" if name == "auto" else name
+        texts = self.training_texts() if name == "bpe" else ()
+        return text_tokenizer(name, size, texts, self._progress)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The form in which the model reads images."""
+        config, peak = self.model_config, self.splits.train.store.peak
+        return Reading(config.image_size, config.channels, self.data_config.normalisation, peak)
+
+    def prepare(self, progress: Progress = SILENT) -> None:
+        """Read the data; see that model, data and the run to begin with fit together.
+
+        Raises:
+            ValueError: If they don't.
+        """
+        if "splits" in self.__dict__:
+            return
+        self._progress = progress
+        self.check_data()
+        if self.model_config.pretrained:
+            self._check_normalisation()
+            progress.say(self._pretrained().describe())
+
+    @abstractmethod
+    def check_data(self) -> None:
+        """Say what there is; raise ValueError if it doesn't fit the model."""
+
+    def _check_normalisation(self) -> None:
+        held = pretrained_reading(self.model_config).normalisation
+        given = self.data_config.normalisation
+        if held not in ("auto", given):
+            run = self.model_config.pretrained
+            raise ValueError(f"{run} reads images with the normalisation {held!r}, not "
+                             f"{given!r}: give --data.normalisation {held}")  # fmt: skip
+
+    def sized_config(self) -> Any:
+        """Return the model's configuration with a known vocabulary.
+
+        Raises:
+            ValueError: If the vocabulary set is too small.
+        """
+        size = vocabulary_size(self.model_config.vocab_size, self.tokenizer)
+        return replace(self.model_config, vocab_size=size)
+
+    def _pretrained(self) -> Any:
+        with torch.device("meta"):
+            model = self.build_model()
+        return load_pretrained(model, self.model_config)
+
+    def initial_weights(self) -> dict[str, StoredTensor]:
+        """Return the encoder of the pre-trained run, if one is named."""
+        return self._pretrained().weights if self.model_config.pretrained else {}
+
+    def framed(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return each text's tokens as the model reads them: `<s>` ... `</s>`, cut to fit."""
+        length = self.model_config.max_length
+        return [frame_text(one, self.tokenizer, length) for one in self.tokenizer.encode([*texts])]
+
+    def examples(self) -> int:
+        """Return how many examples there are to train on."""
+        return len(self.splits.train)
+
+    @classmethod
+    def kept_settings(cls, run: Path) -> dict[str, Any]:
+        """Return the run's own tokenizer; its weights are its own too."""
+        held = kept_tokenizer(run)
+        return {**held, "model.pretrained": None} if held else {}
+
+    @classmethod
+    def other_data(cls, source: str) -> dict[str, Any]:
+        """Return what measures a run on other data."""
+        return {"data.source": source, "data.validation_source": source}
+
+    def artifacts(self, directory: Path) -> None:
+        """Write the tokenizer, and what names the content of the data."""
+        (directory / "tokenizer").mkdir(exist_ok=True)
+        self.tokenizer.save(directory / "tokenizer")
+        digest = f"{self.splits.train.digest} {self.splits.validation.digest}"
+        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")

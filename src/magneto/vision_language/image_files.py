@@ -1,0 +1,59 @@
+"""Images that a data set calls by file name alone, wherever in a folder they lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from magneto.data.counts import Counts
+from magneto.data.files import existing_path
+from magneto.vision.folders import image_names
+from magneto.vision.images import FileStore, ImageStore
+from magneto.vision.listing import IMAGE_ENDINGS
+from magneto.vision_language.zips import open_zips
+
+
+@dataclass(frozen=True)
+class NamedImages:
+    """Images by the names of their files.
+
+    Attributes:
+        store: Where they lie.
+        numbers: Of each in `store`, by the last part of its path.
+        where: The folder, for messages.
+    """
+
+    store: ImageStore
+    numbers: dict[str, int]
+    where: str
+
+
+def find_images(folder: str) -> NamedImages:
+    """List all images below a folder; where there are none, those in its zip files.
+
+    Sets of photographs are unpacked in more than one way: NLVR2's training images lie in a hundred
+    folders or in one. Their names are the same, so that where they lie need not be known. Of two
+    files of one name the first in the order of the alphabet is taken.
+
+    Raises:
+        FileNotFoundError: If there is no such folder.
+        ValueError: If there are no images.
+    """
+    root = existing_path(folder)
+    root = root if root.is_dir() else root.parent
+    names = list(image_names(root, Counts()))
+    if names:
+        return by_name(FileStore(root, names), names, root)
+    store = open_zips(sorted(root.rglob("*.zip")), IMAGE_ENDINGS)
+    if not len(store):
+        raise ValueError(f"no images below {root}: no file ends in {', '.join(IMAGE_ENDINGS)}, and "
+                         "no zip file has one that does")  # fmt: skip
+    return by_name(store, list(store.keys), root)
+
+
+def by_name(store: ImageStore, names: list[str], root: Path) -> NamedImages:
+    """Number images by the last part of their names; the first of several counts."""
+    numbers: dict[str, int] = {}
+    for number, name in enumerate(names):
+        numbers.setdefault(name.rpartition("/")[2], number)
+    return NamedImages(store, numbers, str(root))

@@ -1,0 +1,90 @@
+"""Batches of questions and their images: shuffled and augmented, or fixed for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from magneto.data.augmented_examples import AugmentedExamples
+from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.vision.batches import Transform, read_or_replace
+from magneto.vision.decoding import BrokenImage
+from magneto.vision_language.question_answering.questions import QuestionSplit
+from magneto.vision_language.question_answering.targets import Targets
+from magneto.vision_language.samples import join_samples
+
+
+@dataclass(frozen=True)
+class QuestionBatches:
+    """Makes batches of a split's questions.
+
+    A batch has "images" (questions, channels, height, width); "samples", the questions beside them;
+    "targets" (questions, answers); "rows", the questions' numbers; and "broken": True where a
+    training image could not be read and another question stands in its place, or where a
+    validation image could not be read and is blank.
+
+    Attributes:
+        split: Of questions.
+        tokens: Of each, int64, `<s>` and `</s>` included.
+        targets: Of each.
+        transform: What is done to an image.
+        blank: Stands for an image that can't be read.
+        image_tokens: Vision tokens of an image.
+    """
+
+    split: QuestionSplit
+    tokens: Sequence[np.ndarray]
+    targets: Targets
+    transform: Transform
+    blank: np.ndarray
+    image_tokens: int
+
+    def training(self, batch_size: int, seed: int) -> AugmentedExamples:
+        """Return shuffled batches without end."""
+
+        def image(index: int, random: np.random.Generator) -> dict[str, Any]:
+            return {"image": self.transform(self.split.open(index), random)}
+
+        def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
+            made = [
+                read_or_replace(image, len(self.split), int(number), (seed, int(draw)))
+                for number, draw in zip(numbers, draws, strict=True)
+            ]
+            rows = np.array([row for _, row in made], np.int64)
+            return self.batch(rows, [values["image"] for values, _ in made], rows != numbers)
+
+        return AugmentedExamples(len(self.split), batch_size, seed, make)
+
+    def evaluation(self, batch_size: int) -> LazyBatches:
+        """Return all questions in mixed order."""
+        order = mixed_order(len(self.split))
+        plans = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        return LazyBatches(plans, self.fixed)
+
+    def fixed(self, rows: np.ndarray) -> dict[str, Any]:
+        """Return the batch of some questions; nothing is drawn."""
+        images = [self._image_or_none(int(row)) for row in rows]
+        shown = [self.blank if image is None else image for image in images]
+        return self.batch(rows, shown, np.array([image is None for image in images], bool))
+
+    def batch(
+        self, rows: np.ndarray, images: Sequence[np.ndarray], broken: np.ndarray
+    ) -> dict[str, Any]:
+        """Return the batch of some questions with their images."""
+        return {
+            "images": torch.from_numpy(np.stack(images)),
+            "samples": join_samples(self.image_tokens, paired=[self.tokens[row] for row in rows]),
+            "targets": torch.from_numpy(self.targets.dense(rows)),
+            "rows": torch.from_numpy(rows),
+            "broken": torch.from_numpy(broken),
+        }
+
+    def _image_or_none(self, row: int) -> np.ndarray | None:
+        try:
+            return self.transform(self.split.open(row), np.random.default_rng(0))
+        except BrokenImage:
+            return None

@@ -1,0 +1,94 @@
+"""Questions ready to be taught: the known answers chosen, targets made, what is odd counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from magneto.data.counts import Counts
+from magneto.vision_language.question_answering.answers import (
+    known_answers,
+    read_answers,
+    share_known,
+)
+from magneto.vision_language.question_answering.config import QuestionAnsweringDataConfig
+from magneto.vision_language.question_answering.questions import (
+    UNKNOWN_TRAINING,
+    UNKNOWN_VALIDATION,
+    QuestionSplit,
+)
+from magneto.vision_language.question_answering.sources import QuestionSplits, read_source
+from magneto.vision_language.question_answering.targets import Targets, gather_targets
+
+
+@dataclass(frozen=True)
+class PreparedQuestions:
+    """What a configuration names.
+
+    Attributes:
+        train: Those that have a known answer.
+        train_targets: Of these.
+        validation: All of them; one without a known answer scores 0.
+        validation_targets: Of these.
+        answers: That are known, in the order of their numbers.
+        shares_known: Share of the annotators' answers in training that are known by the look-up
+            "raw" and by the look-up "normalised".
+        counts: What was met.
+    """
+
+    train: QuestionSplit
+    train_targets: Targets
+    validation: QuestionSplit
+    validation_targets: Targets
+    answers: list[str]
+    shares_known: tuple[float, float]
+    counts: Counts
+
+    def describe(self) -> str:
+        """Say how much there is, what was odd, and what the two look-ups know."""
+        parts = {
+            "training questions": len(self.train),
+            "validation questions": len(self.validation),
+            "answers": len(self.answers),
+        }
+        raw, normalised = self.shares_known
+        counted = Counts({**self.counts, **parts}).describe(*parts)
+        return (f"{counted}; of the annotators' answers the raw look-up knows {raw:.2%}, the "
+                f"normalised one {normalised:.2%}")  # fmt: skip
+
+
+def prepare_questions(config: QuestionAnsweringDataConfig) -> PreparedQuestions:
+    """Read a source, choose the known answers, make the targets.
+
+    Raises:
+        FileNotFoundError: If there is no such path, or a file of it is missing.
+        ValueError: If nothing is left to train on.
+    """
+    found, lookup = read_source(config), config.answer_lookup
+    answers = choose_answers(config, found)
+    targets = gather_targets(found.train, answers, lookup)
+    held = gather_targets(found.validation, answers, lookup)
+    taught = np.flatnonzero(targets.known)
+    if not len(taught) or len(answers) < 2:
+        raise ValueError(f"{config.source}: {len(answers)} answers are known, and "
+                         f"{len(taught)} of {len(found.train)} questions have one of them: set "
+                         "data.least_answer_count or data.answers")  # fmt: skip
+    counts = Counts(found.counts)
+    counts[UNKNOWN_TRAINING] += len(found.train) - len(taught)
+    counts[UNKNOWN_VALIDATION] += int((~held.known).sum()) if found.validation.answered else 0
+    order = {answer: number for number, answer in enumerate(answers)}
+    asked = [question.answers for question in found.train.questions]
+    shares = share_known(asked, order, "raw"), share_known(asked, order, "normalised")
+    train = found.train.chosen(taught)
+    return PreparedQuestions(
+        train, gather_targets(train, answers, lookup), found.validation, held, answers, shares,
+        counts,
+    )  # fmt: skip
+
+
+def choose_answers(config: QuestionAnsweringDataConfig, found: QuestionSplits) -> list[str]:
+    """Return the answers to choose from: those given, or listed, or by the rule of VQA v2."""
+    if config.answers is not None:
+        return read_answers(config.answers)
+    return list(found.answers) or known_answers(found.majorities, config.least_answer_count)

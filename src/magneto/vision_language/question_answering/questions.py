@@ -1,0 +1,120 @@
+"""Questions about images, by index, wherever they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from magneto.data.cache import content_digest
+from magneto.vision.decoding import BrokenImage, Picture
+from magneto.vision.images import UNLABELLED, ImageSplit, ImageStore
+from magneto.vision_language.question_answering.normalisation import normalise_answer
+
+# What is said of a set while it is read.
+QUESTIONS = "questions"
+DUPLICATES = "questions whose id was there before left out"
+UNANNOTATED = "questions without an annotation left out"
+UNASKED = "annotations without a question left out"
+EMPTY_QUESTIONS = "empty questions"
+WITHOUT_IMAGE = "training questions whose image is missing left out"
+IMAGE_MISSING = "validation questions whose image is missing (they score 0)"
+UNKNOWN_TRAINING = "training questions without a known answer left out"
+UNKNOWN_VALIDATION = "validation questions without a known answer (they score 0)"
+CUT = "questions cut to model.max_length"
+
+MISSING = -1
+"""Number of an image that is not in its store."""
+ANNOTATORS = 10
+"""A set with one answer to each question counts as so many annotators who agree."""
+
+
+class Question(NamedTuple):
+    """A question, and what the annotators answered.
+
+    Attributes:
+        number: Its id.
+        image: Number of its image in the set's store, or `MISSING`.
+        text: As it was asked.
+        answers: One of each annotator, usually ten; none where they are not public.
+        majority: The answer that stands for all; "" where there is none.
+        question_type: Its first words, in VQA v2; "" where there are no types.
+        answer_type: "yes/no", "number" or "other"; "" where there are no answers.
+    """
+
+    number: int
+    image: int
+    text: str
+    answers: tuple[str, ...] = ()
+    majority: str = ""
+    question_type: str = ""
+    answer_type: str = ""
+
+
+def with_one_answer(number: int, image: int, text: str, answer: str) -> Question:
+    """Return a question of a set that has one answer to each: all annotators agree."""
+    kind = "number" if normalise_answer(answer).isdigit() else "other"
+    kind = "yes/no" if answer in ("yes", "no") else kind
+    return Question(number, image, text, (answer,) * ANNOTATORS, answer, "", kind)
+
+
+@dataclass(frozen=True)
+class QuestionSplit:
+    """Questions of a split, by index: 0 to `len(split) - 1`.
+
+    Attributes:
+        store: Where their images lie.
+        questions: In the order of the source.
+    """
+
+    store: ImageStore
+    questions: Sequence[Question]
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the answers are there: those of VQA v2's test sets are not public."""
+        return any(question.answers for question in self.questions)
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Whether each question's image is missing, boolean (questions,)."""
+        absent = np.append(self.store.sizes() < 0, True)  # the last stands for `MISSING`
+        return absent[[question.image for question in self.questions]]
+
+    def open(self, index: int) -> Picture:
+        """Open the image of a question.
+
+        Raises:
+            BrokenImage: If it can't be read, or is no image.
+        """
+        number = self.questions[index].image
+        if number == MISSING:
+            raise BrokenImage("is missing")
+        try:
+            return self.store.open(number)
+        except OSError as error:
+            raise BrokenImage(f"can't be read ({error.strerror})") from error
+
+    def chosen(self, indices: Sequence[int] | np.ndarray) -> QuestionSplit:
+        """Return some of the questions, over the same images."""
+        return QuestionSplit(self.store, [self.questions[int(index)] for index in indices])
+
+    def image_keys(self) -> list[str]:
+        """Return what the images that are asked about are called within the set, in order."""
+        used = sorted({question.image for question in self.questions} - {MISSING})
+        return [self.store.key(number) for number in used]
+
+    @cached_property
+    def digest(self) -> str:
+        """A short name for the content: the questions with their answers, and their images."""
+        asked = "\n".join(map(repr, self.questions)).encode("utf-8", errors="surrogatepass")
+        used = np.unique([question.image for question in self.questions]).astype(np.int64)
+        labels = np.full(len(self.store), UNLABELLED, np.int64)
+        images = ImageSplit(self.store, used[used != MISSING], labels)
+        return content_digest(asked, images.digest.encode())

@@ -1,0 +1,247 @@
+"""Visual question answering: a question about an image, an answer out of a list (VQA v2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.files import write_json
+from magneto.training.task import BatchStream, Figure, Loss, Scores
+from magneto.vision.batches import Transform
+from magneto.vision.decoding import Picture
+from magneto.vision.prediction import Prediction
+from magneto.vision.transforms import Reading
+from magneto.vision_language.fine_tuned_task import FineTunedTask
+from magneto.vision_language.question_answering.answers import read_answers
+from magneto.vision_language.question_answering.baseline import text_only_scores
+from magneto.vision_language.question_answering.batches import QuestionBatches
+from magneto.vision_language.question_answering.config import (
+    QuestionAnsweringConfig,
+    QuestionAnsweringDataConfig,
+)
+from magneto.vision_language.question_answering.data import PreparedQuestions, prepare_questions
+from magneto.vision_language.question_answering.figures import question_figures
+from magneto.vision_language.question_answering.model import QuestionAnswerer
+from magneto.vision_language.question_answering.questions import CUT, QuestionSplit
+from magneto.vision_language.question_answering.scores import NO_ANSWER, summary
+from magneto.vision_language.question_answering.targets import Targets
+from magneto.vision_language.samples import join_samples
+from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentation
+
+# Questions of an evaluation batch.
+EVALUATION_BATCH = 64
+ANSWERS_FILE = "answers.json"
+HELD_OUT_FILE = "validation-images.json"
+
+
+class QuestionAnswering(FineTunedTask):
+    """Questions about images, a `QuestionAnswerer`, binary cross-entropy in nats per question.
+
+    Attributes:
+        answered: What the last evaluation answered: (id of the question, answer) of each, in the
+            order of the ids; "" where an image could not be read.
+    """
+
+    primary_metric = "accuracy"
+    unit = "questions"
+    verbs = ("predict",)
+    evaluation = "answers"
+    predict_text = "question"
+    answered: Sequence[tuple[int, str]] = ()
+
+    model_config: QuestionAnsweringConfig
+    data_config: QuestionAnsweringDataConfig
+
+    @cached_property
+    def splits(self) -> PreparedQuestions:
+        """Training and validation questions."""
+        return prepare_questions(self.data_config)
+
+    @cached_property
+    def answers(self) -> list[str]:
+        """The answers to choose from; those that the recipe names are known without the data."""
+        named = self.data_config.answers
+        return self.splits.answers if named is None else read_answers(named)
+
+    def training_texts(self) -> Iterable[str]:
+        """Return the training questions."""
+        return (question.text for question in self.splits.train.questions)
+
+    def check_data(self) -> None:
+        """Say how many questions there are, and what was odd."""
+        self._progress.say(f"{self.data_config.source}: {self.splits.describe()}")
+
+    def build_model(self) -> QuestionAnswerer:
+        """Build the model; the encoder of a pre-trained run is in `initial_weights`.
+
+        Raises:
+            ValueError: If the model has another number of answers, or its vocabulary is too small.
+        """
+        config, found = self.sized_config(), len(self.answers)
+        if config.answers not in (None, found):
+            raise ValueError(f"there are {found} answers to choose from, the model has "
+                             f"{config.answers}: leave model.answers out")  # fmt: skip
+        return QuestionAnswerer(replace(config, answers=found))
+
+    def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
+        """Return the multiple of the head above the pooler, if it is not 1."""
+        rate = self.model_config.head_rate
+        names = (name for name, _ in model.named_parameters() if name.startswith("head."))
+        return {} if rate == 1 else dict.fromkeys(names, rate)
+
+    @cached_property
+    def train(self) -> QuestionBatches:
+        """The training questions, tokenised, with augmented images."""
+        found = self.splits
+        transform = WholeImageAugmentation(self.reading, self.data_config.augmentation)
+        return self._batches("training", found.train, found.train_targets, transform)
+
+    @cached_property
+    def validation(self) -> QuestionBatches:
+        """The validation questions, tokenised, with whole images."""
+        found, transform = self.splits, WholeImage(self.reading)
+        return self._batches("validation", found.validation, found.validation_targets, transform)
+
+    def _batches(
+        self, name: str, split: QuestionSplit, targets: Targets, transform: Transform
+    ) -> QuestionBatches:
+        blank, shows = self.reading.blank, self.data_config.input
+        texts = ["" if shows == "image" else question.text for question in split.questions]
+        seen: Transform = (lambda picture, random: blank) if shows == "question" else transform
+        tokens = self._tokens(name, texts)
+        return QuestionBatches(split, tokens, targets, seen, blank, self.model_config.image_tokens)
+
+    def _tokens(self, name: str, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return each text's tokens; say how many texts are cut."""
+        different, longest = list(dict.fromkeys(texts)), self.model_config.max_length
+        lengths = map(len, self.tokenizer.encode(different))
+        over = {text for text, length in zip(different, lengths, strict=True)
+                if length > longest - 2}  # fmt: skip
+        if cut := sum(text in over for text in texts):
+            self._progress.say(f"{name}: {cut:,} {CUT} ({longest})")
+        framed = dict(zip(different, self.framed(different), strict=True))
+        return [framed[text] for text in texts]
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return shuffled questions.
+
+        Raises:
+            ValueError: If the validation questions have no answers to choose checkpoints by.
+        """
+        if not self.splits.validation.answered:
+            split = self.data_config.validation_split
+            raise ValueError(f"{split} has no public answers to validate on: train with "
+                             "data.validation_split held_out")  # fmt: skip
+        return self.train.training(batch_size, seed)
+
+    def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
+        """Sum the binary cross-entropy of all answers over the questions.
+
+        Logged with it: "soft_score", the target of the likeliest answer, and "broken", the share of
+        questions that stand in the place of others whose image could not be read.
+        """
+        logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
+        total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+        credit = likeliest_target(logits.detach(), targets).sum()
+        logs = {"soft_score": credit, "broken": batch["broken"].sum()}
+        return Loss(total, torch.ones_like(batch["rows"]).sum(), logs)
+
+    def size(self, batch: dict[str, Any]) -> int:
+        """Return the batch's questions."""
+        return len(batch["rows"])
+
+    def validation_batches(self) -> Sequence[dict[str, Any]]:
+        """Return all validation questions in mixed order."""
+        return self.validation.evaluation(EVALUATION_BATCH)
+
+    def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
+        """Sum losses and the released code's score; keep which answers were chosen."""
+        logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
+        broken = batch["broken"]
+        sums = {
+            "loss": F.binary_cross_entropy_with_logits(logits, targets, reduction="sum"),
+            "soft_score": likeliest_target(logits, targets).masked_fill(broken, 0).sum(),
+            "unknown": (targets.sum(1) == 0).sum(),
+            "broken": broken.sum(),
+            "count": torch.ones_like(batch["rows"]).sum(),
+        }
+        return Scores(sums, (batch["rows"], logits.argmax(1).masked_fill(broken, NO_ANSWER)))
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Return the official accuracy, of all and by type of answer, the loss and what is odd.
+
+        See `magneto.vision_language.question_answering.scores.summary`.
+        """
+        rows, numbers = (torch.cat(part).tolist() for part in zip(*predictions, strict=True))
+        questions = [self.splits.validation.questions[row] for row in rows]
+        given = [None if number == NO_ANSWER else self.answers[number] for number in numbers]
+        pairs = zip(questions, given, strict=True)
+        self.answered = sorted((question.number, answer or "") for question, answer in pairs)
+        return summary(sums, questions, given, self.data_config.normalise_answers)
+
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
+        """Return the scores of who reads the question and sees no image."""
+        plans = self.validation.evaluation(EVALUATION_BATCH).plans
+        rows = np.concatenate(list(islice(plans, limit)))
+        return text_only_scores(self.splits, rows, self.data_config.normalise_answers)
+
+    @torch.no_grad()
+    def predict(self, model: nn.Module, pictures: Sequence[Picture], text: str) -> list[Prediction]:
+        """Answer a question about each image: all answers, the likeliest first.
+
+        An answer's share is the probability that the model gives to it by itself; they do not add
+        up to 1.
+
+        Args:
+            model: With a run's weights, in evaluation mode.
+            pictures: That can be decoded.
+            text: The question.
+        """
+        config, random = self.model_config, np.random.default_rng(0)
+        transform = WholeImage(Reading(config.image_size, config.channels,
+                                       self.data_config.normalisation))  # fmt: skip
+        images = torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
+        samples = join_samples(config.image_tokens, paired=self.framed([text]) * len(pictures))
+        device = next(model.parameters()).device
+        logits = model(images.to(device), samples.to(device)).float().cpu()
+        shares, order = logits.sigmoid().sort(dim=1, descending=True, stable=True)
+        return [
+            Prediction([(self.answers[number], share) for number, share in zip(*row, strict=True)])
+            for row in zip(order.tolist(), shares.tolist(), strict=True)
+        ]
+
+    def figures(self, model: nn.Module) -> Sequence[Figure]:
+        """Return where the words of questions look in their images, and wrong answers."""
+        return question_figures(model, self.validation, self.answers, self.tokenizer, self.reading)
+
+    @classmethod
+    def kept_settings(cls, run: Path) -> dict[str, Any]:
+        """Return the run's own tokenizer and answers; its weights are its own too."""
+        kept = super().kept_settings(run)
+        found = run / ANSWERS_FILE
+        return {**kept, "data.answers": str(found)} if found.is_file() else kept
+
+    @classmethod
+    def other_data(cls, source: str) -> dict[str, Any]:
+        """Return what measures a run on another source."""
+        return {"data.source": source}
+
+    def artifacts(self, directory: Path) -> None:
+        """Write the tokenizer, the answers, and which images are validated on."""
+        super().artifacts(directory)
+        write_json(directory / ANSWERS_FILE, self.answers)
+        write_json(directory / HELD_OUT_FILE, self.splits.validation.image_keys())
+
+
+def likeliest_target(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the target of each question's likeliest answer, (questions,)."""
+    return targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]

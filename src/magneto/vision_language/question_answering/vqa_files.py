@@ -1,0 +1,188 @@
+"""VQA v2 as its authors give it: questions and annotations in JSON, images by COCO's ids.
+
+    FOLDER/v2_OpenEnded_mscoco_train2014_questions.json     (or in FOLDER/vqa/, .json.gz too)
+    FOLDER/v2_mscoco_train2014_annotations.json
+    FOLDER/train2014/COCO_train2014_000000000009.jpg
+
+and likewise val2014, and test2015 and test-dev2015, which share images and have no annotations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from magneto.data.counts import MALFORMED, Counts
+from magneto.data.files import open_text
+from magneto.files import nearest_path
+from magneto.vision.images import FileStore
+from magneto.vision_language.question_answering.questions import (
+    DUPLICATES,
+    EMPTY_QUESTIONS,
+    UNANNOTATED,
+    UNASKED,
+    Question,
+    QuestionSplit,
+)
+
+QUESTION_FILE = "v2_OpenEnded_mscoco_{split}_questions.json"
+ANNOTATION_FILE = "v2_mscoco_{split}_annotations.json"
+# Folders that may hold these files, beside the source itself.
+INNER = (".", "vqa", "annotations", "questions", "Annotations", "Questions")
+IMAGE_FOLDERS = {"test-dev2015": "test2015"}
+ANNOTATED = ("train2014", "val2014")
+WITHOUT_ANSWERS = ("test-dev2015", "test2015")
+
+
+def find_file(folder: Path, pattern: str, split: str) -> Path | None:
+    """Return the path of a split's questions or annotations; None if there is none."""
+    name = pattern.format(split=split)
+    places = (folder / inner / packed for inner in INNER for packed in (name, f"{name}.gz"))
+    return next((place for place in places if place.is_file()), None)
+
+
+def is_vqa(folder: Path) -> bool:
+    """Return whether a folder holds a split of VQA v2."""
+    return any(find_file(folder, QUESTION_FILE, s) for s in (*ANNOTATED, *WITHOUT_ANSWERS))
+
+
+def read_split(folder: Path, images: Path, split: str, counts: Counts) -> QuestionSplit:
+    """Read a split.
+
+    Args:
+        folder: Of questions and annotations.
+        images: That has the folders of images.
+        split: "train2014", "val2014", "test2015" or "test-dev2015".
+        counts: Filled while reading.
+
+    Raises:
+        FileNotFoundError: If its questions, or the annotations of an annotated split, are not
+            there.
+        ValueError: If a file holds something else.
+    """
+    path = needed(folder, QUESTION_FILE, split)
+    asked = dict(read_questions(path, counts))
+    notes: dict[int, Any] = {}
+    if split in ANNOTATED:
+        notes = dict(read_annotations(needed(folder, ANNOTATION_FILE, split), counts))
+        counts[UNANNOTATED] += len(asked.keys() - notes.keys())
+        counts[UNASKED] += len(notes.keys() - asked.keys())
+        asked = {number: asked[number] for number in notes if number in asked}
+    ids = sorted({image for image, _ in asked.values()})
+    places = {image: place for place, image in enumerate(ids)}
+    unknown: tuple[Any, ...] = ()
+    questions = [
+        Question(number, places[image], text, *notes.get(number, unknown))
+        for number, (image, text) in asked.items()
+    ]
+    within = IMAGE_FOLDERS.get(split, split)
+    names = [f"{within}/COCO_{within}_{image:012d}.jpg" for image in ids]
+    return QuestionSplit(FileStore(images, names), questions)
+
+
+def needed(folder: Path, pattern: str, split: str) -> Path:
+    """Return the path of a file of a split.
+
+    Raises:
+        FileNotFoundError: If it is not there.
+    """
+    found = find_file(folder, pattern, split)
+    if found is None:
+        wanted = folder / pattern.format(split=split)
+        raise FileNotFoundError(f"no file {wanted}{nearest_path(wanted)}")
+    return found
+
+
+def read_questions(path: Path, counts: Counts) -> Iterator[tuple[int, tuple[int, str]]]:
+    """Yield (id, (id of the image, text)) of each question."""
+    met = set()
+    for place, row in enumerate(records(path, "questions"), 1):
+        try:
+            number, image, text = int(row["question_id"]), int(row["image_id"]), row["question"]
+            whole = isinstance(text, str)
+        except (KeyError, TypeError, ValueError):
+            whole = False
+        if not whole:
+            counts.met(MALFORMED, f"{path}, question {place}", "no question with two ids")
+        elif number in met:
+            counts.met(DUPLICATES, f"{path}, question {place}", f"id {number} was there before")
+        else:
+            met.add(number)
+            counts[EMPTY_QUESTIONS] += not text.strip()
+            yield number, (image, text)
+
+
+def read_annotations(
+    path: Path, counts: Counts
+) -> Iterator[tuple[int, tuple[tuple[str, ...], str, str, str]]]:
+    """Yield (id of the question, (answers, majority, type of question, type of answer))."""
+    # One copy of each of the words, which come again and again.
+    words: dict[Any, Any] = {}
+    for place, row in enumerate(records(path, "annotations"), 1):
+        try:
+            number = int(row["question_id"])
+            answers = tuple(one["answer"] for one in row["answers"])
+            rest = [row["multiple_choice_answer"], row["question_type"], row["answer_type"]]
+            whole = bool(answers) and all(isinstance(word, str) for word in (*answers, *rest))
+        except (KeyError, TypeError, ValueError):
+            whole = False
+        if not whole:
+            counts.met(MALFORMED, f"{path}, annotation {place}", "no answers to a question")
+            continue
+        shared = tuple(words.setdefault(answer, answer) for answer in answers)
+        majority, question_type, answer_type = (words.setdefault(word, word) for word in rest)
+        yield number, (words.setdefault(shared, shared), majority, question_type, answer_type)
+
+
+def records(path: Path, key: str) -> list[Any]:
+    """Return the list that a file of JSON has under a key.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    with open_text(path) as file:
+        try:
+            found = json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON: {error}") from error
+    rows = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(rows, list):
+        raise ValueError(f'{path} has no list of "{key}"')
+    return rows
+
+
+def image_id(split: QuestionSplit, question: Question) -> int:
+    """Return COCO's id of a question's image, from the name of its file."""
+    return int(split.store.key(question.image).rpartition("_")[2].partition(".")[0])
+
+
+def held_out_images(ids: Iterable[int], count: int, seed: int) -> set[int]:
+    """Choose the images to validate on, so that everybody can choose the same ones.
+
+    They are the `count` images with the smallest BLAKE2b digests (8 bytes) of the text "SEED:ID":
+    of VQA v2, 1000 of val2014's with the seed 0.
+
+    Args:
+        ids: COCO's ids of the images to choose from.
+        count: How many.
+        seed: Another one chooses others.
+    """
+
+    def rank(image: int) -> bytes:
+        return hashlib.blake2b(f"{seed}:{image}".encode(), digest_size=8).digest()
+
+    return set(sorted(set(ids), key=rank)[:count])
+
+
+def joined(images: Path, parts: Sequence[QuestionSplit]) -> QuestionSplit:
+    """Return the questions of several splits, over the images of all of them."""
+    names: list[str] = []
+    questions: list[Question] = []
+    for part in parts:
+        start = len(names)
+        names += [part.store.key(number) for number in range(len(part.store))]
+        questions += [one._replace(image=one.image + start) for one in part.questions]
+    return QuestionSplit(FileStore(images, names), questions)

@@ -1,0 +1,93 @@
+"""Batches of statements with their images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from magneto.data.augmented_examples import AugmentedExamples
+from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.vision.batches import Transform, example_stream
+from magneto.vision.decoding import BrokenImage
+from magneto.vision_language.reasoning.statements import MISSING, StatementSplit
+from magneto.vision_language.samples import join_samples
+
+
+@dataclass(frozen=True)
+class StatementBatches:
+    """Makes batches of a split.
+
+    A batch has "images" (statements * images, channels, height, width), "samples" (each image with
+    its statement), "labels" (statements), "rows" (statements; numbers of the statements in the
+    split) and "broken" (statements).
+
+    Attributes:
+        split: Of statements.
+        texts: Tokens of each statement, `<s>` ... `</s>`.
+        image_tokens: Vision tokens of an image.
+        images: Of a statement.
+        blank: What stands for an image that can't be read.
+    """
+
+    split: StatementSplit
+    texts: Sequence[np.ndarray]
+    image_tokens: int
+    images: int
+    blank: np.ndarray
+
+    def training(self, transform: Transform, batch_size: int, seed: int) -> AugmentedExamples:
+        """Return shuffled batches. In the place of one that is broken stands another statement."""
+
+        def example(row: int, random: np.random.Generator) -> dict[str, Any]:
+            return {"images": self._images(row, transform, random), "rows": row}
+
+        return example_stream(
+            len(self.split), example, batch_size, seed, finish=lambda batch, *_: self._whole(batch)
+        )
+
+    def evaluation(self, transform: Transform, batch_size: int) -> LazyBatches:
+        """Return the statements in mixed order; what is broken or missing is blank, and marked."""
+        order = mixed_order(len(self.split))
+        plans = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        return LazyBatches(plans, lambda rows: self.fixed(rows, transform))
+
+    def fixed(self, rows: np.ndarray, transform: Transform) -> dict[str, Any]:
+        """Return the batch of some statements; nothing is drawn."""
+        random = np.random.default_rng(0)
+        found = [self._images_or_none(int(row), transform, random) for row in rows]
+        blank = np.stack([self.blank] * self.images)
+        return self._whole({
+            "images": torch.from_numpy(np.stack([blank if i is None else i for i in found])),
+            "rows": torch.from_numpy(rows),
+            "broken": torch.tensor([images is None for images in found]),
+        })  # fmt: skip
+
+    def _images(self, row: int, transform: Transform, random: np.random.Generator) -> np.ndarray:
+        """Return the images of a statement, (images, channels, height, width)."""
+        numbers = self.split.statements[row].images
+        return np.stack([transform(self.split.images.open(n), random) for n in numbers])
+
+    def _images_or_none(
+        self, row: int, transform: Transform, random: np.random.Generator
+    ) -> np.ndarray | None:
+        if MISSING in self.split.statements[row].images:
+            return None
+        try:
+            return self._images(row, transform, random)
+        except BrokenImage:
+            return None
+
+    def _whole(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Add texts and labels, by "rows"."""
+        rows = batch["rows"].numpy()
+        pairs = [self.texts[row] for row in rows for _ in range(self.images)]
+        return {
+            **batch,
+            "images": batch["images"].flatten(0, 1),
+            "samples": join_samples(self.image_tokens, paired=pairs),
+            "labels": torch.from_numpy(self.split.labels[rows]),
+        }

@@ -1,0 +1,155 @@
+"""NLVR2 and NLVR v1 as their authors give them: a .json file per split, a JSON object per line.
+
+| | NLVR2 (arXiv 1811.00491) | NLVR v1 (P17-2034) |
+|---|---|---|
+| identifier | SPLIT-SET-PAIR-SENTENCE | SENTENCE-IMAGE |
+| images | SPLIT-SET-PAIR-img0.png, -img1.png | SPLIT-SENTENCE-IMAGE-0.png to -5.png |
+| label | "True", "False" | "true", "false" |
+
+NLVR v1's picture has three boxes, and six files with the boxes in another order; the first one that
+is there is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from magneto.data.counts import EMPTY, MALFORMED, Counts
+from magneto.data.files import existing_path, has_ending, unpacked_name
+from magneto.data.records import Record, read_objects
+from magneto.vision_language.image_files import NamedImages
+from magneto.vision_language.reasoning.statements import MISSING, Statement, StatementSplit
+
+STATEMENTS = "statements"
+DUPLICATES = "statements with an identifier met before left out"
+UNLABELLED = "statements without a label left out"
+WITHOUT_IMAGES = "statements with a missing image"
+ENDINGS = (".json", ".jsonl")
+# Names of a split's file, without its ending, best first.
+FILES = {
+    "train": ("train",),
+    "dev": ("dev", "val", "validation"),
+    "test": ("test1", "test"),
+    "hidden": ("test2", "hidden"),
+}
+LABELS = {"true": 1, "false": 0}
+PERMUTATIONS = 6  # of the three boxes of NLVR v1
+
+
+def find_statement_files(folder: Path) -> dict[str, Path]:
+    """Return the files of statements below a folder by split: "train", "dev", "test", "hidden".
+
+    Where a folder has both sets, as their authors' repository does, NLVR2 is read.
+
+    Raises:
+        ValueError: If there is none, or several for one split.
+    """
+    stems = {stem: split for split, names in FILES.items() for stem in names}
+    found: dict[str, dict[str, Path]] = {}
+    paths = list(_text_files(folder))
+    newer = [path for path in paths if "nlvr2" in path.relative_to(folder).parts]
+    for path in newer or paths:
+        stem = Path(unpacked_name(path)).stem.lower()
+        if stem not in stems:
+            continue
+        others = found.setdefault(stems[stem], {})
+        if stem in others:
+            raise ValueError(f"{folder} has two files of {stem} statements, {others[stem]} and "
+                             f"{path}: name the folder of one (data.source), and of the images "
+                             "(data.image_folder)")  # fmt: skip
+        others[stem] = path
+    if not found:
+        known = ", ".join(f"{stem}.json" for stem in stems)
+        raise ValueError(f"no statements below {folder}: none of {known}")
+    return {split: next(found[split][n] for n in FILES[split] if n in found[split])
+            for split in FILES if split in found}  # fmt: skip
+
+
+def _text_files(folder: Path) -> Iterator[Path]:
+    for place, inside, files in os.walk(folder, followlinks=True):
+        inside[:] = sorted(name for name in inside if not name.startswith("."))
+        paths = (Path(place) / name for name in sorted(files) if not name.startswith("."))
+        yield from (path for path in paths if has_ending(path, ENDINGS))
+
+
+def read_statements(path: Path, images: NamedImages, counts: Counts) -> StatementSplit:
+    """Read a file of statements.
+
+    What is malformed, or has no sentence or no label, is counted and left out, also of a set to
+    validate on; statements whose images are missing stay.
+
+    Args:
+        path: The file, maybe packed.
+        images: Those that there are.
+        counts: Is added to.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If there is not one statement in it, or none of the images is there.
+    """
+    path, known = existing_path(str(path)), set[str]()
+    statements: list[Statement] = []
+    missing: dict[str, None] = {}
+    for record in read_objects(path, counts):
+        one = _statement(record, path, images, counts, missing)
+        if one is None:
+            continue
+        if one.identifier in known:
+            counts.met(DUPLICATES, str(path), one.identifier)
+            continue
+        known.add(one.identifier)
+        statements.append(one)
+    if not statements:
+        raise ValueError(f"no statements in {path}: {counts.describe(STATEMENTS)}")
+    incomplete = sum(MISSING in one.images for one in statements)
+    if incomplete == len(statements):
+        raise ValueError(f"{path}: no statement has all its images in {images.where}, for "
+                         f"example {next(iter(missing))}: name their folder, "
+                         "data.image_folder")  # fmt: skip
+    counts[STATEMENTS] += len(statements)
+    counts[WITHOUT_IMAGES] += incomplete
+    return StatementSplit(images.store, statements, tuple(missing))
+
+
+def _statement(
+    record: Record, path: Path, images: NamedImages, counts: Counts, missing: dict[str, None]
+) -> Statement | None:
+    """Return a record as a statement; note images that are not there; None if it is none."""
+    sentence, identifier = record.get("sentence"), record.get("identifier")
+    if not isinstance(sentence, str) or not isinstance(identifier, str):
+        counts.met(MALFORMED, str(path), "no sentence, or no identifier")
+        return None
+    if not sentence.strip():
+        counts[EMPTY] += 1
+        return None
+    label = LABELS.get(str(record.get("label")).lower())
+    if label is None:
+        counts[UNLABELLED] += 1
+        return None
+    parts = identifier.split("-")
+    numbers = []
+    for names in _image_names(record, parts, path):
+        there = next((images.numbers[name] for name in names if name in images.numbers), MISSING)
+        numbers.append(there)
+        if there == MISSING:
+            missing[names[0]] = None
+    paired = len(parts) == 4
+    said = "-".join((*parts[:2], parts[3])) if paired else parts[0]
+    group = "-".join(parts[:2]) if paired else parts[0]
+    return Statement(identifier, sentence.strip(), label, tuple(numbers), group, said)
+
+
+def _image_names(record: Record, parts: Sequence[str], path: Path) -> list[list[str]]:
+    """Return, of each image of a statement, the names that its file may have."""
+    if len(parts) == 4:
+        pair = "-".join(parts[:3])
+        return [[f"{pair}-img0.png"], [f"{pair}-img1.png"]]
+    given: Any = record.get("images")
+    if isinstance(given, list) and given and all(isinstance(name, str) for name in given):
+        return [[name.rpartition("/")[2] for name in given]]
+    split = Path(unpacked_name(path)).stem
+    stem = f"{split}-{'-'.join(parts)}"
+    return [[f"{stem}-{order}.png" for order in range(PERMUTATIONS)]]

@@ -1,0 +1,53 @@
+"""A head over a vision-language encoder that judges a statement about images."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from magneto.nn.init import NORMAL_STD, NormalLinear
+from magneto.vision_language.model import VisionLanguageEncoder
+from magneto.vision_language.reasoning.config import VisualReasonerConfig
+from magneto.vision_language.reasoning.statements import ANSWERS
+from magneto.vision_language.samples import Samples
+
+# Of the head's matrices, as in BEiT-3's code: a thousandth of the usual.
+HEAD_STD = 0.001 * NORMAL_STD
+
+
+class VisualReasoner(nn.Module):
+    """The statement is read with each image by itself; the head reads all of them (BEiT-3).
+
+    Of each pass it has the features of the image's class token and of the text's `<s>`. For two
+    images: 4 x width, a norm, 2 x width, a norm, GELU, two logits.
+    """
+
+    def __init__(self, config: VisualReasonerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = VisionLanguageEncoder(config)
+        inner, inputs = 2 * config.width, 2 * config.width * config.images
+        self.head = nn.Sequential(
+            nn.LayerNorm(inputs, eps=config.norm_eps),
+            NormalLinear(inputs, inner, bias=True, std=HEAD_STD),
+            nn.LayerNorm(inner, eps=config.norm_eps),
+            nn.GELU(),
+            NormalLinear(inner, len(ANSWERS), bias=True, std=HEAD_STD),
+        )
+
+    def forward(self, images: Tensor, samples: Samples) -> Tensor:
+        """Judge statements.
+
+        Args:
+            images: (statements * images, channels, height, width), those of a statement one after
+                the other.
+            samples: As many pairs: each image with its statement.
+
+        Returns:
+            Logits (statements, 2) of false and true.
+        """
+        vision, language = self.encoder(
+            images, samples.token_ids, samples.token_positions, samples.packing
+        )
+        first = torch.cat((vision[samples.image_starts], language[samples.text_starts]), dim=-1)
+        return self.head(first.unflatten(0, (-1, self.config.images)).flatten(1))

@@ -1,0 +1,210 @@
+"""Visual reasoning: whether a statement is true of two images (NLVR2), or of one (NLVR v1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from magneto.data.frequencies import count_numbers, frequency_nats
+from magneto.training.task import BatchStream, Figure, Loss, Scores
+from magneto.vision.batches import Transform
+from magneto.vision.decoding import Picture
+from magneto.vision.prediction import Prediction
+from magneto.vision.transforms import Reading
+from magneto.vision_language.fine_tuned_task import FineTunedTask
+from magneto.vision_language.reasoning.batches import StatementBatches
+from magneto.vision_language.reasoning.config import StatementDataConfig, VisualReasonerConfig
+from magneto.vision_language.reasoning.figures import statement_figures
+from magneto.vision_language.reasoning.files import STATEMENTS
+from magneto.vision_language.reasoning.model import VisualReasoner
+from magneto.vision_language.reasoning.scores import consistency
+from magneto.vision_language.reasoning.sources import load_statements
+from magneto.vision_language.reasoning.statements import ANSWERS, StatementSplit, StatementSplits
+from magneto.vision_language.samples import join_samples
+from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentation
+
+EVALUATION_BATCH = 64
+MISSING_FILE = "missing_images.txt"
+"""In a run: the names of all images that are not there."""
+# Missing images that are named before training.
+LISTED = 5
+
+
+class VisualReasoning(FineTunedTask):
+    """Statements about images, a `VisualReasoner`; nats per statement."""
+
+    primary_metric = "accuracy"
+    unit = "statements"
+    verbs = ("predict",)
+    predict_text = "statement"
+    model_config: VisualReasonerConfig
+    data_config: StatementDataConfig
+
+    @cached_property
+    def splits(self) -> StatementSplits:
+        """Training and validation statements."""
+        return load_statements(self.data_config)
+
+    def training_texts(self) -> Iterable[str]:
+        """Return the training statements."""
+        return (one.sentence for one in self.splits.train.statements)
+
+    def check_data(self) -> None:
+        """Say how many statements there are, and which images are missing.
+
+        Raises:
+            ValueError: If statements are about another number of images than the model.
+        """
+        where, found = self.data_config.source, self.splits
+        train, held = found.train, found.validation
+        about = {len(one.images) for part in (train, held) for one in part.statements}
+        if about != {self.model_config.images}:
+            counts = " and ".join(map(str, sorted(about)))
+            raise ValueError(f"{where} has {counts} images to a statement, the model reads "
+                             f"{self.model_config.images}: set model.images")  # fmt: skip
+        odd = found.counts.describe(STATEMENTS) if found.counts else "built in"
+        self._progress.say(f"{where}: {len(train):,} statements to train on, {len(held):,} to "
+                           f"validate on; read: {odd}")  # fmt: skip
+        if missing := self._missing():
+            more = f" and {len(missing) - LISTED:,} more" if len(missing) > LISTED else ""
+            self._progress.say(f"{len(missing):,} images are missing: "
+                               f"{', '.join(missing[:LISTED])}{more}; all are in the run's "
+                               f"{MISSING_FILE}")  # fmt: skip
+
+    def _missing(self) -> list[str]:
+        found = self.splits
+        return sorted({*found.train.missing, *found.validation.missing})
+
+    def build_model(self) -> VisualReasoner:
+        """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
+        return VisualReasoner(self.sized_config())
+
+    @cached_property
+    def train(self) -> StatementBatches:
+        """The training statements, tokenised."""
+        return self._batches(self.splits.train)
+
+    @cached_property
+    def validation(self) -> StatementBatches:
+        """The validation statements, tokenised."""
+        return self._batches(self.splits.validation)
+
+    def _batches(self, split: StatementSplit) -> StatementBatches:
+        config, left_out = self.model_config, self.data_config.input == "images"
+        said = ["" if left_out else one.sentence for one in split.statements]
+        texts, blank = self.framed(said), self.reading.blank
+        return StatementBatches(split, texts, config.image_tokens, config.images, blank)
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return statements in random order, their images augmented."""
+        transform = WholeImageAugmentation(self.reading, self.data_config.augmentation)
+        return self.train.training(self._seen(transform), batch_size, seed)
+
+    def _seen(self, transform: Transform) -> Transform:
+        """Return what is done to an image: nothing is seen of it if statements alone are read."""
+        if self.data_config.input != "statement":
+            return transform
+        return lambda picture, random: self.reading.blank
+
+    def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
+        """Sum the cross-entropy of the statements; "accuracy" is logged with it.
+
+        "broken" is the share of statements that stand in the place of others whose images could
+        not be read.
+        """
+        logits, labels = model(batch["images"], batch["samples"]).float(), batch["labels"]
+        right = (logits.detach().argmax(-1) == labels).sum()
+        total = F.cross_entropy(logits, labels, reduction="sum")
+        logs = {"accuracy": right, "broken": batch["broken"].sum()}
+        return Loss(total, torch.ones_like(labels).sum(), logs)
+
+    def size(self, batch: dict[str, Any]) -> int:
+        """Return the batch's statements."""
+        return len(batch["labels"])
+
+    def validation_batches(self) -> Sequence[dict[str, Any]]:
+        """Return the validation statements, in mixed order."""
+        return self.validation.evaluation(self._seen(WholeImage(self.reading)), EVALUATION_BATCH)
+
+    def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
+        """Sum losses and right answers; one about an image that can't be read is wrong."""
+        logits, labels = model(batch["images"], batch["samples"]).float(), batch["labels"]
+        right = (logits.argmax(-1) == labels) & ~batch["broken"]
+        sums = {
+            "loss": F.cross_entropy(logits, labels, reduction="sum"),
+            "right": right.sum(),
+            "count": torch.ones_like(labels).sum(),
+            "broken": batch["broken"].sum(),
+        }
+        return Scores(sums, (batch["rows"], right))
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Return "loss", "accuracy" and "consistency"; "broken" statements, if there are any."""
+        rows, right = (torch.cat(parts).numpy() for parts in zip(*predictions, strict=True))
+        statements = self.splits.validation.statements
+        found = {
+            "loss": sums["loss"] / sums["count"],
+            "accuracy": sums["right"] / sums["count"],
+            "consistency": consistency([statements[row].said for row in rows], right),
+        }
+        return found | ({"broken": sums["broken"]} if sums["broken"] else {})
+
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
+        """Return the loss of the labels' frequencies and the scores of the commoner label."""
+        train = count_numbers(self.splits.train.labels, len(ANSWERS))
+        plans: Any = self.validation_batches()
+        rows = np.concatenate(list(islice(plans.plans, limit)))
+        labels = self.splits.validation.labels[rows]
+        right = labels == train.argmax()
+        nats = frequency_nats(train, count_numbers(labels, len(ANSWERS)))
+        sums = {"loss": nats, "right": int(right.sum()), "count": len(rows), "broken": 0}
+        return self.summarise(sums, [(torch.from_numpy(rows), torch.from_numpy(right))])
+
+    @torch.no_grad()
+    def predict(self, model: nn.Module, pictures: Sequence[Picture], text: str) -> list[Prediction]:
+        """Judge a statement about images: how probable it is that it is true, and false.
+
+        Args:
+            model: With a run's weights, in evaluation mode.
+            pictures: That can be decoded: as many as a statement is about, left before right, or
+                several times as many.
+            text: The statement.
+
+        Returns:
+            Of each picture what is said of those that it belongs to.
+
+        Raises:
+            ValueError: If there are too few or too many pictures.
+        """
+        config, random = self.model_config, np.random.default_rng(0)
+        if len(pictures) % config.images:
+            raise ValueError(f"the run judges statements about {config.images} images, and there "
+                             f"are {len(pictures)} that can be read")  # fmt: skip
+        normalisation = self.data_config.normalisation
+        transform = WholeImage(Reading(config.image_size, config.channels, normalisation))
+        images = torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
+        samples = join_samples(config.image_tokens, paired=self.framed([text]) * len(pictures))
+        device = next(model.parameters()).device
+        shares = model(images.to(device), samples.to(device)).float().softmax(1).cpu()
+        said = [sorted(zip(ANSWERS, row, strict=True), key=lambda pair: -pair[1])
+                for row in shares.tolist()]  # fmt: skip
+        return [Prediction(labels) for labels in said for _ in range(config.images)]
+
+    def figures(self, model: nn.Module) -> Sequence[Figure]:
+        """Return where the words of some statements look in their images."""
+        transform = self._seen(WholeImage(self.reading))
+        return statement_figures(model, self.validation, transform, self.tokenizer, self.reading)
+
+    def artifacts(self, directory: Path) -> None:
+        """Write the tokenizer, the names of missing images, and what names the data's content."""
+        super().artifacts(directory)
+        if missing := self._missing():
+            (directory / MISSING_FILE).write_text("\n".join(missing) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Image-text retrieval: the caption of an image, and the image of a caption, among many."""

@@ -1,0 +1,46 @@
+"""The table of VQA and NLVR2: both tasks, what was kept, what the leaderboard gave."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from magneto.cli import main
+from magneto.commands.vision_table import VISION_LANGUAGE_TASKS, read_folders
+from magneto.config import ConfigError
+from tests.commands.test_vision_table import comparison
+
+PRE, SUB = "Pre-LN, 4 layers", "Sub-LN, 4 layers"
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    vqa: dict[tuple, dict | None] = {}
+    nlvr: dict[tuple, dict | None] = {}
+    for place, better in (("pre", 0.0), ("sub", 0.01)):
+        for seed in (1, 2):
+            vqa[place, 1e-5, seed] = {"own": 0.70 + better}
+            nlvr[place, 1e-5, seed] = {"own": 0.80 + better, "test-P": 0.81 + better}
+    made = [comparison(tmp_path / "vqa", vqa, "visual-question-answering"),
+            comparison(tmp_path / "nlvr", nlvr, "visual-reasoning")]  # fmt: skip
+    for run in (tmp_path / "vqa").glob("cells/*/scores"):
+        given = [{"test-dev": {"yes/no": 85.0, "number": 50.0, "other": 60.0, "overall": 71.5}},
+                 {"test-standard": {"overall": 71.25}}]  # fmt: skip
+        (run / "leaderboard.json").write_text(json.dumps(given))
+    return made
+
+
+def test_one_row_per_placement_and_a_column_per_set(folders: list[Path], capsys) -> None:
+    assert main(["vision-language", *map(str, folders), "--markdown"]) == 0
+    head, _, *rows = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert head == ("| each row at its best | VQA, shapes | test-dev | test-standard | NLVR, shapes "
+                    "| test-P |")  # fmt: skip
+    assert [row.split(" | ")[0].strip("| ") for row in rows] == [PRE, SUB]
+    numbers = [cell.split(" ")[0] for cell in rows[1].strip("| ").split(" | ")[1:]]
+    assert numbers == ["71.0", "71.5", "71.2", "81.0", "82.0"]
+
+
+def test_other_tasks_are_refused(folders: list[Path]) -> None:
+    with pytest.raises(ConfigError, match="not image-classification or segmentation"):
+        read_folders(folders)
+    assert len(read_folders(folders, VISION_LANGUAGE_TASKS)) == 8

@@ -1,0 +1,70 @@
+"""Answers to choose from, by the rule and from files; what of an answer is taught."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from magneto.vision_language.question_answering.answers import (
+    known_answers,
+    read_answers,
+    share_known,
+    soft_target,
+)
+
+
+def test_known_answers_are_counted_normalised_in_order_of_occurrence() -> None:
+    majorities = ["Yes", "the dog", "no", "yes", "dog.", "none", "0", "cat"]
+    assert known_answers(majorities, 2) == ["yes", "dog", "0"]
+    assert known_answers(majorities, 1) == ["yes", "dog", "no", "0", "cat"]
+    assert known_answers(majorities, 3) == []
+
+
+def test_soft_targets_by_how_many_agree() -> None:
+    numbers = {"a": 0, "b": 1, "c": 2, "d": 3}
+    answers = ["a"] * 4 + ["b"] * 3 + ["c"] * 2 + ["d"]
+    assert soft_target(answers, numbers, "raw") == {0: 1.0, 1: 0.9, 2: 0.6, 3: 0.3}
+    assert soft_target(["x"] * 10, numbers, "raw") == {}
+
+
+def test_the_raw_look_up_misses_what_is_not_written_as_it_is_known() -> None:
+    """As the released code: "none" and "Two" are known as "0" and "2" only."""
+    numbers = {"0": 0, "2": 1}
+    answers = ["none"] * 5 + ["2"] * 3 + ["two", "Two"]
+    assert soft_target(answers, numbers, "raw") == {1: 0.9}
+    assert soft_target(answers, numbers, "normalised") == {0: 1.0, 1: 1.0}
+    assert share_known([answers], numbers, "raw") == 0.3
+    assert share_known([answers, ["x"] * 10], numbers, "normalised") == 0.5
+    assert share_known([], numbers, "raw") == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "red\nblue\n\n",
+        '["red", "blue"]',
+        '{"answer": "red", "label": 0}\n{"answer": "blue", "label": 1}\n',
+    ],
+)
+def test_files_of_answers(tmp_path: Path, text: str) -> None:
+    (tmp_path / "answers").write_text(text)
+    assert read_answers(str(tmp_path / "answers")) == ["red", "blue"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no list of answers"),
+        ("[1, 2]", "is no list of answers"),
+        ("[", "is no list of answers"),
+        ("red\nred\n", "has the answer 'red' twice"),
+        ('{"answer": "red"}', 'no "answer" and "label"'),
+        (json.dumps({"answer": "red", "label": 1}), "labels are not 0, 1, 2"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "answers").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_answers(str(tmp_path / "answers"))
+    with pytest.raises(FileNotFoundError, match=r"answer.*did you mean"):
+        read_answers(str(tmp_path / "answer"))

@@ -1,0 +1,165 @@
+"""Visual reasoning as a task: sums, scores, baseline, runs that begin with another, errors."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from magneto.cli import main
+from magneto.progress import ProgressBars
+from magneto.recipe import Recipe
+from magneto.runs import load_run
+from magneto.training.config import TrainingConfig
+from magneto.training.loop import train
+from magneto.vision_language.reasoning.config import StatementDataConfig, VisualReasonerConfig
+from magneto.vision_language.reasoning.task import MISSING_FILE, VisualReasoning
+from magneto.weights import open_tensors
+from tests.evaluating import measured, reads_while_scoring
+from tests.vision_language.reasoning.folders import write_nlvr2
+
+SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 32, "image_size": 8,
+                         "patch_size": 4, "max_length": 24}  # fmt: skip
+
+
+def task_of(folder: Path, model: dict[str, Any] | None = None, **data: Any) -> VisualReasoning:
+    if not (folder / "dev").is_dir():
+        write_nlvr2(folder)
+    values = {"source": str(folder), "tokenizer": "bytes", **data}
+    return VisualReasoning(
+        VisualReasonerConfig(**{**SIZES, **(model or {})}), StatementDataConfig(**values), 1
+    )
+
+
+def run(task: VisualReasoning, out: Path, **changes: Any) -> dict[str, torch.Tensor]:
+    values = {"steps": 4, "batch_size": 4, "learning_rate": 1e-3, "device": "cpu",
+              "tensorboard": False, "schedule": "constant"}  # fmt: skip
+    resume = changes.pop("resume", False)
+    config = TrainingConfig(**{**values, **changes})
+    recipe = Recipe("test", "visual-reasoning", 1, task.model_config, task.data_config, config)
+    train(task, config, out, seed=1, resume=resume, report=ProgressBars(quiet=True),
+          keep_recipe=lambda: recipe.save(out / "recipe.yaml"))  # fmt: skip
+    return {name: tensor.read() for name, tensor in open_tensors(out / "final").items()}
+
+
+def test_loss_is_a_sum_over_statements(tmp_path: Path) -> None:
+    task = task_of(tmp_path)
+    model = task.build_model()
+    (batch,) = task.train_stream(4, 1).next(1, [0])
+    loss = task.loss(model, batch)
+    logits = model(batch["images"], batch["samples"])
+    torch.testing.assert_close(loss.total, 4 * F.cross_entropy(logits, batch["labels"]))
+    assert loss.count == 4 and loss.logs["broken"] == 0 and task.size(batch) == 4
+    halves = [task.loss(model, half) for half in task.train_stream(4, 1).next(2, [0, 1])]
+    torch.testing.assert_close(halves[0].total + halves[1].total, loss.total)
+
+
+def test_scores_are_of_all_statements(tmp_path: Path) -> None:
+    """A statement whose image is missing is wrong, and makes its sentence inconsistent."""
+    task = task_of(tmp_path)
+    (tmp_path / "dev" / "dev-0-0-img0.png").unlink()
+    task.prepare()
+    model = task.build_model()
+    with torch.no_grad():
+        last: Any = model.head[-1]
+        last.weight.zero_()
+        last.bias.copy_(torch.tensor([0.0, 1.0]))
+    found = measured(task, model)
+    # It always says true: of twelve, six are, one of which can't be seen. All sentences have both.
+    assert found["accuracy"] == pytest.approx(5 / 12) and found["consistency"] == 0.0
+    assert found["broken"] == 1
+    assert found["loss"] == pytest.approx(np.log1p(np.exp([-1.0, 1.0])).mean())
+
+
+def test_nothing_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reads_while_scoring(task_of(tmp_path), monkeypatch) == []
+
+
+def test_baseline_is_the_commoner_label(tmp_path: Path) -> None:
+    found = task_of(tmp_path).baseline()
+    assert found == pytest.approx({"loss": np.log(2), "accuracy": 0.5, "consistency": 0.0})
+
+
+@pytest.mark.parametrize(("given", "right"), [("both", 1.0), ("statement", 0.5), ("images", 1.0)])
+def test_it_learns_what_it_is_shown(given: str, right: float, tmp_path: Path) -> None:
+    """Statements are true where the left image is darker: the images alone decide."""
+    task = task_of(tmp_path, input=given)
+    torch.manual_seed(0)
+    model = task.build_model()
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
+    stream = task.train_stream(12, 1)
+    for _ in range(25):
+        loss = task.loss(model, stream.next(1, [0])[0])
+        loss.total.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert measured(task, model)["accuracy"] == right
+
+
+def test_a_run_is_the_same_however_it_is_made(tmp_path: Path) -> None:
+    """Bit for bit on one process, resumed, with a worker; micro-batches to rounding."""
+    whole = run(task_of(tmp_path), tmp_path / "whole", num_workers=1)
+    run(task_of(tmp_path), tmp_path / "resumed", steps=2, save_every=2)
+    resumed = run(task_of(tmp_path), tmp_path / "resumed", resume=True)
+    assert all(torch.equal(resumed[key], tensor) for key, tensor in whole.items())
+    cut = run(task_of(tmp_path), tmp_path / "cut", gradient_accumulation_steps=2)
+    for key, tensor in cut.items():
+        torch.testing.assert_close(tensor, whole[key], rtol=1e-4, atol=1e-5)
+
+
+def test_another_run_begins_with_its_encoder_and_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+    first = run(task_of(tmp_path / "data", tokenizer="bpe", vocab_size=270), tmp_path / "first")
+    model = {"pretrained": str(tmp_path / "first")}
+    task = task_of(tmp_path / "data", model, tokenizer="auto")
+    task.prepare()
+    weights = task.initial_weights()
+    assert weights and all(name.startswith("encoder.") for name in weights)
+    assert all(torch.equal(tensor.read(), first[name]) for name, tensor in weights.items())
+    assert task.tokenizer.vocab_size == 270
+    run(task, tmp_path / "second")
+    opened = load_run(tmp_path / "second", "final", {})
+    assert opened.evaluate()["accuracy"] in [n / 12 for n in range(13)]
+    with pytest.raises(ValueError, match=r"give --data\.normalisation half"):
+        task_of(tmp_path / "data", model, normalisation="imagenet").prepare()
+    with pytest.raises(ValueError, match=r"give --model\.width 16"):
+        task_of(tmp_path / "data", {**model, "width": 32}).prepare()
+
+
+def test_predict_judges_a_statement_about_two_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(task_of(tmp_path), tmp_path / "run")
+    images = [str(tmp_path / "dev" / f"dev-0-0-img{side}.png") for side in (0, 1)]
+    capsys.readouterr()
+    said = "the left one is darker"
+    assert main(["predict", str(tmp_path / "run"), *images, said, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["images"]
+    assert found[0]["labels"] == found[1]["labels"]
+    assert {one["label"] for one in found[0]["labels"]} == {"True", "False"}
+    assert sum(one["share"] for one in found[0]["labels"]) == pytest.approx(1.0)
+    assert main(["predict", str(tmp_path / "run"), images[0], said]) == 2
+    assert "about 2 images, and there are 1" in capsys.readouterr().err
+
+
+def test_missing_images_are_told_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = task_of(tmp_path)
+    (tmp_path / "dev" / "dev-0-0-img0.png").unlink()
+    task.prepare(ProgressBars())
+    said = capsys.readouterr().err
+    assert "1 images are missing: dev-0-0-img0.png; all are in the run's" in said
+    (tmp_path / "run").mkdir()
+    task.artifacts(tmp_path / "run")
+    assert (tmp_path / "run" / MISSING_FILE).read_text() == "dev-0-0-img0.png\n"
+
+
+def test_another_number_of_images_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"2 images to a statement, the model reads 1"):
+        task_of(tmp_path, {"images": 1}).prepare()

@@ -1,0 +1,34 @@
+"""Images by file name, wherever below a folder they lie, or in its zip files."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from magneto.vision_language.image_files import find_images
+from tests.vision_language.reasoning.folders import write_image
+
+
+def test_folders_do_not_matter(tmp_path: Path) -> None:
+    write_image(tmp_path / "train" / "7" / "a.png", 1)
+    write_image(tmp_path / "b.png", 2)
+    found = find_images(str(tmp_path))
+    pixels = {name: found.store.open(n).pixels()[0, 0, 0] for name, n in found.numbers.items()}
+    assert pixels == {"a.png": 1, "b.png": 2}
+    assert find_images(str(tmp_path / "b.png")).numbers.keys() == found.numbers.keys()
+
+
+def test_zip_files_stand_in_for_images(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.png", 3)
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
+        file.write(tmp_path / "a.png", "deep/a.png")
+    (tmp_path / "a.png").unlink()
+    found = find_images(str(tmp_path))
+    assert found.store.open(found.numbers["a.png"]).pixels()[0, 0, 0] == 3
+
+
+def test_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no images below"):
+        find_images(str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        find_images(str(tmp_path / "none"))
