@@ -78,7 +78,6 @@ COVERED_BY = {
     "vision_language.reasoning.config": "vision_language/reasoning/test_sources.py",
     "vision_language.reasoning.statements": "vision_language/reasoning/test_sources.py",
     "commands.answer_scores": "vision_language/question_answering/test_task.py",
-    "vision_language.attention_pictures": "vision_language/question_answering/test_task.py",
     "vision_language.question_answering.batches": "vision_language/question_answering/test_task.py",
     "vision_language.question_answering.data": "vision_language/question_answering/test_task.py",
     "vision_language.question_answering.model": "vision_language/question_answering/test_task.py",

@@ -33,7 +33,7 @@ def test_vqa_is_split_by_images(tmp_path: Path) -> None:
     assert len(found.train.image_keys()) == 10 and len(found.train) == 20
     assert len(found.majorities) == 24  # of training and validation annotations, as is the rule
     assert not found.answers
-    other = read(tmp_path, validation_images=2, validation_seed=1)
+    other = read(tmp_path, validation_images=2, validation_seed=3)
     assert set(other.validation.image_keys()) != names
     tested = read(tmp_path, validation_images=2, validation_split="test2015")
     assert len(tested.validation) == 12 and len(tested.train) == 20
@@ -44,7 +44,7 @@ def test_images_elsewhere_and_missing(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     for name in ("train2014", "val2014", "test2015"):
         (tmp_path / name).rename(tmp_path / "images" / name)
-    with pytest.raises(ValueError, match="0 questions to train on.*whose image is missing"):
+    with pytest.raises(ValueError, match=r"0 questions to train on.*whose image is missing"):
         read(tmp_path)
     found = read(tmp_path, image_folder=str(tmp_path / "images"), validation_split="val2014")
     assert len(found.train) == 12 and not found.counts[WITHOUT_IMAGE]
