@@ -60,9 +60,9 @@ def question_figures(
     share = float(torch.cat(shares).mean())
     caption = (
         "Validation questions, each beside its image and what the model and the annotators "
-        "answer. Then the image as each word looks at it, by the attention it gives to each patch, "
-        f"all heads together, in layer {layer + 1} of {model.config.layers} from below; the less it "
-        f"gets, the darker. {share:.0%} of these words' attention goes to patches, the rest to words and "
+        "answer. Then the image as each word looks at it: the less attention a patch gets, all "
+        f"heads together, the darker it is (layer {layer + 1} of {model.config.layers} from "
+        f"below). {share:.0%} of these words' attention goes to patches, the rest to words and "
         "the class token."
     )
     return [Figure("attention", "Where a question's words look", caption, draw_attention(rows))]
