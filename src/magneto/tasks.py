@@ -81,5 +81,15 @@ TASKS = {
         "magneto.vision_language.reasoning.config:VisualReasonerConfig",
         "magneto.vision_language.reasoning.config:StatementDataConfig",
     ),
+    "image-text-retrieval": TaskEntry(
+        "magneto.vision_language.retrieval.task:ImageTextRetrieval",
+        "magneto.vision_language.retrieval.config:ImageTextRetrieverConfig",
+        "magneto.vision_language.caption_config:CaptionDataConfig",
+    ),
+    "image-captioning": TaskEntry(
+        "magneto.vision_language.captioning.task:ImageCaptioning",
+        "magneto.vision_language.captioning.config:ImageCaptionerConfig",
+        "magneto.vision_language.captioning.config:CaptioningDataConfig",
+    ),
 }
 """By the name that a recipe's `task` says."""
