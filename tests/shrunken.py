@@ -29,6 +29,14 @@ SPOKEN = {
     "model.front_channels": [2, 4], "model.predictor_width": 16, "model.joint_width": 16,
     "training.num_workers": 0,
 }  # fmt: skip
+SHAPES = {
+    "data.source": "builtin:shapes", "data.image_source": "builtin:shapes",
+    "data.text_source": "builtin:shapes", "data.image_tokenizer": "builtin:patches",
+    "data.tokenizer": "bpe", "data.vocab_size": 512, "data.resize": None, "data.text_length": 16,
+    "data.paired_text_length": None, "model.image_size": 48, "model.patch_size": 16,
+    "model.max_length": 40, "model.codes": 8, "model.vocab_size": None,
+    "training.batch_size": 6, "training.num_workers": 0, "training.evaluate_limit": 1,
+}  # fmt: skip
 
 
 def shrunken(task: str, place: Path) -> dict[str, Any]:
@@ -49,6 +57,9 @@ def shrunken(task: str, place: Path) -> dict[str, Any]:
         return SPOKEN
     if task == "visual-question-answering":
         return questions(place)
+    if task == "vision-language-modelling":
+        pytest.importorskip("tokenizers")
+        return SHAPES
     pytest.importorskip("sklearn")
     return {
         "image-classification": DIGITS | {"model.classes": 10},

@@ -53,7 +53,7 @@ def question_figures(
         looked = maps[place, first + 1 : first + 1 + len(words)]
         shares.append(looked.sum((1, 2)))
         image = reading.restore(batch["images"][place].numpy())
-        heading = headline(batches.split.questions[row], answers[number])
+        heading = headline(batches.split.questions[row], answers[int(number)])
         rows.append(WordAttention(image, heading, words, looked.numpy()))
     if not any(len(row.words) for row in rows):
         return []
