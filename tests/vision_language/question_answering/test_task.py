@@ -297,3 +297,14 @@ def test_parameters_of_the_large_recipes(name: str, placement: str, expected: fl
         model = QuestionAnswerer(recipe.model)
     count = sum(weight.numel() for weight in model.parameters())
     assert math.isclose(count / 1e6, expected, abs_tol=0.05)
+
+
+def test_the_model_is_one_graph(tmp_path: Path) -> None:
+    """Nothing in it depends on values, or breaks what a compiler reads."""
+    task = task_of(tmp_path)
+    model = task.build_model().eval()
+    batch = task.validation_batches()[0]
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        found = compiled(batch["images"], batch["samples"])
+        torch.testing.assert_close(found, model(batch["images"], batch["samples"]))
