@@ -299,6 +299,7 @@ def test_parameters_of_the_large_recipes(name: str, placement: str, expected: fl
     assert math.isclose(count / 1e6, expected, abs_tol=0.05)
 
 
+@pytest.mark.slow
 def test_the_model_is_one_graph(tmp_path: Path) -> None:
     """Nothing in it depends on values, or breaks what a compiler reads."""
     task = task_of(tmp_path)
