@@ -85,7 +85,12 @@ COVERED_BY = {
     "vision_language.reasoning.config": "vision_language/reasoning/test_sources.py",
     "vision_language.reasoning.statements": "vision_language/reasoning/test_sources.py",
     "commands.answer_scores": "vision_language/question_answering/test_task.py",
-    "vision_language.attention_pictures": "vision_language/question_answering/test_task.py",
+    "vision_language.question_answering.batches": "vision_language/question_answering/test_task.py",
+    "vision_language.question_answering.data": "vision_language/question_answering/test_task.py",
+    "vision_language.question_answering.model": "vision_language/question_answering/test_task.py",
+    "vision_language.question_answering.questions": (
+        "vision_language/question_answering/test_easy_vqa.py"
+    ),
     "vision_language.question_answering.config": "vision_language/question_answering/test_task.py",
     "vision_language.question_answering.figures": "vision_language/question_answering/test_task.py",
     "language.causal_lm": "test_tasks.py",

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from magneto.cli import main
-from magneto.progress import ProgressBars, Progress
+from magneto.progress import Progress, ProgressBars
 from magneto.recipe import Recipe, load_recipe
 from magneto.runs import load_run
 from magneto.training.config import TrainingConfig
@@ -297,3 +297,15 @@ def test_parameters_of_the_large_recipes(name: str, placement: str, expected: fl
         model = QuestionAnswerer(recipe.model)
     count = sum(weight.numel() for weight in model.parameters())
     assert math.isclose(count / 1e6, expected, abs_tol=0.05)
+
+
+@pytest.mark.slow
+def test_the_model_is_one_graph(tmp_path: Path) -> None:
+    """Nothing in it depends on values, or breaks what a compiler reads."""
+    task = task_of(tmp_path)
+    model = task.build_model().eval()
+    batch = task.validation_batches()[0]
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        found = compiled(batch["images"], batch["samples"])
+        torch.testing.assert_close(found, model(batch["images"], batch["samples"]))

@@ -15,7 +15,6 @@ from magneto.vision.images import UNLABELLED, ImageSplit, ImageStore
 from magneto.vision_language.question_answering.normalisation import normalise_answer
 
 # What is said of a set while it is read.
-QUESTIONS = "questions"
 DUPLICATES = "questions whose id was there before left out"
 UNANNOTATED = "questions without an annotation left out"
 UNASKED = "annotations without a question left out"
