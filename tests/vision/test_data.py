@@ -10,7 +10,7 @@ import pytest
 
 from magneto.data.counts import MALFORMED
 from magneto.vision.config import ImageDataConfig
-from magneto.vision.data import load_images
+from magneto.vision.data import FROM_TEST, TEST_UNUSED, load_images
 from magneto.vision.folders import OTHER_FILES, WITHOUT_MASK
 from magneto.vision.hub import TableStore
 from magneto.vision.images import UNLABELLED, ImageSplits
@@ -41,6 +41,23 @@ def test_folders_of_splits_and_classes(tmp_path: Path) -> None:
     assert found.counts == {OTHER_FILES: 1}
     assert found.describe() == ("20 training images, 4 validation images, 2 classes "
                                 f"(1 {OTHER_FILES})")  # fmt: skip
+
+
+def test_a_test_split_is_measured_on_and_never_trained_on(tmp_path: Path) -> None:
+    class_folders(tmp_path / "train")
+    class_folders(tmp_path / "test", each=2)
+    found = load(tmp_path)
+    assert len(found.train) + len(found.validation) == 20
+    assert found.counts == {TEST_UNUSED: 4}
+    # As `magneto evaluate RUN --data` does.
+    found = load(tmp_path, validation_source=str(tmp_path))
+    names = [found.validation.name(index) for index in range(len(found.validation))]
+    assert names == [
+        str(tmp_path / "test" / c / f"00{n}.jpg") for c in ("cat", "dog") for n in (0, 1)
+    ]
+    assert found.counts == {FROM_TEST: 4}
+    class_folders(tmp_path / "val", each=1)
+    assert len(load(tmp_path, validation_source=str(tmp_path)).validation) == 2
 
 
 def test_what_is_held_out_follows_names_and_not_the_place(tmp_path: Path) -> None:

@@ -34,6 +34,12 @@ from magneto.vision.images import UNLABELLED, ImageSplit, ImageSplits
 from magneto.vision.listing import Listing
 from magneto.vision.sources import list_source
 
+# In the order in which a source to validate on is looked through, as of speech.
+VALIDATED = ("validation", "test", "train")
+# Where there are splits for testing: what they are used for.
+FROM_TEST = "validation images from its test split"
+TEST_UNUSED = "images of its test split not used"
+
 
 def load_images(config: ImageDataConfig, seed: int, progress: Progress = SILENT) -> ImageSplits:
     """List the images of a source.
@@ -53,12 +59,14 @@ def load_images(config: ImageDataConfig, seed: int, progress: Progress = SILENT)
     classes = list(config.classes or train.classes)
     if config.validation_source is not None:
         other = list_source(config.validation_source, config, counts, progress)
-        held = other.get("validation") or next(iter(other.values()))
-        parts = whole(train, classes), whole(held, classes)
+        used = next(split for split in VALIDATED if split in other)
+        parts = whole(train, classes), whole(other[used], classes)
+        counts[FROM_TEST] += len(parts[1]) if used == "test" else 0
     elif "validation" in there and "train" in there:
         parts = whole(train, classes), whole(there["validation"], classes)
     else:
         parts = hold_out(whole(train, classes), config, seed)
+        counts[TEST_UNUSED] += len(there["test"].images) if {"train", "test"} <= {*there} else 0
     if not all(len(part) for part in parts):
         raise ValueError(f"{config.source} has {len(parts[0])} images to train on and "
                          f"{len(parts[1])} to validate on: set data.validation_fraction or "
