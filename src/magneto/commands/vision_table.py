@@ -1,7 +1,7 @@
 """The paper's table of images (section 4.5) from runs and comparisons: a row per placement.
 
 A column is what a run is chosen by, its own validation images (ImageNet's accuracy, ADE20k's mean
-IoU), or a set that its model was measured on without further training and that
+IoU) by its best weights, or a set that its model was measured on without further training and that
 `magneto evaluate RUN --keep NAME` has kept (-A, -R, Sketch). Of each row's grid the point with the
 best mean over seeds on its own validation images counts, in all of its columns; and rows are set
 side by side at each point that several of them have.
@@ -130,7 +130,7 @@ def trained(run: Path, recipe: Recipe, outcome: Mapping[str, Any], point: Point)
         point: Of the grid.
 
     Raises:
-        ConfigError: If its task is none of the table's.
+        ConfigError: If its task is none of the table's, or a kept score is not of the whole set.
     """
     if recipe.task not in TASKS:
         raise ConfigError([f"{run}: its task is {recipe.task}, not {' or '.join(TASKS)}"])
@@ -138,12 +138,27 @@ def trained(run: Path, recipe: Recipe, outcome: Mapping[str, Any], point: Point)
     metric, own = task_class(recipe.task).primary_metric, name_of(data.source)
     values = {}
     if outcome.get("status") == "finished":
-        values[own] = outcome["metrics"].get(metric)
+        # Of the weights that `magneto evaluate` measures where none are named.
+        values[own] = outcome.get("best", {}).get("value", outcome["metrics"].get(metric))
         for file in sorted((run / SCORES).glob("*.json")):
-            values[file.stem] = read_json(file)["metrics"].get(metric)
+            values[file.stem] = kept_metrics(file).get(metric)
     known = {name: 100 * value for name, value in values.items() if value is not None}
     row = f"{recipe.model.row.title}, {recipe.model.layers} layers"
     return Trained(row, own, point, recipe.seed, known)
+
+
+def kept_metrics(file: Path) -> dict[str, float]:
+    """Return what `magneto evaluate --keep` measured.
+
+    Raises:
+        ConfigError: If that was with other weights than the best, or of a part of the images.
+    """
+    kept = read_json(file)
+    weights, limit = kept.get("weights", "best"), kept.get("limit")
+    if weights != "best" or limit is not None:
+        what = f"{limit} batches alone" if limit is not None else f"the weights {weights}, not best"
+        raise ConfigError([f"{file} was measured with {what}: measure it anew, or remove it"])
+    return kept["metrics"]
 
 
 def name_of(source: str) -> str:
