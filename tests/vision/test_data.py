@@ -91,6 +91,18 @@ def test_images_without_labels(tmp_path: Path) -> None:
     assert found.classes == [] and set(found.train.labels_of()) == {UNLABELLED}
 
 
+def test_a_test_split_without_masks_is_left_out(tmp_path: Path) -> None:
+    mask = encoded(np.ones((4, 5), np.uint8))
+    for split, count in (("train", 4), ("val", 2), ("test", 3)):
+        for number in range(count):
+            write(tmp_path / "images" / split / f"{number}.png", encoded(photo(0, 4, 5)))
+            if split != "test":
+                write(tmp_path / "masks" / split / f"{number}.png", mask)
+    found = load(tmp_path)
+    assert (len(found.train), len(found.validation)) == (4, 2) and found.train.has_masks
+    assert found.counts == {WITHOUT_MASK: 3}
+
+
 @pytest.mark.parametrize(
     "layout",
     [

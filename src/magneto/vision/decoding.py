@@ -21,6 +21,8 @@ MOST_PIXELS = 89_478_485
 # Shares of a JPEG's size, as divisors, at which it can be decoded without decoding the whole.
 SCALES = (8, 4, 2, 1)
 ORIENTATION = 0x0112  # in Exif
+# Grey images of 2 and 4 bits: Pillow spreads their numbers over 0 to 255, this far apart.
+GREY_STEPS = {"L;2": 85, "L;4": 17}
 # What is transparent is seen on white, as in a browser.
 BACKGROUND = (255, 255, 255, 255)
 
@@ -212,12 +214,20 @@ def decode_mask(content: bytes) -> np.ndarray:
         BrokenImage: If it can't be decoded, or holds colours or numbers above 255.
     """
     image = open_image(content)
+    step = GREY_STEPS.get(raw_mode(image), 1)
     if image.mode not in ("L", "P", "1") and not image.mode.startswith("I"):
         raise BrokenImage(f"a mask holds numbers of classes, not colours (mode {image.mode})")
     try:
         found = np.asarray(image)
     except Exception as error:
         raise BrokenImage(why_broken(error)) from error
-    if found.size and found.max() > 255:
-        raise BrokenImage(f"class {found.max()} is above 255")
-    return turned(found.astype(np.uint8), orientation(image))
+    if found.size and not 0 <= found.min() <= found.max() <= 255:
+        wrong = found.max() if found.max() > 255 else found.min()
+        raise BrokenImage(f"class {wrong} is not in 0 to 255")
+    return turned(found.astype(np.uint8) // step, orientation(image))
+
+
+def raw_mode(image: Any) -> str:
+    """Return how an image that is not decoded yet lies in its file: "L;4", for example."""
+    found = image.tile[0][3] if image.tile else ""
+    return str(found[0] if isinstance(found, tuple) else found)
