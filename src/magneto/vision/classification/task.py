@@ -63,7 +63,7 @@ class ImageClassification(ImageTask):
     def splits(self) -> ImageSplits:
         """Training and validation images, their labels numbered as `names` are."""
         data = replace(self.data_config, classes=given_names(self.data_config))
-        return load_images(data, self.seed, self._progress)
+        return load_images(data, self.seed, self._progress, self.problems)
 
     @cached_property
     def names(self) -> list[str]:
