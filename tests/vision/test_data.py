@@ -60,6 +60,13 @@ def test_a_test_split_is_measured_on_and_never_trained_on(tmp_path: Path) -> Non
     assert len(load(tmp_path, validation_source=str(tmp_path)).validation) == 2
 
 
+def test_a_validation_split_alone_is_no_class(tmp_path: Path) -> None:
+    class_folders(tmp_path / "train" / "train")
+    class_folders(tmp_path / "held" / "val", each=2)
+    found = load(tmp_path / "train", validation_source=str(tmp_path / "held"))
+    assert (len(found.validation), found.classes) == (4, ["cat", "dog"])
+
+
 def test_what_is_held_out_follows_names_and_not_the_place(tmp_path: Path) -> None:
     found = load(class_folders(tmp_path / "a", each=40), validation_fraction=0.3)
     other = load(class_folders(tmp_path / "b", each=41), validation_fraction=0.3)

@@ -41,7 +41,8 @@ def list_folder(folder: Path, counts: Counts) -> dict[str, Listing]:
     if found:
         return {split: _with_masks(*pair, counts) for split, pair in found.items()}
     splits = standard_splits(inside)
-    if "train" not in splits:
+    classes = set(inside.values()) - set(splits.values())
+    if "train" not in splits and (classes or not splits):
         return {"train": _by_class(folder, counts)}
     return {split: _by_class(path, counts) for split, path in splits.items()}
 
