@@ -250,6 +250,8 @@ class ImageSplit:
             return self.masks.mask(int(self.numbers[index]))
         except OSError as error:
             raise BrokenImage(f"its mask can't be read ({error.strerror})") from error
+        except BrokenImage as error:
+            raise BrokenImage(f"its mask: {error}") from error
 
     @cached_property
     def digest(self) -> str:
