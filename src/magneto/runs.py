@@ -61,6 +61,7 @@ def load_run(
         ConfigError: If its task's runs are not used by the verb; names those that use them.
     """
     recipe, built = open_task(run, overrides, verb)
+    built.take_notes(run)
     model = built.build_model()
     weights = load_weights(model, run, which)
     device = pick_device(recipe.training.device)

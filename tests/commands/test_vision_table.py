@@ -125,6 +125,23 @@ def test_a_run_of_its_own_is_a_row(tmp_path: Path, folders: list[Path]) -> None:
         read_folders([tmp_path / "run", tmp_path / "run"])
 
 
+def test_all_columns_are_of_the_best_weights(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "scores").mkdir(parents=True)
+    load_recipe("image-classification/tiny").save(run / "recipe.yaml")
+    ended = {"status": "finished", "metrics": {"accuracy": 0.7}, "best": {"step": 2, "value": 0.8}}
+    (run / "result.json").write_text(json.dumps(ended))
+    kept = {"metrics": {"accuracy": 0.5}, "weights": "best", "limit": None}
+    (run / "scores" / "a.json").write_text(json.dumps(kept))
+    assert [(s.column, s.mean) for s in best_scores(read_folders([run]))] == [
+        ("digits", 80), ("a", 50),
+    ]  # fmt: skip
+    for change, message in (({"weights": "final"}, "final, not best"), ({"limit": 2}, "2 batches")):
+        (run / "scores" / "a.json").write_text(json.dumps(kept | change))
+        with pytest.raises(ConfigError, match=message):
+            read_folders([run])
+
+
 def test_what_is_refused(tmp_path: Path, folders: list[Path]) -> None:
     with pytest.raises(FileNotFoundError):
         read_folders([tmp_path / "nothing"])

@@ -10,7 +10,7 @@ import pytest
 
 from magneto.data.counts import MALFORMED
 from magneto.vision.config import ImageDataConfig
-from magneto.vision.data import load_images
+from magneto.vision.data import FROM_TEST, TEST_UNUSED, load_images
 from magneto.vision.folders import OTHER_FILES, WITHOUT_MASK
 from magneto.vision.hub import TableStore
 from magneto.vision.images import UNLABELLED, ImageSplits
@@ -43,6 +43,30 @@ def test_folders_of_splits_and_classes(tmp_path: Path) -> None:
                                 f"(1 {OTHER_FILES})")  # fmt: skip
 
 
+def test_a_test_split_is_measured_on_and_never_trained_on(tmp_path: Path) -> None:
+    class_folders(tmp_path / "train")
+    class_folders(tmp_path / "test", each=2)
+    found = load(tmp_path)
+    assert len(found.train) + len(found.validation) == 20
+    assert found.counts == {TEST_UNUSED: 4}
+    # As `magneto evaluate RUN --data` does.
+    found = load(tmp_path, validation_source=str(tmp_path))
+    names = [found.validation.name(index) for index in range(len(found.validation))]
+    assert names == [
+        str(tmp_path / "test" / c / f"00{n}.jpg") for c in ("cat", "dog") for n in (0, 1)
+    ]
+    assert found.counts == {FROM_TEST: 4}
+    class_folders(tmp_path / "val", each=1)
+    assert len(load(tmp_path, validation_source=str(tmp_path)).validation) == 2
+
+
+def test_a_validation_split_alone_is_no_class(tmp_path: Path) -> None:
+    class_folders(tmp_path / "train" / "train")
+    class_folders(tmp_path / "held" / "val", each=2)
+    found = load(tmp_path / "train", validation_source=str(tmp_path / "held"))
+    assert (len(found.validation), found.classes) == (4, ["cat", "dog"])
+
+
 def test_what_is_held_out_follows_names_and_not_the_place(tmp_path: Path) -> None:
     found = load(class_folders(tmp_path / "a", each=40), validation_fraction=0.3)
     other = load(class_folders(tmp_path / "b", each=41), validation_fraction=0.3)
@@ -72,6 +96,18 @@ def test_images_without_labels(tmp_path: Path) -> None:
         write(tmp_path / f"{number}.PNG", encoded(photo(number)))
     found = load(tmp_path)
     assert found.classes == [] and set(found.train.labels_of()) == {UNLABELLED}
+
+
+def test_a_test_split_without_masks_is_left_out(tmp_path: Path) -> None:
+    mask = encoded(np.ones((4, 5), np.uint8))
+    for split, count in (("train", 4), ("val", 2), ("test", 3)):
+        for number in range(count):
+            write(tmp_path / "images" / split / f"{number}.png", encoded(photo(0, 4, 5)))
+            if split != "test":
+                write(tmp_path / "masks" / split / f"{number}.png", mask)
+    found = load(tmp_path)
+    assert (len(found.train), len(found.validation)) == (4, 2) and found.train.has_masks
+    assert found.counts == {WITHOUT_MASK: 3}
 
 
 @pytest.mark.parametrize(

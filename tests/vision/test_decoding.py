@@ -156,6 +156,25 @@ def test_damaged_bytes_never_raise_anything_else() -> None:
     assert outcomes == {np.dtype(np.uint8), "broken"}
 
 
+def grey_png(rows: list[list[int]], bits: int) -> bytes:
+    """A grey PNG of few bits, which Pillow does not write."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        check = zlib.crc32(kind + content)
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
+
+    words = ["".join(f"{number:0{bits}b}" for number in row).ljust(8, "0") for row in rows]
+    lines = b"".join(b"\0" + int(word, 2).to_bytes(1) for word in words)
+    head = struct.pack(">IIBBBBB", len(rows[0]), len(rows), bits, 0, 0, 0, 0)
+    parts = (chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(lines)), chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+@pytest.mark.parametrize(("bits", "rows"), [(1, [[0, 1]]), (2, [[3, 1], [0, 2]]), (4, [[15, 7]])])
+def test_masks_of_few_bits_are_not_spread(bits: int, rows: list[list[int]]) -> None:
+    assert decode_mask(grey_png(rows, bits)).tolist() == rows
+
+
 def test_masks_are_numbers_of_classes() -> None:
     mask = np.arange(6, dtype=np.uint8).reshape(2, 3)
     assert np.array_equal(decode_mask(encoded(mask)), mask)
@@ -165,7 +184,9 @@ def test_masks_are_numbers_of_classes() -> None:
     assert np.array_equal(decode_mask(encoded(Image.fromarray(mask.astype(np.uint16)))), mask)
     with pytest.raises(BrokenImage, match="not colours"):
         decode_mask(encoded(photo()))
-    with pytest.raises(BrokenImage, match="above 255"):
+    with pytest.raises(BrokenImage, match="class 300 is not in 0 to 255"):
         decode_mask(encoded(Image.fromarray(np.full((2, 2), 300, np.uint16))))
+    with pytest.raises(BrokenImage, match="class -1 is not in 0 to 255"):
+        decode_mask(encoded(Image.fromarray(np.full((2, 2), -1, np.int32)), "TIFF"))
     with pytest.raises(BrokenImage):
         decode_mask(encoded(mask.repeat(50, 0).repeat(50, 1))[:70])

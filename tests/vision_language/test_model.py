@@ -75,7 +75,7 @@ def test_embeddings_are_patches_words_and_positions() -> None:
     assert torch.allclose(vision[10 + 1 + 7], expected, atol=1e-5)
     first = one.class_token.vector + one.positions.weight[0]
     assert torch.allclose(vision[[0, 10]], first.expand(2, -1))
-    word = 4.0 * two.words.table.weight[5] + two.positions.weight[1]
+    word = two.words.table.weight[5] + two.positions.weight[1]
     assert torch.allclose(language[1], word, atol=1e-5)
     assert torch.equal(language[3], language[0]) and not torch.equal(language[4], language[2])
 

@@ -1,7 +1,7 @@
 """The paper's table of images (section 4.5) from runs and comparisons: a row per placement.
 
 A column is what a run is chosen by, its own validation images (ImageNet's accuracy, ADE20k's mean
-IoU), or a set that its model was measured on without further training and that
+IoU) by its best weights, or a set that its model was measured on without further training and that
 `magneto evaluate RUN --keep NAME` has kept (-A, -R, Sketch). Of each row's grid the point with the
 best mean over seeds on its own validation images counts, in all of its columns; and rows are set
 side by side at each point that several of them have.
@@ -144,7 +144,7 @@ def trained(
         tasks: Of the table.
 
     Raises:
-        ConfigError: If its task is none of the table's.
+        ConfigError: If its task is none of the table's, or a kept score is not of the whole set.
     """
     if recipe.task not in tasks:
         raise ConfigError([f"{run}: its task is {recipe.task}, not {' or '.join(tasks)}"])
@@ -153,8 +153,10 @@ def trained(
     own = tasks[recipe.task].format(name_of(data.source))
     known = {}
     if outcome.get("status") == "finished":
-        if outcome["metrics"].get(metric) is not None:
-            known[own] = 100 * outcome["metrics"][metric]
+        # Of the weights that `magneto evaluate` measures where none are named.
+        value = outcome.get("best", {}).get("value", outcome["metrics"].get(metric))
+        if value is not None:
+            known[own] = 100 * value
         for file in sorted((run / SCORES).glob("*.json")):
             known |= kept_scores(file, metric)
     row = f"{recipe.model.row.title}, {recipe.model.layers} layers"
@@ -169,14 +171,21 @@ def kept_scores(file: Path, metric: str) -> dict[str, float]:
             VQA's leaderboard gives, [{"test-dev": {"overall": 71.2, ...}}], with a column for each
             of its parts.
         metric: By which the run is chosen.
+
+    Raises:
+        ConfigError: If `magneto evaluate` measured other weights than the best, or a part of a set.
     """
     found = read_json(file)
-    if "metrics" in found:
-        value = found["metrics"].get(metric)
-        return {} if value is None else {file.stem: 100 * value}
-    parts = found if isinstance(found, list) else [found]
-    pairs = [pair for part in parts for pair in part.items()]
-    return {name: float(v["overall"]) for name, v in pairs if isinstance(v, dict)}
+    if "metrics" not in found:
+        parts = found if isinstance(found, list) else [found]
+        pairs = [pair for part in parts for pair in part.items()]
+        return {name: float(v["overall"]) for name, v in pairs if isinstance(v, dict)}
+    weights, limit = found.get("weights", "best"), found.get("limit")
+    if weights != "best" or limit is not None:
+        what = f"{limit} batches alone" if limit is not None else f"the weights {weights}, not best"
+        raise ConfigError([f"{file} was measured with {what}: measure it anew, or remove it"])
+    value = found["metrics"].get(metric)
+    return {} if value is None else {file.stem: 100 * value}
 
 
 def name_of(source: str) -> str:

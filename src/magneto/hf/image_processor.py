@@ -19,6 +19,25 @@ MODES = {1: "L", 3: "RGB"}
 """Pillow's name of what has so many channels."""
 
 
+def pixels_of(picture: Any) -> np.ndarray:
+    """Return a picture's pixels as `magneto.vision.decoding` reads a file's: RGB, upright.
+
+    Args:
+        picture: Of Pillow; or an array of bytes, (height, width) or (height, width, 3).
+
+    Raises:
+        TypeError: For an array of another type.
+    """
+    from PIL import Image
+
+    if not isinstance(picture, Image.Image):
+        array = np.asarray(picture)
+        if array.dtype != np.uint8:
+            raise TypeError(f"pictures are Pillow's, or arrays of uint8, not of {array.dtype}")
+        picture = Image.fromarray(array)
+    return turned(from_image(rgb(picture)), orientation(picture))
+
+
 class MagnetoImageProcessor(WithoutCopies, BaseImageProcessor):
     """Does to pictures what is done to a run's validation images: resize, cut out, normalise."""
 
@@ -68,14 +87,7 @@ class MagnetoImageProcessor(WithoutCopies, BaseImageProcessor):
         return BatchFeature({"pixel_values": rows}, tensor_type=return_tensors)
 
     def _values(self, picture: Any) -> np.ndarray:
-        from PIL import Image
-
-        if not isinstance(picture, Image.Image):
-            array = np.asarray(picture)
-            if array.dtype != np.uint8:
-                raise TypeError(f"pictures are Pillow's, or arrays of uint8, not of {array.dtype}")
-            picture = Image.fromarray(array)
-        pixels = turned(from_image(rgb(picture)), orientation(picture))
+        pixels = pixels_of(picture)
         reading = Reading(self.image_size, self.channels, self.normalisation)
         crop = CentreCrop(reading, self.resize or self.image_size)
         return crop(PixelPicture(pixels), np.random.default_rng(0))

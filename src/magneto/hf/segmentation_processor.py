@@ -13,7 +13,7 @@ from transformers.image_processing_base import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 
 from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
-from magneto.hf.image_processor import MODES
+from magneto.hf.image_processor import MODES, pixels_of
 from magneto.vision.segmentation.data import fitted
 from magneto.vision.segmentation.inference import classes_of
 from magneto.vision.transforms import Reading
@@ -68,14 +68,7 @@ class MagnetoSegmentationProcessor(WithoutCopies, BaseImageProcessor):
         return BatchFeature({"pixel_values": np.stack(found)}, tensor_type=return_tensors)
 
     def _values(self, picture: Any) -> np.ndarray:
-        from PIL import Image
-
-        if not isinstance(picture, Image.Image):
-            array = np.asarray(picture)
-            if array.dtype != np.uint8:
-                raise TypeError(f"pictures are Pillow's, or arrays of uint8, not of {array.dtype}")
-            picture = Image.fromarray(array)
-        pixels = np.asarray(picture.convert("RGB"))
+        pixels = pixels_of(picture)
         fit = None if self.fit is None else (self.fit[0], self.fit[1])
         reading = Reading(0, self.channels, self.normalisation)
         return reading.normalise(fitted(pixels, fit))

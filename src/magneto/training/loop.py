@@ -104,6 +104,7 @@ def train(
         with closing(state), state.interrupt:
             result = begin(state, resume, keep_recipe)
             if result is None:
+                task.take_notes(run)
                 if state.step == 0:
                     wanted, parts = own_parts(config, world)
                     fresh = task.train_stream(config.batch_size, seed)

@@ -244,6 +244,13 @@ class Task(ABC):
         """
         return {}
 
+    def take_notes(self, run: Path) -> None:
+        """Take the directory of the run, for a list of what is met in the data on the way.
+
+        Called on every rank before the first step, and where a run is opened.
+        """
+        return None
+
     def examples(self) -> int | None:
         """Return how many examples an epoch has, or None where there are no epochs."""
         return None

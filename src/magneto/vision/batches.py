@@ -23,6 +23,8 @@ Example = Callable[[int, np.random.Generator], dict[str, Any]]
 """From an index and a generator to what a batch has of it, by name."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
 """From a batch, the numbers of its examples and their draws to what is given out."""
+Told = Callable[[int, BrokenImage], None]
+"""Told the index of an example that is broken, and why; such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
 """From a picture to what the model reads, float32 (channels, height, width)."""
 
@@ -31,7 +33,11 @@ TRIES = 32
 
 
 def read_or_replace(
-    make: Example, count: int, index: int, key: Sequence[int]
+    make: Example,
+    count: int,
+    index: int,
+    key: Sequence[int],
+    broken: Told = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
     """Make an example; if its image is broken, another one in its place.
 
@@ -40,6 +46,7 @@ def read_or_replace(
         count: Examples there are.
         index: Of the one that is wanted.
         key: What the randomness is a function of, beside the index: seed and draw.
+        broken: Told of those that are.
 
     Returns:
         The example, and the index of the one that it is.
@@ -55,6 +62,7 @@ def read_or_replace(
         try:
             return make(number, random), number
         except BrokenImage as error:
+            broken(number, error)
             last = str(error)
     raise ValueError(f"{TRIES} images drawn one after the other are broken; the last: {last}")
 
@@ -66,6 +74,7 @@ def example_stream(
     seed: int,
     repeats: int = 1,
     finish: Finish = lambda batch, numbers, draws: batch,
+    broken: Told = lambda index, error: None,
 ) -> AugmentedExamples:
     """Return shuffled batches of examples of any kind.
 
@@ -76,6 +85,7 @@ def example_stream(
         seed: Of order and randomness.
         repeats: Times that an example comes in a batch.
         finish: What is done to a batch, or to a piece of one.
+        broken: Told of examples that are.
 
     Returns:
         A stream of the stacked examples, and "broken" (batch): True where another one stands in
@@ -84,11 +94,11 @@ def example_stream(
 
     def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
         made = [
-            read_or_replace(example, count, int(number), (seed, int(draw)))
+            read_or_replace(example, count, int(number), (seed, int(draw)), broken)
             for number, draw in zip(numbers, draws, strict=True)
         ]
-        broken = torch.tensor([n for _, n in made]) != torch.from_numpy(numbers)
-        batch = {**stacked([values for values, _ in made]), "broken": broken}
+        others = torch.tensor([n for _, n in made]) != torch.from_numpy(numbers)
+        batch = {**stacked([values for values, _ in made]), "broken": others}
         return finish(batch, numbers, draws)
 
     return AugmentedExamples(count, batch_size, seed, make, repeats)
@@ -124,7 +134,7 @@ def training_stream(
     def example(index: int, random: np.random.Generator) -> dict[str, Any]:
         return {"images": transform(split.open(index), random), "labels": split.label(index)}
 
-    return example_stream(len(split), example, batch_size, seed, repeats, finish)
+    return example_stream(len(split), example, batch_size, seed, repeats, finish, split.broken)
 
 
 def evaluation_images(
@@ -157,5 +167,6 @@ def _image_or_none(
 ) -> np.ndarray | None:
     try:
         return transform(split.open(index), random)
-    except BrokenImage:
+    except BrokenImage as error:
+        split.broken(index, error)
         return None

@@ -157,8 +157,9 @@ class ImageDataConfig:
         source: builtin:digits, 1797 handwritten digits of 8 x 8 pixels (UCI, by scikit-learn);
             builtin:scenes, such digits on a canvas with masks; the path of a folder of images, of
             tar shards, or of a table of paths (.csv, .tsv); or hf:NAME[:CONFIG[:SPLIT]].
-        validation_source: Validate on all images of another source. None validates on the source's
-            own validation split, or on images held out of its training split.
+        validation_source: Validate on another source: all images of its validation split, else of
+            its test split, else of the whole. None validates on the source's own validation split,
+            or on images held out of its training split.
         validation_fraction: Share of images held out where a source has no validation split: drawn
             by the recipe's seed from a built-in set, by a hash of their names from others.
         classes: Names of the classes in the order of their numbers. None: those of the training

@@ -21,6 +21,7 @@ pixels are decoded on demand) and a numpy Generator. `split.digest` names the co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -32,16 +33,29 @@ from magneto.progress import SILENT, Progress
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.images import UNLABELLED, ImageSplit, ImageSplits
 from magneto.vision.listing import Listing
+from magneto.vision.problems import ImageProblems
 from magneto.vision.sources import list_source
 
+# In the order in which a source to validate on is looked through, as of speech.
+VALIDATED = ("validation", "test", "train")
+# Where there are splits for testing: what they are used for.
+FROM_TEST = "validation images from its test split"
+TEST_UNUSED = "images of its test split not used"
 
-def load_images(config: ImageDataConfig, seed: int, progress: Progress = SILENT) -> ImageSplits:
+
+def load_images(
+    config: ImageDataConfig,
+    seed: int,
+    progress: Progress = SILENT,
+    problems: ImageProblems | None = None,
+) -> ImageSplits:
     """List the images of a source.
 
     Args:
         config: Which, and what is held out.
         seed: Of what is held out of a built-in set.
         progress: Told of long work.
+        problems: Told of images that are not read as they should be; None tells nobody.
 
     Raises:
         FileNotFoundError: If there is no such path.
@@ -53,17 +67,21 @@ def load_images(config: ImageDataConfig, seed: int, progress: Progress = SILENT)
     classes = list(config.classes or train.classes)
     if config.validation_source is not None:
         other = list_source(config.validation_source, config, counts, progress)
-        held = other.get("validation") or next(iter(other.values()))
-        parts = whole(train, classes), whole(held, classes)
+        used = next(split for split in VALIDATED if split in other)
+        parts = whole(train, classes), whole(other[used], classes)
+        counts[FROM_TEST] += len(parts[1]) if used == "test" else 0
     elif "validation" in there and "train" in there:
         parts = whole(train, classes), whole(there["validation"], classes)
     else:
         parts = hold_out(whole(train, classes), config, seed)
+        counts[TEST_UNUSED] += len(there["test"].images) if {"train", "test"} <= {*there} else 0
+    parts = tuple(replace(part, problems=problems or ImageProblems()) for part in parts)
     if not all(len(part) for part in parts):
         raise ValueError(f"{config.source} has {len(parts[0])} images to train on and "
                          f"{len(parts[1])} to validate on: set data.validation_fraction or "
                          "data.validation_source")  # fmt: skip
-    return ImageSplits(*parts, classes, counts)
+    train_split, validation = parts
+    return ImageSplits(train_split, validation, classes, counts)
 
 
 def whole(listing: Listing, classes: Sequence[str]) -> ImageSplit:

@@ -7,6 +7,7 @@ else by Pillow. Both are libjpeg-turbo underneath, and their pixels are compared
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
 
@@ -21,6 +22,8 @@ MOST_PIXELS = 89_478_485
 # Shares of a JPEG's size, as divisors, at which it can be decoded without decoding the whole.
 SCALES = (8, 4, 2, 1)
 ORIENTATION = 0x0112  # in Exif
+# Grey images of 2 and 4 bits: Pillow spreads their numbers over 0 to 255, this far apart.
+GREY_STEPS = {"L;2": 85, "L;4": 17}
 # What is transparent is seen on white, as in a browser.
 BACKGROUND = (255, 255, 255, 255)
 
@@ -30,10 +33,17 @@ class BrokenImage(ValueError):
 
 
 class Picture(Protocol):
-    """An image whose size is known, and whose pixels are decoded when they are asked for."""
+    """An image whose size is known, and whose pixels are decoded when they are asked for.
+
+    Attributes:
+        height: In pixels.
+        width: In pixels.
+        refused: Told why, if simplejpeg refuses what Pillow then decodes.
+    """
 
     height: int
     width: int
+    refused: Callable[[str], None]
 
     def pixels(self, scale: int = 1) -> np.ndarray:
         """Return uint8 (height, width, channels).
@@ -57,6 +67,7 @@ class PixelPicture:
 
     def __init__(self, pixels: np.ndarray) -> None:
         self.height, self.width = pixels.shape[:2]
+        self.refused = ignore
         self._pixels = pixels
 
     def pixels(self, scale: int = 1) -> np.ndarray:
@@ -75,7 +86,7 @@ class EncodedPicture:
     """
 
     def __init__(self, content: bytes) -> None:
-        self.content = content
+        self.content, self.refused = content, ignore
         self._image = open_image(content)
         self._orientation = orientation(self._image)
         self.width, self.height = self._image.size
@@ -84,11 +95,22 @@ class EncodedPicture:
 
     def pixels(self, scale: int = 1) -> np.ndarray:
         """Return RGB pixels, uint8 (height, width, 3), turned as the camera was held."""
+        why = ""
         if self._image.format == "JPEG" and self._image.mode in ("RGB", "L"):
-            found = decode_jpeg(self.content, scale)
+            try:
+                found = decode_jpeg(self.content, scale)
+            except ValueError as error:
+                found, why = None, error_line(error)
             if found is not None:
                 return turned(found, self._orientation)
-        return turned(decode_by_pillow(open_image(self.content), scale), self._orientation)
+        found = decode_by_pillow(open_image(self.content), scale)
+        if why:
+            self.refused(why)
+        return turned(found, self._orientation)
+
+
+def ignore(why: str) -> None:
+    """Tell nobody."""
 
 
 def pillow(module: str = "Image") -> Any:
@@ -156,19 +178,18 @@ def turned(pixels: np.ndarray, way: int) -> np.ndarray:
 
 
 def decode_jpeg(content: bytes, scale: int) -> np.ndarray | None:
-    """Decode a JPEG by simplejpeg; None if it refuses, or is not installed.
+    """Decode a JPEG by simplejpeg; None if it is not installed.
 
-    It refuses more than Pillow does: a stray byte between two markers is enough.
+    Raises:
+        ValueError: If it refuses, which it does more than Pillow: a stray byte between two markers
+            is enough.
     """
     library = simplejpeg()
     if library is None:
         return None
-    try:
-        height, width = library.decode_jpeg_header(content)[:2]
-        least = {"min_height": -(-height // scale), "min_width": -(-width // scale)}
-        return library.decode_jpeg(content, "RGB", **least)
-    except ValueError:
-        return None
+    height, width = library.decode_jpeg_header(content)[:2]
+    least = {"min_height": -(-height // scale), "min_width": -(-width // scale)}
+    return library.decode_jpeg(content, "RGB", **least)
 
 
 def decode_by_pillow(image: Any, scale: int) -> np.ndarray:
@@ -212,12 +233,20 @@ def decode_mask(content: bytes) -> np.ndarray:
         BrokenImage: If it can't be decoded, or holds colours or numbers above 255.
     """
     image = open_image(content)
+    step = GREY_STEPS.get(raw_mode(image), 1)
     if image.mode not in ("L", "P", "1") and not image.mode.startswith("I"):
         raise BrokenImage(f"a mask holds numbers of classes, not colours (mode {image.mode})")
     try:
         found = np.asarray(image)
     except Exception as error:
         raise BrokenImage(why_broken(error)) from error
-    if found.size and found.max() > 255:
-        raise BrokenImage(f"class {found.max()} is above 255")
-    return turned(found.astype(np.uint8), orientation(image))
+    if found.size and not 0 <= found.min() <= found.max() <= 255:
+        wrong = found.max() if found.max() > 255 else found.min()
+        raise BrokenImage(f"class {wrong} is not in 0 to 255")
+    return turned(found.astype(np.uint8) // step, orientation(image))
+
+
+def raw_mode(image: Any) -> str:
+    """Return how an image that is not decoded yet lies in its file: "L;4", for example."""
+    found = image.tile[0][3] if image.tile else ""
+    return str(found[0] if isinstance(found, tuple) else found)

@@ -37,22 +37,30 @@ def list_folder(folder: Path, counts: Counts) -> dict[str, Listing]:
         ValueError: If there are no images.
     """
     inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
-    found = _paired_folders(inside)
+    found = _paired_folders(inside, counts)
     if found:
         return {split: _with_masks(*pair, counts) for split, pair in found.items()}
     splits = standard_splits(inside)
-    if "train" not in splits:
+    classes = set(inside.values()) - set(splits.values())
+    if "train" not in splits and (classes or not splits):
         return {"train": _by_class(folder, counts)}
     return {split: _by_class(path, counts) for split, path in splits.items()}
 
 
-def _paired_folders(inside: dict[str, Path]) -> dict[str, tuple[Path, Path]]:
-    """Return folders of images with their folders of masks, by split."""
+def _paired_folders(inside: dict[str, Path], counts: Counts) -> dict[str, tuple[Path, Path]]:
+    """Return folders of images with their folders of masks, by split.
+
+    A split that has no folder of masks, as a test split may, is counted and left out.
+    """
     images = next((inside[name] for name in IMAGE_FOLDERS if name in inside), None)
     masks = next((inside[name] for name in MASK_FOLDERS if name in inside), None)
     if images and masks:
         parts = {path.name.lower(): (path, masks / path.name) for path in images.iterdir()}
-        return standard_splits(parts) or {"train": (images, masks)}
+        splits = standard_splits(parts)
+        there = {name: pair for name, pair in splits.items() if pair[1].is_dir()}
+        bare = [pair[0] for name, pair in splits.items() if there and name not in there]
+        counts[WITHOUT_MASK] += sum(len(list(image_names(path, Counts()))) for path in bare)
+        return there or {"train": (images, masks)}
     pairs = {
         name: (inside[name], inside[name + suffix])
         for words in SPLIT_WORDS.values()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from magneto.vision.decoding import (
     PixelPicture,
     decode_mask,
 )
+from magneto.vision.problems import BROKEN, BY_PILLOW, ImageProblems
 
 # Images of which the digest of a split takes the bytes, spread over it; of all others it takes
 # name, size and label.
@@ -185,12 +186,14 @@ class ImageSplit:
         numbers: Of the images in `images`, by index, int64.
         labels: Of all images in `images`, int64; `UNLABELLED` where there is none.
         masks: Of all images in `images`, if the set has masks.
+        problems: Told of images that are not read as they should be.
     """
 
     images: ImageStore
     numbers: np.ndarray
     labels: np.ndarray
     masks: ImageStore = NO_MASKS
+    problems: ImageProblems = field(default_factory=ImageProblems)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -219,9 +222,15 @@ class ImageSplit:
             BrokenImage: If it can't be read, or is no image.
         """
         try:
-            return self.images.open(int(self.numbers[index]))
+            found = self.images.open(int(self.numbers[index]))
         except OSError as error:
             raise BrokenImage(f"can't be read ({error.strerror})") from error
+        found.refused = partial(self.problems.met, BY_PILLOW, self.name(index))
+        return found
+
+    def broken(self, index: int, error: BrokenImage) -> None:
+        """Note that an image is broken."""
+        self.problems.met(BROKEN, self.name(index), str(error))
 
     def pixels(self, index: int) -> np.ndarray:
         """Return an image, uint8 (height, width, channels): RGB, upright.
@@ -241,6 +250,8 @@ class ImageSplit:
             return self.masks.mask(int(self.numbers[index]))
         except OSError as error:
             raise BrokenImage(f"its mask can't be read ({error.strerror})") from error
+        except BrokenImage as error:
+            raise BrokenImage(f"its mask: {error}") from error
 
     @cached_property
     def digest(self) -> str:

@@ -1,6 +1,7 @@
 """Image classification on one's own images, on sets of some of the classes, and by numbers."""
 
 import json
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,22 @@ def test_a_run_whose_classes_have_other_names(tmp_path: Path, capsys) -> None:
         small_task(folder, **given).prepare()
     with pytest.raises(FileNotFoundError, match=r"did you mean .*wnids\.txt"):
         small_task(folder, class_names=str(tmp_path / "wnid.txt")).prepare()
+
+
+def test_a_run_keeps_the_names_that_a_file_gave(run: Path, tmp_path: Path) -> None:
+    """The file may be another one by now, or gone."""
+    copy, lines = tmp_path / "run", tmp_path / "wnids.txt"
+    shutil.copytree(run, copy)
+    text = (copy / "recipe.yaml").read_text()
+    (copy / "recipe.yaml").write_text(text.replace("class_names: null", f"class_names: {lines}"))
+    for words in (None, [*reversed(COLOURS)]):
+        if words:
+            lines.write_text("\n".join(words))
+        opened = load_run(copy, "auto", {})
+        assert isinstance(opened.task, ImageClassification)
+        assert opened.task.names == list(COLOURS)
+    others = load_run(copy, "auto", {"data.class_names": str(lines)}).task
+    assert isinstance(others, ImageClassification) and others.names == [*reversed(COLOURS)]
 
 
 def test_several_right_labels(run: Path, tmp_path: Path, capsys) -> None:

@@ -8,6 +8,7 @@ import pytest
 from magneto.vision.data import load_images
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.paired_transforms import PairedAugmentation, fitted_size
+from magneto.vision.problems import BROKEN
 from magneto.vision.segmentation.config import SegmentationDataConfig
 from magneto.vision.segmentation.data import (
     MaskReading,
@@ -98,3 +99,8 @@ def test_sizes_must_agree(tmp_path: Path) -> None:
     held = load_images(data.images, 1).validation
     with pytest.raises(BrokenImage, match=r"is 20 x 30, its mask 5 x 5"):
         read_pair(held, 0, MaskReading(5))
+    (tmp_path / "annotations" / "1.png").write_bytes(b"no image")
+    with pytest.raises(BrokenImage, match=r"^its mask: no image file"):
+        read_pair(held, 1, MaskReading(5))
+    list(evaluation_pairs(held, MaskReading(5), data, READING, 2))
+    assert held.problems.counts() == {BROKEN: 2}

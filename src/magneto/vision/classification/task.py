@@ -63,7 +63,7 @@ class ImageClassification(ImageTask):
     def splits(self) -> ImageSplits:
         """Training and validation images, their labels numbered as `names` are."""
         data = replace(self.data_config, classes=given_names(self.data_config))
-        return load_images(data, self.seed, self._progress)
+        return load_images(data, self.seed, self._progress, self.problems)
 
     @cached_property
     def names(self) -> list[str]:
@@ -214,7 +214,9 @@ class ImageClassification(ImageTask):
         """Return the run's own classes; its weights are its own too."""
         if not (run / LABELS_FILE).is_file():
             return {}
-        return {"data.classes": read_json(run / LABELS_FILE), "model.pretrained": None}
+        # A file of names may be another one by now.
+        names = {"data.classes": read_json(run / LABELS_FILE), "data.class_names": None}
+        return {**names, "model.pretrained": None}
 
     def export(self, model: Any, directory: Path) -> str:
         """Write a model, its classes and its image processor, for transformers."""

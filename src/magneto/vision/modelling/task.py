@@ -121,7 +121,9 @@ class ImageModelling(ImageTask):
             image = transform(train.open(index), random)
             return {"images": image, "hidden": self.masking.draw(random)}
 
-        return example_stream(len(train), example, batch_size, seed, data.augmentation.repeats)
+        return example_stream(
+            len(train), example, batch_size, seed, data.augmentation.repeats, broken=train.broken
+        )
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the cross-entropy over the hidden patches, of the guess and a second one."""

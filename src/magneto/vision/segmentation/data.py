@@ -99,7 +99,7 @@ def training_pairs(
         image, mask = transform(split.open(index), masks(split.mask(index)), random)
         return {"images": image, "masks": mask}
 
-    return example_stream(len(split), example, batch_size, seed)
+    return example_stream(len(split), example, batch_size, seed, broken=split.broken)
 
 
 def evaluation_pairs(
@@ -118,7 +118,8 @@ def evaluation_pairs(
     def pair(row: int) -> tuple[Tensor, Tensor, bool]:
         try:
             pixels, mask = read_pair(split, row, masks)
-        except BrokenImage:
+        except BrokenImage as error:
+            split.broken(row, error)
             nothing = np.full(reading.blank.shape[1:], IGNORED, np.uint8)
             return torch.from_numpy(reading.blank), torch.from_numpy(nothing), True
         image = reading.normalise(fitted(pixels, data.fit))
