@@ -25,7 +25,8 @@ COMMANDS = {
     "librispeech": ("magneto.commands.librispeech", "the paper's word error rates, from runs"),
     "vision": ("magneto.commands.vision", "the paper's table of images, from comparisons"),
     "vision-language": (
-        "magneto.commands.vision_language", "the paper's VQA and NLVR2 table, from comparisons",
+        "magneto.commands.vision_language",
+        "the paper's VQA and NLVR2 table, from comparisons",
     ),
     "probe": ("magneto.commands.probe", "will this recipe train: theory, layers, a verdict"),
     "generate": ("magneto.commands.generate", "let a language model continue a prompt"),
