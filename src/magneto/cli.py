@@ -64,7 +64,7 @@ def main(words: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     words = list(sys.argv[1:] if words is None else words)
     if not words or words[0] in ("-h", "--help", "help"):
-        lines = (f"  {name:<12}{what}" for name, (_, what) in COMMANDS.items())
+        lines = (f"  {name:<16}{what}" for name, (_, what) in COMMANDS.items())
         print(USAGE.format(commands="\n".join(lines)), end="")
         return 0 if words else 2
     name, *rest = words
