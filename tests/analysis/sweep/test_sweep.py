@@ -220,15 +220,20 @@ def living_workers(folder: Path) -> list[str]:
 def test_no_worker_outlives_its_comparison(tmp_path: Path, number: int) -> None:
     """And what is stopped by a signal goes on with the same command to the same end."""
     slow = ["--training.steps", "100000", "--training.save_every", "5"]
-    words = [sys.executable, "-m", "magneto", *command(tmp_path / "grid"), *slow]
-    process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
     grid = tmp_path / "grid"
-    wait_for(lambda: any(grid.glob("cells/*/checkpoints/step-*")))
-    assert living_workers(grid)
-    process.send_signal(number)
-    code = process.wait(timeout=60)
-    assert code == (130 if number != signal.SIGKILL else -signal.SIGKILL)
-    wait_for(lambda: not living_workers(grid))
+    words = [sys.executable, "-m", "magneto", *command(grid), *slow]
+    process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: any(grid.glob("cells/*/checkpoints/step-*")))
+        assert living_workers(grid)
+        process.send_signal(number)
+        code = process.wait(timeout=60)
+        assert code == (130 if number != signal.SIGKILL else -signal.SIGKILL)
+        wait_for(lambda: not living_workers(grid))
+    finally:  # a failure leaves nothing behind that trains on
+        process.kill()
+        for worker in living_workers(grid):
+            os.kill(int(worker), signal.SIGKILL)
     for cell in grid.glob("cells/*"):
         lease = acquire_lease(cell)
         assert lease is not None  # nobody living holds it
