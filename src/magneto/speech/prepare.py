@@ -11,7 +11,6 @@ import numpy as np
 from magneto.data.cache import cache_directory, fingerprint, made_whole
 from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.tokenizer import kept_tokenizer
-from magneto.files import write_json
 from magneto.progress import SILENT, Progress
 from magneto.speech.augmentation import Augmentation
 from magneto.speech.batching import BatchMaker, SpeechBatch, SpeechGroups, cut_groups
@@ -34,7 +33,6 @@ VERSION = 2
 # LibriSpeech, after which they no longer change.
 CMVN_UTTERANCES = 5000
 CMVN_SEED = 0
-EXCLUDED_FILE = "excluded.json"
 
 
 class PreparedSpeech:
@@ -98,11 +96,10 @@ class PreparedSpeech:
         return LazyBatches(plans, self.validation_maker.evaluation_batch)
 
     def save(self, directory: Path) -> None:
-        """Write what a run's model needs later: tokenizer and means; and what was left out."""
+        """Write what a run's model needs later: tokenizer and means."""
         (directory / "tokenizer").mkdir(exist_ok=True)
         self.vocabulary.save(directory / "tokenizer")
         self.normaliser.save(directory / CMVN_FILE)
-        write_json(directory / EXCLUDED_FILE, self.splits.excluded)
 
 
 def kept_speech(run: Path) -> dict[str, str]:
