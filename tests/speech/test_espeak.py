@@ -25,7 +25,7 @@ WORDS = (
 VOICES = ("en-gb", "en-us", "en-gb-scotland", "en-gb+f3")
 SMALL = """--model.width 64 --model.ffn_width 256 --model.layers 2 --data.tokenizer characters
 --data.text_case lower --data.sample_rate 16000 --data.max_frames 3000
---training.steps 400 --training.warmup_steps 40 --training.evaluate_every 0
+--training.steps 240 --training.warmup_steps 24 --training.evaluate_every 0
 --training.save_every 0 --training.tensorboard false --training.device cpu""".split()  # noqa: SIM905
 
 
