@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from magneto.cli import main
 from magneto.commands import librispeech
 from magneto.commands.librispeech import table
 from tests.speech.small_run import train_small
+from tests.speech.wavs import write
 
 pytest.importorskip("jiwer")
 soundfile = pytest.importorskip("soundfile")
@@ -72,3 +74,43 @@ def test_evaluate_by_splits(run: Path, capsys, tmp_path: Path) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["utterances"] == 5 and found["wer"] >= 0 and found["search"] == "greedy"
     assert main(["evaluate", str(run), "--splits", "tests"]) == 2
+
+
+def test_a_split_is_measured_whole_and_its_name_may_be_a_path(
+    run: Path, capsys, tmp_path: Path, monkeypatch
+) -> None:
+    """A recipe's limit is of what training validates on."""
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+    for split, count in (("train", 4), ("dev", 3)):
+        folder = tmp_path / "k" / "data" / split
+        wavs = [write(folder / f"{split}{n}.wav", sample_rate=8000) for n in range(count)]
+        (folder / "wav.scp").write_text("".join(f"{w.stem} {w}\n" for w in wavs))
+        (folder / "text").write_text("".join(f"{w.stem} one\n" for w in wavs))
+    recipe = run / "recipe.yaml"
+    limited = tmp_path / "limited"
+    shutil.copytree(run, limited)
+    assert "validation_limit: null" in recipe.read_text()
+    text = recipe.read_text().replace("validation_limit: null", "validation_limit: 2")
+    (limited / "recipe.yaml").write_text(text)
+    words = ["evaluate", str(limited), "--data", str(tmp_path / "k"), "--splits", "data/dev"]
+    assert main([*words, "--write", str(tmp_path / "out"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["splits"]["data/dev"]["utterances"] == 3
+    assert len((tmp_path / "out" / "data" / "dev.jsonl").read_text().splitlines()) == 3
+
+
+def test_runs_of_one_row_are_seeds_of_one_recipe(run: Path, capsys, tmp_path: Path) -> None:
+    text = (run / "recipe.yaml").read_text()
+    for old, new, said in (
+        ("seed: 1", "seed: 1", "their seed is the same, 1"),
+        ("seed: 1", "seed: 2", ""),
+        ("width: 16", "width: 24", "model.width is"),
+        ("steps: 2", "steps: 9", "training.steps is"),
+    ):
+        other = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        shutil.copytree(run, other)
+        assert old in text
+        changed = text.replace("seed: 1", "seed: 2") if new != "seed: 1" else text
+        (other / "recipe.yaml").write_text(changed.replace(old, new, 1))
+        words = ["librispeech", str(run), str(other), "--splits", "validation"]
+        assert main(words) == (2 if said else 0)
+        assert said in capsys.readouterr().err

@@ -65,3 +65,18 @@ def test_another_sample_rate_is_refused() -> None:
     assert extractor(np.zeros(800, np.float32))["input_features"].shape == (1, 8, 80)
     with pytest.raises(ValueError, match="resample"):
         extractor(np.zeros(800, np.float32), sampling_rate=16000)
+
+
+def test_sounds_in_an_array_are_its_rows_and_what_is_no_sound_is_refused() -> None:
+    extractor = MagnetoSpeechFeatureExtractor(8000)
+    sounds = np.random.default_rng(0).standard_normal((2, 800)).astype(np.float32)
+    wanted = extractor(list(sounds))["input_features"]
+    assert wanted.shape == (2, 8, 80) and np.ptp(wanted) > 1
+    for given in (sounds, torch.from_numpy(sounds), sounds.tolist()):
+        np.testing.assert_array_equal(extractor(given)["input_features"], wanted)
+    np.testing.assert_array_equal(extractor(sounds[0].tolist())["input_features"], wanted[:1])
+    for wrong in (sounds.T, [sounds]):
+        with pytest.raises(ValueError, match="must be mono"):
+            extractor(wrong)
+    with pytest.raises(ValueError, match="divide 16-bit ones by 32768"):
+        extractor(np.zeros(800, np.int16))

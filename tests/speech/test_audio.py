@@ -156,6 +156,7 @@ def test_a_state_tells_of_changes(tmp_path: Path) -> None:
     file = AudioFile(str(write(tmp_path / "a.wav")))
     before = file.state()
     assert file.state() == before
+    assert AudioFile(file.path, channel=1).state() != before  # features of it are kept by this
     write(tmp_path / "a.wav", seconds=2)
     assert file.state() != before
     (tmp_path / "a.wav").unlink()

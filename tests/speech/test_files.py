@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from magneto.data.counts import Counts
+from magneto.speech.config import SpeechDataConfig
 from magneto.speech.files import open_files
+from magneto.speech.splits import load_speech
 from tests.speech.wavs import write
 
 pytest.importorskip("soundfile", reason="soundfile is not installed")
@@ -87,6 +89,19 @@ def test_kaldi_folders(tmp_path: Path) -> None:
         (folder / "text").write_text("r hello you\n")
     assert sorted(open_files(str(tmp_path)).splits) == ["dev", "train"]
     assert rows(tmp_path, "dev") == rows(tmp_path / "dev", "dev") == [("r", "hello you", "", 3.0)]
+
+
+def test_folders_that_kaldi_cut_for_its_jobs_are_no_splits(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path.parent / "cache"))
+    for place in ("data/train", "data/train/split2/1", "data/train/.backup", "data/dev"):
+        folder = tmp_path / place
+        write(folder / "r.wav")
+        (folder / "wav.scp").write_text(f"r {folder / 'r.wav'}\n")
+        (folder / "text").write_text("r hello you\n")
+    assert open_files(str(tmp_path)).splits == ["data/dev", "data/train"]
+    found = load_speech(SpeechDataConfig(source=str(tmp_path)), 1)
+    assert [row.recording.path for row in found.train.rows] == [f"{tmp_path}/data/train/r.wav"]
+    assert [row.recording.path for row in found.validation.rows] == [f"{tmp_path}/data/dev/r.wav"]
 
 
 def test_what_is_no_speech(tmp_path: Path) -> None:

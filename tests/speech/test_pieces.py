@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from magneto.speech import pieces
-from magneto.speech.audio import read_sound
+from magneto.speech.audio import BLOCK, read_sound
 from magneto.speech.pieces import file_pieces, raw_pieces
 
 soundfile = pytest.importorskip("soundfile")
@@ -41,6 +41,33 @@ def test_broken_files_are_told_of(tmp_path) -> None:
         told: list[str] = []
         assert sum(map(len, file_pieces(tmp_path / f"{name}.wav", 8000, told.append))) == 0
         assert len(told) == 1 and what in told[0]
+
+
+def test_odd_headers_and_damage_are_as_when_all_is_read_at_once(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(pieces, "SECONDS", 1.5)
+    soundfile.write(tmp_path / "a.wav", tone(8000, 2.0), 8000, subtype="PCM_16")
+    content = bytearray((tmp_path / "a.wav").read_bytes())
+    place = content.find(b"data") + 4
+    # A writer that never knew the length; a sample rate that would make days of three seconds.
+    (tmp_path / "unknown.wav").write_bytes(content[:place] + bytes(4) + content[place + 4 :])
+    (tmp_path / "slow.wav").write_bytes(content[:24] + b"\3\0\0\0" + content[28:])
+    noise = 0.3 * np.random.default_rng(0).standard_normal(8000 * 5)
+    soundfile.write(tmp_path / "whole.flac", noise, 8000)
+    whole = (tmp_path / "whole.flac").read_bytes()
+    (tmp_path / "cut.flac").write_bytes(whole[: len(whole) // 2])
+    for name, least, said in (
+        ("unknown.wav", 16000, []),
+        ("slow.wav", 0, ["unreadable recordings"]),
+        ("cut.flac", 15000, ["damaged from here on"]),
+    ):
+        told: list[str] = []
+        parts = list(file_pieces(tmp_path / name, 8000, told.append))
+        found = np.concatenate([np.zeros(0, np.float32), *parts])
+        assert told == said and len(found) >= least
+        whole = read_sound(str(tmp_path / name), 8000).samples
+        count = min(len(whole), len(found))
+        assert max(len(whole), len(found)) - count <= BLOCK  # by which damage is approached
+        np.testing.assert_array_equal(found[:count], whole[:count])
 
 
 class Slow(io.BytesIO):

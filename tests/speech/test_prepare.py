@@ -53,6 +53,15 @@ def test_global_means_are_those_of_the_training_split() -> None:
     assert np.allclose(frames.mean(0), 0, atol=1e-3) and np.allclose(frames.std(0), 1, atol=1e-3)
 
 
+def test_means_are_of_these_recordings_and_not_of_others_as_long() -> None:
+    loud, noisy = (
+        PreparedSpeech(replace(CONFIG, synthetic=replace(SYNTHETIC, snr=(snr, snr))), 1)
+        for snr in (40.0, -5.0)
+    )
+    assert loud.splits.train.digest == noisy.splits.train.digest
+    assert not np.allclose(loud.normaliser.mean, noisy.normaliser.mean, atol=0.1)
+
+
 def test_means_of_some(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = PreparedSpeech(CONFIG, 1).normaliser
     monkeypatch.setattr(prepare, "CMVN_UTTERANCES", 4)
@@ -76,7 +85,6 @@ def test_what_a_run_keeps(tmp_path: Path) -> None:
     prepared.save(run)
     kept = kept_speech(run)
     assert kept == {"data.tokenizer": f"{run}/tokenizer", "data.cmvn": f"{run}/cmvn.json"}
-    assert json.loads((run / "excluded.json").read_text()) == {}
     values = {key.removeprefix("data."): value for key, value in kept.items()}
     other = PreparedSpeech(replace(CONFIG, **values, validation_source=CONFIG.source), 3)
     assert len(other.splits.train) == 0

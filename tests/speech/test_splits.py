@@ -9,6 +9,7 @@ from magneto.data.counts import EMPTY, MALFORMED, Counts
 from magneto.speech.audio import MISSING, NO_FRAMES, NO_SAMPLES, AudioFile
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.splits import (
+    ALSO_VALIDATED,
     BEYOND_LIMIT,
     KEPT,
     READ,
@@ -31,11 +32,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def manifest(folder: Path, name: str, count: int, speakers: int = 1) -> Path:
-    write(folder / "a.wav")
+    for n in range(count):
+        write(folder / f"{name}-{n}.wav", seconds=1.0)
     lines = [
         {
             "id": f"{name}-{n}",
-            "audio": "a.wav",
+            "audio": f"{name}-{n}.wav",
             "text": f"Number {n}",
             "speaker": f"s{n % speakers}",
         }
@@ -59,6 +61,8 @@ def test_names_of_splits() -> None:
         "valid": "validation", "set1.val": "validation", "validated": "", "trained": "", "part": "",
     }  # fmt: skip
     assert {name: split_of(name) for name in names} == names
+    folders = {"data/train": "train", "data/dev_clean": "validation", "exp/test": "test"}
+    assert {name: split_of(name) for name in folders} == folders
 
 
 def test_splits_by_name(tmp_path: Path) -> None:
@@ -117,10 +121,11 @@ def test_utterances_are_held_out_where_speakers_are_not_known() -> None:
 
 
 def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> None:
-    write(tmp_path / "good.wav")
-    write(tmp_path / "long.wav", seconds=3)
-    write(tmp_path / "short.wav", seconds=0.02)
-    (tmp_path / "empty.wav").touch()
+    for folder in (tmp_path / "train", tmp_path / "dev"):
+        write(folder / "good.wav")
+        write(folder / "long.wav", seconds=3)
+        write(folder / "short.wav", seconds=0.02)
+        (folder / "empty.wav").touch()
     wanted = {
         "good.wav": "", "long.wav": TOO_LONG, "short.wav": NO_FRAMES, "empty.wav": NO_SAMPLES,
         "none.wav": MISSING,
@@ -131,7 +136,8 @@ def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> Non
               {"id": "fast", "audio": "good.wav", "text": "x" * 61},
               {"audio": "good.wav"}]  # fmt: skip
     for name in ("train", "dev"):
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        its = [each | {"audio": f"{name}/{each['audio']}"} for each in lines]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, its)))
     found = load(tmp_path, max_duration=2.0)
     assert ids(found.train) == ["good", "good+2"]
     assert found.excluded == {
@@ -177,5 +183,17 @@ def test_a_digest_names_the_content(tmp_path: Path) -> None:
     before = load(manifest(tmp_path, "train", 40)).digest
     assert load(tmp_path).digest == before
     assert load(tmp_path, text_case="upper").digest != before
-    write(tmp_path / "a.wav", seconds=2)
+    write(tmp_path / "train-0.wav", seconds=2)
     assert load(tmp_path).digest != before
+
+
+def test_what_is_validated_on_is_not_trained_on(tmp_path: Path) -> None:
+    """Common Voice's validated.tsv has the recordings of dev.tsv too."""
+    manifest(tmp_path, "validated", 6)
+    lines = (tmp_path / "validated.jsonl").read_text().splitlines()
+    (tmp_path / "dev.jsonl").write_text("\n".join(lines[:2]))
+    found = load(tmp_path, train_splits=("validated",), validation_splits=("dev",))
+    assert ids(found.train) == [f"validated-{n}" for n in range(2, 6)]
+    assert ids(found.validation) == ["validated-0", "validated-1"]
+    assert found.counts["train"][ALSO_VALIDATED] == 2
+    assert found.excluded == dict.fromkeys(["validated-0", "validated-1"], ALSO_VALIDATED)

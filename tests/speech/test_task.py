@@ -9,13 +9,14 @@ import pytest
 import torch
 
 pytest.importorskip("jiwer")
+pytest.importorskip("soundfile")
 
 from magneto.runs import load_run
 from magneto.speech import prepare
 from magneto.speech.batching import SpeechBatch
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.data_config import FilterBankConfig, SyntheticConfig
-from magneto.speech.task import SpeechRecognition
+from magneto.speech.task import NO_FINITE_LOSS, SpeechRecognition
 from magneto.speech.transducer_config import TransducerConfig
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
@@ -23,6 +24,7 @@ from magneto.training.task import NON_FINITE
 from tests.evaluating import measured
 from tests.speech.searching import SIZES
 from tests.speech.small_run import train_small
+from tests.speech.wavs import write
 
 MODEL = TransducerConfig(**{**SIZES, "vocab_size": None})
 DATA = SpeechDataConfig(
@@ -157,21 +159,44 @@ TRAINING = TrainingConfig(
 )
 
 
-def test_an_utterance_without_a_finite_loss_is_named_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_an_utterance_without_a_finite_loss_is_named_and_the_run_goes_on(
+    tmp_path: Path, capsys
+) -> None:
     class Some(Broken):
         broken = (3, 7)
 
-    task, said = Some(MODEL, ONE_GROUP, 1), Said()
-    task.prepare(said)
-    result = train(task, TRAINING, tmp_path / "run", seed=1)
+    result = train(Some(MODEL, ONE_GROUP, 1), TRAINING, tmp_path / "run", seed=1)
     assert result.status == "finished"
-    named = next(line for line in said.lines if "not finite" in line)
+    named = next(line for line in capsys.readouterr().err.splitlines() if "not finite" in line)
     assert "train-3" in named and "train-7" in named and "train-1," not in named
+    kept = json.loads((tmp_path / "run" / "excluded.json").read_text())
+    assert kept == dict.fromkeys(["train-3", "train-7"], NO_FINITE_LOSS)
     rows = [
         json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]
     shares = [row[NON_FINITE] for row in rows if NON_FINITE in row]
     assert shares[-1] > 0 and all(row["loss"] > 0 for row in rows if "loss" in row)
+
+
+def test_what_only_decoding_shows_is_named_and_kept_over_a_resume(tmp_path: Path, capsys) -> None:
+    folder, lines = tmp_path / "data", []
+    for number in range(6):
+        write(folder / f"{number}.wav", sample_rate=8000)
+        lines.append({"id": f"u{number}", "audio": f"{number}.wav", "text": "one two"})
+    write(folder / "2.wav", sample_rate=8000, quiet=True)
+    lines.append({"id": "none", "audio": "none.wav", "text": "one"})
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    write(folder / "v.wav", sample_rate=8000)
+    (folder / "dev.jsonl").write_text('{"audio": "v.wav", "text": "one two"}')
+    data = replace(ONE_GROUP, source=str(folder))
+    kept = {"none": "missing recordings", "u2": "recordings of silence"}
+    for steps in (2, 4):
+        training = replace(TRAINING, steps=steps, save_every=2)
+        task = SpeechRecognition(MODEL, data, 1)
+        train(task, training, tmp_path / "run", seed=1, resume=steps > 2)
+        said = capsys.readouterr().err
+        assert ("left out of training: u2 (recordings of silence)" in said) == (steps == 2)
+        assert json.loads((tmp_path / "run" / "excluded.json").read_text()) == kept
 
 
 def test_a_batch_without_any_finite_loss_stops_the_run_and_is_kept(tmp_path: Path) -> None:

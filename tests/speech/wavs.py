@@ -11,10 +11,12 @@ def tone(seconds: float = 1.0, sample_rate: int = 16000, pitch: float = 440.0) -
     return (0.5 * np.sin(2 * np.pi * pitch * times)).astype(np.float32)
 
 
-def write(path: Path, seconds: float = 1.0, sample_rate: int = 16000, **options) -> Path:
-    """Write a tone in the format that the path's ending says."""
+def write(
+    path: Path, seconds: float = 1.0, sample_rate: int = 16000, quiet: bool = False, **options
+) -> Path:
+    """Write a tone, or silence, in the format that the path's ending says."""
     import soundfile
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(path, tone(seconds, sample_rate), sample_rate, **options)
+    soundfile.write(path, tone(seconds, sample_rate) * (not quiet), sample_rate, **options)
     return path

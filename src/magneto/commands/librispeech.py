@@ -19,11 +19,14 @@ from magneto.functional.statistics import half_width
 from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 from magneto.runs import run_task
+from magneto.training.resume import PLACES, differences
 from magneto.weights import find_weights
 
 SPLITS = ("dev-clean", "dev-other", "test-clean", "test-other")
 # In a run: what was measured, so that it is done once.
 FILE = "librispeech.json"
+# Fields of training that seeds of one row must have in common, besides model and data.
+TRAINED = ("training.steps", "training.batch_size", "training.warmup_steps", "training.schedule")
 PAPER = {
     ("Pre-LN", 18): (2.97, 6.52, 3.19, 6.62),
     ("Sub-LN", 18): (2.68, 6.04, 2.99, 6.16),
@@ -39,11 +42,16 @@ def parser() -> Parser:
         "librispeech",
         "The paper's table from finished speech recognition runs: word error rates by placement\n"
         "and layers on LibriSpeech's four sets. What was measured is kept in the run.",
-        "magneto librispeech runs/sub-18 runs/pre-18 --data LibriSpeech --search modified "
-        "--beams 10",
+        "magneto librispeech runs/sub-18 runs/pre-18 --data LibriSpeech --weights averaged "
+        "--search modified --beams 10",
     )
     add = made.add_argument
-    add("runs", nargs="+", type=Path, help="directories of finished runs; equal ones are seeds")
+    add(
+        "runs",
+        nargs="+",
+        type=Path,
+        help="directories of finished runs; alike but for the seed, a row",
+    )
     add("--weights", default="auto", help="best (default), final, averaged, last or a step")
     add("--splits", default=",".join(SPLITS), help="other splits of the data")
     recognition_search_options(made)
@@ -62,6 +70,7 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError([f"--limit {given.limit}: at least 1"])
     for run in given.runs:
         run_task(run, {}, "librispeech")
+    check_rows(given.runs)
     found = [run_scores(run, splits, given, report) for run in given.runs]
     report.finish()
     lines = table(found, splits, given.paper)
@@ -76,6 +85,30 @@ def main(words: Sequence[str]) -> int:
         )
         print("  ".join(cells))
     return 0
+
+
+def check_rows(runs: Sequence[Path]) -> None:
+    """Raise ConfigError if runs of one row of the table are not seeds of one recipe."""
+    rows: dict[tuple[str, int, float], list[tuple[Path, Any]]] = {}
+    for run in runs:
+        recipe: Any = open_run(run)
+        row = (recipe.model.row.title, recipe.model.layers, recipe.training.learning_rate)
+        for other, its in rows.setdefault(row, []):
+            both = [other_recipe.to_mapping() for other_recipe in (its, recipe)]
+            found = [words for name, words in differences(*both) if compared(name)]
+            if its.seed == recipe.seed:
+                found.append(f"their seed is the same, {recipe.seed}")
+            if found:
+                title, layers, rate = row
+                raise ConfigError([f"{run} and {other} would be seeds of one row ({title}, "
+                                   f"{layers} layers, rate {rate:g}), but {', '.join(found)}: "
+                                   "leave one out"])  # fmt: skip
+        rows[row].append((run, recipe))
+
+
+def compared(name: str) -> bool:
+    """Return whether runs of one row must have the same value of a field of their recipes."""
+    return name in TRAINED or (name.startswith(("model.", "data.")) and name not in PLACES)
 
 
 def run_scores(

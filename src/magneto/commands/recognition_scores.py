@@ -80,6 +80,7 @@ def measure_split(
     changed = dict(overrides)
     if split:
         source = changed.get("data.source") or load_source(run, overrides)
+        changed = {"data.validation_limit": None} | changed  # a limit is of what training looks at
         changed |= {"data.source": source, "data.validation_source": source,
                     "data.validation_splits": split}  # fmt: skip
     opened: Any = load_run(run, weights, changed)
@@ -106,13 +107,17 @@ def load_source(run: Path, overrides: Mapping[str, Any]) -> str:
 
 
 def write(directory: Path, name: str, answers: list[tuple[str, str, str]]) -> None:
-    """Write references and transcripts, a JSON object per utterance, as NAME.jsonl."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write references and transcripts, a JSON object per utterance, as NAME.jsonl.
+
+    A split's name may have folders in it (data/dev), which are made.
+    """
+    path = directory / f"{name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
     lines = (
         json.dumps({"id": id, "reference": reference, "hypothesis": hypothesis}, ensure_ascii=False)
         for id, reference, hypothesis in answers
     )
-    write_text(directory / f"{name}.jsonl", "\n".join(lines) + "\n")
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def as_text(found: Mapping[str, Scored]) -> list[str]:

@@ -84,6 +84,30 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
         return [[label - 1 for label in best[0].labels] for best in found]
 
 
+def as_sounds(raw_speech: Any) -> list[np.ndarray]:
+    """Return the samples of one or of several sounds, each (samples,) in float32.
+
+    Args:
+        raw_speech: Samples, or a list of such, or an array with a sound in each row.
+
+    Raises:
+        ValueError: If one is no row of numbers in [-1, 1].
+    """
+    listed = isinstance(raw_speech, list | tuple)
+    several = np.ndim(raw_speech[0] if listed and len(raw_speech) else 0) > 0
+    rows = raw_speech if several else np.atleast_2d(raw_speech)
+    sounds = [np.asarray(each) for each in rows]
+    stereo = not several and len(rows) > len(rows[0])  # (samples, channels)
+    for sound in sounds:
+        if sound.ndim != 1 or stereo:
+            raise ValueError("a sound must be mono, (samples,), and sounds (sounds, samples); not "
+                             f"of shape {np.shape(rows if stereo else sound)}")  # fmt: skip
+        if not np.issubdtype(sound.dtype, np.floating):
+            raise ValueError(f"samples must be in [-1, 1], and are {sound.dtype}: "
+                             "divide 16-bit ones by 32768")  # fmt: skip
+    return [sound.astype(np.float32) for sound in sounds]
+
+
 def frame_counts(features: Tensor, mask: Tensor | None) -> Tensor:
     """Return how many frames are an utterance's own, (batch,)."""
     if mask is None:
@@ -141,20 +165,19 @@ class MagnetoSpeechFeatureExtractor(WithoutCopies, FeatureExtractionMixin):
         """Return `input_features` (batch, frames, mel bins), and `attention_mask`.
 
         Args:
-            raw_speech: Mono samples in [-1, 1], or a list of such arrays.
+            raw_speech: Mono samples in [-1, 1], or several: a list of such arrays, or the rows of
+                one.
             sampling_rate: Of them, to be checked.
             return_tensors: "pt" or "np".
 
         Raises:
-            ValueError: If the samples have another rate.
+            ValueError: If the samples have another rate, are whole numbers or not mono.
         """
         if sampling_rate not in (None, self.sampling_rate):
             raise ValueError(f"samples are of {sampling_rate} Hz, and the model hears "
                              f"{self.sampling_rate} Hz: resample them")  # fmt: skip
-        several = isinstance(raw_speech, list | tuple) and not np.isscalar(raw_speech[0])
-        sounds = raw_speech if several else [raw_speech]
         bank, normalise = self._parts()
-        found = [normalise(bank(np.asarray(sound, np.float32))) for sound in sounds]
+        found = [normalise(bank(sound)) for sound in as_sounds(raw_speech)]
         longest = max(MIN_FRAMES, *map(len, found))
         features = np.zeros((len(found), longest, self.filter_bank["mel_bins"]), np.float32)
         mask = np.zeros((len(found), longest), np.int64)

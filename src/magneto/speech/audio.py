@@ -87,11 +87,11 @@ class AudioFile:
         return read_sound(self.path, sample_rate, self.start, self.stop, self.channel)
 
     def state(self) -> Any:
-        """Return path, stretch, size and time of change."""
+        """Return path, stretch, channel, size and time of change."""
         found = Path(self.path)
         state = found.stat() if found.is_file() else None
         known = (state.st_size, state.st_mtime_ns) if state else ()
-        return (str(found.absolute()), self.start, self.stop, *known)
+        return (str(found.absolute()), self.start, self.stop, self.channel, *known)
 
 
 def import_soundfile() -> Any:
@@ -176,10 +176,17 @@ def _decoded(file: Any, first: int, wanted: int, library: Any) -> np.ndarray:
         return file.read(wanted, dtype="float32", always_2d=True)
     except library.LibsndfileError:
         file.seek(first)
-        return _up_to_damage(file, wanted, library)
+        return up_to_damage(file, wanted, library)
 
 
-def _up_to_damage(file: Any, wanted: int, library: Any) -> np.ndarray:
+def up_to_damage(file: Any, wanted: int, library: Any) -> np.ndarray:
+    """Read (samples, channels) of an open file from where it stands, as far as they can be read.
+
+    Args:
+        file: A `soundfile.SoundFile`.
+        wanted: Samples at most.
+        library: The module soundfile.
+    """
     blocks = []
     while wanted > 0:
         try:

@@ -52,7 +52,7 @@ def open_files(source: str) -> FileSpeech:
             raise ValueError(f"{source} is no manifest: a file ends in {', '.join(ENDINGS)}")
         return FileSpeech({_stem(path): [path]}, manifest_rows)
     if found := sorted(path.rglob(KALDI)):
-        folders = [file.parent for file in found]
+        folders = [file.parent for file in found if not _part_of_another(file.parent, found)]
         return FileSpeech({_relative(folder, path): [folder] for folder in folders}, kaldi_rows)
     if found := sorted(path.rglob(LIBRISPEECH)):
         return FileSpeech(_librispeech(path, found), librispeech_rows)
@@ -68,6 +68,11 @@ def open_files(source: str) -> FileSpeech:
     for file in manifests:
         splits.setdefault(_stem(file), []).append(file)
     return FileSpeech(splits, manifest_rows)
+
+
+def _part_of_another(folder: Path, tables: list[Path]) -> bool:
+    """Return whether a data folder lies in another, as Kaldi's copies for its jobs (split8/1)."""
+    return any(table.parent in folder.parents for table in tables)
 
 
 def _stem(path: Path) -> str:

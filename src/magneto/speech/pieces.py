@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from magneto.files import import_extra
-from magneto.speech.audio import NO_SAMPLES, UNREADABLE, checked, import_soundfile
+from magneto.speech.audio import (
+    NO_SAMPLES,
+    UNREADABLE,
+    checked,
+    import_soundfile,
+    up_to_damage,
+)
+from magneto.speech.containers import opened, plausible
 
 # Seconds of a recording that are read at once.
 SECONDS = 30.0
@@ -43,26 +50,47 @@ class StreamResampler:
 def file_pieces(path: Path, wanted: int, tell: Callable[[str], None]) -> Iterator[np.ndarray]:
     """Yield the samples of a file, the mean of its channels, up to where it is damaged.
 
+    They are those of `magneto.speech.audio.read_sound`, but for less than its block at the damage.
+
     Args:
         path: Of the file: .wav, .flac, .ogg, .mp3 and what else libsndfile knows.
         wanted: Sample rate, in Hz.
         tell: Told what is wrong with it.
     """
     library = import_soundfile()
-    count = 0
     try:
-        with library.SoundFile(str(path)) as found:
+        with library.SoundFile(opened(str(path))) as found:
+            if not plausible(str(path), found):
+                tell(UNREADABLE)
+                return
             change = StreamResampler(found.samplerate, wanted)
-            size = int(SECONDS * found.samplerate)
-            while len(samples := found.read(size, dtype="float32", always_2d=True)):
-                count += len(samples)
+            for samples in _pieces(found, tell):
                 yield change(checked(samples.mean(1)).samples)
             yield change(np.zeros(0, np.float32), last=True)
     except (library.LibsndfileError, RuntimeError):
-        tell(UNREADABLE if count == 0 else "damaged from here on")
-        return
-    if count == 0:
-        tell(NO_SAMPLES)
+        tell(UNREADABLE)
+
+
+def _pieces(file: Any, tell: Callable[[str], None]) -> Iterator[np.ndarray]:
+    """Yield (samples, channels) of an open file, `SECONDS` at a time, up to where it is damaged."""
+    library = import_soundfile()
+    size, count = int(SECONDS * file.samplerate), 0
+    while True:
+        try:
+            samples = file.read(size, dtype="float32", always_2d=True)
+            damaged = False
+        except library.LibsndfileError:
+            file.seek(count)
+            samples, damaged = up_to_damage(file, size, library), True
+        count += len(samples)
+        if len(samples):
+            yield samples
+        if damaged:
+            tell("damaged from here on" if count else UNREADABLE)
+        elif count == 0:
+            tell(NO_SAMPLES)
+        if damaged or not len(samples):
+            return
 
 
 def raw_pieces(source: Any, rate: int, wanted: int) -> Iterator[np.ndarray]:

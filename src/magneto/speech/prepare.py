@@ -11,7 +11,6 @@ import numpy as np
 from magneto.data.cache import cache_directory, fingerprint, made_whole
 from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.tokenizer import kept_tokenizer
-from magneto.files import write_json
 from magneto.progress import SILENT, Progress
 from magneto.speech.augmentation import Augmentation
 from magneto.speech.batching import BatchMaker, SpeechBatch, SpeechGroups, cut_groups
@@ -29,12 +28,11 @@ from magneto.speech.splits import SpeechSplits, load_speech
 from magneto.speech.utterances import Utterances
 from magneto.speech.vocabulary import SpeechVocabulary, make_vocabulary
 
-VERSION = 1
+VERSION = 2
 # Training utterances that the global mean and variance are taken over, at most: 16 hours of
 # LibriSpeech, after which they no longer change.
 CMVN_UTTERANCES = 5000
 CMVN_SEED = 0
-EXCLUDED_FILE = "excluded.json"
 
 
 class PreparedSpeech:
@@ -65,7 +63,7 @@ class PreparedSpeech:
         self.vocabulary: SpeechVocabulary = make_vocabulary(config, train.texts)
         self.filter_bank = FilterBank(config)
         source = self._source(train, progress)
-        self.normaliser = make_normaliser(config, source, train.digest, progress)
+        self.normaliser = make_normaliser(config, source, progress)
         self.train_maker = BatchMaker(source, self.vocabulary.encode(train.texts), self.normaliser)
         self.validation_maker = BatchMaker(
             self._source(validation, progress),
@@ -98,11 +96,10 @@ class PreparedSpeech:
         return LazyBatches(plans, self.validation_maker.evaluation_batch)
 
     def save(self, directory: Path) -> None:
-        """Write what a run's model needs later: tokenizer and means; and what was left out."""
+        """Write what a run's model needs later: tokenizer and means."""
         (directory / "tokenizer").mkdir(exist_ok=True)
         self.vocabulary.save(directory / "tokenizer")
         self.normaliser.save(directory / CMVN_FILE)
-        write_json(directory / EXCLUDED_FILE, self.splits.excluded)
 
 
 def kept_speech(run: Path) -> dict[str, str]:
@@ -112,14 +109,13 @@ def kept_speech(run: Path) -> dict[str, str]:
 
 
 def make_normaliser(
-    config: SpeechDataConfig, source: FeatureSource, digest: str, progress: Progress
+    config: SpeechDataConfig, source: FeatureSource, progress: Progress
 ) -> AnyNormaliser:
     """Make or load what normalises features, as `data.cmvn` says.
 
     Args:
         config: Of the data.
         source: Of training features, for global means.
-        digest: Of the training utterances.
         progress: Shows that they are gone through, which is done once.
 
     Raises:
@@ -129,7 +125,9 @@ def make_normaliser(
     if config.cmvn != "global":
         return known_normaliser(config)
     bins = config.features.mel_bins
-    name = fingerprint(VERSION, digest, repr(config.features), config.sample_rate)
+    # Not the split's digest: other recordings of the same words and lengths have other means.
+    states = [row.recording.state() for row in source.utterances.rows]
+    name = fingerprint(VERSION, states, repr(config.features), config.sample_rate)
     held = cache_directory() / f"speech-cmvn-{name}"
     if not held.exists():
         statistics = FeatureStatistics(bins)

@@ -6,6 +6,7 @@ Nothing is ever left out of validation: what can't be read counts there as not r
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +28,7 @@ SAME_ID = "renamed, whose id was there already"
 TOO_LONG = "too long"
 TOO_MUCH_TEXT = "with more text than the time allows"
 BEYOND_LIMIT = "beyond the limit"
+ALSO_VALIDATED = "left out of training, as they are validated on"
 # In the order in which a source to validate on is looked through.
 VALIDATED = ("validation", "test", "train")
 
@@ -95,8 +97,8 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
     validation = _limited(validation, config, counts["validation"])
     rate = config.sample_rate
     measured = measure(train, rate, progress)
-    fit, excluded = _fit_to_train(measured, config, counts["train"])
     kept = measure(validation, rate, progress)
+    fit, excluded = _fit_to_train(measured, kept, config, counts["train"])
     counts["validation"][KEPT] = len(kept)
     counts["validation"].update(problem for problem in kept.problems if problem)
     _check(config, fit, kept, counts)
@@ -133,8 +135,8 @@ def _free(kinds: dict[str, str], kind: str) -> bool:
 
 
 def split_of(name: str) -> str:
-    """Return "train", "validation" or "test" for a name such as dev-clean; "" if it says none."""
-    words = name.lower().replace("_", "-").replace(".", "-").split("-")
+    """Return "train", "validation" or "test" for dev-clean or data/dev; "" if a name says none."""
+    words = re.split(r"[-_./]", name.lower())
     return next((SPLITS[word] for word in words if word in SPLITS), "")
 
 
@@ -205,13 +207,16 @@ def _hash(text: str) -> bytes:
 
 
 def _fit_to_train(
-    split: Utterances, config: SpeechDataConfig, counts: Counts
+    split: Utterances, validation: Utterances, config: SpeechDataConfig, counts: Counts
 ) -> tuple[Utterances, dict[str, str]]:
-    """Leave out what can't be trained on; return why, by id."""
+    """Leave out what can't be trained on, and what is validated on; return why, by id."""
     excluded = {}
     kept = []
+    validated = {repr(row.recording.state()) for row in validation.rows}
     for number, row in enumerate(split.rows):
         why = split.problems[number] or _misfit(row.text, float(split.durations[number]), config)
+        if not why and repr(row.recording.state()) in validated:
+            why = ALSO_VALIDATED
         if why:
             excluded[row.id] = why
             counts[why] += 1

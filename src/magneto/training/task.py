@@ -255,6 +255,14 @@ class Task(ABC):
         """Return how many examples an epoch has, or None where there are no epochs."""
         return None
 
+    def left_out(self) -> Mapping[str, str] | None:
+        """Return why which training examples were left out so far, by name; None if none ever is.
+
+        Asked before the first step and after each evaluation, on every rank for what it has met;
+        the run keeps all of it.
+        """
+        return None
+
     def artifacts(self, directory: Path) -> None:
         """Write what a run's model needs later besides weights, and a digest of the data.
 
