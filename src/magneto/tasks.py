@@ -81,5 +81,10 @@ TASKS = {
         "magneto.vision_language.reasoning.config:VisualReasonerConfig",
         "magneto.vision_language.reasoning.config:StatementDataConfig",
     ),
+    "image-text-retrieval": TaskEntry(
+        "magneto.vision_language.retrieval.task:ImageTextRetrieval",
+        "magneto.vision_language.retrieval.config:ImageTextRetrieverConfig",
+        "magneto.vision_language.caption_config:CaptionDataConfig",
+    ),
 }
 """By the name that a recipe's `task` says."""

@@ -100,7 +100,7 @@ def scene_pairs() -> dict[str, ScenePairs]:
     for split, count in PAIRS.items():
         random = generator(split, PAIR_SET)
         scenes = draw_scenes(count, random)
-        images = PixelStore(render(scenes, random))
+        images = PixelStore(render(scenes))
         found[split] = ScenePairs(images, [describe(scene) for scene in scenes])
     return found
 
@@ -110,7 +110,7 @@ def scene_images() -> dict[str, PixelStore]:
     found = {}
     for split, count in PAIRS.items():
         random = generator(split, IMAGE_SET)
-        found[split] = PixelStore(render(draw_scenes(count, random), random))
+        found[split] = PixelStore(render(draw_scenes(count, random)))
     return found
 
 
@@ -139,7 +139,7 @@ def scene_questions() -> dict[str, SceneQuestions]:
         kinds = question_kinds()
         scenes = np.concatenate([draw_where(holds, each, random) for _, _, holds in kinds])
         order = random.permutation(len(scenes))
-        images = PixelStore(render(scenes[order], random))
+        images = PixelStore(render(scenes[order]))
         questions, answers = ([kinds[row // each][part] for row in order] for part in (0, 1))
         found[split] = SceneQuestions(images, questions, answers)
     return found
@@ -166,7 +166,7 @@ def scene_statements() -> dict[str, SceneStatements]:
                 rows += [(start + i, start + j, said, (i + j) % 2 == differing)
                          for i, j in product((0, 1), (2, 3))]  # fmt: skip
         mixed = [rows[number] for number in random.permutation(len(rows))]
-        images = PixelStore(render(np.concatenate(scenes), random))
+        images = PixelStore(render(np.concatenate(scenes)))
         pictures = np.array([row[:2] for row in mixed], np.int64)
         truths = np.array([row[3] for row in mixed], bool)
         found[split] = SceneStatements(images, pictures, [row[2] for row in mixed], truths)

@@ -53,6 +53,8 @@ class MaskedDataConfig(PairDataConfig):
             takes those of the pairs.
         text_validation_source: As `validation_source`.
         text_length: Tokens of such a text, packed from documents; None for the model's max_length.
+        paired_text_length: Longest text of a pair in tokens, what is longer is cut; None for the model's
+            max_length.
         image_tokenizer: The directory of a run of an image-tokenizer recipe, whose codes are to be
             guessed; or builtin:patches, k-means of the images' own patches.
         image_mask_ratio: Share of the patches that is hidden, of every image, in blocks.
@@ -70,6 +72,7 @@ class MaskedDataConfig(PairDataConfig):
     text_source: str | None = BUILTIN
     text_validation_source: str | None = None
     text_length: int | None = None
+    paired_text_length: int | None = None
     image_tokenizer: str = BUILTIN_TOKENIZER
     image_mask_ratio: float = 0.4
     text_mask_ratio: float = 0.15
@@ -88,9 +91,10 @@ class MaskedDataConfig(PairDataConfig):
         for name in ("image_mask_ratio", "text_mask_ratio", "paired_text_mask_ratio"):
             if not 0 < getattr(self, name) < 1:
                 wrong.append(f"{name} must be in (0, 1), not {getattr(self, name)}")
-        if self.text_length is not None and self.text_length < 2:
-            wrong.append("text_length must be 2 or more: the first token only begins the text; "
-                         f"not {self.text_length}")  # fmt: skip
+        for name in ("text_length", "paired_text_length"):
+            length = getattr(self, name)
+            if length is not None and length < 3:
+                wrong.append(f"{name} must be 3 or more, `<s>` and `</s>` included, not {length}")
         if not self.image_tokenizer:
             wrong.append(f"image_tokenizer must be a run's directory or {BUILTIN_TOKENIZER}")
         for name in ("augmentation", "image_augmentation"):

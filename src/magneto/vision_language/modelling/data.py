@@ -43,7 +43,7 @@ from magneto.vision_language.vocabulary import text_tokenizer
 
 # Examples of each stream in an evaluation batch.
 EVALUATION_BATCH = 64
-CUT = "texts of pairs cut at model.max_length"
+CUT = "texts of pairs cut"
 TRAIN, VALIDATION = 0, 1
 
 
@@ -98,14 +98,19 @@ class MaskedData:
 
     @property
     def text_length(self) -> int:
-        """Tokens of a text without an image.
+        """Tokens of a text without an image."""
+        return self._length("text_length")
 
-        Raises:
-            ValueError: If it is longer than the model reads.
-        """
-        most, wanted = self.model.max_length, self.data.text_length
+    @property
+    def paired_text_length(self) -> int:
+        """Tokens of a text with an image, at most."""
+        return self._length("paired_text_length")
+
+    def _length(self, name: str) -> int:
+        """Return a length that is set, or the model's; raise ValueError if it reads no such texts."""
+        most, wanted = self.model.max_length, getattr(self.data, name)
         if wanted is not None and wanted > most:
-            raise ValueError(f"data.text_length ({wanted}) is above model.max_length ({most})")
+            raise ValueError(f"data.{name} ({wanted}) is above model.max_length ({most})")
         return wanted or most
 
     @cached_property
@@ -131,7 +136,7 @@ class MaskedData:
     def describe(self) -> str:
         """Say how much there is, and what was odd."""
         ends = self.paired_texts[TRAIN].ends
-        cut = int((np.diff(ends, prepend=-1) - 1 > self.model.max_length - 2).sum())
+        cut = int((np.diff(ends, prepend=-1) - 1 > self.paired_text_length - 2).sum())
         pairs = PairSplits(self.pairs.train, self.pairs.validation,
                            Counts({**self.pairs.counts, CUT: cut}))  # fmt: skip
         return (f"{self.data.source}: {pairs.describe()}; beside them {len(self.images[TRAIN]):,} "
@@ -156,7 +161,7 @@ class MaskedData:
             split: `TRAIN` or `VALIDATION`.
             transforms: What is done to images alone, and to those of pairs.
         """
-        data, begin, longest = self.data, self.tokenizer.begin, self.model.max_length
+        data, begin, longest = self.data, self.tokenizer.begin, self.paired_text_length
         alone = WordHiding(self.words, data.text_mask_ratio)
         paired = WordHiding(self.words, data.paired_text_mask_ratio)
         with_text = ImageExamples(self.pair_split(split).images, transforms[1], self.patches)

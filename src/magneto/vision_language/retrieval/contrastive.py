@@ -27,7 +27,8 @@ def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
         texts: (pairs, width), likewise; text i belongs to image i, and to no other.
         scale: A scalar by which similarities are multiplied.
     """
-    logits = scale * images @ texts.T
+    with torch.autocast(images.device.type, enabled=False):
+        logits = scale * images @ texts.T
     own = torch.arange(len(images), device=images.device)
     rows = F.cross_entropy(logits, own, reduction="none")
     return (rows + F.cross_entropy(logits.T, own, reduction="none")) / 2

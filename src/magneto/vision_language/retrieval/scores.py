@@ -12,7 +12,7 @@ RANKS = (1, 5, 10)
 PIECE = 1024
 
 
-def recalls(images: Tensor, texts: Tensor, owners: Tensor) -> dict[str, float]:
+def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> dict[str, float]:
     """Return the share of queries for which a right answer is among the first 1, 5 and 10.
 
     Where similarities are equal, the answer counts as found after all that are as similar: a model
@@ -22,27 +22,35 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor) -> dict[str, float]:
         images: (images, width), of length 1 each.
         texts: (texts, width), likewise.
         owners: (texts,) the number of each text's image; every image has one text or more.
+        broken: (images,) True where an image could not be read: what asks with it, or asks for it,
+            finds nothing.
 
     Returns:
         "text_recall_at_1", the texts of an image, and so on; "image_recall_at_1", the image of a
         text; and "mean_recall", the mean of the six.
     """
+    numbers = torch.arange(len(images))
     text_places = [
-        best_places(
-            piece @ texts.T, owners[None] == torch.arange(start, start + len(piece))[:, None]
-        )
+        best_places(piece @ texts.T, owners[None] == numbers[start : start + PIECE, None])
         for start, piece in pieces(images)
     ]
     image_places = [
-        best_places(piece @ images.T,
-                    owners[start : start + len(piece), None] == torch.arange(len(images)))
+        best_places(piece @ images.T, owners[start : start + PIECE, None] == numbers)
         for start, piece in pieces(texts)
-    ]  # fmt: skip
+    ]
     found = {}
-    for kind, places in (("text", torch.cat(text_places)), ("image", torch.cat(image_places))):
+    for kind, places, lost in (
+        ("text", torch.cat(text_places), broken),
+        ("image", torch.cat(image_places), broken[owners]),
+    ):
         for rank in RANKS:
-            found[f"{kind}_recall_at_{rank}"] = float((places < rank).double().mean())
-    return {**found, "mean_recall": sum(found.values()) / len(found)}
+            found[f"{kind}_recall_at_{rank}"] = float(((places < rank) & ~lost).double().mean())
+    return {**found, "mean_recall": mean_recall(found)}
+
+
+def mean_recall(found: Mapping[str, float]) -> float:
+    """Return the mean of the recalls of both directions."""
+    return sum(found.values()) / len(found)
 
 
 def pieces(rows: Tensor) -> list[tuple[int, Tensor]]:

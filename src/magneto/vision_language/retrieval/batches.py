@@ -1,0 +1,138 @@
+"""Batches of images and captions, apart: pairs to train on, and all captions of images to rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from magneto.data.augmented_examples import AugmentedExamples
+from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.training.task import BatchStream
+from magneto.vision.batches import Transform, example_stream
+from magneto.vision.decoding import BrokenImage
+from magneto.vision_language.captions import MISSING, CaptionSplit
+from magneto.vision_language.samples import join_samples
+
+
+class WholeBatchStream:
+    """Pieces of a global batch that know where they stand in it, for negatives from all of it.
+
+    To each piece are added "start", how many examples stand before it in the global batch, and
+    "total", how many there are. The first of the pieces that are asked for has all of them in
+    "pieces", so that they can be embedded before any of them is learnt from.
+
+    Args:
+        stream: Gives the pieces.
+        batch_size: Examples of a global batch.
+    """
+
+    def __init__(self, stream: BatchStream, batch_size: int) -> None:
+        self.stream, self.batch_size = stream, batch_size
+
+    def next(self, parts: int, wanted: Sequence[int]) -> list[Any]:
+        """Cut the next global batch in pieces; see `magneto.training.task.BatchStream`."""
+        starts = [int(numbers[0]) for numbers in np.array_split(np.arange(self.batch_size), parts)]
+        made = [
+            {**piece, "start": starts[number], "total": self.batch_size}
+            for piece, number in zip(self.stream.next(parts, wanted), wanted, strict=True)
+        ]
+        return [{**made[0], "pieces": made}, *made[1:]] if parts > 1 else made
+
+    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
+        """Return what the stream says."""
+        return self.stream.name_next(parts, wanted)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the stream stands."""
+        return self.stream.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where another stream stood."""
+        self.stream.load_state_dict(state)
+
+
+@dataclass(frozen=True)
+class RetrievalBatches:
+    """Makes batches of a split.
+
+    Attributes:
+        split: Of captioned images.
+        texts: Tokens of each image's captions, `<s>` ... `</s>`.
+        image_tokens: Vision tokens of an image.
+        blank: What stands for an image that can't be read.
+    """
+
+    split: CaptionSplit
+    texts: Sequence[Sequence[np.ndarray]]
+    image_tokens: int
+    blank: np.ndarray
+
+    def pairs(self) -> np.ndarray:
+        """Return (row, number of a caption of it) of each pair, int64 (pairs, 2)."""
+        return np.array([(row, caption) for row, texts in enumerate(self.texts)
+                         for caption in range(len(texts))], np.int64)  # fmt: skip
+
+    def training(self, transform: Transform, batch_size: int, seed: int) -> WholeBatchStream:
+        """Return shuffled pairs; in the place of a broken one stands another.
+
+        A batch has "images", "samples" (images alone, then as many texts alone) and "broken".
+        """
+        pairs = self.pairs()
+
+        def example(number: int, random: np.random.Generator) -> dict[str, Any]:
+            image = self.split.rows[pairs[number, 0]].image
+            return {"images": transform(self.split.images.open(image), random), "pair": number}
+
+        def finish(batch: dict[str, Any], numbers: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
+            chosen = pairs[batch.pop("pair").numpy()].tolist()
+            texts = [self.texts[row][caption] for row, caption in chosen]
+            samples = join_samples(self.image_tokens, images=len(texts), alone=texts)
+            return {**batch, "samples": samples}
+
+        stream: AugmentedExamples = example_stream(
+            len(pairs), example, batch_size, seed, finish=finish
+        )
+        return WholeBatchStream(stream, batch_size)
+
+    def evaluation(self, transform: Transform, batch_size: int) -> LazyBatches:
+        """Return the images in mixed order, `batch_size` at a time, each with all of its captions.
+
+        A batch has "images", "samples" (images alone, then texts alone), "rows" (images; their
+        numbers in the split), "owners" (texts; the row of each), "first" (images; which text is
+        the first of each) and "broken" (images).
+        """
+        random = np.random.default_rng(0)
+
+        def make(rows: np.ndarray) -> dict[str, Any]:
+            seen = [self._image_or_none(int(row), transform, random) for row in rows]
+            counts = np.array([len(self.texts[row]) for row in rows])
+            texts = [text for row in rows for text in self.texts[row]]
+            return {
+                "images": torch.from_numpy(
+                    np.stack([self.blank if image is None else image for image in seen])
+                ),
+                "samples": join_samples(self.image_tokens, images=len(rows), alone=texts),
+                "rows": torch.from_numpy(rows),
+                "owners": torch.from_numpy(rows.repeat(counts)),
+                "first": torch.from_numpy(counts.cumsum() - counts),
+                "broken": torch.tensor([image is None for image in seen]),
+            }
+
+        order = mixed_order(len(self.split))
+        plans = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        return LazyBatches(plans, make)
+
+    def _image_or_none(
+        self, row: int, transform: Transform, random: np.random.Generator
+    ) -> np.ndarray | None:
+        image = self.split.rows[row].image
+        if image == MISSING:
+            return None
+        try:
+            return transform(self.split.images.open(image), random)
+        except BrokenImage:
+            return None

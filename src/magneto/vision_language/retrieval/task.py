@@ -1,0 +1,177 @@
+"""Image-text retrieval: the caption of an image, and the image of a caption, among many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from math import log
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from magneto.training.task import BatchStream, Loss, Scores
+from magneto.vision_language.caption_config import CaptionDataConfig
+from magneto.vision_language.caption_sources import load_captions
+from magneto.vision_language.captions import IMAGES, CaptionSplit, CaptionSplits
+from magneto.vision_language.fine_tuned_task import FineTunedTask
+from magneto.vision_language.retrieval.batches import RetrievalBatches
+from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
+from magneto.vision_language.retrieval.contrastive import (
+    contrastive_losses,
+    gather_at,
+    piece_loss,
+)
+from magneto.vision_language.retrieval.model import ImageTextRetriever
+from magneto.vision_language.retrieval.scores import RANKS, chance, mean_recall, recalls
+from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentation
+
+# Images of an evaluation batch, each with all of its captions.
+EVALUATION_BATCH = 64
+
+
+class ImageTextRetrieval(FineTunedTask):
+    """Images with captions, an `ImageTextRetriever`, contrastive nats per pair."""
+
+    primary_metric = "mean_recall"
+    unit = "pairs"
+    model_config: ImageTextRetrieverConfig
+    data_config: CaptionDataConfig
+
+    def __init__(self, model: ImageTextRetrieverConfig, data: CaptionDataConfig, seed: int) -> None:
+        super().__init__(model, data, seed)
+        # Of one step: all images and texts of the global batch, embedded without a gradient.
+        self._everything: tuple[Tensor, Tensor] | None = None
+
+    def check_strategy(self, kind: str) -> None:
+        """Refuse shards of a model: it is run once more before the step's first backward pass."""
+        if kind not in ("auto", "none", "ddp"):
+            raise ValueError(f"training.distributed {kind}: image-text retrieval is trained on one "
+                             "device, or by ddp")  # fmt: skip
+
+    @cached_property
+    def splits(self) -> CaptionSplits:
+        """Training and validation images with their captions."""
+        return load_captions(self.data_config, self._progress)
+
+    def training_texts(self) -> Iterable[str]:
+        """Return the training captions."""
+        return (text for row in self.splits.train.rows for text in row.captions)
+
+    def check_data(self) -> None:
+        """Say how much there is, and what was odd."""
+        found = self.splits
+        odd = found.counts.describe(IMAGES) if found.counts else "nothing odd"
+        self._progress.say(f"{self.data_config.source}: {len(found.train):,} images to train on, "
+                           f"{len(found.validation):,} to validate on; read: {odd}")  # fmt: skip
+
+    def build_model(self) -> ImageTextRetriever:
+        """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
+        return ImageTextRetriever(self.sized_config())
+
+    @cached_property
+    def train(self) -> RetrievalBatches:
+        """The training images, their captions tokenised."""
+        return self._batches(self.splits.train)
+
+    @cached_property
+    def validation(self) -> RetrievalBatches:
+        """The validation images, their captions tokenised."""
+        return self._batches(self.splits.validation)
+
+    def _batches(self, split: CaptionSplit) -> RetrievalBatches:
+        texts = iter(self.framed([text for row in split.rows for text in row.captions]))
+        by_image = [[next(texts) for _ in row.captions] for row in split.rows]
+        return RetrievalBatches(split, by_image, self.model_config.image_tokens, self.reading.blank)
+
+    def examples(self) -> int:
+        """Return how many pairs there are to train on."""
+        return sum(len(row.captions) for row in self.splits.train.rows)
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return pairs in random order, their images augmented."""
+        transform = WholeImageAugmentation(self.reading, self.data_config.augmentation)
+        return self.train.training(transform, batch_size, seed)
+
+    def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
+        """Sum the contrastive loss of the pairs, whose negatives are all of the global batch.
+
+        "broken" is the share of pairs that stand in the place of others whose image could not be
+        read.
+        """
+        everything = self._embed_all(model, batch)
+        images, texts, scale = model(batch["images"], batch["samples"])
+        if everything is None:
+            total = contrastive_losses(images, texts, scale).sum()
+        else:
+            total = piece_loss(images, texts, scale, everything, batch["start"])
+        count = torch.ones_like(batch["broken"], dtype=torch.long).sum()
+        return Loss(total, count, {"broken": batch["broken"].sum()})
+
+    def _embed_all(self, model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+        """Return all images and texts of the global batch; None where this piece is all of it.
+
+        They are embedded with the first piece of a step and kept for the others of this rank.
+        """
+        if batch["total"] == len(batch["images"]):
+            return None
+        if "pieces" in batch:
+            pieces = batch["pieces"]
+            with torch.no_grad():
+                made = [model(piece["images"], piece["samples"]) for piece in pieces]
+            parts = [torch.cat(part) for part in zip(*(pair[:2] for pair in made), strict=True)]
+            start, total = pieces[0]["start"], batch["total"]
+            self._everything = tuple(gather_at(part, start, total) for part in parts)  # type: ignore[assignment]
+        return self._everything
+
+    def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
+        """Forget the embeddings of the step: the weights have changed."""
+        self._everything = None
+
+    def size(self, batch: dict[str, Any]) -> int:
+        """Return the batch's pairs."""
+        return len(batch["images"])
+
+    def validation_batches(self) -> Sequence[dict[str, Any]]:
+        """Return the validation images, each with all of its captions, in mixed order."""
+        return self.validation.evaluation(WholeImage(self.reading), EVALUATION_BATCH)
+
+    def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
+        """Sum the loss of images with their first captions in this batch; keep all embeddings."""
+        images, texts, scale = model(batch["images"], batch["samples"])
+        sums = {
+            "loss": contrastive_losses(images, texts[batch["first"]], scale).sum(),
+            "count": torch.ones_like(batch["rows"]).sum(),
+            "broken": batch["broken"].sum(),
+        }
+        return Scores(sums, (images, texts, batch["rows"], batch["owners"], batch["broken"]))
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Return the recalls in both directions among all that was scored, and their mean.
+
+        "loss" is in batches of `EVALUATION_BATCH` images, each with its first caption; "broken"
+        counts images that could not be read, if there are any: no query that asks for one, or asks
+        with one, finds anything.
+        """
+        images, texts, rows, owners, broken = map(torch.cat, zip(*predictions, strict=True))
+        places = torch.full((len(self.splits.validation),), -1)
+        places[rows] = torch.arange(len(rows))
+        found = recalls(images.float(), texts.float(), places[owners], broken)
+        found = {"loss": sums["loss"] / sums["count"], **found}
+        return found | ({"broken": sums["broken"]} if sums["broken"] else {})
+
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
+        """Return the recalls of a random order, and the loss of a model that sees no difference."""
+        batches = self.validation.evaluation(WholeImage(self.reading), EVALUATION_BATCH)
+        plans = list(islice(batches.plans, limit))
+        rows = np.concatenate(plans)
+        captions = Counter(len(self.validation.texts[row]) for row in rows)
+        texts = sum(count * images for count, images in captions.items())
+        kinds = {"text": chance(texts, captions), "image": chance(len(rows), {1: texts})}
+        found = {f"{kind}_recall_at_{rank}": kinds[kind][rank]
+                 for kind in kinds for rank in RANKS}  # fmt: skip
+        nats = sum(len(plan) * log(len(plan)) for plan in plans) / len(rows)
+        return {"loss": nats, **found, "mean_recall": mean_recall(found)}

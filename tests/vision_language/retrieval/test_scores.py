@@ -1,0 +1,61 @@
+"""Recall against a plain loop over sorted answers, with ties and broken images."""
+
+from collections import Counter
+from itertools import permutations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from magneto.vision_language.retrieval import scores
+from magneto.vision_language.retrieval.scores import RANKS, chance, recalls
+
+
+def by_sorting(similarity: torch.Tensor, right: torch.Tensor, rank: int) -> float:
+    hits = 0
+    for row, known in zip(similarity, right, strict=True):
+        hits += bool(known[row.argsort(descending=True)[:rank]].any())
+    return hits / len(right)
+
+
+@pytest.mark.parametrize("piece", [1024, 7])
+def test_against_sorting(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scores, "PIECE", piece)
+    torch.manual_seed(0)
+    images, texts = F.normalize(torch.randn(20, 4)), F.normalize(torch.randn(50, 4))
+    owners = torch.cat((torch.arange(20), torch.randint(20, (30,))))
+    found = recalls(images, texts, owners, torch.zeros(20, dtype=torch.bool))
+    right = owners[:, None] == torch.arange(20)
+    for rank in RANKS:
+        text = by_sorting(images @ texts.T, right.T, rank)
+        image = by_sorting(texts @ images.T, right, rank)
+        assert found[f"text_recall_at_{rank}"] == pytest.approx(text)
+        assert found[f"image_recall_at_{rank}"] == pytest.approx(image)
+    kinds = [found[f"{kind}_recall_at_{rank}"] for kind in ("text", "image") for rank in RANKS]
+    assert found["mean_recall"] == pytest.approx(sum(kinds) / 6)
+
+
+def test_a_constant_answer_finds_nothing() -> None:
+    same = torch.ones(11, 1)
+    found = recalls(same, same, torch.arange(11), torch.zeros(11, dtype=torch.bool))
+    assert set(found.values()) == {0.0}
+
+
+def test_broken_images_are_never_found() -> None:
+    images = torch.eye(4)
+    broken = torch.tensor([True, False, False, False])
+    found = recalls(images, images, torch.arange(4), broken)
+    assert found["text_recall_at_1"] == found["image_recall_at_10"] == 0.75
+
+
+def test_chance_is_the_mean_over_all_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scores, "RANKS", (1, 2))
+    right = Counter({1: 3, 2: 1})
+    for rank, found in chance(5, right).items():
+        hits = sum(
+            how_many * any(place < answers for place in order[:rank])
+            for order in permutations(range(5))
+            for answers, how_many in right.items()
+        )
+        assert found == pytest.approx(hits / 120 / 4)
+    assert chance(1, Counter({1: 1})) == {1: 1.0, 2: 1.0}

@@ -1,0 +1,157 @@
+"""The built-in scenes: what is said is so; no text and no image alone gives an answer away."""
+
+from collections import Counter, defaultdict
+from functools import cache
+
+import numpy as np
+import pytest
+
+from magneto.vision_language import scenes
+from magneto.vision_language.shapes import (
+    CELL,
+    CELLS,
+    COLOURS,
+    EMPTY,
+    GROUND,
+    MOST_OBJECTS,
+    PAINT,
+    PLACES,
+    SHAPES,
+    draw_scenes,
+    render,
+)
+
+questions = cache(scenes.scene_questions)
+statements = cache(scenes.scene_statements)
+pairs = cache(scenes.scene_pairs)
+
+
+def seen(image: np.ndarray) -> dict[str, tuple[str, str]]:
+    """Read an image without the code that drew it: place to colour and shape."""
+    found = {}
+    for number, place in enumerate(PLACES):
+        top, left = CELL * (number // 3), CELL * (number % 3)
+        cell = image[top : top + CELL, left : left + CELL].astype(int)
+        ink = (cell != GROUND).any(-1)
+        if not ink.any():
+            continue
+        colour = COLOURS[PAINT.index(tuple(cell[ink][0]))]
+        rows, columns = np.flatnonzero(ink.any(1)), np.flatnonzero(ink.any(0))
+        box = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        # A square fills its box, a circle most of it, a cross a middle row and a middle column.
+        share = box.mean()
+        shape = "square" if share == 1 else "circle" if share > 0.65 else "cross"
+        found[place] = (colour, shape)
+    return found
+
+
+def answer(image: np.ndarray, question: str) -> str:
+    """Answer a question by looking."""
+    objects, words = seen(image), question.split()
+    things = list(objects.values())
+    if question.startswith("what colour is the "):
+        return next(colour for colour, shape in things if shape == words[-1])
+    if question.startswith("what shape is"):
+        return next(shape for colour, shape in things if colour == words[-1])
+    if question.startswith("is there a"):
+        return "yes" if (words[-2], words[-1]) in things else "no"
+    if question.startswith("how many"):
+        plurals = {shape + ("es" if shape == "cross" else "s"): shape for shape in SHAPES}
+        return str(sum(shape == plurals[words[2]] for _, shape in things))
+    return objects[question.removeprefix("what colour is at the ")][0]
+
+
+def test_captions_say_what_is_there() -> None:
+    for split in ("train", "validation"):
+        found = pairs()[split]
+        for number in range(0, len(found.texts), 40):
+            objects = seen(found.images.open(number).pixels())
+            said = {part.split(" at the ")[1]: tuple(part.split(" at the ")[0].split()[1:])
+                    for part in found.texts[number].split(" and ")}  # fmt: skip
+            assert said == objects and 1 <= len(objects) <= MOST_OBJECTS
+
+
+def test_answers_are_right() -> None:
+    for split, step in (("train", 37), ("validation", 11)):
+        found = questions()[split]
+        for number in range(0, len(found.questions), step):
+            image = found.images.open(number).pixels()
+            assert answer(image, found.questions[number]) == found.answers[number]
+
+
+def test_every_question_has_each_of_its_answers_equally_often() -> None:
+    for split in ("train", "validation"):
+        counts: dict[str, Counter] = defaultdict(Counter)
+        for question, word in zip(questions()[split].questions, questions()[split].answers,
+                                  strict=True):  # fmt: skip
+            counts[question][word] += 1
+        assert len(counts) == 31
+        for question, found in counts.items():
+            assert len(set(found.values())) == 1 and len(found) >= 2, question
+
+
+def test_the_best_guess_from_text_alone_is_chance() -> None:
+    """The commonest answer in training to each question, or to each statement, whatever is seen."""
+    asked = {split: list(zip(found.questions, found.answers, strict=True))
+             for split, found in questions().items()}  # fmt: skip
+    said = {split: list(zip(found.statements, found.truths.tolist(), strict=True))
+            for split, found in statements().items()}  # fmt: skip
+    assert guessed(said) == 0.5
+    answers: dict[str, set] = defaultdict(set)
+    for question, word in asked["train"]:
+        answers[question].add(word)
+    chance = np.mean([1 / len(answers[question]) for question, _ in asked["validation"]])
+    assert guessed(asked) == pytest.approx(chance) and chance < 0.34
+
+
+def guessed(rows: dict[str, list]) -> float:
+    counts: dict = defaultdict(Counter)
+    for text, word in rows["train"]:
+        counts[text][word] += 1
+    return float(np.mean([counts[text].most_common(1)[0][0] == word
+                          for text, word in rows["validation"]]))  # fmt: skip
+
+
+def test_statements_are_right_and_no_image_alone_decides() -> None:
+    for split in ("train", "validation"):
+        found = statements()[split]
+        sides: dict[tuple[int, int], list[bool]] = defaultdict(list)
+        for (left, right), truth in zip(found.pictures.tolist(), found.truths, strict=True):
+            sides[0, left].append(truth)
+            sides[1, right].append(truth)
+        assert all(sorted(truths) == [False, True] for truths in sides.values())
+        for number in range(0, len(found.statements), 29):
+            has = [holds(found.images.open(i).pixels(), found.statements[number])
+                   for i in found.pictures[number]]  # fmt: skip
+            differ = found.statements[number].startswith("exactly one")
+            assert found.truths[number] == ((has[0] != has[1]) == differ)
+
+
+def holds(image: np.ndarray, statement: str) -> bool:
+    thing = statement.split()[-1]
+    return any(thing in words for words in seen(image).values())
+
+
+def test_they_are_the_same_every_time_and_splits_differ() -> None:
+    again = scenes.scene_pairs()
+    assert again["train"].texts == pairs()["train"].texts
+    assert np.array_equal(again["train"].images.all, pairs()["train"].images.all)
+    assert again["train"].texts[:400] != again["validation"].texts[:400]
+    images = scenes.scene_images()
+    assert not np.array_equal(images["train"].all[:400], pairs()["train"].images.all[:400])
+
+
+def test_texts_alone_hold_no_answers() -> None:
+    texts = scenes.scene_texts()["train"]
+    assert {"what colour is the circle", "exactly one image has a cross"} <= set(texts)
+    captions = [text for text in texts if " at the " in text and "what" not in text]
+    assert len(captions) == scenes.PAIRS["train"]
+    assert not {"yes", "no", *scenes.NUMBERS} & {word for text in texts for word in text.split()}
+
+
+def test_drawing() -> None:
+    found = draw_scenes(2000, np.random.default_rng(0))
+    counts = (found != EMPTY).sum(1)
+    assert found.shape == (2000, CELLS) and set(counts) == set(range(1, MOST_OBJECTS + 1))
+    assert set(found[found != EMPTY]) == set(range(len(SHAPES) * len(COLOURS)))
+    assert render(found[:3]).shape == (3, 48, 48, 3)
