@@ -86,5 +86,10 @@ TASKS = {
         "magneto.vision_language.retrieval.config:ImageTextRetrieverConfig",
         "magneto.vision_language.caption_config:CaptionDataConfig",
     ),
+    "image-captioning": TaskEntry(
+        "magneto.vision_language.captioning.task:ImageCaptioning",
+        "magneto.vision_language.captioning.config:ImageCaptionerConfig",
+        "magneto.vision_language.captioning.config:CaptioningDataConfig",
+    ),
 }
 """By the name that a recipe's `task` says."""

@@ -1,0 +1,115 @@
+"""Batches of images with captions in which words are hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from magneto.data.augmented_examples import AugmentedExamples
+from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches, mixed_order
+from magneto.vision.batches import Transform, example_stream
+from magneto.vision.decoding import BrokenImage
+from magneto.vision_language.captioning.left_to_right import CaptionHiding, left_to_right
+from magneto.vision_language.captions import MISSING, CaptionSplit
+from magneto.vision_language.samples import join_samples, joined
+
+
+@dataclass(frozen=True)
+class CaptionBatches:
+    """Makes batches of a split.
+
+    A batch has "images", "samples" (pairs, read from left to right, with hidden words), "words"
+    (numbers of the words to guess, among the language tokens) and "targets" (what they are).
+
+    Attributes:
+        split: Of captioned images.
+        texts: Tokens of each image's captions, `<s>` ... `</s>`.
+        hiding: Which words are hidden.
+        image_tokens: Vision tokens of an image.
+        blank: What stands for an image that can't be read.
+    """
+
+    split: CaptionSplit
+    texts: Sequence[Sequence[np.ndarray]]
+    hiding: CaptionHiding
+    image_tokens: int
+    blank: np.ndarray
+
+    def training(self, transform: Transform, batch_size: int, seed: int) -> AugmentedExamples:
+        """Return shuffled pairs of an image and one of its captions.
+
+        Words are hidden anew in every epoch. In the place of a broken image stands another pair:
+        "broken" (scalar) counts the words to guess of such ones.
+        """
+        pairs = [(row, caption) for row, texts in enumerate(self.texts)
+                 for caption in range(len(texts))]  # fmt: skip
+
+        def example(number: int, random: np.random.Generator) -> dict[str, Any]:
+            image = self.split.rows[pairs[number][0]].image
+            return {"images": transform(self.split.images.open(image), random), "pair": number}
+
+        def finish(batch: dict[str, Any], numbers: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
+            chosen = [pairs[number] for number in batch["pair"].tolist()]
+            texts = [self.texts[row][caption] for row, caption in chosen]
+            keys = [(seed, int(draw), int(number), 1)
+                    for number, draw in zip(numbers, draws, strict=True)]  # fmt: skip
+            hidden, counts = self._hidden(texts, keys)
+            broken = int(counts[batch["broken"].numpy()].sum())
+            return {"images": batch["images"], **hidden, "broken": torch.tensor(broken)}
+
+        return example_stream(len(pairs), example, batch_size, seed, finish=finish)
+
+    def evaluation(self, transform: Transform, batch_size: int) -> LazyBatches:
+        """Return the images in mixed order, each with its first caption, always hidden alike.
+
+        There are also "rows" (images; their numbers in the split) and "broken" (images).
+        """
+        random = np.random.default_rng(0)
+
+        def make(rows: np.ndarray) -> dict[str, Any]:
+            seen = [self._image_or_none(int(row), transform, random) for row in rows]
+            texts = [self.texts[row][0] for row in rows]
+            images = np.stack([self.blank if image is None else image for image in seen])
+            return {
+                "images": torch.from_numpy(images),
+                **self._hidden(texts, [(EVALUATION_SEED, int(row)) for row in rows])[0],
+                "rows": torch.from_numpy(rows),
+                "broken": torch.tensor([image is None for image in seen]),
+            }
+
+        order = mixed_order(len(self.split))
+        plans = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        return LazyBatches(plans, make)
+
+    def _hidden(
+        self, texts: Sequence[np.ndarray], keys: Sequence[Sequence[int]]
+    ) -> tuple[dict[str, Any], np.ndarray]:
+        """Hide words of texts, each by its key; return the batch's parts, and words per text."""
+        both = [self.hiding(text, np.random.default_rng(list(key)))
+                for text, key in zip(texts, keys, strict=True)]  # fmt: skip
+        samples = join_samples(self.image_tokens, paired=[seen for seen, _ in both])
+        starts = samples.text_starts.tolist()
+        places = [start + chosen for start, (_, chosen) in zip(starts, both, strict=True)]
+        targets = [text[chosen] for text, (_, chosen) in zip(texts, both, strict=True)]
+        packing = left_to_right(samples.packing, self.image_tokens)
+        parts = {
+            "samples": replace(samples, packing=packing),
+            "words": torch.from_numpy(joined(places)),
+            "targets": torch.from_numpy(joined(targets)),
+        }
+        return parts, np.array([len(chosen) for _, chosen in both])
+
+    def _image_or_none(
+        self, row: int, transform: Transform, random: np.random.Generator
+    ) -> np.ndarray | None:
+        image = self.split.rows[row].image
+        if image == MISSING:
+            return None
+        try:
+            return transform(self.split.images.open(image), random)
+        except BrokenImage:
+            return None

@@ -1,0 +1,153 @@
+"""Write captions: the next word is what the model puts in the place of a `<mask>` at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from magneto.config import ConfigError
+from magneto.data.tokenizer import Tokenizer
+from magneto.vision_language.captioning.config import ImageCaptionerConfig
+from magneto.vision_language.captioning.left_to_right import left_to_right
+from magneto.vision_language.samples import Samples, join_samples
+
+
+@dataclass(frozen=True)
+class CaptionSearch:
+    """How to search for captions; the defaults are those of BEiT-3's released code.
+
+    Attributes:
+        beams: Captions kept at each step; 1 takes the likeliest word each time.
+        length_penalty: Power of the length by which summed log-probabilities are divided.
+
+    Raises:
+        ConfigError: For values that make no sense.
+    """
+
+    beams: int = 3
+    length_penalty: float = 0.6
+
+    def __post_init__(self) -> None:
+        if self.beams < 1:
+            raise ConfigError([f"beams must be 1 or more, not {self.beams}"])
+
+
+@dataclass(frozen=True)
+class CaptionWriter:
+    """Writes captions with a model.
+
+    Every step reads the image and the words so far anew: nothing is cached.
+
+    Attributes:
+        model: An `ImageCaptioner`, maybe wrapped for ranks, in evaluation mode.
+        config: Its configuration.
+        tokenizer: Of its words.
+    """
+
+    model: nn.Module
+    config: ImageCaptionerConfig
+    tokenizer: Tokenizer
+
+    def greedy(self, images: Tensor) -> Tensor:
+        """Return the likeliest words one after another; nothing waits for the device.
+
+        Args:
+            images: (images, channels, height, width).
+
+        Returns:
+            (images, max_length - 1) tokens, `<s>` left out; what follows the first `</s>` means
+            nothing.
+        """
+        written = torch.full((len(images), 1), self.tokenizer.begin, device=images.device)
+        for _ in range(self.config.max_length - 1):
+            scores = self.next_words(images, written)
+            written = torch.cat((written, scores.argmax(-1, keepdim=True)), dim=1)
+        return written[:, 1:]
+
+    def next_words(self, images: Tensor, written: Tensor) -> Tensor:
+        """Return the log-probabilities of the next word, (captions, vocab_size).
+
+        Args:
+            images: (captions, channels, height, width).
+            written: (captions, length) tokens from `<s>` on.
+        """
+        mask: Any = self.tokenizer.mask
+        ends = torch.full_like(written[:, :1], mask)
+        count, length = written.shape[0], written.shape[1] + 1
+        places = torch.arange(1, count + 1) * length - 1
+        samples = self.samples(torch.cat((written, ends), dim=1))
+        logits: Any = self.model(images, samples, places.to(images.device))
+        logits = logits.float()
+        logits[:, self.never()] = -torch.inf
+        return logits.log_softmax(-1)
+
+    def never(self) -> list[int]:
+        """Return tokens that are in no caption; `</s>` ends one."""
+        special = {self.tokenizer.begin, self.tokenizer.pad, self.tokenizer.mask}
+        return sorted(token for token in special - {self.tokenizer.end} if token is not None)
+
+    def samples(self, tokens: Tensor) -> Samples:
+        """Return texts of one length as samples on their device, read from left to right."""
+        count, length = tokens.shape
+        first = self.config.image_tokens
+        made = join_samples(first, paired=[np.zeros(length, np.int64)] * count)
+        packing = left_to_right(made.packing, first)
+        moved = {name: getattr(packing, name).to(tokens.device)
+                 for name in ("vision_place", "language_place", "attention_mask")}  # fmt: skip
+        return replace(
+            made,
+            token_ids=tokens.flatten(),
+            token_positions=made.token_positions.to(tokens.device),
+            packing=replace(packing, **moved),
+        )
+
+    @torch.no_grad()
+    def search(self, images: Tensor, how: CaptionSearch) -> list[list[int]]:
+        """Return the best caption of each image, by beam search, without special tokens."""
+        return [self._search_one(image[None], how) for image in images]
+
+    def _search_one(self, image: Tensor, how: CaptionSearch) -> list[int]:
+        """Return the best caption of an image, (1, channels, height, width).
+
+        A caption's score is the sum of its words' log-probabilities, `</s>` among them, divided by
+        their number to the power of `length_penalty`. At the greatest length what is there counts
+        as ended, as in BEiT-3's code.
+        """
+        end, most = self.tokenizer.end, self.config.max_length - 1
+        written = torch.full((1, 1), self.tokenizer.begin, device=image.device)
+        sums = torch.zeros(1, device=image.device)
+        ended: list[tuple[float, list[int]]] = []
+        for length in range(1, most + 1):
+            scores = self.next_words(image.expand(len(written), -1, -1, -1), written)
+            totals = (sums[:, None] + scores).flatten()
+            # Of so many at most `beams` end.
+            best = totals.topk(min(2 * how.beams, len(totals)))
+            rows, words = best.indices // scores.shape[1], best.indices % scores.shape[1]
+            going = []
+            for place, (row, word, total) in enumerate(
+                zip(rows.tolist(), words.tolist(), best.values.tolist(), strict=True)
+            ):
+                if word == end or length == most:
+                    tokens = [*written[row, 1:].tolist(), *([] if word == end else [word])]
+                    ended.append((total / length**how.length_penalty, tokens))
+                elif len(going) < how.beams:
+                    going.append(place)
+            ended = sorted(ended, key=lambda pair: -pair[0])[: how.beams]
+            if not going or self._is_settled(ended, best.values[going[0]].item(), length, how):
+                break
+            chosen = torch.tensor(going, device=image.device)
+            written = torch.cat((written[rows[chosen]], words[chosen, None]), dim=1)
+            sums = best.values[chosen]
+        return ended[0][1]
+
+    def _is_settled(
+        self, ended: list[tuple[float, list[int]]], best: float, length: int, how: CaptionSearch
+    ) -> bool:
+        """Return whether no caption that goes on can be among the best: sums only fall."""
+        longest = max(length + 1, self.config.max_length - 1)
+        reachable = best / (longest if how.length_penalty > 0 else length + 1) ** how.length_penalty
+        return len(ended) == how.beams and ended[-1][0] >= reachable

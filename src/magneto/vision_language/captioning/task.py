@@ -1,0 +1,162 @@
+"""Image captioning: a text that says what an image shows, written from left to right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from magneto.data.frequencies import count_numbers, frequency_nats
+from magneto.training.task import BatchStream, Loss, Scores
+from magneto.vision.decoding import Picture
+from magneto.vision.transforms import Reading
+from magneto.vision_language.caption_sources import load_captions
+from magneto.vision_language.captioning.batches import CaptionBatches
+from magneto.vision_language.captioning.cider import cider
+from magneto.vision_language.captioning.config import CaptioningDataConfig, ImageCaptionerConfig
+from magneto.vision_language.captioning.decoding import CaptionSearch, CaptionWriter
+from magneto.vision_language.captioning.left_to_right import caption_hiding
+from magneto.vision_language.captioning.model import ImageCaptioner
+from magneto.vision_language.captions import IMAGES, CaptionSplit, CaptionSplits
+from magneto.vision_language.fine_tuned_task import FineTunedTask
+from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentation
+
+EVALUATION_BATCH = 64
+
+
+class ImageCaptioning(FineTunedTask):
+    """Images with captions, an `ImageCaptioner`, nats per hidden word."""
+
+    primary_metric = "cider"
+    unit = "images"
+    verbs = ("generate",)
+    generation = "captions"
+    model_config: ImageCaptionerConfig
+    data_config: CaptioningDataConfig
+
+    @cached_property
+    def splits(self) -> CaptionSplits:
+        """Training and validation images with their captions."""
+        return load_captions(self.data_config, self._progress)
+
+    def training_texts(self) -> Iterable[str]:
+        """Return the training captions."""
+        return (text for row in self.splits.train.rows for text in row.captions)
+
+    def check_data(self) -> None:
+        """Say how much there is, and what was odd."""
+        found = self.splits
+        odd = found.counts.describe(IMAGES) if found.counts else "nothing odd"
+        self._progress.say(f"{self.data_config.source}: {len(found.train):,} images to train on, "
+                           f"{len(found.validation):,} to validate on; read: {odd}")  # fmt: skip
+
+    def build_model(self) -> ImageCaptioner:
+        """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
+        return ImageCaptioner(self.sized_config())
+
+    @cached_property
+    def train(self) -> CaptionBatches:
+        """The training images, their captions tokenised."""
+        return self._batches(self.splits.train)
+
+    @cached_property
+    def validation(self) -> CaptionBatches:
+        """The validation images, their captions tokenised."""
+        return self._batches(self.splits.validation)
+
+    def _batches(self, split: CaptionSplit) -> CaptionBatches:
+        texts = iter(self.framed([text for row in split.rows for text in row.captions]))
+        by_image = [[next(texts) for _ in row.captions] for row in split.rows]
+        hiding = caption_hiding(self.tokenizer, self.data_config.mask_ratio)
+        tokens = self.model_config.image_tokens
+        return CaptionBatches(split, by_image, hiding, tokens, self.reading.blank)
+
+    def examples(self) -> int:
+        """Return how many pairs of image and caption there are to train on."""
+        return sum(len(row.captions) for row in self.splits.train.rows)
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return pairs in random order, images augmented, words hidden."""
+        transform = WholeImageAugmentation(self.reading, self.data_config.augmentation)
+        return self.train.training(transform, batch_size, seed)
+
+    def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
+        """Sum the cross-entropy of the hidden words, smoothed.
+
+        "nll" is without smoothing; "broken" the share of words that are of pairs in the place of
+        others whose image could not be read.
+        """
+        found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
+        return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})
+
+    def size(self, batch: dict[str, Any]) -> int:
+        """Return the batch's images."""
+        return len(batch["images"])
+
+    def validation_batches(self) -> Sequence[dict[str, Any]]:
+        """Return the validation images in mixed order, each with its first caption."""
+        return self.validation.evaluation(WholeImage(self.reading), EVALUATION_BATCH)
+
+    def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
+        """Sum the losses of hidden words; write a caption of each image, the likeliest words."""
+        found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
+        written = CaptionWriter(model, self.model_config, self.tokenizer).greedy(batch["images"])
+        sums = {"loss": found.nll, "count": found.count, "broken": batch["broken"].sum()}
+        return Scores(sums, (batch["rows"], written, batch["broken"]))
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Return "loss" per hidden word, and the mean "cider" of greedy captions (papers: x 100).
+
+        "broken" counts images that could not be read, if there are any; their captions are empty.
+        """
+        rows, written, broken = map(torch.cat, zip(*predictions, strict=True))
+        captions = [
+            "" if lost else self.text(tokens)
+            for tokens, lost in zip(written.tolist(), broken.tolist(), strict=True)
+        ]
+        scores = cider(captions, self._references(rows.tolist()))
+        found = {"loss": sums["loss"] / sums["count"], "cider": float(np.mean(scores))}
+        return found | ({"broken": sums["broken"]} if sums["broken"] else {})
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return the words of tokens up to the first `</s>`."""
+        end = self.tokenizer.end
+        stop = tokens.index(end) if end in tokens else len(tokens)
+        return self.tokenizer.decode(list(tokens[:stop])).strip()
+
+    def _references(self, rows: Iterable[int]) -> list[Sequence[str]]:
+        return [self.splits.validation.rows[row].captions for row in rows]
+
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
+        """Return the loss of the words' frequencies, and the CIDEr of the commonest caption."""
+        size = self.tokenizer.vocab_size
+        train = np.concatenate([text[1:] for texts in self.train.texts for text in texts])
+        batches = list(islice(self.validation_batches(), limit))
+        asked = torch.cat([batch["targets"] for batch in batches]).numpy()
+        nats = frequency_nats(count_numbers(train, size), count_numbers(asked, size))
+        common = Counter(self.training_texts()).most_common(1)[0][0]
+        references = self._references(torch.cat([batch["rows"] for batch in batches]).tolist())
+        scores = cider([common] * len(references), references)
+        return {"loss": nats / len(asked), "cider": float(np.mean(scores))}
+
+    def caption(self, model: Any, pictures: Sequence[Picture], how: CaptionSearch) -> list[str]:
+        """Return a caption of each image, by beam search.
+
+        Args:
+            model: With a run's weights, in evaluation mode.
+            pictures: That can be decoded.
+            how: To search.
+        """
+        config, random = self.model_config, np.random.default_rng(0)
+        transform = WholeImage(Reading(config.image_size, config.channels,
+                                       self.data_config.normalisation))  # fmt: skip
+        images = torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
+        writer = CaptionWriter(model, config, self.tokenizer)
+        found = writer.search(images.to(next(model.parameters()).device), how)
+        return [self.text(tokens) for tokens in found]
