@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.vision_language.question_answering.folders import write_easy
+
 # Recipes count in epochs; two steps are enough here.
 IN_STEPS = {"training.epochs": None, "training.warmup_ratio": None}
 DIGITS = {
@@ -27,6 +29,14 @@ SPOKEN = {
     "model.front_channels": [2, 4], "model.predictor_width": 16, "model.joint_width": 16,
     "training.num_workers": 0,
 }  # fmt: skip
+SHAPES = {
+    "data.source": "builtin:shapes", "data.image_source": "builtin:shapes",
+    "data.text_source": "builtin:shapes", "data.image_tokenizer": "builtin:patches",
+    "data.tokenizer": "bpe", "data.vocab_size": 512, "data.resize": None, "data.text_length": 16,
+    "data.paired_text_length": None, "model.image_size": 48, "model.patch_size": 16,
+    "model.max_length": 40, "model.codes": 8, "model.vocab_size": None,
+    "training.batch_size": 6, "training.num_workers": 0, "training.evaluate_limit": 1,
+}  # fmt: skip
 
 
 def shrunken(task: str, place: Path) -> dict[str, Any]:
@@ -45,6 +55,11 @@ def shrunken(task: str, place: Path) -> dict[str, Any]:
     if task == "transducer":
         pytest.importorskip("soundfile")
         return SPOKEN
+    if task == "visual-question-answering":
+        return questions(place)
+    if task == "vision-language-modelling":
+        pytest.importorskip("tokenizers")
+        return SHAPES
     pytest.importorskip("sklearn")
     return {
         "image-classification": DIGITS | {"model.classes": 10},
@@ -73,6 +88,16 @@ def rows(place: Path) -> dict[str, Any]:
         "data.source": str(place / "rows.tsv"), "data.glue": "none", "data.text_column": "one",
         "data.pair_column": "two", "data.tokenizer": "bytes", "data.max_length": 16,
         "model.vocab_size": 300, **IN_STEPS,
+    }  # fmt: skip
+
+
+def questions(place: Path) -> dict[str, Any]:
+    """Return the changes of visual question answering."""
+    write_easy(place, packed=False)
+    return {
+        "data.source": str(place), "data.tokenizer": "bytes", "model.answers": None,
+        "model.image_size": 8, "model.patch_size": 4, "model.max_length": 32,
+        "model.vocab_size": 300, "training.num_workers": 0, **IN_STEPS,
     }  # fmt: skip
 
 

@@ -33,8 +33,8 @@ def folders(tmp_path: Path) -> list[Path]:
 def test_one_row_per_placement_and_a_column_per_set(folders: list[Path], capsys) -> None:
     assert main(["vision-language", *map(str, folders), "--markdown"]) == 0
     head, _, *rows = capsys.readouterr().out.split("\n\n")[0].splitlines()
-    assert head == ("| each row at its best | VQA, shapes | test-dev | test-standard | NLVR, shapes "
-                    "| test-P |")  # fmt: skip
+    columns = ["VQA, shapes", "test-dev", "test-standard", "NLVR, shapes", "test-P"]
+    assert head.strip("| ").split(" | ") == ["each row at its best", *columns]
     assert [row.split(" | ")[0].strip("| ") for row in rows] == [PRE, SUB]
     numbers = [cell.split(" ")[0] for cell in rows[1].strip("| ").split(" | ")[1:]]
     assert numbers == ["71.0", "71.5", "71.2", "81.0", "82.0"]

@@ -125,7 +125,6 @@ def test_attention_weights_are_shares_within_a_sample() -> None:
     assert not torch.allclose(shares, model.attention_weights(*given, layer=0))
 
 
-
 def test_positions_for_another_size() -> None:
     model = shaken()
     larger = VisionLanguageConfig(**{**SHAPE, "image_size": 20, "max_length": 5})

@@ -1,30 +1,43 @@
-"""`magneto generate`: let a language model continue a prompt."""
+"""`magneto generate`: let a language model continue a prompt, or a captioner describe images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from magneto import hf
 from magneto.commands.arguments import Parser, print_json
-from magneto.runs import load_run
+from magneto.commands.predict import decoded, image_paths
+from magneto.config import ConfigError
+from magneto.progress import ProgressBars
+from magneto.runs import load_run, run_task
 
 
 def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "generate",
-        "Continue a prompt, by sampling or by beam search, with transformers' generate.",
-        'magneto generate runs/first "A function that" --new-tokens 50 --temperature 0.7',
+        "Continue a prompt, by sampling or by beam search, with transformers' generate; or, by an\n"
+        "image-captioning run, describe an image or a folder of them, by beam search.",
+        'magneto generate runs/first "A function that" --new-tokens 50 --temperature 0.7\n'
+        "  magneto generate runs/captions photo.jpg",
     )
     made.add_argument("run", type=Path, help="directory of a run")
-    made.add_argument("prompt", nargs="?", default="", help="text to continue")
+    made.add_argument(
+        "prompt", nargs="?", default="", help="text to continue; or an image, or a folder of them"
+    )
     made.add_argument("--new-tokens", type=int, default=100, help="at most (100)")
     made.add_argument("--temperature", type=float, default=0.8, help="0 = most likely (0.8)")
-    made.add_argument("--top-k", type=int, default=50, help="choose world so many, 0 = all (50)")
+    made.add_argument("--top-k", type=int, default=50, help="choose among so many, 0 = all (50)")
     made.add_argument("--top-p", type=float, default=1.0, help="... of this probability (1.0)")
-    made.add_argument("--beams", type=int, default=1, help="beam search instead of sampling")
+    made.add_argument(
+        "--beams", type=int, help="beam search instead of sampling; 3 for captions, 1 else"
+    )
+    made.add_argument(
+        "--length-penalty", type=float, default=0.6,
+        help="of captions: power of the length that scores are divided by (0.6)",
+    )  # fmt: skip
     made.add_argument("--count", type=int, default=1, help="continuations (1)")
     made.add_argument("--seed", type=int, default=0, help="of the sampling (0)")
     made.add_argument("--weights", default="auto", help="best (default), final, averaged, last")
@@ -34,13 +47,21 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given = parser().parse(words)
+    task = run_task(given.run, {}, "generate")
+    return GENERATIONS[task.generation](given)
+
+
+def continue_text(given: argparse.Namespace) -> int:
+    """Continue a prompt."""
+    from magneto import hf
+
     opened: Any = load_run(given.run, given.weights, {}, verb="generate")
     how = hf.Sampling(
         new_tokens=given.new_tokens,
         temperature=given.temperature,
         top_k=given.top_k,
         top_p=given.top_p,
-        beams=given.beams,
+        beams=1 if given.beams is None else given.beams,
         count=given.count,
         seed=given.seed,
     )
@@ -50,3 +71,47 @@ def main(words: Sequence[str]) -> int:
     else:
         print("\n\n".join(texts))
     return 0
+
+
+def describe_images(given: argparse.Namespace) -> int:
+    """Describe an image, or those of a folder.
+
+    Raises:
+        ConfigError: If no image is named.
+        FileNotFoundError: If there is no such file or folder.
+        ValueError: If nothing there is an image that can be read.
+    """
+    from magneto.vision_language.captioning.decoding import CaptionSearch
+
+    if not given.prompt:
+        raise ConfigError(["name an image, or a folder of them: magneto generate RUN photo.jpg"])
+    how = CaptionSearch(3 if given.beams is None else given.beams, given.length_penalty)
+    paths = image_paths(given.prompt)
+    opened: Any = load_run(given.run, given.weights, {}, verb="generate")
+    report, broken, captions = ProgressBars(), dict[Path, str](), dict[Path, str]()
+    for number, path in enumerate(paths, 1):
+        picture = decoded(path, broken)
+        if picture is not None:
+            (captions[path],) = opened.task.caption(opened.model, [picture], how)
+        report.update("describing images", number, len(paths))
+    report.finish()
+    for path, why in broken.items():
+        report.say(f"{path}: {why}")
+    if not captions:
+        raise ValueError(f"none of {len(paths)} files could be read as an image")
+    if given.json:
+        found = [{"path": str(path), "caption": caption} for path, caption in captions.items()]
+        lost = [{"path": str(path), "why": why} for path, why in broken.items()]
+        print_json({"run": str(given.run), "images": found, "broken": lost})
+    elif len(paths) == 1:
+        print(*captions.values())
+    else:
+        print("\n".join(f"{path}: {caption}" for path, caption in captions.items()))
+    return 0
+
+
+GENERATIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "text": continue_text,
+    "captions": describe_images,
+}
+"""What the command writes, by what a task's `generation` says."""

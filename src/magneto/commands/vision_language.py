@@ -13,10 +13,10 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "vision-language",
-        "Set placements side by side on questions and statements about images: accuracy on a run's\n"
-        "own validation data, on what `magneto evaluate RUN --keep NAME` measured (NLVR2's test-P),\n"
-        "and what VQA's leaderboard gave, saved in RUN/scores/ (test-dev, test-standard); times\n"
-        "100, with 95 % intervals over seeds, at each row's best rate and at shared rates.",
+        "Set placements side by side on questions and statements about images: accuracy on a\n"
+        "run's own validation data, on what `magneto evaluate RUN --keep NAME` measured\n"
+        "(NLVR2's test-P), and what VQA's leaderboard gave, saved in RUN/scores/; accuracies are\n"
+        "times 100, with 95 % intervals over seeds, at each row's best rate and at shared rates.",
         "magneto vision-language runs/compare-vqa-24l runs/compare-nlvr2-24l",
     )
     return vision.with_folders(made)

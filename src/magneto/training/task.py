@@ -101,6 +101,8 @@ class Task(ABC):
         verbs: Further commands that use its runs, as they are typed after `magneto`.
         evaluation: How `magneto evaluate` measures its runs: a key of
             `magneto.commands.evaluate.EVALUATIONS`.
+        generation: What `magneto generate` writes with its runs: a key of
+            `magneto.commands.generate.GENERATIONS`.
         predict_text: What `magneto predict` takes after the images, as a word for its messages:
             "question", "statement"; "" for nothing. It is given to the task's `predict` as `text`.
         ModelConfig: Dataclass of a recipe's `model` section, of a task that is not in
@@ -120,6 +122,7 @@ class Task(ABC):
     unit: ClassVar[str] = "examples"
     verbs: ClassVar[tuple[str, ...]] = ()
     evaluation: ClassVar[str] = "validation"
+    generation: ClassVar[str] = "text"
     predict_text: ClassVar[str] = ""
     ModelConfig: ClassVar[type]
     DataConfig: ClassVar[type]

@@ -18,8 +18,8 @@ from magneto.vision_language.samples import Samples
 
 # Words of a text that are drawn at most, and the inches of a panel.
 WORDS, SIDE = 12, 1.15
-# How much of a heat map lies over the image.
-OPACITY = 0.65
+# Share of its brightness that a patch keeps at which nothing looks.
+DARKEST = 0.12
 STYLE: dict[Any, Any] = {"font.size": 8}
 
 
@@ -73,33 +73,49 @@ def reading_layer(config: VisionLanguageConfig) -> int:
 
 
 def draw_attention(rows: Sequence[WordAttention]) -> bytes:
-    """Draw a row for each text: the image, then a heat map for each word; return a PNG file.
+    """Draw a row for each text: the image, then the image as each word looks at it; return a PNG.
 
-    Each heat map is as bright as its own most attended patch.
+    The most attended patch of each is as bright as in the image, others are darker.
     """
     columns = 1 + max(min(len(row.words), WORDS) for row in rows)
     with rc_context(STYLE):
-        drawing = Drawing(figsize=(SIDE * columns, (SIDE + 0.45) * len(rows)), dpi=110)
-        parts = drawing.subfigures(len(rows), 1, squeeze=False)[:, 0]
-        for row, part in zip(rows, parts, strict=True):
-            draw_row(part, row, columns)
+        drawing = Drawing(figsize=(SIDE * columns, (SIDE + 0.42) * len(rows)), dpi=100)
+        panels = drawing.subplots(len(rows), columns, squeeze=False)
+        drawing.subplots_adjust(
+            left=0.01, right=0.99, top=1 - 0.4 / ((SIDE + 0.42) * len(rows)), bottom=0.01,
+            wspace=0.08, hspace=0.42,
+        )  # fmt: skip
+        for row, across in zip(rows, panels, strict=True):
+            draw_row(across, row)
         out = io.BytesIO()
         drawing.savefig(out, format="png", metadata={"Software": None})
     return out.getvalue()
 
 
-def draw_row(part: Any, row: WordAttention, columns: int) -> None:
-    """Draw one text in its part of the drawing."""
-    part.suptitle(row.heading, x=0.01, y=0.98, ha="left", fontsize=9)
-    panels = part.subplots(1, columns, squeeze=False)[0]
-    part.subplots_adjust(left=0.01, right=0.99, bottom=0.02, top=0.68, wspace=0.08)
+def draw_row(panels: Sequence[Any], row: WordAttention) -> None:
+    """Draw one text in its panels."""
     for axes in panels:
         axes.axis("off")
-    height, width = row.image.shape[:2]
-    extent = (0, width, height, 0)
-    panels[0].imshow(row.image, extent=extent, cmap="gray", vmin=0, vmax=255)
+    panels[0].imshow(row.image, cmap="gray", vmin=0, vmax=255)
+    panels[0].set_title(plain(row.heading), fontsize=9, pad=14, loc="left")
     for axes, word, weights in zip(panels[1:], row.words[:WORDS], row.maps, strict=False):
-        axes.imshow(row.image, extent=extent, cmap="gray", vmin=0, vmax=255)
-        axes.imshow(weights, extent=extent, cmap="inferno", alpha=OPACITY, vmin=0)
-        # A dollar sign is a letter here, not the beginning of a formula.
-        axes.set_title(word.replace("$", r"\$"), fontsize=8, pad=2)
+        axes.imshow(darkened(row.image, weights), cmap="gray", vmin=0, vmax=255)
+        axes.set_title(plain(word), fontsize=8, pad=2)
+
+
+def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return an image, darker where less is looked, uint8 (height, width, channels).
+
+    Args:
+        image: uint8 (height, width, channels).
+        weights: Of its patches, (rows, columns).
+    """
+    shares = weights / max(float(weights.max()), 1e-9)
+    down, across = image.shape[0] // weights.shape[0], image.shape[1] // weights.shape[1]
+    light = DARKEST + (1 - DARKEST) * shares.repeat(down, 0).repeat(across, 1)
+    return (image * light[..., None]).astype(np.uint8)
+
+
+def plain(text: str) -> str:
+    """Return a text in which a dollar sign is a letter, not the beginning of a formula."""
+    return text.replace("$", r"\$")

@@ -27,8 +27,9 @@ class VisionLanguageConfig(MultiwayConfig):
         channels: Of the images.
         vocab_size: Tokens of text; None for as many as the tokenizer has.
         max_length: Longest text in tokens, `<s>` and `</s>` included (64 in BEiT-3's fine-tuning).
-        embedding_scale: "sqrt_width" multiplies the vectors of tokens, N(0, 1/width), to unit
-            variance, which patches have; "none" as in the released BEiT-3.
+        embedding_scale: "none" leaves the vectors of tokens as they are drawn, N(0, 1/width), like
+            those of positions, as in the released BEiT-3; "sqrt_width" multiplies them to unit
+            variance.
         final_norm: The norm on top of the stack: the placement's, or "none", as in BEiT-3's
             fine-tuning on questions and on pairs of images, whose heads have norms of their own.
     """
@@ -38,7 +39,7 @@ class VisionLanguageConfig(MultiwayConfig):
     channels: int = 3
     vocab_size: int | None = None
     max_length: int = 64
-    embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
+    embedding_scale: Literal["none", "sqrt_width"] = "none"
     final_norm: Literal["placement", "none"] = "placement"
 
     def __post_init__(self) -> None:

@@ -66,20 +66,20 @@ class PairCollector:
     texts: list[str] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)
 
-    def add(self, number: int, text: str, identity: Any) -> None:
+    def add(self, number: int, text: str, identity: Any = None) -> None:
         """Take a pair.
 
         Args:
             number: Of its image.
             text: Its text.
-            identity: What tells it apart from other pairs.
+            identity: What tells it apart from other pairs; by default its image and its text.
         """
         text = " ".join(text.split())
         if not text:
             self.counts[EMPTY] += 1
             return
         # Hashes, since what they are of would fill the memory; two of a billion are alike.
-        name = hash(identity)
+        name = hash((number, text) if identity is None else identity)
         if name in self._seen:
             self.counts[TWICE] += 1
             return
@@ -154,7 +154,7 @@ def list_file(
             continue
         for place, text in enumerate(texts):
             given = record.get(config.id_field) if config.id_field else None
-            identity = (image, text) if given is None else (str(given), place)
+            identity = None if given is None else (str(given), place)
             taken.add(known[image], text, identity)
     return taken.listing(FileStore(root, names))
 
@@ -233,8 +233,8 @@ def list_hub(source: Source, config: PairDataConfig, counts: Counts) -> dict[str
                 counts.met(MALFORMED, f"{where}, row {number}", "without a text")
                 continue
             for place, each in enumerate(texts):
-                given = record[config.id_field] if config.id_field else number
-                taken.add(number, each, (str(given), place if config.id_field else each))
+                given = (str(record[config.id_field]), place) if config.id_field else None
+                taken.add(number, each, given)
         alone = table.select_columns([image])
         plain = alone.cast_column(image, dataset.library.Image(decode=False))
         found[split] = taken.listing(TableStore(plain, image, where))

@@ -39,7 +39,8 @@ PAIRS = [
     ("black-and white", "black and white"), ("black- and-white", "black andwhite"),
     ("red/white", "red white"), ("red / white", "red white"), ("red/ white", "redwhite"),
     ("yes!", "yes"), ("yes?", "yes"), ("yes;", "yes"), ("(yes)", "yes"), ("[yes]", "yes"),
-    ("{yes}", "yes"), ('"yes"', "yes"), ("`yes`", "yes"), ("<yes>", "yes"), ("yes@home", "yes home"),
+    ("{yes}", "yes"), ('"yes"', "yes"), ("`yes`", "yes"), ("<yes>", "yes"),
+    ("yes@home", "yes home"),
     ("a=b", "b"), ("1+1", "1 1"), ("1 + 1", "1 1"), ("back\\slash", "back slash"),
     ("snake_case", "snake case"), ("a, b", "b"), ("a,b", "b"), ("red,white", "red white"),
     ("red, white", "red white"), ("one,two", "1 2"), ("-", ""), ("?!", ""), ("yes ,", "yes"),
@@ -55,7 +56,8 @@ PAIRS = [
     ("st. james", "st james"), ("www.site.com", "wwwsitecom"), ("1.a", "1a"), ("a.1", ".1"),
     ("." * 32 + "yes", "yes"), ("." * 33 + "yes", "yes"), ("." * 33 + "yes", ".yes"),
     # blanks
-    (" yes", "yes"), ("yes ", "yes"), ("yes\n", "yes"), ("\tyes", "yes"), ("dark\nblue", "dark blue"),
+    (" yes", "yes"), ("yes ", "yes"), ("yes\n", "yes"), ("\tyes", "yes"),
+    ("dark\nblue", "dark blue"),
     ("dark\tblue", "dark blue"), ("dark  blue", "dark blue"), ("", ""), (" ", ""),
     ("yes, ", "yes"), ("a-b- ", "b"), ("a-b- ", "ab"), ("x- y-z ", "x yz"),
 ]  # fmt: skip

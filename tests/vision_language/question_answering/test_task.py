@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from magneto.cli import main
-from magneto.progress import ProgressBars, Progress
+from magneto.progress import Progress, ProgressBars
 from magneto.recipe import Recipe, load_recipe
 from magneto.runs import load_run
 from magneto.training.config import TrainingConfig

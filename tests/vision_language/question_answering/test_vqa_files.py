@@ -90,7 +90,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     write_vqa(tmp_path)
     path = tmp_path / "vqa" / "v2_mscoco_val2014_annotations.json"
     path.write_text(json.dumps({"questions": []}))
-    with pytest.raises(ValueError, match='v2_mscoco_val2014.* no list of "annotations"'):
+    with pytest.raises(ValueError, match=r'v2_mscoco_val2014.* no list of "annotations"'):
         read_split(tmp_path, tmp_path, "val2014", Counts())
     path.write_text("{")
     with pytest.raises(ValueError, match=r"v2_mscoco_val2014.* is not JSON"):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from magneto.data.tokenizer import ByteTokenizer
+from magneto.recipe import load_recipe
 from magneto.vision_language.reasoning.config import VisualReasonerConfig
 from magneto.vision_language.reasoning.model import VisualReasoner
 from magneto.vision_language.samples import join_samples
@@ -55,15 +57,21 @@ def test_the_first_answer_is_even() -> None:
     assert logits.shape == (4, 2) and logits.abs().max() < 1e-2
 
 
-def test_parameters_of_the_papers_model() -> None:
-    """Paper's shape: 206.6M in encoder and embeddings, and the head of four features."""
+@pytest.mark.parametrize(
+    ("recipe", "placement", "millions"),
+    [
+        ("visual-reasoning/nlvr2-24l", "sub", 208.8),
+        ("visual-reasoning/nlvr2-24l", "pre", 208.6),
+        ("image-text-retrieval/coco-24l", "sub", 207.2),
+        ("image-captioning/coco-24l", "sub", 241.7),
+    ],
+)
+def test_parameters_of_the_papers_model(recipe: str, placement: str, millions: float) -> None:
+    task: Any = load_recipe(recipe, {"model.placement": placement}).build_task()
+    task.tokenizer = ByteTokenizer()  # the recipe has the vocabulary's size
     with torch.device("meta"):
-        model = VisualReasoner(VisualReasonerConfig(
-            width=544, layers=24, heads=16, ffn_width=2176, vocab_size=64010))  # fmt: skip
-    count = sum(p.numel() for p in model.head.parameters())
-    w = 544
-    assert count == 2 * 4 * w + (4 * w + 1) * 2 * w + 2 * 2 * w + (2 * w + 1) * 2
-    assert sum(p.numel() for p in model.parameters()) == pytest.approx(209e6, rel=0.01)
+        count = sum(p.numel() for p in task.build_model().parameters())
+    assert round(count / 1e6, 1) == millions
 
 
 @pytest.mark.slow

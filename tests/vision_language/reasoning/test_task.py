@@ -1,5 +1,6 @@
 """Visual reasoning as a task: sums, scores, baseline, runs that begin with another, errors."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from magneto.cli import main
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe
 from magneto.runs import load_run
@@ -62,8 +64,9 @@ def test_scores_are_of_all_statements(tmp_path: Path) -> None:
     task.prepare()
     model = task.build_model()
     with torch.no_grad():
-        model.head[-1].weight.zero_()
-        model.head[-1].bias.copy_(torch.tensor([0.0, 1.0]))
+        last: Any = model.head[-1]
+        last.weight.zero_()
+        last.bias.copy_(torch.tensor([0.0, 1.0]))
     found = measured(task, model)
     # It always says true: of twelve, six are, one of which can't be seen. All sentences have both.
     assert found["accuracy"] == pytest.approx(5 / 12) and found["consistency"] == 0.0
@@ -126,6 +129,22 @@ def test_another_run_begins_with_its_encoder_and_tokenizer(
         task_of(tmp_path / "data", model, normalisation="imagenet").prepare()
     with pytest.raises(ValueError, match=r"give --model\.width 16"):
         task_of(tmp_path / "data", {**model, "width": 32}).prepare()
+
+
+def test_predict_judges_a_statement_about_two_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(task_of(tmp_path), tmp_path / "run")
+    images = [str(tmp_path / "dev" / f"dev-0-0-img{side}.png") for side in (0, 1)]
+    capsys.readouterr()
+    said = "the left one is darker"
+    assert main(["predict", str(tmp_path / "run"), *images, said, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["images"]
+    assert found[0]["labels"] == found[1]["labels"]
+    assert {one["label"] for one in found[0]["labels"]} == {"True", "False"}
+    assert sum(one["share"] for one in found[0]["labels"]) == pytest.approx(1.0)
+    assert main(["predict", str(tmp_path / "run"), images[0], said]) == 2
+    assert "about 2 images, and there are 1" in capsys.readouterr().err
 
 
 def test_missing_images_are_told_before_training(

@@ -18,7 +18,7 @@ LONGEST = 4
 # Of the penalty on a difference in length, in words.
 SIGMA = 6.0
 SCALE = 10.0
-WORD = re.compile(r"\w+(?:['’]\w+)?|[^\w\s]")
+WORD = re.compile(r"\w+(?:['\u2019]\w+)?|[^\w\s]")
 NOT_WORDS = re.compile(r"^[^\w]+$")
 
 Ngram = tuple[str, ...]
@@ -78,7 +78,7 @@ def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[
 
 
 def two_grams(counts: Counter[Ngram]) -> int:
-    """Return how many pairs of neighbours a caption has: the length that the official code takes."""
+    """Return how many pairs of neighbours a caption has: its length in the official code."""
     return sum(count for ngram, count in counts.items() if len(ngram) == 2)
 
 

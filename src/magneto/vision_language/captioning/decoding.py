@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from magneto.config import ConfigError
 from magneto.data.tokenizer import Tokenizer
+from magneto.nn.packing import Packing
 from magneto.vision_language.captioning.config import ImageCaptionerConfig
 from magneto.vision_language.captioning.left_to_right import left_to_right
-from magneto.vision_language.samples import Samples, join_samples
+from magneto.vision_language.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class CaptionWriter:
         mask: Any = self.tokenizer.mask
         ends = torch.full_like(written[:, :1], mask)
         count, length = written.shape[0], written.shape[1] + 1
-        places = torch.arange(1, count + 1) * length - 1
-        samples = self.samples(torch.cat((written, ends), dim=1))
-        logits: Any = self.model(images, samples, places.to(images.device))
+        places = torch.arange(1, count + 1, device=written.device) * length - 1
+        samples = even_samples(torch.cat((written, ends), dim=1), self.config.image_tokens)
+        logits: Any = self.model(images, samples, places)
         logits = logits.float()
         logits[:, self.never()] = -torch.inf
         return logits.log_softmax(-1)
@@ -89,21 +89,6 @@ class CaptionWriter:
         """Return tokens that are in no caption; `</s>` ends one."""
         special = {self.tokenizer.begin, self.tokenizer.pad, self.tokenizer.mask}
         return sorted(token for token in special - {self.tokenizer.end} if token is not None)
-
-    def samples(self, tokens: Tensor) -> Samples:
-        """Return texts of one length as samples on their device, read from left to right."""
-        count, length = tokens.shape
-        first = self.config.image_tokens
-        made = join_samples(first, paired=[np.zeros(length, np.int64)] * count)
-        packing = left_to_right(made.packing, first)
-        moved = {name: getattr(packing, name).to(tokens.device)
-                 for name in ("vision_place", "language_place", "attention_mask")}  # fmt: skip
-        return replace(
-            made,
-            token_ids=tokens.flatten(),
-            token_positions=made.token_positions.to(tokens.device),
-            packing=replace(packing, **moved),
-        )
 
     @torch.no_grad()
     def search(self, images: Tensor, how: CaptionSearch) -> list[list[int]]:
@@ -151,3 +136,36 @@ class CaptionWriter:
         longest = max(length + 1, self.config.max_length - 1)
         reachable = best / (longest if how.length_penalty > 0 else length + 1) ** how.length_penalty
         return len(ended) == how.beams and ended[-1][0] >= reachable
+
+
+def even_samples(tokens: Tensor, image_tokens: int) -> Samples:
+    """Return texts of one length, each with an image, as samples; made on their device.
+
+    Args:
+        tokens: (pairs, length).
+        image_tokens: Vision tokens of an image.
+    """
+    count, length = tokens.shape
+    row = image_tokens + length
+
+    def spread(each: int, step: int, first: int) -> Tensor:
+        """Return `each` numbers in a row for every pair, from `first` on, pairs `step` apart."""
+        starts = torch.arange(count, device=tokens.device)[:, None] * step + first
+        return (starts + torch.arange(each, device=tokens.device)).flatten()
+
+    packing = Packing(
+        vision_place=spread(image_tokens, row, 0),
+        language_place=spread(length, row, image_tokens),
+        rows=count,
+        length=row,
+        vision_alone=0,
+        language_paired=count * length,
+        attention_mask=None,
+    )
+    return Samples(
+        token_ids=tokens.flatten(),
+        token_positions=spread(length, 0, 0),
+        packing=left_to_right(packing, image_tokens),
+        image_starts=spread(1, image_tokens, 0),
+        text_starts=spread(1, length, 0),
+    )

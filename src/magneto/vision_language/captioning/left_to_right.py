@@ -25,7 +25,7 @@ def left_to_right(packing: Packing, image_tokens: int) -> Packing:
         packing: Of pairs alone.
         image_tokens: Of each image.
     """
-    place = torch.arange(packing.length)
+    place = torch.arange(packing.length, device=packing.vision_place.device)
     query, key = place[:, None], place[None]
     # Padding stands behind all words, which do not see it.
     allowed = (key < image_tokens) | ((query >= image_tokens) & (key <= query))

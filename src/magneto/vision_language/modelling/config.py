@@ -53,8 +53,8 @@ class MaskedDataConfig(PairDataConfig):
             takes those of the pairs.
         text_validation_source: As `validation_source`.
         text_length: Tokens of such a text, packed from documents; None for the model's max_length.
-        paired_text_length: Longest text of a pair in tokens, what is longer is cut; None for the model's
-            max_length.
+        paired_text_length: Longest text of a pair in tokens; what is longer is cut. None for the
+            model's max_length.
         image_tokenizer: The directory of a run of an image-tokenizer recipe, whose codes are to be
             guessed; or builtin:patches, k-means of the images' own patches.
         image_mask_ratio: Share of the patches that is hidden, of every image, in blocks.

@@ -107,7 +107,7 @@ class MaskedData:
         return self._length("paired_text_length")
 
     def _length(self, name: str) -> int:
-        """Return a length that is set, or the model's; raise ValueError if it reads no such texts."""
+        """Return a length that is set, or the model's; raise ValueError if that is shorter."""
         most, wanted = self.model.max_length, getattr(self.data, name)
         if wanted is not None and wanted > most:
             raise ValueError(f"data.{name} ({wanted}) is above model.max_length ({most})")

@@ -133,9 +133,9 @@ class PairExamples:
     def _with_text(self, example: Example, index: int, draw: np.random.Generator) -> Example:
         tokens = self.texts.text(index)[: self.length - 2]
         row = np.concatenate([[self.begin], tokens, [self.texts.end]]).astype(np.int64)
-        filled = np.zeros((2, self.length), np.int64)
-        filled[:, : len(row)] = self.words(row, draw)
-        return {**example, "seen": filled[0], "targets": filled[1], "length": len(row)}
+        seen, targets = np.zeros(self.length, np.int64), np.full(self.length, IGNORED)
+        seen[: len(row)], targets[: len(row)] = self.words(row, draw)
+        return {**example, "seen": seen, "targets": targets, "length": len(row)}
 
 
 def join_examples(

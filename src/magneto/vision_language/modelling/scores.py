@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.frequencies import count_numbers, frequency_nats
@@ -23,6 +23,17 @@ def by_kind(patches: Tensor, words: Tensor, masked: MaskedSamples) -> dict[str, 
     first, second = masked.alone_patches, masked.paired_words
     parts = (patches[:first], patches[first:], words[:second], words[second:])
     return dict(zip(KINDS, parts, strict=True))
+
+
+def hidden_codes(targets: nn.Module, images: Tensor, patches: Tensor) -> Tensor:
+    """Return the codes of the hidden patches of images, (hidden patches,).
+
+    Args:
+        targets: A `CodeTargets`, on the images' device.
+        images: (images, channels, height, width); there may be none in validation.
+        patches: Numbers of the hidden ones, image * patches of an image + patch.
+    """
+    return targets(images).flatten().index_select(0, patches) if len(images) else patches
 
 
 def masked_sums(
@@ -83,8 +94,9 @@ def baseline_sums(
     for counts, batches in ((codes, train), (asked, held)):
         for batch in batches:
             masked = batch["masked"]
-            images = batch["images"].to(targets.scale.device)
-            patches = targets(images).cpu().flatten().index_select(0, masked.patches)
+            device = targets.scale.device
+            where = masked.patches.to(device)
+            patches = hidden_codes(targets, batch["images"].to(device), where).cpu()
             for kind, found in by_kind(patches, batch["words"], masked).items():
                 counts[kind] += count_numbers(found.numpy(), _size(kind, sizes))
     alone, paired = (count_numbers(tokens, sizes[1]) for tokens in texts)

@@ -28,7 +28,7 @@ from magneto.vision_language.pairs import PairSplits
 from magneto.vision_language.scenes import scene_images, scene_texts
 
 # Batches of images of which builtin:patches is made, and images of each.
-SAMPLED_BATCHES, BATCH = 16, 64
+SAMPLED_BATCHES, BATCH = 4, 64
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,12 @@ from magneto.vision.modelling.targets import CodeTargets
 from magneto.vision_language.modelling.config import MaskedDataConfig, MaskedDataModelConfig
 from magneto.vision_language.modelling.data import TRAIN, VALIDATION, MaskedData
 from magneto.vision_language.modelling.model import MaskedDataModel
-from magneto.vision_language.modelling.scores import baseline_sums, masked_scores, masked_sums
+from magneto.vision_language.modelling.scores import (
+    baseline_sums,
+    hidden_codes,
+    masked_scores,
+    masked_sums,
+)
 from magneto.vision_language.modelling.sources import code_targets
 
 CODES_FILE = "codes.json"
@@ -122,7 +127,7 @@ class MaskedDataModelling(Task):
     def _codes(self, batch: dict[str, Any]) -> Tensor:
         """Return the codes of the hidden patches, (hidden patches,)."""
         assert self.companion is not None
-        return self.companion(batch["images"]).flatten().index_select(0, batch["masked"].patches)
+        return hidden_codes(self.companion, batch["images"], batch["masked"].patches)
 
     def validation_batches(self) -> Sequence[dict[str, Any]]:
         """Return images, texts and pairs in mixed order; always the same parts are hidden."""

@@ -53,16 +53,16 @@ def question_figures(
         looked = maps[place, first + 1 : first + 1 + len(words)]
         shares.append(looked.sum((1, 2)))
         image = reading.restore(batch["images"][place].numpy())
-        heading = headline(batches.split.questions[row], answers[number])
+        heading = headline(batches.split.questions[row], answers[int(number)])
         rows.append(WordAttention(image, heading, words, looked.numpy()))
     if not any(len(row.words) for row in rows):
         return []
     share = float(torch.cat(shares).mean())
     caption = (
         "Validation questions, each beside its image and what the model and the annotators "
-        "answer. Then for each word how much attention it gives to each patch, all heads together, "
-        f"in layer {layer + 1} of {model.config.layers} from below; the most attended patch is the "
-        f"brightest. {share:.0%} of these words' attention goes to patches, the rest to words and "
+        "answer. Then the image as each word looks at it: the less attention a patch gets, all "
+        f"heads together, the darker it is (layer {layer + 1} of {model.config.layers} from "
+        f"below). {share:.0%} of these words' attention goes to patches, the rest to words and "
         "the class token."
     )
     return [Figure("attention", "Where a question's words look", caption, draw_attention(rows))]

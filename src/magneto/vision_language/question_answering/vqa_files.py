@@ -35,6 +35,10 @@ INNER = (".", "vqa", "annotations", "questions", "Annotations", "Questions")
 IMAGE_FOLDERS = {"test-dev2015": "test2015"}
 ANNOTATED = ("train2014", "val2014")
 WITHOUT_ANSWERS = ("test-dev2015", "test2015")
+ANNOTATION_KEYS = ("multiple_choice_answer", "question_type", "answer_type")
+
+Annotation = tuple[tuple[str, ...], str, str, str]
+"""The annotators' answers, the majority answer, the types of question and answer."""
 
 
 def find_file(folder: Path, pattern: str, split: str) -> Path | None:
@@ -100,41 +104,50 @@ def read_questions(path: Path, counts: Counts) -> Iterator[tuple[int, tuple[int,
     """Yield (id, (id of the image, text)) of each question."""
     met = set()
     for place, row in enumerate(records(path, "questions"), 1):
-        try:
-            number, image, text = int(row["question_id"]), int(row["image_id"]), row["question"]
-            whole = isinstance(text, str)
-        except (KeyError, TypeError, ValueError):
-            whole = False
-        if not whole:
+        found = question_of(row)
+        if found is None:
             counts.met(MALFORMED, f"{path}, question {place}", "no question with two ids")
-        elif number in met:
-            counts.met(DUPLICATES, f"{path}, question {place}", f"id {number} was there before")
+        elif found[0] in met:
+            counts.met(DUPLICATES, f"{path}, question {place}", f"id {found[0]} was there before")
         else:
-            met.add(number)
-            counts[EMPTY_QUESTIONS] += not text.strip()
-            yield number, (image, text)
+            met.add(found[0])
+            counts[EMPTY_QUESTIONS] += not found[1][1].strip()
+            yield found
 
 
-def read_annotations(
-    path: Path, counts: Counts
-) -> Iterator[tuple[int, tuple[tuple[str, ...], str, str, str]]]:
-    """Yield (id of the question, (answers, majority, type of question, type of answer))."""
+def question_of(row: Any) -> tuple[int, tuple[int, str]] | None:
+    """Return a record as a question; None if it is none."""
+    try:
+        number, image, text = int(row["question_id"]), int(row["image_id"]), row["question"]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return (number, (image, text)) if isinstance(text, str) else None
+
+
+def read_annotations(path: Path, counts: Counts) -> Iterator[tuple[int, Annotation]]:
+    """Yield the id of a question and what is known of it, of each annotation."""
     # One copy of each of the words, which come again and again.
     words: dict[Any, Any] = {}
     for place, row in enumerate(records(path, "annotations"), 1):
-        try:
-            number = int(row["question_id"])
-            answers = tuple(one["answer"] for one in row["answers"])
-            rest = [row["multiple_choice_answer"], row["question_type"], row["answer_type"]]
-            whole = bool(answers) and all(isinstance(word, str) for word in (*answers, *rest))
-        except (KeyError, TypeError, ValueError):
-            whole = False
-        if not whole:
+        found = annotation_of(row)
+        if found is None:
             counts.met(MALFORMED, f"{path}, annotation {place}", "no answers to a question")
             continue
+        number, (answers, *rest) = found
         shared = tuple(words.setdefault(answer, answer) for answer in answers)
         majority, question_type, answer_type = (words.setdefault(word, word) for word in rest)
         yield number, (words.setdefault(shared, shared), majority, question_type, answer_type)
+
+
+def annotation_of(row: Any) -> tuple[int, Annotation] | None:
+    """Return a record as an annotation; None if it is none."""
+    try:
+        number, answers = int(row["question_id"]), tuple(one["answer"] for one in row["answers"])
+        majority, *types = (row[key] for key in ANNOTATION_KEYS)
+    except (KeyError, TypeError, ValueError):
+        return None
+    whole = answers and all(isinstance(word, str) for word in (*answers, majority, *types))
+    return (number, (answers, majority, types[0], types[1])) if whole else None
 
 
 def records(path: Path, key: str) -> list[Any]:

@@ -51,20 +51,20 @@ class StatementBatches:
 
     def evaluation(self, transform: Transform, batch_size: int) -> LazyBatches:
         """Return the statements in mixed order; what is broken or missing is blank, and marked."""
-        random = np.random.default_rng(0)
-
-        def make(rows: np.ndarray) -> dict[str, Any]:
-            found = [self._images_or_none(int(row), transform, random) for row in rows]
-            blank = np.stack([self.blank] * self.images)
-            return self._whole({
-                "images": torch.from_numpy(np.stack([blank if i is None else i for i in found])),
-                "rows": torch.from_numpy(rows),
-                "broken": torch.tensor([images is None for images in found]),
-            })  # fmt: skip
-
         order = mixed_order(len(self.split))
         plans = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-        return LazyBatches(plans, make)
+        return LazyBatches(plans, lambda rows: self.fixed(rows, transform))
+
+    def fixed(self, rows: np.ndarray, transform: Transform) -> dict[str, Any]:
+        """Return the batch of some statements; nothing is drawn."""
+        random = np.random.default_rng(0)
+        found = [self._images_or_none(int(row), transform, random) for row in rows]
+        blank = np.stack([self.blank] * self.images)
+        return self._whole({
+            "images": torch.from_numpy(np.stack([blank if i is None else i for i in found])),
+            "rows": torch.from_numpy(rows),
+            "broken": torch.tensor([images is None for images in found]),
+        })  # fmt: skip
 
     def _images(self, row: int, transform: Transform, random: np.random.Generator) -> np.ndarray:
         """Return the images of a statement, (images, channels, height, width)."""

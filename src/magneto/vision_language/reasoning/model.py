@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.reasoning.config import VisualReasonerConfig
+from magneto.vision_language.reasoning.statements import ANSWERS
 from magneto.vision_language.samples import Samples
 
 # Of the head's matrices, as in BEiT-3's code: a thousandth of the usual.
 HEAD_STD = 0.001 * NORMAL_STD
-ANSWERS = 2
 
 
 class VisualReasoner(nn.Module):
@@ -32,7 +32,7 @@ class VisualReasoner(nn.Module):
             NormalLinear(inputs, inner, bias=True, std=HEAD_STD),
             nn.LayerNorm(inner, eps=config.norm_eps),
             nn.GELU(),
-            NormalLinear(inner, ANSWERS, bias=True, std=HEAD_STD),
+            NormalLinear(inner, len(ANSWERS), bias=True, std=HEAD_STD),
         )
 
     def forward(self, images: Tensor, samples: Samples) -> Tensor:

@@ -14,16 +14,21 @@ from torch import nn
 from torch.nn import functional as F
 
 from magneto.data.frequencies import count_numbers, frequency_nats
-from magneto.training.task import BatchStream, Loss, Scores
+from magneto.training.task import BatchStream, Figure, Loss, Scores
 from magneto.vision.batches import Transform
+from magneto.vision.decoding import Picture
+from magneto.vision.prediction import Prediction
+from magneto.vision.transforms import Reading
 from magneto.vision_language.fine_tuned_task import FineTunedTask
 from magneto.vision_language.reasoning.batches import StatementBatches
 from magneto.vision_language.reasoning.config import StatementDataConfig, VisualReasonerConfig
+from magneto.vision_language.reasoning.figures import statement_figures
 from magneto.vision_language.reasoning.files import STATEMENTS
-from magneto.vision_language.reasoning.model import ANSWERS, VisualReasoner
+from magneto.vision_language.reasoning.model import VisualReasoner
 from magneto.vision_language.reasoning.scores import consistency
 from magneto.vision_language.reasoning.sources import load_statements
-from magneto.vision_language.reasoning.statements import StatementSplit, StatementSplits
+from magneto.vision_language.reasoning.statements import ANSWERS, StatementSplit, StatementSplits
+from magneto.vision_language.samples import join_samples
 from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentation
 
 EVALUATION_BATCH = 64
@@ -38,6 +43,8 @@ class VisualReasoning(FineTunedTask):
 
     primary_metric = "accuracy"
     unit = "statements"
+    verbs = ("predict",)
+    predict_text = "statement"
     model_config: VisualReasonerConfig
     data_config: StatementDataConfig
 
@@ -156,14 +163,49 @@ class VisualReasoning(FineTunedTask):
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the labels' frequencies and the scores of the commoner label."""
-        train = count_numbers(self.splits.train.labels, ANSWERS)
+        train = count_numbers(self.splits.train.labels, len(ANSWERS))
         plans: Any = self.validation_batches()
         rows = np.concatenate(list(islice(plans.plans, limit)))
         labels = self.splits.validation.labels[rows]
         right = labels == train.argmax()
-        nats = frequency_nats(train, count_numbers(labels, ANSWERS))
+        nats = frequency_nats(train, count_numbers(labels, len(ANSWERS)))
         sums = {"loss": nats, "right": int(right.sum()), "count": len(rows), "broken": 0}
         return self.summarise(sums, [(torch.from_numpy(rows), torch.from_numpy(right))])
+
+    @torch.no_grad()
+    def predict(self, model: nn.Module, pictures: Sequence[Picture], text: str) -> list[Prediction]:
+        """Judge a statement about images: how probable it is that it is true, and false.
+
+        Args:
+            model: With a run's weights, in evaluation mode.
+            pictures: That can be decoded: as many as a statement is about, left before right, or
+                several times as many.
+            text: The statement.
+
+        Returns:
+            Of each picture what is said of those that it belongs to.
+
+        Raises:
+            ValueError: If there are too few or too many pictures.
+        """
+        config, random = self.model_config, np.random.default_rng(0)
+        if len(pictures) % config.images:
+            raise ValueError(f"the run judges statements about {config.images} images, and there "
+                             f"are {len(pictures)} that can be read")  # fmt: skip
+        normalisation = self.data_config.normalisation
+        transform = WholeImage(Reading(config.image_size, config.channels, normalisation))
+        images = torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
+        samples = join_samples(config.image_tokens, paired=self.framed([text]) * len(pictures))
+        device = next(model.parameters()).device
+        shares = model(images.to(device), samples.to(device)).float().softmax(1).cpu()
+        said = [sorted(zip(ANSWERS, row, strict=True), key=lambda pair: -pair[1])
+                for row in shares.tolist()]  # fmt: skip
+        return [Prediction(labels) for labels in said for _ in range(config.images)]
+
+    def figures(self, model: nn.Module) -> Sequence[Figure]:
+        """Return where the words of some statements look in their images."""
+        transform = self._seen(WholeImage(self.reading))
+        return statement_figures(model, self.validation, transform, self.tokenizer, self.reading)
 
     def artifacts(self, directory: Path) -> None:
         """Write the tokenizer, the names of missing images, and what names the data's content."""

@@ -1,0 +1,60 @@
+"""Training and validation questions of every kind of source."""
+
+from pathlib import Path
+
+import pytest
+
+from magneto.vision_language.question_answering.config import QuestionAnsweringDataConfig
+from magneto.vision_language.question_answering.questions import IMAGE_MISSING, WITHOUT_IMAGE
+from magneto.vision_language.question_answering.sources import QuestionSplits, read_source
+from magneto.vision_language.question_answering.vqa_files import held_out_images
+from tests.vision_language.question_answering.folders import image_file, write_easy, write_vqa
+
+
+def read(source: str | Path, **data: object) -> QuestionSplits:
+    return read_source(QuestionAnsweringDataConfig(source=str(source), **data))  # type: ignore[arg-type]
+
+
+def test_built_in_questions() -> None:
+    """Their answers are listed as they are: "none" is not turned into "0"."""
+    found = read("builtin:shapes")
+    assert len(found.train) > 5000 and len(found.validation) > 500
+    assert {question.majority for question in found.train.questions} == set(found.answers)
+    kinds = {question.answer_type for question in found.train.questions}
+    assert kinds == {"yes/no", "number", "other"}
+
+
+def test_vqa_is_split_by_images(tmp_path: Path) -> None:
+    write_vqa(tmp_path)
+    found = read(tmp_path, validation_images=2)
+    held = held_out_images(range(1001, 1007), 2, 0)
+    names = {f"val2014/COCO_val2014_{image:012d}.jpg" for image in held}
+    assert set(found.validation.image_keys()) == names and len(found.validation) == 4
+    assert len(found.train.image_keys()) == 10 and len(found.train) == 20
+    assert len(found.majorities) == 24  # of training and validation annotations, as is the rule
+    assert not found.answers
+    other = read(tmp_path, validation_images=2, validation_seed=3)
+    assert set(other.validation.image_keys()) != names
+    tested = read(tmp_path, validation_images=2, validation_split="test2015")
+    assert len(tested.validation) == 12 and len(tested.train) == 20
+
+
+def test_images_elsewhere_and_missing(tmp_path: Path) -> None:
+    write_vqa(tmp_path)
+    (tmp_path / "images").mkdir()
+    for name in ("train2014", "val2014", "test2015"):
+        (tmp_path / name).rename(tmp_path / "images" / name)
+    with pytest.raises(ValueError, match=r"0 questions to train on.*whose image is missing"):
+        read(tmp_path)
+    found = read(tmp_path, image_folder=str(tmp_path / "images"), validation_split="val2014")
+    assert len(found.train) == 12 and not found.counts[WITHOUT_IMAGE]
+    image_file(tmp_path / "images", "val2014", 1002).unlink()
+    found = read(tmp_path, image_folder=str(tmp_path / "images"), validation_split="val2014")
+    assert len(found.validation) == 12 and found.counts[IMAGE_MISSING] == 2
+
+
+def test_easy_vqa_lists_its_answers(tmp_path: Path) -> None:
+    write_easy(tmp_path, packed=True)
+    found = read(tmp_path)
+    assert found.answers == ("red", "blue", "yes", "no")
+    assert len(found.train) == len(found.validation) == 8
