@@ -9,15 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.hf.formats.beit3_multiway import load_multiway, to_multiway
+from magneto.hf.formats.beit3_heads import head_of_weights
+from magneto.hf.formats.beit3_multiway import load_multiway, read_config, to_multiway
+from magneto.vision_language.captioning.config import ImageCaptionerConfig
 from magneto.vision_language.captioning.left_to_right import left_to_right
 from magneto.vision_language.captioning.model import ImageCaptioner
 from magneto.vision_language.config import VisionLanguageConfig
 from magneto.vision_language.model import VisionLanguageEncoder, interpolate_positions
+from magneto.vision_language.modelling.config import MaskedDataModelConfig
 from magneto.vision_language.modelling.model import MaskedDataModel, MaskedSamples
 from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
 from magneto.vision_language.question_answering.model import QuestionAnswerer
+from magneto.vision_language.reasoning.config import VisualReasonerConfig
 from magneto.vision_language.reasoning.model import VisualReasoner
+from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
 from magneto.vision_language.retrieval.model import ImageTextRetriever
 from magneto.vision_language.samples import Samples, join_samples
 from tests.hf.formats import beit3_models as authors
@@ -161,7 +166,7 @@ def small(**changes) -> VisionLanguageEncoder:
 
 
 def test_scaled_words_are_written_scaled() -> None:
-    ours = small()
+    ours = small(embedding_scale="sqrt_width")
     state, args = to_multiway(ours)
     again: Any = load_multiway(state, args)
     assert (ours.config.embedding_scale, again.config.embedding_scale) == ("sqrt_width", "none")
@@ -208,3 +213,41 @@ def test_weights_that_do_not_fit_are_named() -> None:
         load_multiway(state)
     with pytest.raises(ValueError, match="no counterpart of a Linear"):
         to_multiway(nn.Linear(1, 1))
+
+
+# Millions of parameters that unilm's README gives, of base and large.
+PUBLISHED = {
+    "pretraining": (224, 276, 746), "questions": (480, 228, 683), "statements": (224, 226, 681),
+    "retrieval": (384, 222, 675), "captions": (480, 271, 739),
+}  # fmt: skip
+KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "pretraining": (MaskedDataModel, MaskedDataModelConfig, {"codes": 8192}),
+    "questions": (QuestionAnswerer, QuestionAnsweringConfig, {"answers": 3129}),
+    "statements": (VisualReasoner, VisualReasonerConfig, {}),
+    "retrieval": (ImageTextRetriever, ImageTextRetrieverConfig, {}),
+    "captions": (ImageCaptioner, ImageCaptionerConfig, {}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", ["base", pytest.param("large", marks=pytest.mark.slow)])
+def test_the_released_sizes(kind: str, size: str) -> None:
+    """As many parameters as their authors count."""
+    side, *millions = PUBLISHED[kind]
+    model, config, values = KINDS[kind]
+    width, layers = {"base": (768, 12), "large": (1024, 24)}[size]
+    with torch.device("meta"):
+        made = model(config(
+            width=width, layers=layers, heads=width // 64, ffn_width=4 * width, placement="sub",
+            image_size=side, vocab_size=64010, max_length=1022, embedding_scale="none", **values,
+        ))  # fmt: skip
+        state, args = to_multiway(made)
+    expected = millions[["base", "large"].index(size)]
+    assert sum(tensor.numel() for tensor in state.values()) / 1e6 == pytest.approx(expected, abs=1)
+    assert args["max_source_positions"] == 1024
+    assert load_sizes(state).heads == width // 64
+
+
+def load_sizes(state: dict[str, Tensor]) -> Any:
+    """The configuration that weights alone show."""
+    return read_config(state, head_of_weights(state), {})
