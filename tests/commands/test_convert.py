@@ -6,16 +6,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 transformers = pytest.importorskip("transformers")
 
 from magneto.cli import main  # noqa: E402
 from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
+from magneto.hf.formats.beit3_multiway import to_multiway  # noqa: E402
 from magneto.hf.saving import transformers_tokenizer, wrap  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.model import LanguageModel  # noqa: E402
 from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.classification.model import ImageClassifier  # noqa: E402
+from magneto.vision_language.question_answering.config import QuestionAnsweringConfig  # noqa: E402
+from magneto.vision_language.question_answering.model import QuestionAnswerer  # noqa: E402
+from tests.hf.formats.test_beit3_tokenizer import train as train_spm  # noqa: E402
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
 
@@ -210,3 +215,35 @@ def test_a_pickle_is_not_executed(tmp_path: Path, capsys) -> None:
     assert run(tmp_path / "bomb.pt", tmp_path / "out") == 2
     assert "holds more than weights" in capsys.readouterr().err
     assert not (tmp_path / "exploded").exists()
+
+
+def test_beit3_of_questions_with_its_tokenizer_and_answers(tmp_path: Path, capsys) -> None:
+    """There by the authors' names, loaded with a processor; and back."""
+    pytest.importorskip("sentencepiece")
+    torch.manual_seed(0)
+    config = QuestionAnsweringConfig(
+        **SIZES, placement="sub", image_size=8, patch_size=4, vocab_size=60, max_length=20,
+        embedding_scale="none", answers=2,
+    )  # fmt: skip
+    state, args = to_multiway(QuestionAnswerer(config).eval())
+    source, ours = tmp_path / "beit3_base_patch16_480_vqa.pth", tmp_path / "ours"
+    torch.save({"model": state, "args": Namespace(**args)}, source)
+    spm = train_spm(tmp_path)
+    labels = tmp_path / "answer2label.txt"
+    labels.write_text('{"answer": "no", "label": 0}\n{"answer": "yes", "label": 1}\n')
+    assert run(source, ours, "--tokenizer", spm, "--labels", labels) == 0
+    assert "AutoModelForVisualQuestionAnswering" in capsys.readouterr().out
+    model = transformers.AutoModelForVisualQuestionAnswering.from_pretrained(ours).eval()
+    processor = transformers.AutoProcessor.from_pretrained(ours)
+    picture = torch.randint(0, 256, (11, 7, 3), dtype=torch.uint8).numpy()
+    read = processor(images=[picture] * 2, text=["a red circle", "a"])
+    assert read["input_ids"][0, 0] == 0 and read["input_ids"][1, -2:].tolist() == [1, 1]
+    assert read["pixel_values"].shape == (2, 3, 8, 8)
+    assert model(**read).logits.shape == (2, 2) and model.config.id2label == {0: "no", 1: "yes"}
+    assert run(ours, tmp_path / "back", "--to", "beit3") == 0
+    back = load_file(tmp_path / "back" / "model.safetensors")
+    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
+    assert run(tmp_path / "back", tmp_path / "again") == 0
+    capsys.readouterr()
+    assert run(ours, tmp_path / "theirs", "--to", "beit3", "--labels", labels) == 2
+    assert "are for BEiT-3 over images and texts, written as ours" in capsys.readouterr().err

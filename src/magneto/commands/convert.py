@@ -16,7 +16,9 @@ from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
 
 # Beside the weights; they come along as they are.
-COPIED = ("preprocessor_config.json",)
+COPIED = ("preprocessor_config.json", "processor_config.json")
+# In which BEiT-3 reads images with texts.
+NORMALISATION = "half"
 TOKENIZERS = (
     "tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "merges.txt",
     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm",
@@ -34,8 +36,8 @@ def parser() -> Parser:
         "convert",
         "Convert GPT-2, BERT, BART, Marian, ViT, DeiT, BEiT and Kosmos-2's text model of "
         "transformers, timm's ViT, DeiT, BEiT, EVA-02 and BEiT-3, torchscale's models and BEiT-3 "
-        "by its authors' names to ours; with --to, the other way. What has no counterpart is "
-        "refused, and named.",
+        "(of images, and of images with texts) by its authors' names to ours; with --to, the other "
+        "way. What has no counterpart is refused, and named.",
         "magneto convert openai-community/gpt2 gpt2-magneto",
     )
     made.add_argument(
@@ -53,6 +55,15 @@ def parser() -> Parser:
         "--config", type=Path, metavar="FILE",
         help="JSON with arguments by the library's names, if the weights lack them: of torchscale "
         '{"decoder_attention_heads": 12, "deepnorm": true}, of timm {"num_heads": 12}',
+    )  # fmt: skip
+    made.add_argument(
+        "--tokenizer", type=Path, metavar="FILE",
+        help="of BEiT-3 over images and texts: its authors' beit3.spm, to read texts with",
+    )  # fmt: skip
+    made.add_argument(
+        "--labels", metavar="FILE",
+        help="of BEiT-3 fine-tuned on questions: the answers in order, its authors' "
+        "answer2label.txt or a run's answers.json",
     )  # fmt: skip
     return made.with_json()
 
@@ -72,6 +83,12 @@ def main(words: Sequence[str]) -> int:
     args = _read_json(given.config) if given.config else {}
     with whole_directory(given.directory) as aside:
         model, values = read(given.source, source, args)
+        if given.tokenizer or given.labels:
+            check_beit3(model, given.to)
+        if given.labels:
+            values |= read_labels(given.labels)
+        if given.tokenizer:
+            values |= write_tokenizer(model, given.tokenizer, aside)
         wrote = write(model, given.to, aside, values)
         if source.is_dir() and given.to not in WRITTEN:
             copy_tokenizer(source, aside)
@@ -146,6 +163,8 @@ def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, A
     from magneto.hf.formats.conversion import to_transformers
     from magneto.hf.formats.weight_files import WEIGHTS, WRITTEN, save_weight_file
     from magneto.hf.saving import AUTO, wrap
+    from magneto.hf.vision_language_saving import image_processor
+    from magneto.hf.vision_language_wrappers import VISION_LANGUAGE_WRAPPERS
 
     if to in WRITTEN:
         save_weight_file(model, to, directory)
@@ -156,7 +175,39 @@ def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, A
         return f"{type(theirs).__name__}.from_pretrained"
     wrapped = wrap(model, **values)
     wrapped.save_pretrained(directory)
+    if type(model) in VISION_LANGUAGE_WRAPPERS:
+        image_processor(model.config, NORMALISATION).save_pretrained(directory)
     return f"{AUTO[type(wrapped).__name__]}.from_pretrained(DIR, trust_remote_code=True)"
+
+
+def check_beit3(model: nn.Module, to: str | None) -> None:
+    """Raise ConfigError unless a BEiT-3 over images and texts is written as ours."""
+    from magneto.hf.vision_language_wrappers import VISION_LANGUAGE_WRAPPERS
+
+    if type(model) not in VISION_LANGUAGE_WRAPPERS or to is not None:
+        raise ConfigError(["--tokenizer and --labels are for BEiT-3 over images and texts, written "
+                           "as ours"])  # fmt: skip
+
+
+def read_labels(name: str) -> dict[str, Any]:
+    """Return what a configuration says of the answers in a file."""
+    from magneto.hf.vision_language_saving import class_names
+    from magneto.vision_language.question_answering.answers import read_answers
+
+    return class_names(read_answers(name))
+
+
+def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]:
+    """Write BEiT-3's tokenizer and processor; return what the configuration says of its tokens."""
+    from magneto.data.tokenizer import load_tokenizer
+    from magneto.hf.formats.beit3_tokenizer import write_fairseq_order
+    from magneto.hf.vision_language_saving import image_processor, save_processor, special_tokens
+
+    config, target = model.config, directory / "tokenizer.model"
+    write_fairseq_order(source.expanduser(), target, config.vocab_size)
+    tokenizer = load_tokenizer(target)
+    save_processor(tokenizer, image_processor(config, NORMALISATION), config.max_length, directory)
+    return {"eos_token_id": tokenizer.end, **special_tokens(tokenizer)}
 
 
 def copy_tokenizer(source: Path, directory: Path) -> None:

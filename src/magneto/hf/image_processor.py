@@ -11,6 +11,7 @@ from transformers.image_processing_base import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 
 from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
+from magneto.vision.batches import Transform
 from magneto.vision.decoding import PixelPicture, orientation, rgb, turned
 from magneto.vision.geometry import from_image
 from magneto.vision.transforms import CentreCrop, Reading
@@ -66,7 +67,7 @@ class MagnetoImageProcessor(WithoutCopies, BaseImageProcessor):
         """
         if channels not in MODES:
             raise ValueError(f"pictures have 1 or 3 channels, not {channels}")
-        others["auto_map"] = auto_map(AutoImageProcessor="MagnetoImageProcessor")
+        others["auto_map"] = auto_map(AutoImageProcessor=type(self).__name__)
         super().__init__(**others)
         self.image_size, self.channels = image_size, channels
         self.normalisation, self.resize = normalisation, resize
@@ -89,8 +90,11 @@ class MagnetoImageProcessor(WithoutCopies, BaseImageProcessor):
     def _values(self, picture: Any) -> np.ndarray:
         pixels = pixels_of(picture)
         reading = Reading(self.image_size, self.channels, self.normalisation)
-        crop = CentreCrop(reading, self.resize or self.image_size)
-        return crop(PixelPicture(pixels), np.random.default_rng(0))
+        return self.transform(reading)(PixelPicture(pixels), np.random.default_rng(0))
+
+    def transform(self, reading: Reading) -> Transform:
+        """Return what is done to a picture."""
+        return CentreCrop(reading, self.resize or self.image_size)
 
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any

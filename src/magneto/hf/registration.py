@@ -9,10 +9,15 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
+    AutoModelForImageTextToText,
     AutoModelForMaskedLM,
+    AutoModelForPreTraining,
     AutoModelForSemanticSegmentation,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForVisualQuestionAnswering,
+    AutoModelForZeroShotImageClassification,
+    AutoProcessor,
     AutoTokenizer,
 )
 
@@ -37,14 +42,41 @@ from magneto.hf.segmentation_processor import MagnetoSegmentationProcessor
 from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
 from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
 from magneto.hf.transducer import MagnetoForTransducer, MagnetoSpeechFeatureExtractor
+from magneto.hf.vision_language import MagnetoForMaskedDataModelling, MagnetoVisionLanguageModel
+from magneto.hf.vision_language_configuration import (
+    MagnetoImageCaptioningConfig,
+    MagnetoImageTextRetrievalConfig,
+    MagnetoMaskedDataConfig,
+    MagnetoQuestionAnsweringConfig,
+    MagnetoVisionLanguageConfig,
+    MagnetoVisualReasoningConfig,
+)
+from magneto.hf.vision_language_heads import (
+    MagnetoForImageCaptioning,
+    MagnetoForImageTextRetrieval,
+    MagnetoForVisualQuestionAnswering,
+    MagnetoForVisualReasoning,
+)
+from magneto.hf.vision_language_processor import (
+    MagnetoVisionLanguageProcessor,
+    MagnetoWholeImageProcessor,
+)
 
+FINE_TUNED_CONFIGS = (
+    MagnetoQuestionAnsweringConfig, MagnetoVisualReasoningConfig, MagnetoImageTextRetrievalConfig,
+    MagnetoImageCaptioningConfig, MagnetoVisionLanguageConfig,
+)  # fmt: skip
+IMAGE_TEXT_CONFIGS = (MagnetoMaskedDataConfig, *FINE_TUNED_CONFIGS)
 TEXT_CONFIGS = (
     MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig, MagnetoTransducerConfig,
+    *IMAGE_TEXT_CONFIGS,
 )  # fmt: skip
 CONFIGS = (*TEXT_CONFIGS, MagnetoImageConfig, MagnetoSegmentationConfig)
 PROCESSORS = (
     (MagnetoImageConfig, MagnetoImageProcessor),
     (MagnetoSegmentationConfig, MagnetoSegmentationProcessor),
+    (MagnetoMaskedDataConfig, MagnetoImageProcessor),
+    *((config, MagnetoWholeImageProcessor) for config in FINE_TUNED_CONFIGS),
 )
 MODELS = (
     (AutoModelForCausalLM, MagnetoConfig, MagnetoForCausalLM),
@@ -63,6 +95,21 @@ MODELS = (
         MagnetoSegmentationConfig,
         MagnetoForSemanticSegmentation,
     ),
+    (AutoModel, MagnetoVisionLanguageConfig, MagnetoVisionLanguageModel),
+    (AutoModelForPreTraining, MagnetoMaskedDataConfig, MagnetoForMaskedDataModelling),
+    (
+        AutoModelForVisualQuestionAnswering,
+        MagnetoQuestionAnsweringConfig,
+        MagnetoForVisualQuestionAnswering,
+    ),
+    (AutoModel, MagnetoVisualReasoningConfig, MagnetoForVisualReasoning),
+    (AutoModel, MagnetoImageTextRetrievalConfig, MagnetoForImageTextRetrieval),
+    (
+        AutoModelForZeroShotImageClassification,
+        MagnetoImageTextRetrievalConfig,
+        MagnetoForImageTextRetrieval,
+    ),
+    (AutoModelForImageTextToText, MagnetoImageCaptioningConfig, MagnetoForImageCaptioning),
 )
 
 
@@ -74,6 +121,8 @@ def register() -> None:
         AutoTokenizer.register(config, MagnetoSentencePieceTokenizer, exist_ok=True)
     for config, processor in PROCESSORS:
         AutoImageProcessor.register(config, slow_image_processor_class=processor, exist_ok=True)
+    for config in IMAGE_TEXT_CONFIGS:
+        AutoProcessor.register(config, MagnetoVisionLanguageProcessor, exist_ok=True)
     AutoFeatureExtractor.register(
         MagnetoTransducerConfig, MagnetoSpeechFeatureExtractor, exist_ok=True
     )

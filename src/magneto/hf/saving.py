@@ -41,6 +41,7 @@ from magneto.hf.tokenizer import (
     translation_tokenizer,
 )
 from magneto.hf.transducer import MagnetoForTransducer, MagnetoSpeechFeatureExtractor
+from magneto.hf.vision_language_wrappers import VISION_LANGUAGE_AUTO, VISION_LANGUAGE_WRAPPERS
 from magneto.language.classification.model import TextClassifier
 from magneto.language.masked_language import MaskedLanguageModel
 from magneto.language.model import LanguageModel
@@ -61,6 +62,7 @@ WRAPPERS: dict[type[nn.Module], tuple[type[MagnetoConfig], type[PreTrainedModel]
     ImageClassifier: (MagnetoImageConfig, MagnetoForImageClassification),
     Segmenter: (MagnetoSegmentationConfig, MagnetoForSemanticSegmentation),
     Transducer: (MagnetoTransducerConfig, MagnetoForTransducer),
+    **VISION_LANGUAGE_WRAPPERS,
 }
 # Tokens; only told to transformers' tokenizer.
 LONGEST_TRANSCRIPT = 10_000
@@ -73,6 +75,7 @@ AUTO = {
     "MagnetoForImageClassification": "AutoModelForImageClassification",
     "MagnetoForSemanticSegmentation": "AutoModelForSemanticSegmentation",
     "MagnetoForTransducer": "AutoModel",
+    **VISION_LANGUAGE_AUTO,
 }
 """By which Auto class each of our wrappers is loaded."""
 

@@ -31,7 +31,7 @@ class VisionLanguageConfig(MultiwayConfig):
             those of positions, as in the released BEiT-3; "sqrt_width" multiplies them to unit
             variance.
         final_norm: The norm on top of the stack: the placement's, or "none", as in BEiT-3's
-            fine-tuning on questions and on pairs of images, whose heads have norms of their own.
+            fine-tuning on questions, whose head has a norm of its own.
     """
 
     image_size: int = 224

@@ -109,6 +109,18 @@ class FineTunedTask(Task):
         length = self.model_config.max_length
         return [frame_text(one, self.tokenizer, length) for one in self.tokenizer.encode([*texts])]
 
+    def labels(self) -> Sequence[str]:
+        """Return the names of the model's classes, in order; none of a model without classes."""
+        return ()
+
+    def export(self, model: Any, directory: Path) -> str:
+        """Write a model, and what reads its images and texts, for transformers."""
+        from magneto.hf import MagnetoWholeImageProcessor, export_vision_language
+
+        config, normalisation = self.model_config, self.data_config.normalisation
+        processor = MagnetoWholeImageProcessor(config.image_size, config.channels, normalisation)
+        return export_vision_language(model, self.tokenizer, directory, processor, self.labels())
+
     def examples(self) -> int:
         """Return how many examples there are to train on."""
         return len(self.splits.train)

@@ -1,5 +1,7 @@
 """The encoder of another run of vision and language, to begin a model with.
 
+In a run's place there may be a folder that `magneto export` or `magneto convert` wrote.
+
 How a task of fine-tuning uses it::
 
     reading = pretrained_reading(config)        # its tokenizer and its normalisation of images
@@ -21,6 +23,13 @@ from magneto.nn.config import MultiwayConfig
 from magneto.runs import open_run
 from magneto.vision.pretrained import in_memory
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
+from magneto.vision_language.exported import (
+    exported_config,
+    exported_normalisation,
+    exported_tensors,
+    exported_tokenizer,
+    is_exported,
+)
 from magneto.vision_language.model import interpolate_positions
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
@@ -86,6 +95,8 @@ def pretrained_reading(config: FineTunedConfig) -> PretrainedReading:
         ValueError: If it is no run of vision and language.
     """
     run = pretrained_run(config)
+    if is_exported(run):
+        return PretrainedReading(exported_tokenizer(run), exported_normalisation(run))
     recipe = open_run(run)
     check_kind(run, recipe.model)
     tokenizer = kept_tokenizer(run).get("data.tokenizer")
@@ -107,10 +118,10 @@ def load_pretrained(model: nn.Module, config: FineTunedConfig) -> Pretrained:
         ValueError: If its encoder is another one; names the options that would fit.
     """
     run = pretrained_run(config)
-    held: Any = open_run(run).model
+    held: Any = exported_config(run) if is_exported(run) else open_run(run).model
     check_kind(run, held)
     check_same(run, held, config)
-    stored = open_tensors(find_weights(run))
+    stored = exported_tensors(run) if is_exported(run) else open_tensors(find_weights(run))
     there = {name: tensor for name, tensor in stored.items() if name.startswith(PREFIX)}
     here = {n: t for n, t in model.state_dict().items() if n.startswith(PREFIX)}
     if not there.keys() & here.keys():

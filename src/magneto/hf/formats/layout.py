@@ -24,7 +24,8 @@ ACTIVATIONS = {
 # Say how a model is trained, or where its numbers lie, not what it computes.
 FREE = {
     "init", "loss_chunk", "residual_dtype", "checkpoint_activations", "drop_path", "rotary_base",
-    "label_smoothing", "layers", "pretrained", "objective", "layer_decay",
+    "label_smoothing", "layers", "pretrained", "objective", "layer_decay", "head_rate",
+    "temperature",
 }  # fmt: skip
 
 
@@ -120,7 +121,8 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
     for pair in pairs:
         if pair.ours not in state:
             continue
-        parts = state[pair.ours].chunk(len(pair.theirs))
+        tensor, count = state[pair.ours], len(pair.theirs)
+        parts = tensor.chunk(count) if count > 1 else (tensor,)  # a scalar has no chunks
         theirs |= {
             name: pair.write(part).contiguous()
             for name, part in zip(pair.theirs, parts, strict=True)

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from magneto.hf.formats.beit3 import is_beit3, load_beit3, to_beit3
+from magneto.hf.formats.beit3_multiway import load_multiway, to_multiway
 from magneto.hf.formats.layout import State
 from magneto.hf.formats.timm import timm_arguments
 from magneto.hf.formats.timm_beit import is_timm_beit, load_timm_beit, to_timm_beit
 from magneto.hf.formats.timm_eva import is_timm_eva, load_timm_eva, to_timm_eva
 from magneto.hf.formats.timm_vit import is_timm_vit, load_timm_vit, to_timm_vit
 from magneto.hf.formats.torchscale import load_torchscale, to_torchscale
+from magneto.vision.classification.model import ImageClassifier
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 ARGUMENTS = "torchscale.json"
@@ -29,6 +31,16 @@ WEIGHTS = "model.safetensors"
 def is_torchscale(names: Mapping[str, Tensor]) -> bool:
     """Whether tensors of these names are torchscale's."""
     return any(".ffn.fc1." in name or ".self_attn_layer_norm." in name for name in names)
+
+
+def load_any_beit3(state: Mapping[str, Tensor], args: dict[str, Any]) -> nn.Module:
+    """Return BEiT-3's image classifier, which has `fc_norm`, or a model of images with texts."""
+    return (load_beit3 if "fc_norm.weight" in state else load_multiway)(state, args)
+
+
+def to_any_beit3(model: nn.Module) -> tuple[State, dict[str, Any]]:
+    """Return tensors and arguments of either."""
+    return (to_beit3 if type(model) is ImageClassifier else to_multiway)(model)
 
 
 @dataclass(frozen=True)
@@ -50,7 +62,7 @@ class WeightFormat:
 
 # The first that fits is taken: a Beit has an Eva's names, and more.
 FORMATS = {
-    "beit3": WeightFormat(ARGUMENTS, is_beit3, load_beit3, to_beit3),
+    "beit3": WeightFormat(ARGUMENTS, is_beit3, load_any_beit3, to_any_beit3),
     "timm_beit": WeightFormat(CONFIG, is_timm_beit, load_timm_beit, to_timm_beit),
     "timm_eva": WeightFormat(CONFIG, is_timm_eva, load_timm_eva, to_timm_eva),
     "timm_vit": WeightFormat(CONFIG, is_timm_vit, load_timm_vit, to_timm_vit),
@@ -119,13 +131,19 @@ def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError and others
         raise ValueError(f"{path} is damaged, or holds more than weights") from error
     args: dict[str, Any] = {}
-    if isinstance(held, dict) and isinstance(held.get("model"), dict):
+    # deepspeed, by which the authors of BEiT-3 fine-tune, says "module".
+    key = next((k for k in ("model", "module") if _is_dict(held, k)), None)
+    if key is not None:
         kept = held.get("args") or (held.get("cfg") or {}).get("model")
         args = vars(kept) if isinstance(kept, argparse.Namespace) else dict(kept or {})
-        held = held["model"]
+        held = held[key]
     if not isinstance(held, dict) or not all(isinstance(t, torch.Tensor) for t in held.values()):
         raise ValueError(f"{path} is no state dict")
     return held, args
+
+
+def _is_dict(held: Any, key: str) -> bool:
+    return isinstance(held, dict) and isinstance(held.get(key), dict)
 
 
 def save_weight_file(model: nn.Module, name: str, directory: Path) -> None:

@@ -1,0 +1,253 @@
+"""BEiT-3 over images and texts: torchscale's forward and the authors' heads against ours."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.hf.formats.beit3_heads import head_of_weights
+from magneto.hf.formats.beit3_multiway import load_multiway, read_config, to_multiway
+from magneto.vision_language.captioning.config import ImageCaptionerConfig
+from magneto.vision_language.captioning.left_to_right import left_to_right
+from magneto.vision_language.captioning.model import ImageCaptioner
+from magneto.vision_language.config import VisionLanguageConfig
+from magneto.vision_language.model import VisionLanguageEncoder, interpolate_positions
+from magneto.vision_language.modelling.config import MaskedDataModelConfig
+from magneto.vision_language.modelling.model import MaskedDataModel, MaskedSamples
+from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
+from magneto.vision_language.question_answering.model import QuestionAnswerer
+from magneto.vision_language.reasoning.config import VisualReasonerConfig
+from magneto.vision_language.reasoning.model import VisualReasoner
+from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
+from magneto.vision_language.retrieval.model import ImageTextRetriever
+from magneto.vision_language.samples import Samples, join_samples
+from tests.hf.formats import beit3_models as authors
+from tests.hf.formats.beit3_models import ARGS, IMAGE, SIDE, TEXT, WIDTH, WORDS, beit3, shaken
+
+LENGTHS = (7, 4)
+GENERATOR = torch.Generator().manual_seed(0)
+IMAGES = torch.randn(2, 3, SIDE, SIDE, generator=GENERATOR)
+OTHERS = torch.randn(2, 3, SIDE, SIDE, generator=GENERATOR)
+TOKENS = torch.randint(2, WORDS, (2, 7), generator=GENERATOR)
+PADDING = torch.arange(7) >= torch.tensor(LENGTHS)[:, None]
+TEXTS = [row[:length].numpy() for row, length in zip(TOKENS, LENGTHS, strict=True)]
+
+
+def check(found: Tensor, expected: Tensor, name: str) -> None:
+    difference = (found - expected).abs().max().item()
+    print(f"BEiT-3, {name}: largest difference {difference:.2e}")
+    assert found.shape == expected.shape
+    assert difference <= 1e-5 and expected.abs().max() > 0.1
+
+
+def converted(theirs: nn.Module, kind: type) -> Any:
+    """Ours of theirs; and ours written back is theirs, bit for bit."""
+    state = theirs.state_dict()
+    ours = load_multiway(state, ARGS)
+    assert type(ours) is kind
+    back, args = to_multiway(ours)
+    assert back.keys() == state.keys()
+    for name, tensor in state.items():
+        # Where no patch is ever hidden, the token is not kept.
+        if kind is MaskedDataModel or not name.endswith("mask_token"):
+            assert torch.equal(back[name], tensor), name
+    assert load_multiway(back, args).config == ours.config
+    theirs.load_state_dict(back)
+    return ours
+
+
+@torch.no_grad()
+def test_questions() -> None:
+    """Fine-tuned without a norm on top."""
+    theirs = shaken(authors.Answering(beit3(normalize_output=False)))
+    ours = converted(theirs, QuestionAnswerer)
+    assert (ours.config.answers, ours.config.final_norm) == (7, "none")
+    assert (ours.config.image_size, ours.config.max_length) == (SIDE, TEXT)
+    found = ours(IMAGES, join_samples(IMAGE, paired=TEXTS))
+    check(found, theirs(IMAGES, TOKENS, PADDING), "questions")
+
+
+@torch.no_grad()
+def test_statements() -> None:
+    theirs = shaken(authors.Reasoning(beit3()))
+    ours = converted(theirs, VisualReasoner)
+    images = torch.stack((IMAGES, OTHERS), 1).flatten(0, 1)
+    samples = join_samples(IMAGE, paired=[text for text in TEXTS for _ in range(2)])
+    check(ours(images, samples), theirs(IMAGES, OTHERS, TOKENS, PADDING), "statements")
+
+
+@torch.no_grad()
+def test_retrieval() -> None:
+    theirs = shaken(authors.Retrieving(beit3()))
+    ours = converted(theirs, ImageTextRetriever)
+    found = ours(IMAGES, join_samples(IMAGE, images=2, alone=TEXTS))
+    for name, a, b in zip(("images", "texts", "scale"), found, theirs(IMAGES, TOKENS, PADDING),
+                          strict=True):  # fmt: skip
+        check(a, b, f"retrieval, {name}")
+
+
+@torch.no_grad()
+def test_captions() -> None:
+    theirs = shaken(authors.Captioning(beit3()))
+    ours = converted(theirs, ImageCaptioner)
+    asked = torch.zeros(2, 7, dtype=torch.bool)
+    asked[0, [2, 6]] = asked[1, [1, 3]] = True
+    samples = join_samples(IMAGE, paired=TEXTS)
+    packed = Samples(**{**vars(samples), "packing": left_to_right(samples.packing, IMAGE)})
+    found = ours(IMAGES, packed, torch.tensor([2, 6, 8, 10]))
+    check(found, theirs(IMAGES, TOKENS, PADDING, asked), "captions")
+
+
+@torch.no_grad()
+def test_pretraining() -> None:
+    theirs = shaken(authors.Pretraining(beit3()))
+    ours = converted(theirs, MaskedDataModel)
+    assert ours.config.codes == 6
+    hidden = torch.zeros(2, 9, dtype=torch.bool)
+    hidden[0, [0, 5]] = hidden[1, [3, 8]] = True
+    patches, words = torch.tensor([0, 5, 12, 17]), torch.arange(sum(LENGTHS))
+    masked = MaskedSamples(join_samples(IMAGE, paired=TEXTS), hidden, patches, words, 0, 11)
+    found = ours(IMAGES, masked)
+    expected = theirs(IMAGES, TOKENS, PADDING, hidden)
+    check(found[0], expected[0], "hidden patches")
+    check(found[1], expected[1][~PADDING], "words")
+
+
+@torch.no_grad()
+def test_torchscale_by_itself() -> None:
+    """Its own class without a head; and it is built again from the arguments that are written."""
+    theirs = shaken(beit3())
+    ours = load_multiway(theirs.state_dict(), ARGS)
+    assert type(ours) is VisionLanguageEncoder
+    samples = join_samples(IMAGE, paired=TEXTS)
+    vision, language = ours(IMAGES, samples.token_ids, samples.token_positions, samples.packing)
+    state, args = to_multiway(ours)
+    from torchscale.architecture.config import EncoderConfig
+    from torchscale.model.BEiT3 import BEiT3
+
+    again = authors.Authors(BEiT3(EncoderConfig(**args)))
+    again.load_state_dict(state)
+    for model in (authors.Authors(theirs), again.eval()):
+        expected = model.encode(TOKENS, IMAGES, PADDING)
+        check(vision.unflatten(0, (2, IMAGE)), expected[:, :IMAGE], "vision")
+        check(language, expected[:, IMAGE:][~PADDING], "language")
+
+
+@torch.no_grad()
+def test_positions_of_another_image_size() -> None:
+    """As the authors load weights for larger images: bicubic, the class token's row kept."""
+    theirs = shaken(authors.Answering(beit3(normalize_output=False)))
+    ours = converted(theirs, QuestionAnswerer)
+    config = QuestionAnsweringConfig(**{**vars(ours.config), "image_size": 20})
+    larger = QuestionAnswerer(config).eval()
+    larger.load_state_dict(interpolate_positions(ours.state_dict(), ours.config, config))
+    table = theirs.state_dict()["beit3.encoder.embed_positions.A.weight"]
+    grid = table[3:].reshape(1, 3, 3, WIDTH).permute(0, 3, 1, 2)
+    grid = F.interpolate(grid, size=(5, 5), mode="bicubic", align_corners=False)
+    state = theirs.state_dict()
+    state["beit3.encoder.embed_positions.A.weight"] = torch.cat(
+        (table[:3], grid.permute(0, 2, 3, 1).flatten(0, 2))
+    )
+    large = authors.Answering(beit3(normalize_output=False, img_size=20)).eval()
+    large.load_state_dict(state)
+    images = torch.randn(2, 3, 20, 20)
+    found = larger(images, join_samples(26, paired=TEXTS))
+    check(found, large(images, TOKENS, PADDING), "questions about larger images")
+
+
+def small(**changes) -> VisionLanguageEncoder:
+    values = {"width": 32, "heads": 4, "layers": 1, "ffn_width": 48, "placement": "sub",
+              "image_size": 12, "patch_size": 4, "vocab_size": 40, "max_length": 8}  # fmt: skip
+    return VisionLanguageEncoder(VisionLanguageConfig(**{**values, **changes})).eval()
+
+
+def test_scaled_words_are_written_scaled() -> None:
+    ours = small(embedding_scale="sqrt_width")
+    state, args = to_multiway(ours)
+    again: Any = load_multiway(state, args)
+    assert (ours.config.embedding_scale, again.config.embedding_scale) == ("sqrt_width", "none")
+    samples = join_samples(IMAGE, paired=[np.array([1, 2, 3])])
+    given = (IMAGES[:1], samples.token_ids, samples.token_positions, samples.packing)
+    for found, expected in zip(again(*given), ours(*given), strict=True):
+        check(found, expected, "scaled words")
+    words = state["beit3.text_embed.weight"]
+    assert torch.allclose(words, ours.text_embedding.words.table.weight * math.sqrt(32))
+
+
+def test_half_precision_dropout_and_epsilon() -> None:
+    state, args = to_multiway(small(dropout=0.1, norm_eps=1e-6, activation="relu"))
+    half = {name.removeprefix("beit3."): tensor.half() for name, tensor in state.items()}
+    config: Any = load_multiway(half, args).config
+    assert (config.dropout, config.norm_eps, config.activation) == (0.1, 1e-6, "relu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"placement": "pre"}, "placement is 'pre' here, 'sub' there"),
+        ({"experts": "shared_attention"}, "experts is 'shared_attention' here, 'decoupled' there"),
+        ({"input_norm": "layernorm"}, "no place there for our tensor"),
+        ({"key_value_heads": 2}, "key_value_heads is 2 here, 4 there"),
+    ],
+)
+def test_what_beit3_cannot_hold_is_named(changes: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        to_multiway(small(**changes))
+
+
+def test_weights_that_do_not_fit_are_named() -> None:
+    state, args = to_multiway(small())
+    with pytest.raises(ValueError, match=r"'extra'"):
+        load_multiway(state | {"extra": torch.ones(1)}, args)
+    lacking = {n: t for n, t in state.items() if n != "beit3.text_embed.weight"}
+    with pytest.raises(ValueError, match=r"no beit3\.text_embed\.weight"):
+        load_multiway(lacking, args)
+    table = "beit3.encoder.embed_positions.A.weight"
+    with pytest.raises(ValueError, match="8 patches are no square image"):
+        load_multiway(state | {table: torch.ones(11, 32)}, args)
+    with pytest.raises(ValueError, match="say how many heads a model of width 32 has"):
+        load_multiway(state)
+    with pytest.raises(ValueError, match="no counterpart of a Linear"):
+        to_multiway(nn.Linear(1, 1))
+
+
+# Millions of parameters that unilm's README gives, of base and large.
+PUBLISHED = {
+    "pretraining": (224, 276, 746), "questions": (480, 228, 683), "statements": (224, 226, 681),
+    "retrieval": (384, 222, 675), "captions": (480, 271, 739),
+}  # fmt: skip
+KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "pretraining": (MaskedDataModel, MaskedDataModelConfig, {"codes": 8192}),
+    "questions": (QuestionAnswerer, QuestionAnsweringConfig, {"answers": 3129}),
+    "statements": (VisualReasoner, VisualReasonerConfig, {}),
+    "retrieval": (ImageTextRetriever, ImageTextRetrieverConfig, {}),
+    "captions": (ImageCaptioner, ImageCaptionerConfig, {}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", ["base", pytest.param("large", marks=pytest.mark.slow)])
+def test_the_released_sizes(kind: str, size: str) -> None:
+    """As many parameters as their authors count."""
+    side, *millions = PUBLISHED[kind]
+    model, config, values = KINDS[kind]
+    width, layers = {"base": (768, 12), "large": (1024, 24)}[size]
+    with torch.device("meta"):
+        made = model(config(
+            width=width, layers=layers, heads=width // 64, ffn_width=4 * width, placement="sub",
+            image_size=side, vocab_size=64010, max_length=1022, embedding_scale="none", **values,
+        ))  # fmt: skip
+        state, args = to_multiway(made)
+    expected = millions[["base", "large"].index(size)]
+    assert sum(tensor.numel() for tensor in state.values()) / 1e6 == pytest.approx(expected, abs=1)
+    assert args["max_source_positions"] == 1024
+    assert load_sizes(state).heads == width // 64
+
+
+def load_sizes(state: dict[str, Tensor]) -> Any:
+    """The configuration that weights alone show."""
+    return read_config(state, head_of_weights(state), {})

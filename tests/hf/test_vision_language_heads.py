@@ -1,0 +1,78 @@
+"""Fine-tuned models of vision and language as transformers models: losses, and what is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("transformers")
+
+from magneto.hf.saving import wrap
+from magneto.vision_language.captioning.config import ImageCaptionerConfig
+from magneto.vision_language.captioning.model import ImageCaptioner
+from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
+from magneto.vision_language.question_answering.model import QuestionAnswerer
+from magneto.vision_language.reasoning.config import VisualReasonerConfig
+from magneto.vision_language.reasoning.model import VisualReasoner
+from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
+from magneto.vision_language.retrieval.model import ImageTextRetriever
+from tests.hf.test_vision_language import IDS, IMAGES, MASK, SIZES
+
+TEXT = {"input_ids": IDS, "attention_mask": MASK}
+
+
+def made(model: type, config: type, **values: Any) -> Any:
+    torch.manual_seed(0)
+    return wrap(model(config(**SIZES, **values)).eval(), end=2)
+
+
+def test_questions() -> None:
+    model = made(QuestionAnswerer, QuestionAnsweringConfig, answers=4, pretrained="runs/first")
+    assert model.config.core["pretrained"] is None and model.config.num_labels == 4
+    targets = torch.tensor([[0, 1, 0.3, 0], [0, 0, 0, 0.6]])
+    found = model(IMAGES, **TEXT, labels=targets)
+    expected = F.binary_cross_entropy_with_logits(found.logits, targets) * 4
+    assert found.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    whole = model(IMAGES, **TEXT, labels=targets, num_items_in_batch=4).loss
+    assert whole.item() == pytest.approx(expected.item() / 2, rel=1e-5)
+
+
+def test_statements() -> None:
+    model = made(VisualReasoner, VisualReasonerConfig)
+    pairs = torch.stack((IMAGES, IMAGES.flip(0)), 1)
+    found = model(pairs, **TEXT, labels=torch.tensor([1, 0]))
+    expected = F.cross_entropy(found.logits, torch.tensor([1, 0]))
+    assert found.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    with pytest.raises(ValueError, match=r"\(statements, 2, channels, height, width\), not"):
+        model(IMAGES, **TEXT)
+
+
+@torch.no_grad()
+def test_retrieval() -> None:
+    model = made(ImageTextRetriever, ImageTextRetrieverConfig)
+    found = model(IMAGES, **TEXT, return_loss=True)
+    own = torch.arange(2)
+    losses = [F.cross_entropy(x, own) for x in (found.logits_per_image, found.logits_per_text)]
+    assert found.loss.item() == pytest.approx(sum(losses).item() / 2, rel=1e-5)
+    alone = model(pixel_values=IMAGES[:1]).image_embeds, model(**TEXT).text_embeds
+    assert torch.allclose(alone[0], found.image_embeds[:1], atol=1e-6)
+    assert torch.allclose(alone[1], found.text_embeds, atol=1e-6)
+    assert model(IMAGES[:1], **TEXT).logits_per_image.shape == (1, 2)
+
+
+@torch.no_grad()
+def test_captions() -> None:
+    model = made(ImageCaptioner, ImageCaptionerConfig)
+    logits = model(IMAGES, **TEXT).logits
+    later = IDS.clone()
+    later[0, 2] = 11
+    again = model(IMAGES, later, MASK).logits
+    assert logits.shape == (2, 4, 30)
+    assert torch.equal(logits[0, :2], again[0, :2])
+    assert not torch.allclose(logits[0, 2:], again[0, 2:], atol=1e-4)
+    with pytest.raises(ValueError, match="config needs bos_token_id"):
+        model.generate(IMAGES)
+    model.config.bos_token_id, model.config.pad_token_id, model.config.mask_token_id = 1, 0, 3
+    written = model.generate(IMAGES, num_beams=1)
+    assert len(written) == 2 and not {1, 3} & set(written.flatten().tolist())
