@@ -38,6 +38,12 @@ SHAPES = {
     "training.batch_size": 6, "training.num_workers": 0, "training.evaluate_limit": 1,
 }  # fmt: skip
 
+DRAWN = {
+    "data.source": "builtin:shapes", "data.tokenizer": "bytes", "model.vocab_size": None,
+    "model.image_size": 48, "model.patch_size": 16, "model.max_length": 96,
+    "training.batch_size": 4, "training.num_workers": 0, "training.evaluate_limit": 1, **IN_STEPS,
+}  # fmt: skip
+
 
 def shrunken(task: str, place: Path) -> dict[str, Any]:
     """Return changes of a task's recipes, with data that is written in a folder.
@@ -60,6 +66,8 @@ def shrunken(task: str, place: Path) -> dict[str, Any]:
     if task == "vision-language-modelling":
         pytest.importorskip("tokenizers")
         return SHAPES
+    if task in ("visual-reasoning", "image-text-retrieval", "image-captioning"):
+        return DRAWN | ({"model.images": 2} if task == "visual-reasoning" else {})
     pytest.importorskip("sklearn")
     return {
         "image-classification": DIGITS | {"model.classes": 10},

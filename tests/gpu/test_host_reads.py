@@ -43,7 +43,7 @@ def test_a_step_waits_for_nothing(
     name: str, precision: str, device: torch.device, tmp_path: Path
 ) -> None:
     """After two steps, in which the optimizer makes its state."""
-    settings = {"precision": precision, "clip_norm": 1.0, "ema_decay": 0.9, "batch_size": 2}
+    settings = {"precision": precision, "clip_norm": 1.0, "ema_decay": 0.9, "batch_size": 6}
     loop = begun(name, device, tmp_path, gradient_accumulation_steps=2, **settings)
     try:
         taken = iter(loop.batches)

@@ -11,7 +11,7 @@ from tests.gpu.tiny import TINY, batches, begun
 
 @pytest.mark.parametrize("name", TINY)
 def test_batches_are_pinned_for_a_gpu(name: str, device: torch.device, tmp_path: Path) -> None:
-    loop = begun(name, device, tmp_path, batch_size=2)
+    loop = begun(name, device, tmp_path, batch_size=6)
     try:
         pieces, _ = next(iter(loop.batches))
     finally:

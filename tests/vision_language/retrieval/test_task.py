@@ -119,7 +119,7 @@ def test_it_learns(tmp_path: Path) -> None:
     model = task.build_model()
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     stream = task.train_stream(4, 1)
-    for _ in range(60):
+    for _ in range(120):
         task.loss(model, stream.next(1, [0])[0]).total.backward()
         optimizer.step()
         optimizer.zero_grad()
