@@ -37,7 +37,7 @@ def test_what_does_not_wait_is_let_through(device: torch.device) -> None:
         (x * filled).masked_fill(x > 0, 0.0).sum().backward()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])
 @pytest.mark.parametrize("name", TINY)
 def test_a_step_waits_for_nothing(
     name: str, precision: str, device: torch.device, tmp_path: Path

@@ -169,7 +169,16 @@ def test_speed_changes_what_is_planned() -> None:
 
 
 def broken(folder: Path) -> SpeechDataConfig:
-    """Write recordings whose headers are in order, one of which is."""
+    """Write recordings whose headers are in order, one of which is; for each split its own."""
+    for name in ("train", "dev"):
+        (folder / name).mkdir()
+        lines = write_broken(folder / name)
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    return SpeechDataConfig(source=str(folder), tokenizer="bytes", cmvn="utterance")
+
+
+def write_broken(folder: Path) -> list[str]:
+    """Write them in a folder; return the lines that name them."""
     import soundfile
 
     write(folder / "good.flac", seconds=2)
@@ -181,12 +190,10 @@ def broken(folder: Path) -> SpeechDataConfig:
     for name, value in (("nan", np.nan), ("huge", 1e30)):
         soundfile.write(folder / f"{name}.wav", tone() * value, 16000, subtype="FLOAT")
     names = ["good.flac", "cut.flac", "bad.flac", "silent.wav", "nan.wav", "huge.wav"]
-    lines = [
-        json.dumps({"id": name.split(".")[0], "audio": name, "text": "hello"}) for name in names
+    return [
+        json.dumps({"id": name.split(".")[0], "audio": str(folder / name), "text": "hello"})
+        for name in names
     ]
-    for name in ("train", "dev"):
-        (folder / f"{name}.jsonl").write_text("\n".join(lines))
-    return SpeechDataConfig(source=str(folder), tokenizer="bytes", cmvn="utterance")
 
 
 def test_broken_utterances_weigh_nothing_in_training(tmp_path: Path) -> None:

@@ -87,9 +87,8 @@ class Parser(argparse.ArgumentParser):
         option = word.split("=")[0]
         near = get_close_matches(option, self._known(), n=1)
         if self.recipe:
-            options = _recipe_fields()
-            alike = get_close_matches(option.removeprefix("--"), options, n=1, cutoff=0.8)
-            near = [options[name] for name in alike] or near
+            field = _recipe_fields().get(option.removeprefix("--").replace("-", "_"))
+            near = [field] if field else near
         return f"; did you mean {near[0]}?" if near else ""
 
     def with_json(self) -> Parser:

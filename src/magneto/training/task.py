@@ -17,10 +17,7 @@ from magneto.weights import StoredTensor
 DIGEST_FILE = "data.digest"
 """In a run: what names the content of the data it is trained on."""
 NON_FINITE = "non_finite"
-"""Among a loss's logs: how many predictions are left out since their loss is not finite.
-
-A step that leaves all out ends the run as diverged, with the batch kept.
-"""
+"""Among a loss's logs: predictions left out as not finite; if a step's all are, it diverged."""
 
 
 @dataclass(frozen=True)
@@ -245,10 +242,7 @@ class Task(ABC):
         return {}
 
     def take_notes(self, run: Path) -> None:
-        """Take the directory of the run, for a list of what is met in the data on the way.
-
-        Called on every rank before the first step, and where a run is opened.
-        """
+        """Take the run's directory, for notes on its data; on every rank, before the first step."""
         return None
 
     def examples(self) -> int | None:
@@ -258,16 +252,12 @@ class Task(ABC):
     def left_out(self) -> Mapping[str, str] | None:
         """Return why which training examples were left out so far, by name; None if none ever is.
 
-        Asked before the first step and after each evaluation, on every rank for what it has met;
-        the run keeps all of it.
+        Asked before the first step and after each evaluation, on every rank; the run keeps it.
         """
         return None
 
     def artifacts(self, directory: Path) -> None:
-        """Write what a run's model needs later besides weights, and a digest of the data.
-
-        Where something else is in a run already, it is not resumed.
-        """
+        """Write what a run's model needs besides weights, and a digest; resuming compares it."""
         return None
 
     @classmethod

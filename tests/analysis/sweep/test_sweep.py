@@ -258,6 +258,7 @@ def test_a_workers_error_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "every worker ended with the error above" in said
 
 
+@pytest.mark.slow
 def test_cluster_runs_the_same_cells(tmp_path: Path, capsys) -> None:
     pytest.importorskip("submitit")
     words = [*command(tmp_path / "grid", "--json"), "--cluster", "local"]
