@@ -102,10 +102,17 @@ def test_equal_scores_of_two_seeds_show_no_spread() -> None:
     """0.70 twice and 0.71 twice: a gap of which nobody can tell whether it is noise."""
     both = cells("pre", {1e-3: [0.70, 0.70]}) + cells("sub", {1e-3: [0.71, 0.71]})
     words = answer([summarise(both, name, True) for name in ("pre", "sub")], True, "accuracy")
-    assert words[0] == "Sub-LN is best here: accuracy 0.71 at learning rate 0.001."
+    assert words[0] == "Sub-LN has the best score: accuracy 0.71 at learning rate 0.001."
     assert words[1] == "Behind it: Pre-LN (0.01 lower)."
     assert gap_of([0.70, 0.70], [0.71, 0.71])[1] is width_of([0.70, 0.70]) is None
     assert gap_of([0.70, 0.70], [0.70, 0.70]) == (0, 0)
+
+
+def test_who_is_within_noise_of_another_is_not_called_best() -> None:
+    near = cells("pre", {1e-3: [4.0, 4.2, 4.1]}) + cells("sub", {1e-3: [4.0, 4.1, 4.1]})
+    words = answer([summarise(near, name, False) for name in ("pre", "sub")], False, "loss")
+    assert words[0].startswith("Sub-LN has the best score: loss 4.067")
+    assert words[1].startswith("Within noise of it: Pre-LN (0.033 ±")
 
 
 def test_equal_numbers_of_diverged_runs_are_told_once() -> None:

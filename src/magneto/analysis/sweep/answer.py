@@ -63,7 +63,7 @@ def best(ranked: Sequence[Summary], metric: str) -> list[str]:
     if not ranked:
         return []
     first, *others = ranked
-    lead = "has the best score" if undecided(ranked) else "is best here"
+    lead = "is best here" if all(beyond_noise(first, o) for o in others) else "has the best score"
     score = f"{metric} {plus_minus(first)} at learning rate {first.best_learning_rate:g}"
     return [f"{first.title} {lead}: {score}.", *distances(first, others)]
 
@@ -141,6 +141,12 @@ def plus_minus(summary: Summary) -> str:
     return f"{summary.score:.4g}{interval}"
 
 
+def beyond_noise(first: Summary, other: Summary) -> bool:
+    """Return whether another is behind the best by more than noise; False where nobody can tell."""
+    gap = mean_difference(other.scores, first.scores)
+    return not math.isnan(gap.half_width) and abs(gap.mean) > gap.half_width
+
+
 def distances(first: Summary, others: Sequence[Summary]) -> list[str]:
     """Say how far the others are from the best: within noise, beyond it, or nobody can tell."""
     groups: dict[str, list[str]] = {"Within noise of it": [], "Beyond noise": [], "Behind it": []}
@@ -149,7 +155,7 @@ def distances(first: Summary, others: Sequence[Summary]) -> list[str]:
         if math.isnan(gap.half_width):
             where = "Behind it"
         else:
-            where = "Within noise of it" if abs(gap.mean) <= gap.half_width else "Beyond noise"
+            where = "Beyond noise" if beyond_noise(first, other) else "Within noise of it"
         groups[where].append(f"{other.title} ({behind(gap)})")
     return [f"{where}: {', '.join(names)}." for where, names in groups.items() if names]
 
