@@ -76,6 +76,7 @@ COVERED_BY = {
     "vision.classification.config": "vision/classification/test_task.py",
     "vision_language.fine_tuned_task": "vision_language/reasoning/test_task.py",
     "vision_language.caption_config": "vision_language/test_caption_sources.py",
+    "vision_language.captioned_task": "vision_language/captioning/test_task.py",
     "vision_language.captioning.batches": "vision_language/captioning/test_task.py",
     "vision_language.captioning.config": "vision_language/captioning/test_task.py",
     "vision_language.captioning.model": "vision_language/captioning/test_left_to_right.py",

@@ -27,7 +27,10 @@ def test_a_tiny_run_measures_everything(device: torch.device, tmp_path: Path) ->
     rows = found["step-tiny"]["rows"]
     assert {"magneto sub", "nanoGPT style"} <= {row["contender"] for row in rows}
     assert {row["mode"] for row in rows} == {"eager", "compiled"}
-    assert all(0 < row["share_of_measured"] < 10 for row in rows)
+    # A share may be above one: on a CPU, products of 64 rows in bf16 are slower than a whole step.
+    flops, peak = step_flops(SHAPES["tiny"]), found["rate"]["bf16"]["measured"]
+    for row in rows:
+        assert row["share_of_measured"] == pytest.approx(flops / (row["median_ms"] / 1e3) / peak)
     trained = found["language-model"]["rows"]
     assert [len(trained[name]["losses"]) for name in ("sub", "pre", "post")] == [20, 20, 20]
     assert all(row["finite"] for row in found["depth"]["rows"])

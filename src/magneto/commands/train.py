@@ -16,7 +16,7 @@ from magneto.files import is_aside
 from magneto.lease import Lease, acquire_lease, alive_here, holder, newest_lease
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
-from magneto.training.distributed import any_rank
+from magneto.training.distributed import any_rank, pick_device, pick_strategy
 from magneto.training.hooks import Hook
 from magneto.training.loop import train
 from magneto.training.state import TrainingState
@@ -69,6 +69,8 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
     resume = given.resume is not None
     report = ProgressBars(quiet=not is_main_process())
+    pick_strategy(recipe.training)
+    pick_device(recipe.training.device)
     task = recipe.build_task()
     task.check_strategy(recipe.training.distributed)
     with held(run, new=not resume) as lease:

@@ -20,6 +20,12 @@ def mixed_order(count: int) -> np.ndarray:
     return np.random.default_rng(EVALUATION_SEED).permutation(count)
 
 
+def mixed_plans(count: int, batch_size: int) -> list[np.ndarray]:
+    """Return the rows 0 ... count - 1 in mixed order, `batch_size` at a time."""
+    order = mixed_order(count)
+    return [order[start : start + batch_size] for start in range(0, count, batch_size)]
+
+
 class LazyBatches(Sequence[Any]):
     """A sequence of batches; batch i is made from the i-th plan each time it is asked for.
 

@@ -12,17 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from magneto.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    # Only "fsdp" needs them, and every process would wait a second for their import.
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 # How long ranks wait for the first, which prepares the data; by default NCCL gives up after ten
 # minutes. A rank that dies ends the others at once: torchrun sees to it.
@@ -56,9 +58,8 @@ def one_process(device: torch.device) -> World:
     return World(0, 1, device, "none")
 
 
-@contextmanager
-def join_world(config: TrainingConfig) -> Iterator[World]:
-    """Join the other processes, if there are any, and leave them at the end.
+def pick_strategy(config: TrainingConfig) -> str:
+    """Return "none", "ddp" or "fsdp"; "auto" is "ddp" where torchrun has started several processes.
 
     Raises:
         ValueError: If `distributed` asks for several processes and torchrun started none, or the
@@ -75,6 +76,17 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
             f"--distributed {strategy} needs torchrun: "
             "torchrun --nproc-per-node 2 -m magneto train RECIPE ..."
         )
+    return strategy
+
+
+@contextmanager
+def join_world(config: TrainingConfig) -> Iterator[World]:
+    """Join the other processes, if there are any, and leave them at the end.
+
+    Raises:
+        ValueError: As `pick_strategy` and `pick_device` do.
+    """
+    strategy = pick_strategy(config)
     device = pick_device(config.device)
     if strategy == "none":
         yield one_process(device)
@@ -119,6 +131,9 @@ def shard_model(model: nn.Module, world: World) -> nn.Module:
     The model may be on the meta device, so that no rank ever holds all of it.
     """
     if world.strategy == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
         # Without a mesh, FSDP takes the GPU of a machine that has one, even for ranks on its CPU.
         mesh = init_device_mesh(world.device.type, (world.world_size,))
         for module in model.modules():
@@ -144,18 +159,28 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
+def is_fsdp(model: nn.Module) -> TypeGuard[FSDPModule]:
+    """Return whether `shard_model` has cut this module."""
+    return hasattr(model, "set_requires_gradient_sync")
+
+
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Return whether each rank holds a shard of this tensor: only those have a mesh of devices."""
+    return hasattr(tensor, "device_mesh")
+
+
 def reshard(model: nn.Module) -> None:
     """Drop the whole parameters that FSDP's root keeps after a forward pass without a backward.
 
     Otherwise it would take them for current after the weights have been exchanged.
     """
-    if isinstance(model, FSDPModule):
+    if is_fsdp(model):
         model.reshard()
 
 
 def local_shard(tensor: Tensor) -> Tensor:
     """Return this rank's shard of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 @dataclass(frozen=True)
@@ -183,7 +208,7 @@ class Piece:
 def piece_of(tensor: Tensor) -> Piece:
     """Return what this rank holds of a tensor."""
     tensor = tensor.detach()
-    if not isinstance(tensor, DTensor):
+    if not is_sharded(tensor):
         return Piece(tensor, 0, tuple(tensor.shape), sharded=False)
     # Rows are cut as torch.chunk cuts them: the last ranks may have fewer, or none.
     mesh, rows = tensor.device_mesh, tensor.shape[0]

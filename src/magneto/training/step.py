@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from magneto.training.batch import to_device
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import World, all_reduce_sum, local_shard
+from magneto.training.distributed import World, all_reduce_sum, is_fsdp, local_shard
 from magneto.training.task import Loss, Task
 
 
@@ -56,7 +55,7 @@ def exchange(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
     """Let ranks exchange gradients in the last micro-batch only."""
     if isinstance(model, DistributedDataParallel) and not last:
         return model.no_sync()
-    if isinstance(model, FSDPModule):
+    if is_fsdp(model):
         model.set_requires_gradient_sync(last)
     return nullcontext()
 

@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from magneto.data.augmented_examples import AugmentedExamples
-from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.data.lazy_batches import LazyBatches, mixed_plans
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
 
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
 """From an index and a generator to what a batch has of it, by name."""
+Read = Callable[[int, np.random.Generator], np.ndarray]
+"""From an index and a generator to an image, or to several, as the model reads them."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
 """From a batch, the numbers of its examples and their draws to what is given out."""
 Told = Callable[[int, BrokenImage], None]
@@ -65,6 +67,35 @@ def read_or_replace(
             broken(number, error)
             last = str(error)
     raise ValueError(f"{TRIES} images drawn one after the other are broken; the last: {last}")
+
+
+def read_or_blank(
+    make: Read,
+    rows: Sequence[int] | np.ndarray,
+    blank: np.ndarray,
+    broken: Told = lambda index, error: None,
+) -> dict[str, Tensor]:
+    """Read images to evaluate on; nothing is drawn.
+
+    Args:
+        make: Reads the image of a row; raises `BrokenImage`.
+        rows: Which.
+        blank: Stands for what is broken; of the form that `make` returns.
+        broken: Told of those that are.
+
+    Returns:
+        "images" (rows, ...), stacked, and "broken" (rows).
+    """
+    images, lost = [], []
+    for row in rows:
+        try:
+            image, unread = make(int(row), np.random.default_rng(0)), False
+        except BrokenImage as error:
+            broken(int(row), error)
+            image, unread = blank, True
+        images.append(image)
+        lost.append(unread)
+    return {"images": torch.from_numpy(np.stack(images)), "broken": torch.tensor(lost)}
 
 
 def example_stream(
@@ -148,25 +179,12 @@ def evaluation_images(
         batch_size: Images of a batch.
         blank: Stands for a broken image, which is True in "broken" then.
     """
-    random = np.random.default_rng(0)
+
+    def read(index: int, random: np.random.Generator) -> np.ndarray:
+        return transform(split.open(index), random)
 
     def make(rows: np.ndarray) -> dict[str, Tensor]:
-        images = [_image_or_none(split, transform, int(row), random) for row in rows]
-        return {
-            "images": torch.from_numpy(np.stack([blank if i is None else i for i in images])),
-            "labels": torch.from_numpy(split.labels_of(rows)),
-            "broken": torch.tensor([image is None for image in images]),
-        }
+        seen = read_or_blank(read, rows, blank, split.broken)
+        return {**seen, "labels": torch.from_numpy(split.labels_of(rows))}
 
-    order = mixed_order(len(split))
-    return LazyBatches([order[i : i + batch_size] for i in range(0, len(order), batch_size)], make)
-
-
-def _image_or_none(
-    split: ImageSplit, transform: Transform, index: int, random: np.random.Generator
-) -> np.ndarray | None:
-    try:
-        return transform(split.open(index), random)
-    except BrokenImage as error:
-        split.broken(index, error)
-        return None
+    return LazyBatches(mixed_plans(len(split), batch_size), make)

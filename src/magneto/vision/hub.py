@@ -67,6 +67,20 @@ class TableStore(EncodedStore):
         return value["bytes"]
 
 
+def chosen_splits(dataset: HubDataset, source: Source) -> dict[str, str]:
+    """Return the data set's own names of "train", "validation", ..., as far as it has them.
+
+    A split that the source names is "train"; so is the first, where no name says what it is for.
+
+    Raises:
+        ConfigError: If the data set can't be found.
+    """
+    if source.split:
+        return {"train": source.split}
+    names = dataset.splits(source.config)
+    return standard_splits({name.lower(): name for name in names}) or {"train": names[0]}
+
+
 def list_hub(source: Source, config: ImageDataConfig) -> dict[str, Listing]:
     """List the splits of a data set, or the one that the source names, as "train".
 
@@ -75,14 +89,9 @@ def list_hub(source: Source, config: ImageDataConfig) -> dict[str, Listing]:
         ValueError: If it has no column of images.
     """
     dataset = HubDataset(source)
-    if source.split:
-        splits = {"train": source.split}
-    else:
-        names = dataset.splits(source.config)
-        splits = standard_splits({name.lower(): name for name in names}) or {"train": names[0]}
     return {
         split: _listing(dataset, dataset.load(source.config, name), f"{source} ({name})", config)
-        for split, name in splits.items()
+        for split, name in chosen_splits(dataset, source).items()
     }
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from magneto.data.cache import content_digest
 from magneto.data.counts import EMPTY, MALFORMED, Counts
 from magneto.data.files import existing_path, open_bytes
+from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit, ImageStore
 from magneto.vision_language.image_files import NamedImages
 
@@ -65,6 +66,17 @@ class CaptionSplit:
         """All images of the store, by their numbers."""
         every = np.arange(len(self.store))
         return ImageSplit(self.store, every, np.zeros(len(every), np.int64))
+
+    def open(self, index: int) -> Picture:
+        """Open an image.
+
+        Raises:
+            BrokenImage: If it is missing, can't be read, or is no image.
+        """
+        number = self.rows[index].image
+        if number == MISSING:
+            raise BrokenImage("is missing")
+        return self.images.open(number)
 
     @cached_property
     def complete(self) -> CaptionSplit:

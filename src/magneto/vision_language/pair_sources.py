@@ -19,7 +19,7 @@ from magneto.data.files import existing_path, has_ending, unpacked_name
 from magneto.data.records import read_objects
 from magneto.data.sources import HubDataset, Source, parse_source
 from magneto.progress import Progress
-from magneto.vision.hub import TableStore
+from magneto.vision.hub import TableStore, chosen_splits
 from magneto.vision.images import FileStore, ImageStore
 from magneto.vision.listing import standard_splits
 from magneto.vision.shards import CAPTIONS, ShardStore, find_shards, kept_index, shards_by_split
@@ -213,13 +213,8 @@ def list_hub(source: Source, config: PairDataConfig, counts: Counts) -> dict[str
         ValueError: If it has no column of images, or none of texts.
     """
     dataset = HubDataset(source)
-    if source.split:
-        splits = {"train": source.split}
-    else:
-        names = dataset.splits(source.config)
-        splits = standard_splits({name.lower(): name for name in names}) or {"train": names[0]}
     found = {}
-    for split, name in splits.items():
+    for split, name in chosen_splits(dataset, source).items():
         table, where = dataset.load(source.config, name), f"{source} ({name})"
         kinds = {column: type(feature).__name__ for column, feature in table.features.items()}
         images = [column for column, kind in kinds.items() if kind == "Image"]

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from magneto.nn.attention import DotProductAttention, join
 from magneto.nn.mask import Mask
 from magneto.nn.transformer import LayerStack
+from magneto.training.distributed import is_sharded
 
 # Largest finite values of the formats a model may be run in. bf16 has the exponents of fp32.
 LIMITS = {"fp16": torch.finfo(torch.float16).max, "bf16": torch.finfo(torch.bfloat16).max}
@@ -174,7 +174,7 @@ def stack_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Return the 2-norm of all tensors as one vector; of tensors in shares, that of the whole."""
     norm = torch.stack([tensor.float().norm() for tensor in tensors]).norm()
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return norm.full_tensor() if is_sharded(norm) else norm
 
 
 ForwardHook = Callable[[nn.Module, tuple, Tensor], None]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from magneto.data.augmented_examples import AugmentedExamples
-from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.data.lazy_batches import LazyBatches, mixed_plans
 from magneto.vision.batches import example_stream
 from magneto.vision.decoding import BrokenImage, pillow
 from magneto.vision.geometry import from_image, to_image
@@ -129,5 +129,4 @@ def evaluation_pairs(
         images, known, broken = zip(*map(pair, rows.tolist()), strict=True)
         return {"images": list(images), "masks": list(known), "broken": torch.tensor(broken)}
 
-    order = mixed_order(len(split))
-    return LazyBatches([order[i : i + batch_size] for i in range(0, len(order), batch_size)], make)
+    return LazyBatches(mixed_plans(len(split), batch_size), make)

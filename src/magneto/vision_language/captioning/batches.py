@@ -10,11 +10,10 @@ import numpy as np
 import torch
 
 from magneto.data.augmented_examples import AugmentedExamples
-from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches, mixed_order
-from magneto.vision.batches import Transform, example_stream
-from magneto.vision.decoding import BrokenImage
+from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches, mixed_plans
+from magneto.vision.batches import Transform, example_stream, read_or_blank
 from magneto.vision_language.captioning.left_to_right import CaptionHiding, left_to_right
-from magneto.vision_language.captions import MISSING, CaptionSplit
+from magneto.vision_language.captions import CaptionSplit
 from magneto.vision_language.samples import join_samples, joined
 
 
@@ -49,8 +48,8 @@ class CaptionBatches:
                  for caption in range(len(texts))]  # fmt: skip
 
         def example(number: int, random: np.random.Generator) -> dict[str, Any]:
-            image = self.split.rows[pairs[number][0]].image
-            return {"images": transform(self.split.images.open(image), random), "pair": number}
+            row, _ = pairs[number]
+            return {"images": transform(self.split.open(row), random), "pair": number}
 
         def finish(batch: dict[str, Any], numbers: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
             chosen = [pairs[number] for number in batch["pair"].tolist()]
@@ -68,22 +67,17 @@ class CaptionBatches:
 
         There are also "rows" (images; their numbers in the split) and "broken" (images).
         """
-        random = np.random.default_rng(0)
+
+        def read(row: int, random: np.random.Generator) -> np.ndarray:
+            return transform(self.split.open(row), random)
 
         def make(rows: np.ndarray) -> dict[str, Any]:
-            seen = [self._image_or_none(int(row), transform, random) for row in rows]
             texts = [self.texts[row][0] for row in rows]
-            images = np.stack([self.blank if image is None else image for image in seen])
-            return {
-                "images": torch.from_numpy(images),
-                **self._hidden(texts, [(EVALUATION_SEED, int(row)) for row in rows])[0],
-                "rows": torch.from_numpy(rows),
-                "broken": torch.tensor([image is None for image in seen]),
-            }
+            hidden, _ = self._hidden(texts, [(EVALUATION_SEED, int(row)) for row in rows])
+            seen = read_or_blank(read, rows, self.blank)
+            return {**seen, **hidden, "rows": torch.from_numpy(rows)}
 
-        order = mixed_order(len(self.split))
-        plans = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-        return LazyBatches(plans, make)
+        return LazyBatches(mixed_plans(len(self.split), batch_size), make)
 
     def _hidden(
         self, texts: Sequence[np.ndarray], keys: Sequence[Sequence[int]]
@@ -102,14 +96,3 @@ class CaptionBatches:
             "targets": torch.from_numpy(joined(targets)),
         }
         return parts, np.array([len(chosen) for _, chosen in both])
-
-    def _image_or_none(
-        self, row: int, transform: Transform, random: np.random.Generator
-    ) -> np.ndarray | None:
-        image = self.split.rows[row].image
-        if image == MISSING:
-            return None
-        try:
-            return transform(self.split.images.open(image), random)
-        except BrokenImage:
-            return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -13,24 +12,21 @@ import torch
 from torch import nn
 
 from magneto.data.frequencies import count_numbers, frequency_nats
-from magneto.training.task import BatchStream, Loss, Scores
+from magneto.training.task import Loss, Scores
 from magneto.vision.decoding import Picture
 from magneto.vision.transforms import Reading
-from magneto.vision_language.caption_sources import load_captions
+from magneto.vision_language.captioned_task import CaptionedTask
 from magneto.vision_language.captioning.batches import CaptionBatches
 from magneto.vision_language.captioning.cider import cider
 from magneto.vision_language.captioning.config import CaptioningDataConfig, ImageCaptionerConfig
 from magneto.vision_language.captioning.decoding import CaptionSearch, CaptionWriter
 from magneto.vision_language.captioning.left_to_right import caption_hiding
 from magneto.vision_language.captioning.model import ImageCaptioner
-from magneto.vision_language.captions import IMAGES, CaptionSplit, CaptionSplits
-from magneto.vision_language.fine_tuned_task import FineTunedTask
-from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentation
-
-EVALUATION_BATCH = 64
+from magneto.vision_language.captions import CaptionSplit
+from magneto.vision_language.whole_images import WholeImage
 
 
-class ImageCaptioning(FineTunedTask):
+class ImageCaptioning(CaptionedTask):
     """Images with captions, an `ImageCaptioner`, nats per hidden word."""
 
     primary_metric = "cider"
@@ -40,51 +36,15 @@ class ImageCaptioning(FineTunedTask):
     model_config: ImageCaptionerConfig
     data_config: CaptioningDataConfig
 
-    @cached_property
-    def splits(self) -> CaptionSplits:
-        """Training and validation images with their captions."""
-        return load_captions(self.data_config, self._progress)
-
-    def training_texts(self) -> Iterable[str]:
-        """Return the training captions."""
-        return (text for row in self.splits.train.rows for text in row.captions)
-
-    def check_data(self) -> None:
-        """Say how much there is, and what was odd."""
-        found = self.splits
-        odd = found.counts.describe(IMAGES) if found.counts else "nothing odd"
-        self._progress.say(f"{self.data_config.source}: {len(found.train):,} images to train on, "
-                           f"{len(found.validation):,} to validate on; read: {odd}")  # fmt: skip
-
     def build_model(self) -> ImageCaptioner:
         """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
         return ImageCaptioner(self.sized_config())
 
-    @cached_property
-    def train(self) -> CaptionBatches:
-        """The training images, their captions tokenised."""
-        return self._batches(self.splits.train)
-
-    @cached_property
-    def validation(self) -> CaptionBatches:
-        """The validation images, their captions tokenised."""
-        return self._batches(self.splits.validation)
-
-    def _batches(self, split: CaptionSplit) -> CaptionBatches:
-        texts = iter(self.framed([text for row in split.rows for text in row.captions]))
-        by_image = [[next(texts) for _ in row.captions] for row in split.rows]
+    def batches(self, split: CaptionSplit, texts: Sequence[Sequence[np.ndarray]]) -> CaptionBatches:
+        """Return what hides words of a split's captions, and makes batches."""
         hiding = caption_hiding(self.tokenizer, self.data_config.mask_ratio)
         tokens = self.model_config.image_tokens
-        return CaptionBatches(split, by_image, hiding, tokens, self.reading.blank)
-
-    def examples(self) -> int:
-        """Return how many pairs of image and caption there are to train on."""
-        return sum(len(row.captions) for row in self.splits.train.rows)
-
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return pairs in random order, images augmented, words hidden."""
-        transform = WholeImageAugmentation(self.reading, self.data_config.augmentation)
-        return self.train.training(transform, batch_size, seed)
+        return CaptionBatches(split, texts, hiding, tokens, self.reading.blank)
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Sum the cross-entropy of the hidden words, smoothed.
@@ -94,14 +54,6 @@ class ImageCaptioning(FineTunedTask):
         """
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})
-
-    def size(self, batch: dict[str, Any]) -> int:
-        """Return the batch's images."""
-        return len(batch["images"])
-
-    def validation_batches(self) -> Sequence[dict[str, Any]]:
-        """Return the validation images in mixed order, each with its first caption."""
-        return self.validation.evaluation(WholeImage(self.reading), EVALUATION_BATCH)
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
         """Sum the losses of hidden words; write a caption of each image, the likeliest words."""

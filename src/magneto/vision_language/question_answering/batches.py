@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from magneto.data.augmented_examples import AugmentedExamples
-from magneto.data.lazy_batches import LazyBatches, mixed_order
-from magneto.vision.batches import Transform, read_or_replace
-from magneto.vision.decoding import BrokenImage
+from magneto.data.lazy_batches import LazyBatches, mixed_plans
+from magneto.vision.batches import Transform, read_or_blank, read_or_replace
 from magneto.vision_language.question_answering.questions import QuestionSplit
 from magneto.vision_language.question_answering.targets import Targets
 from magneto.vision_language.samples import join_samples
@@ -47,7 +47,7 @@ class QuestionBatches:
         """Return shuffled batches without end."""
 
         def image(index: int, random: np.random.Generator) -> dict[str, Any]:
-            return {"image": self.transform(self.split.open(index), random)}
+            return {"image": self._read(index, random)}
 
         def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
             made = [
@@ -55,36 +55,29 @@ class QuestionBatches:
                 for number, draw in zip(numbers, draws, strict=True)
             ]
             rows = np.array([row for _, row in made], np.int64)
-            return self.batch(rows, [values["image"] for values, _ in made], rows != numbers)
+            images = np.stack([values["image"] for values, _ in made])
+            return self.batch(rows, torch.from_numpy(images), torch.from_numpy(rows != numbers))
 
         return AugmentedExamples(len(self.split), batch_size, seed, make)
 
     def evaluation(self, batch_size: int) -> LazyBatches:
         """Return all questions in mixed order."""
-        order = mixed_order(len(self.split))
-        plans = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-        return LazyBatches(plans, self.fixed)
+        return LazyBatches(mixed_plans(len(self.split), batch_size), self.fixed)
 
     def fixed(self, rows: np.ndarray) -> dict[str, Any]:
         """Return the batch of some questions; nothing is drawn."""
-        images = [self._image_or_none(int(row)) for row in rows]
-        shown = [self.blank if image is None else image for image in images]
-        return self.batch(rows, shown, np.array([image is None for image in images], bool))
+        seen = read_or_blank(self._read, rows, self.blank)
+        return self.batch(rows, seen["images"], seen["broken"])
 
-    def batch(
-        self, rows: np.ndarray, images: Sequence[np.ndarray], broken: np.ndarray
-    ) -> dict[str, Any]:
+    def batch(self, rows: np.ndarray, images: Tensor, broken: Tensor) -> dict[str, Any]:
         """Return the batch of some questions with their images."""
         return {
-            "images": torch.from_numpy(np.stack(images)),
+            "images": images,
             "samples": join_samples(self.image_tokens, paired=[self.tokens[row] for row in rows]),
             "targets": torch.from_numpy(self.targets.dense(rows)),
             "rows": torch.from_numpy(rows),
-            "broken": torch.from_numpy(broken),
+            "broken": broken,
         }
 
-    def _image_or_none(self, row: int) -> np.ndarray | None:
-        try:
-            return self.transform(self.split.open(row), np.random.default_rng(0))
-        except BrokenImage:
-            return None
+    def _read(self, row: int, random: np.random.Generator) -> np.ndarray:
+        return self.transform(self.split.open(row), random)

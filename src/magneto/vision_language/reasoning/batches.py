@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from magneto.data.augmented_examples import AugmentedExamples
-from magneto.data.lazy_batches import LazyBatches, mixed_order
-from magneto.vision.batches import Transform, example_stream
-from magneto.vision.decoding import BrokenImage
-from magneto.vision_language.reasoning.statements import MISSING, StatementSplit
+from magneto.data.lazy_batches import LazyBatches, mixed_plans
+from magneto.vision.batches import Transform, example_stream, read_or_blank
+from magneto.vision_language.reasoning.statements import StatementSplit
 from magneto.vision_language.samples import join_samples
 
 
@@ -51,35 +50,21 @@ class StatementBatches:
 
     def evaluation(self, transform: Transform, batch_size: int) -> LazyBatches:
         """Return the statements in mixed order; what is broken or missing is blank, and marked."""
-        order = mixed_order(len(self.split))
-        plans = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        plans = mixed_plans(len(self.split), batch_size)
         return LazyBatches(plans, lambda rows: self.fixed(rows, transform))
 
     def fixed(self, rows: np.ndarray, transform: Transform) -> dict[str, Any]:
         """Return the batch of some statements; nothing is drawn."""
-        random = np.random.default_rng(0)
-        found = [self._images_or_none(int(row), transform, random) for row in rows]
+
+        def read(row: int, random: np.random.Generator) -> np.ndarray:
+            return self._images(row, transform, random)
+
         blank = np.stack([self.blank] * self.images)
-        return self._whole({
-            "images": torch.from_numpy(np.stack([blank if i is None else i for i in found])),
-            "rows": torch.from_numpy(rows),
-            "broken": torch.tensor([images is None for images in found]),
-        })  # fmt: skip
+        return self._whole({**read_or_blank(read, rows, blank), "rows": torch.from_numpy(rows)})
 
     def _images(self, row: int, transform: Transform, random: np.random.Generator) -> np.ndarray:
         """Return the images of a statement, (images, channels, height, width)."""
-        numbers = self.split.statements[row].images
-        return np.stack([transform(self.split.images.open(n), random) for n in numbers])
-
-    def _images_or_none(
-        self, row: int, transform: Transform, random: np.random.Generator
-    ) -> np.ndarray | None:
-        if MISSING in self.split.statements[row].images:
-            return None
-        try:
-            return self._images(row, transform, random)
-        except BrokenImage:
-            return None
+        return np.stack([transform(picture, random) for picture in self.split.open(row)])
 
     def _whole(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Add texts and labels, by "rows"."""

@@ -11,6 +11,7 @@ import numpy as np
 from magneto.data.cache import content_digest
 from magneto.data.counts import Counts
 from magneto.data.splits import held_out
+from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit, ImageStore
 
 MISSING = -1
@@ -69,6 +70,17 @@ class StatementSplit:
         """All images of the store, by their numbers."""
         every = np.arange(len(self.store))
         return ImageSplit(self.store, every, np.zeros(len(every), np.int64))
+
+    def open(self, index: int) -> list[Picture]:
+        """Open the images of a statement.
+
+        Raises:
+            BrokenImage: If one is missing, can't be read, or is no image.
+        """
+        numbers = self.statements[index].images
+        if MISSING in numbers:
+            raise BrokenImage("is missing")
+        return [self.images.open(number) for number in numbers]
 
     @cached_property
     def complete(self) -> StatementSplit:

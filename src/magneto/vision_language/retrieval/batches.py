@@ -10,11 +10,10 @@ import numpy as np
 import torch
 
 from magneto.data.augmented_examples import AugmentedExamples
-from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.data.lazy_batches import LazyBatches, mixed_plans
 from magneto.training.task import BatchStream
-from magneto.vision.batches import Transform, example_stream
-from magneto.vision.decoding import BrokenImage
-from magneto.vision_language.captions import MISSING, CaptionSplit
+from magneto.vision.batches import Transform, example_stream, read_or_blank
+from magneto.vision_language.captions import CaptionSplit
 from magneto.vision_language.samples import join_samples
 
 
@@ -84,8 +83,8 @@ class RetrievalBatches:
         pairs = self.pairs()
 
         def example(number: int, random: np.random.Generator) -> dict[str, Any]:
-            image = self.split.rows[pairs[number, 0]].image
-            return {"images": transform(self.split.images.open(image), random), "pair": number}
+            row = int(pairs[number, 0])
+            return {"images": transform(self.split.open(row), random), "pair": number}
 
         def finish(batch: dict[str, Any], numbers: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
             chosen = pairs[batch.pop("pair").numpy()].tolist()
@@ -105,34 +104,19 @@ class RetrievalBatches:
         numbers in the split), "owners" (texts; the row of each), "first" (images; which text is
         the first of each) and "broken" (images).
         """
-        random = np.random.default_rng(0)
+
+        def read(row: int, random: np.random.Generator) -> np.ndarray:
+            return transform(self.split.open(row), random)
 
         def make(rows: np.ndarray) -> dict[str, Any]:
-            seen = [self._image_or_none(int(row), transform, random) for row in rows]
             counts = np.array([len(self.texts[row]) for row in rows])
             texts = [text for row in rows for text in self.texts[row]]
             return {
-                "images": torch.from_numpy(
-                    np.stack([self.blank if image is None else image for image in seen])
-                ),
+                **read_or_blank(read, rows, self.blank),
                 "samples": join_samples(self.image_tokens, images=len(rows), alone=texts),
                 "rows": torch.from_numpy(rows),
                 "owners": torch.from_numpy(rows.repeat(counts)),
                 "first": torch.from_numpy(counts.cumsum() - counts),
-                "broken": torch.tensor([image is None for image in seen]),
             }
 
-        order = mixed_order(len(self.split))
-        plans = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-        return LazyBatches(plans, make)
-
-    def _image_or_none(
-        self, row: int, transform: Transform, random: np.random.Generator
-    ) -> np.ndarray | None:
-        image = self.split.rows[row].image
-        if image == MISSING:
-            return None
-        try:
-            return transform(self.split.images.open(image), random)
-        except BrokenImage:
-            return None
+        return LazyBatches(mixed_plans(len(self.split), batch_size), make)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from math import log
 from typing import Any
@@ -13,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from magneto.training.task import BatchStream, Loss, Scores
+from magneto.training.task import Loss, Scores
 from magneto.vision_language.caption_config import CaptionDataConfig
-from magneto.vision_language.caption_sources import load_captions
-from magneto.vision_language.captions import IMAGES, CaptionSplit, CaptionSplits
-from magneto.vision_language.fine_tuned_task import FineTunedTask
+from magneto.vision_language.captioned_task import EVALUATION_BATCH, CaptionedTask
+from magneto.vision_language.captions import CaptionSplit
 from magneto.vision_language.retrieval.batches import RetrievalBatches
 from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
 from magneto.vision_language.retrieval.contrastive import (
@@ -27,13 +25,10 @@ from magneto.vision_language.retrieval.contrastive import (
 )
 from magneto.vision_language.retrieval.model import ImageTextRetriever
 from magneto.vision_language.retrieval.scores import RANKS, chance, mean_recall, recalls
-from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentation
-
-# Images of an evaluation batch, each with all of its captions.
-EVALUATION_BATCH = 64
+from magneto.vision_language.whole_images import WholeImage
 
 
-class ImageTextRetrieval(FineTunedTask):
+class ImageTextRetrieval(CaptionedTask):
     """Images with captions, an `ImageTextRetriever`, contrastive nats per pair."""
 
     primary_metric = "mean_recall"
@@ -52,49 +47,15 @@ class ImageTextRetrieval(FineTunedTask):
             raise ValueError(f"training.distributed {kind}: image-text retrieval is trained on one "
                              "device, or by ddp")  # fmt: skip
 
-    @cached_property
-    def splits(self) -> CaptionSplits:
-        """Training and validation images with their captions."""
-        return load_captions(self.data_config, self._progress)
-
-    def training_texts(self) -> Iterable[str]:
-        """Return the training captions."""
-        return (text for row in self.splits.train.rows for text in row.captions)
-
-    def check_data(self) -> None:
-        """Say how much there is, and what was odd."""
-        found = self.splits
-        odd = found.counts.describe(IMAGES) if found.counts else "nothing odd"
-        self._progress.say(f"{self.data_config.source}: {len(found.train):,} images to train on, "
-                           f"{len(found.validation):,} to validate on; read: {odd}")  # fmt: skip
-
     def build_model(self) -> ImageTextRetriever:
         """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
         return ImageTextRetriever(self.sized_config())
 
-    @cached_property
-    def train(self) -> RetrievalBatches:
-        """The training images, their captions tokenised."""
-        return self._batches(self.splits.train)
-
-    @cached_property
-    def validation(self) -> RetrievalBatches:
-        """The validation images, their captions tokenised."""
-        return self._batches(self.splits.validation)
-
-    def _batches(self, split: CaptionSplit) -> RetrievalBatches:
-        texts = iter(self.framed([text for row in split.rows for text in row.captions]))
-        by_image = [[next(texts) for _ in row.captions] for row in split.rows]
-        return RetrievalBatches(split, by_image, self.model_config.image_tokens, self.reading.blank)
-
-    def examples(self) -> int:
-        """Return how many pairs there are to train on."""
-        return sum(len(row.captions) for row in self.splits.train.rows)
-
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return pairs in random order, their images augmented."""
-        transform = WholeImageAugmentation(self.reading, self.data_config.augmentation)
-        return self.train.training(transform, batch_size, seed)
+    def batches(
+        self, split: CaptionSplit, texts: Sequence[Sequence[np.ndarray]]
+    ) -> RetrievalBatches:
+        """Return what makes batches of a split, in which each image has all of its captions."""
+        return RetrievalBatches(split, texts, self.model_config.image_tokens, self.reading.blank)
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Sum the contrastive loss of the pairs, whose negatives are all of the global batch.
@@ -130,14 +91,6 @@ class ImageTextRetrieval(FineTunedTask):
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Forget the embeddings of the step: the weights have changed."""
         self._everything = None
-
-    def size(self, batch: dict[str, Any]) -> int:
-        """Return the batch's pairs."""
-        return len(batch["images"])
-
-    def validation_batches(self) -> Sequence[dict[str, Any]]:
-        """Return the validation images, each with all of its captions, in mixed order."""
-        return self.validation.evaluation(WholeImage(self.reading), EVALUATION_BATCH)
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
         """Sum the loss of images with their first captions in this batch; keep all embeddings."""
