@@ -128,8 +128,8 @@ def spawn(shape: str, ranks: int, way: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         start = [sys.executable]
         if ranks > 1:
-            start += ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-            start += ["--master-port", str(20000 + os.getpid() % 20000)]
+            start += ["-m", "torch.distributed.run", "--standalone"]
+            start += ["--nproc-per-node", str(ranks)]
         words = ["-m", "benchmarks.fsdp_memory", "--shape", shape, "--worker", way, folder]
         # Freed memory goes back at once: what is resident is what is used.
         environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": MMAP_THRESHOLD}

@@ -110,6 +110,7 @@ def test_a_dead_owner_makes_way_at_once(run: Path, capsys) -> None:
     assert not list(run.glob("lease-*"))  # the dead one's goes with the lease that took it over
 
 
+@pytest.mark.distributed
 def test_two_that_are_started_together_make_one_run(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "magneto", *NEW, "--training.steps", "40", "--out"]
     two = [

@@ -1,7 +1,6 @@
 """One rank of DDP and of FSDP, by gloo or by NCCL, trains to the weights of one process."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -31,11 +30,7 @@ def train(out: Path, device: str, source: str, strategy: str) -> dict[str, torch
         --distributed {strategy} --out {out}""".split()
     start = ["-m", "magneto", "train", *words]
     if strategy != "none":
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        ranks = ["-m", "torch.distributed.run", "--nproc-per-node", "1", "--master-port", port]
-        start = [*ranks, *start]
+        start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", *start]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *start], env=environment, capture_output=True, text=True, timeout=240

@@ -279,9 +279,8 @@ def test_wrong_weights_are_refused(tmp_path: Path) -> None:
 
 
 def torchrun(run: Path, ranks: int, *settings: str) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    port = random.SystemRandom().randrange(20000, 50000)
-    command += ["--master-port", str(port), str(TOY), str(run), *settings]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(ranks), str(TOY), str(run), *settings]
     environment = {
         "PYTHONPATH": f"src:{TOY.parents[2]}",
         "OMP_NUM_THREADS": "1",

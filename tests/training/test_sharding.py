@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -22,9 +21,8 @@ pytestmark = pytest.mark.distributed
 
 
 def torchrun(ranks: int, script: str, *words: str) -> None:
-    port = random.SystemRandom().randrange(20000, 50000)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    command += ["--master-port", str(port), str(HERE / script), *words]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(ranks), str(HERE / script), *words]
     path = os.pathsep.join(["src", str(ROOT)])
     environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
     subprocess.run(command, check=True, env=environment, cwd=ROOT, timeout=300)

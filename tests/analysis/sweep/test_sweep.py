@@ -132,7 +132,10 @@ def kill_again_and_again(folder: Path, kills: int) -> None:
         assert path.stat().st_mtime_ns == changed
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(1, marks=pytest.mark.distributed), pytest.param(10, marks=pytest.mark.slow)],
+)
 def test_a_killed_grid_gives_the_same_table(tmp_path: Path, kills: int) -> None:
     kill_again_and_again(tmp_path / "killed", kills)
     open_sweep(tmp_path / "whole", sweep_as_typed())
@@ -146,6 +149,7 @@ def sweep_as_typed() -> Sweep:
     return Sweep("image-classification/tiny", overrides, GRID)
 
 
+@pytest.mark.distributed
 def test_two_machines_share_a_folder(tmp_path: Path) -> None:
     """Two workers at once: every cell is run by exactly one of them."""
     open_sweep(tmp_path, sweep())
@@ -215,7 +219,12 @@ def living_workers(folder: Path) -> list[str]:
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.distributed),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.distributed),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+    ],
 )
 def test_no_worker_outlives_its_comparison(tmp_path: Path, number: int) -> None:
     """And what is stopped by a signal goes on with the same command to the same end."""
