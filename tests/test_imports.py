@@ -26,7 +26,7 @@ ALLOWED = {
     "tasks": set(),
     "nn": {"theory", "config"},
     "data": GROUND,
-    "training": {"functional", *GROUND},
+    "training": {"functional", "data.problems", *GROUND},
     "recipe": {
         *("config", "files", "tasks", "theory", "training.config", "nn.config"),
         *(f"{field}.config" for field in FIELDS),

@@ -35,6 +35,7 @@ class OpenRun:
             limit: Batches at most.
             progress: Shows it; also that data is prepared.
         """
+        self.task.problems.progress = progress
         self.task.prepare(progress)
         world = one_process(next(self.model.parameters()).device)
         place_companion(self.task, world.device)
@@ -61,7 +62,7 @@ def load_run(
         ConfigError: If its task's runs are not used by the verb; names those that use them.
     """
     recipe, built = open_task(run, overrides, verb)
-    built.take_notes(run)
+    built.problems.keep_in(run)
     model = built.build_model()
     weights = load_weights(model, run, which)
     device = pick_device(recipe.training.device)

@@ -26,7 +26,16 @@ def test_a_run(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     accuracy = json.loads((run / "result.json").read_text())["metrics"]["accuracy"]
     assert f"Validation accuracy {accuracy:.4g}; " in text and "for a trivial answer" in text
     assert "It finished at step 6" in text
-    assert str(tmp_path) not in text
+    assert str(tmp_path) not in text and "Data problems" not in text
+
+
+def test_what_was_wrong_with_the_data_is_counted(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / "data_problems.tsv").write_text("broken image\ta.jpg\tcut off\nbroken image\tb\tx\n")
+    assert main(["report", str(copy), "--no-figures"]) == 0
+    text = (copy / "report" / "report.html").read_text()
+    assert "Data problems, listed in data_problems.tsv: broken image: 2." in text
 
 
 def test_a_run_that_has_not_ended(run: Path, tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from magneto.training.loop import train
 from magneto.training.metrics_logger import read_metrics
 from magneto.training.state import Stop
 from magneto.weights import find_weights, list_checkpoints, open_tensors, undamaged
-from tests.training.toy import Toy, ToyData, config, run_toy
+from tests.problems import listed
+from tests.training.toy import Noting, Toy, ToyData, config, run_toy
 
 TOY = Path(__file__).with_name("toy.py")
 TIMED = ("rows_per_second", "flops_utilisation", "data_wait_seconds")
@@ -309,6 +310,28 @@ def test_two_ranks_equal_one_process(tmp_path: Path, kind: str) -> None:
         else:
             torchrun(run, 2, *words, "gradient_accumulation_steps=1")
         assert furthest(tmp_path / "one", run) < 1e-5
+
+
+@pytest.mark.distributed
+def test_a_run_lists_what_all_ranks_found(tmp_path: Path) -> None:
+    torchrun(tmp_path / "run", 2, "noting=1", "distributed=ddp", "steps=4")
+    found = listed(tmp_path / "run")
+    assert sorted(name for _, name, _ in found) == ["of all", "of rank 0", "of rank 1"]
+
+
+def test_what_is_wrong_with_data_is_said_once_and_counted_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for old in ("image_problems.tsv", "excluded.json"):  # of runs before there was one list
+        (tmp_path / old).write_text("{}")
+    for steps in (4, 8):
+        train(Noting(), config(steps=steps, save_every=4), tmp_path, seed=3, resume=steps > 4)
+        said = capsys.readouterr().err
+        assert ("odd row: of all (found before training)" in said) == (steps == 4)
+        assert ("late row: of rank 0 (found in training)" in said) == (steps == 4)
+        total = said.splitlines()[-2]
+        assert total.endswith("data_problems.tsv: odd row: 1; late row: 1")
+    assert len(listed(tmp_path)) == 2
 
 
 def test_a_run_is_not_overwritten(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ python toy.py RUN [steps] [key=value ...]
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.progress import ProgressBars
+from magneto.progress import SILENT, Progress, ProgressBars
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import TrainingResult, train
 from magneto.training.task import Loss, Scores, Task
@@ -127,6 +128,18 @@ class ToyModel(nn.Module):
         return self.out(self.head(x))
 
 
+class Noting(Toy):
+    """A task that finds one row odd before training, and one on each rank while it trains."""
+
+    def prepare(self, progress: Progress = SILENT) -> None:
+        self.problems.met("odd row", "of all", "found before training")
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
+        rank = os.environ.get("RANK", "0")
+        self.problems.met("late row", f"of rank {rank}", "found in training")
+        return super().loss(model, batch)
+
+
 def config(**changes: Any) -> TrainingConfig:
     kept = {
         "steps": 30, "batch_size": 16, "learning_rate": 1e-2, "warmup_steps": 3, "log_every": 4,
@@ -151,9 +164,9 @@ if __name__ == "__main__":
     values = {
         key: kinds.get(key, int)(value)
         for key, value in settings.items()
-        if key not in ("pause", "wrong_way")
+        if key not in ("pause", "wrong_way", "noting")
     }
-    toy = Toy(
+    toy = (Noting if "noting" in settings else Toy)(
         ToyData(pause=float(settings.get("pause", 0)), wrong_way="wrong_way" in settings),
         dropout=0.0 if "distributed" in values else 0.1,
     )

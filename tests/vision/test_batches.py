@@ -7,19 +7,22 @@ import numpy as np
 import pytest
 import torch
 
+from magneto.data.problems import DataProblems
 from magneto.training.prefetch import Prefetch
 from magneto.vision.batches import evaluation_images, read_or_replace, training_stream
 from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.data import load_images
 from magneto.vision.decoding import BrokenImage
-from magneto.vision.images import ImageSplit
+from magneto.vision.images import BROKEN, BY_PILLOW, ImageSplit
 from magneto.vision.transforms import Reading, training_transform, validation_transform
-from tests.vision.pictures import class_folders
+from tests.problems import listed
+from tests.vision.pictures import class_folders, encoded, photo, write
 
 READING = Reading(8)
 DATA = ImageDataConfig(augmentation=AugmentationConfig(
     crop="random_resized", flip=0.5, brightness=0.4, rand_augment=9, erasing=0.25, repeats=2
 ))  # fmt: skip
+PLAIN = ImageDataConfig()
 
 
 @pytest.fixture
@@ -86,3 +89,33 @@ def test_a_broken_image_is_marked_in_evaluation(split) -> None:
     images = torch.cat([batch["images"] for batch in batches])
     assert broken.sum() == 3 and not images[broken].any() and images[~broken].any((1, 2, 3)).all()
     assert torch.cat([batch["labels"] for batch in batches]).sum() == 10
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_broken_and_refused_images_are_listed(tmp_path: Path, workers: int) -> None:
+    pytest.importorskip("simplejpeg")
+    root = class_folders(tmp_path / "images", each=15)
+    for name in ("cat/003.jpg", "dog/007.jpg"):
+        write(root / name, b"no image")
+    whole = encoded(photo(), "JPEG")
+    write(root / "dog/001.jpg", whole[:-40] + whole[-2:])
+    run, problems = tmp_path / "run", DataProblems()
+    run.mkdir()
+    config = ImageDataConfig(source=str(root), validation_source=str(root))
+    split = load_images(config, 1, problems=problems).train
+    names = {str(root / n) for n in ("cat/003.jpg", "dog/007.jpg", "dog/001.jpg")}
+    assert names <= {split.name(index) for index in range(len(split))}
+    stream = training_stream(split, training_transform(PLAIN, READING), 4, 1)
+    stream.next(1, [0])  # before there is a run
+    problems.keep_in(run)
+    with closing(Prefetch(stream, 1, [0], num_workers=workers)) as prefetch:
+        made = iter(prefetch)
+        for _ in range(20):
+            next(made)
+    list(evaluation_images(split, validation_transform(PLAIN, READING), 8, READING.blank))
+    rows = listed(run)
+    assert len(rows) == 3 and {name for _, name, _ in rows} == names
+    kinds = {Path(name).name: (kind, why) for kind, name, why in rows}
+    assert kinds["003.jpg"] == (BROKEN, "no image file that Pillow can identify")
+    assert kinds["001.jpg"][0] == BY_PILLOW and kinds["001.jpg"][1]
+    assert problems.describe() == f"{BROKEN}: 2; {BY_PILLOW}: 1"

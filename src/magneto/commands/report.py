@@ -11,6 +11,7 @@ import yaml
 from magneto.analysis.report.provenance import environments, without_places
 from magneto.analysis.report.run_page import RunPage, write_run_page
 from magneto.commands.arguments import Parser, print_json
+from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import read_json
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe
@@ -41,6 +42,7 @@ def main(words: Sequence[str]) -> int:
     given, overrides = parser().parse_with_overrides(words)
     report = ProgressBars()
     recipe, task = open_task(given.run, overrides)
+    task.problems.keep_in(given.run, report)
     task.prepare(report)
     figures: Sequence[Figure] = ()
     if not given.no_figures:
@@ -100,12 +102,14 @@ def ending_sentences(
 ) -> list[str]:
     """Say how a run ended, and how far its metric is from a trivial answer's."""
     name, path = task.primary_metric, run / "result.json"
+    wrong = task.problems.describe()
+    problems = [f"Data problems, listed in {PROBLEMS_FILE}: {wrong}."] if wrong else []
     sentences = []
     if name in last:
         beside = f"; {baseline[name]:.4g} for a trivial answer" if name in baseline else ""
         sentences.append(f"Validation {name} {last[name]:.4g}{beside}.")
     if not path.is_file():
-        return [*sentences, "The run has not ended: there is no result.json."]
+        return [*sentences, "The run has not ended: there is no result.json.", *problems]
     result = read_json(path)
     reason = f": {result['reason']}" if result["reason"] else ""
     spent = clock(result["seconds"])
@@ -113,4 +117,4 @@ def ending_sentences(
     if result["best"]:
         best = result["best"]
         sentences.append(f"Best {name}: {best['value']:.4g} at step {best['step']:,}.")
-    return sentences
+    return [*sentences, *problems]

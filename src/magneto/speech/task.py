@@ -29,7 +29,10 @@ MOSTLY_EMPTY = 0.9
 # Groups with what was excluded that are held until the next evaluation, at most: more than the
 # paper's recipes have in that time (8 of each of 4000 steps).
 REMEMBERED = 100_000
-NO_FINITE_LOSS = "loss not finite, in at least one step"
+# What can be wrong with an utterance.
+LEFT_OUT = "utterance left out of training"
+NO_FINITE_LOSS = "utterance whose loss was not finite"
+UNREADABLE = "validation utterance that is not as it should be"
 
 
 class SpeechRecognition(Task):
@@ -58,8 +61,6 @@ class SpeechRecognition(Task):
         self.answers: list[tuple[str, str, str]] = []
         # Which utterances of which training batches had no finite loss, on the device.
         self._excluded: deque[tuple[list[str], Tensor]] = deque(maxlen=REMEMBERED)
-        # Why which training utterance turned out to be of no use, by id.
-        self._broken: dict[str, str] = {}
 
     @cached_property
     def speech(self) -> PreparedSpeech:
@@ -85,7 +86,8 @@ class SpeechRecognition(Task):
             return
         self._progress = progress
         import_jiwer()  # a missing package is known at once
-        _ = self.speech
+        for name, why in self.speech.splits.excluded.items():
+            self.problems.met(LEFT_OUT, name, why)
 
     def build_model(self) -> Transducer:
         """Build the model, with the data's vocabulary if none is set.
@@ -114,9 +116,7 @@ class SpeechRecognition(Task):
         found = [run(model, group) for group in batch]
         for group, each in zip(batch, found, strict=True):
             self._excluded.append((group.ids, each.excluded))
-            self._broken |= {
-                id: why for id, why in zip(group.ids, group.problems, strict=True) if why
-            }
+            self._note(LEFT_OUT, group)
         parts = {
             name: torch.stack([each.parts[name] for each in found]).sum() for name in found[0].parts
         }
@@ -146,6 +146,7 @@ class SpeechRecognition(Task):
         No utterance is left out of the transcripts: one that can't be read has an empty one. The
         loss is of those for which it is finite.
         """
+        self._note(UNREADABLE, batch)
         found = run(model, batch)
         model_itself: Any = model
         encoded, lengths = model_itself.encode(batch.features, batch.feature_lengths)
@@ -163,6 +164,7 @@ class SpeechRecognition(Task):
         Error rates are errors per word or character of the references. `empty` is the share of
         transcripts without a word, `non_finite` and `unreadable` are numbers of utterances.
         """
+        self._note_not_finite()
         self.answers = answers = list(chain.from_iterable(predictions))
         found = {"loss": sums["loss"] / max(sums["count"], 1)} | error_rates(answers)
         found |= {name: sums[name] for name in (NON_FINITE, "unreadable")}
@@ -174,14 +176,18 @@ class SpeechRecognition(Task):
             )
         return found
 
-    def left_out(self) -> dict[str, str]:
-        """Return the utterances that headers, decoding or the loss showed to be of no use."""
+    def _note(self, kind: str, group: SpeechBatch) -> None:
+        for name, why in zip(group.ids, group.problems, strict=True):
+            if why:
+                self.problems.met(kind, name, why)
+
+    def _note_not_finite(self) -> None:
+        """Read from the device which utterances had no finite loss since the last evaluation."""
         while self._excluded:
             ids, excluded = self._excluded.popleft()
             if not excluded.is_meta:  # else the loop counted its operations
                 for number in excluded.nonzero()[:, 0].tolist():
-                    self._broken.setdefault(ids[number], NO_FINITE_LOSS)
-        return {**self.speech.splits.excluded, **self._broken}
+                    self.problems.met(NO_FINITE_LOSS, ids[number], "in at least one step")
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the error rates of answering always with the commonest word."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import check_directory, plain, read_json, write_json
 from magneto.progress import clock
 from magneto.training.batch import named_tensors
@@ -81,6 +82,8 @@ def end(state: TrainingState, started: float) -> TrainingResult:
     if state.metrics_logger is not None:
         state.metrics_logger.check()
         write_json(state.run / "result.json", plain(asdict(result)))
+    if wrong := state.task.problems.describe():
+        state.report.say(f"data problems, listed in {state.run / PROBLEMS_FILE}: {wrong}")
     state.report.say(last_words(state, result))
     return result
 

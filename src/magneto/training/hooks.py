@@ -24,7 +24,6 @@ from magneto.training.checkpoint import (
 )
 from magneto.training.distributed import Piece, any_rank, local_shard
 from magneto.training.evaluation import evaluate as evaluate_task
-from magneto.training.left_out import record_left_out
 from magneto.training.schedule import learning_rate
 from magneto.training.state import Stop, TrainingState
 from magneto.training.task import NON_FINITE
@@ -106,7 +105,6 @@ def evaluate(state: TrainingState) -> None:
     state.add_row(row)
     values = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
     state.report.say(f"step {state.step}: validation {values}")
-    record_left_out(state)
     if not math.isfinite(metrics.get("loss", 0.0)):
         note_divergence(state, f"the validation loss is {metrics['loss']}", state.step)
     keep_best(state, metrics)

@@ -37,7 +37,6 @@ from magneto.training.ending import TrainingResult, end
 from magneto.training.hooks import Hook
 from magneto.training.initial import initial_model, values_from_data
 from magneto.training.interrupt import Interrupt
-from magneto.training.left_out import record_left_out
 from magneto.training.length import in_steps
 from magneto.training.optimizer import build_optimizer, set_learning_rate
 from magneto.training.prefetch import Prefetch
@@ -105,8 +104,8 @@ def train(
         with closing(state), state.interrupt:
             result = begin(state, resume, keep_recipe)
             if result is None:
-                task.take_notes(run)
-                record_left_out(state)
+                with main_process_first(world):  # what all have met is written once
+                    task.problems.keep_in(run, report)
                 if state.step == 0:
                     wanted, parts = own_parts(config, world)
                     fresh = task.train_stream(config.batch_size, seed)

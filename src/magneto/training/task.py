@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor, nn
 
 from magneto.config import ConfigError
+from magneto.data.problems import DataProblems
 from magneto.progress import SILENT, Progress
 from magneto.weights import StoredTensor
 
@@ -108,6 +109,8 @@ class Task(ABC):
         model_config: What to train.
         data_config: On what.
         seed: Of weights, data order, dropout and splits.
+        problems: Told by the task of each example with which something is wrong; the run keeps
+            them, by name, of all ranks and processes.
         companion: A frozen model that `loss` and `score` may ask, such as the tokenizer whose codes
             a model of images predicts: on the model's device, in no optimizer and no checkpoint.
             It is what `build_companion` gives, put there by `magneto.training.companion`.
@@ -128,6 +131,7 @@ class Task(ABC):
         self.model_config = model_config
         self.data_config = data_config
         self.seed = seed
+        self.problems = DataProblems()
 
     def check_strategy(self, kind: str) -> None:
         """Raise ValueError if it can't be trained on ranks of a kind ("ddp", "fsdp", ...)."""
@@ -241,19 +245,8 @@ class Task(ABC):
         """
         return {}
 
-    def take_notes(self, run: Path) -> None:
-        """Take the run's directory, for notes on its data; on every rank, before the first step."""
-        return None
-
     def examples(self) -> int | None:
         """Return how many examples an epoch has, or None where there are no epochs."""
-        return None
-
-    def left_out(self) -> Mapping[str, str] | None:
-        """Return why which training examples were left out so far, by name; None if none ever is.
-
-        Asked before the first step and after each evaluation, on every rank; the run keeps it.
-        """
         return None
 
     def artifacts(self, directory: Path) -> None:

@@ -27,13 +27,13 @@ import numpy as np
 import torch
 
 from magneto.data.counts import Counts
+from magneto.data.problems import DataProblems
 from magneto.data.sources import parse_source
 from magneto.data.splits import held_out
 from magneto.progress import SILENT, Progress
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.images import UNLABELLED, ImageSplit, ImageSplits
 from magneto.vision.listing import Listing
-from magneto.vision.problems import ImageProblems
 from magneto.vision.sources import list_source
 
 # In the order in which a source to validate on is looked through, as of speech.
@@ -47,7 +47,7 @@ def load_images(
     config: ImageDataConfig,
     seed: int,
     progress: Progress = SILENT,
-    problems: ImageProblems | None = None,
+    problems: DataProblems | None = None,
 ) -> ImageSplits:
     """List the images of a source.
 
@@ -75,7 +75,7 @@ def load_images(
     else:
         parts = hold_out(whole(train, classes), config, seed)
         counts[TEST_UNUSED] += len(there["test"].images) if {"train", "test"} <= {*there} else 0
-    parts = tuple(replace(part, problems=problems or ImageProblems()) for part in parts)
+    parts = tuple(replace(part, problems=problems or DataProblems()) for part in parts)
     if not all(len(part) for part in parts):
         raise ValueError(f"{config.source} has {len(parts[0])} images to train on and "
                          f"{len(parts[1])} to validate on: set data.validation_fraction or "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +13,6 @@ from magneto.training.task import Task
 from magneto.vision.batches import evaluation_images
 from magneto.vision.data import load_images
 from magneto.vision.images import ImageSplit, ImageSplits
-from magneto.vision.problems import ImageProblems
 from magneto.vision.transforms import Reading, validation_transform
 
 
@@ -31,7 +29,6 @@ class ImageTask(Task):
     def __init__(self, model: Any, data: Any, seed: int) -> None:
         super().__init__(model, data, seed)
         self._progress: Progress = SILENT
-        self.problems = ImageProblems()
 
     @cached_property
     def splits(self) -> ImageSplits:
@@ -52,7 +49,7 @@ class ImageTask(Task):
         """
         if "splits" in self.__dict__:
             return
-        self._progress = self.problems.progress = progress
+        self._progress = progress
         found, where = self.splits, self.data_config.source
         progress.say(f"{where}: {found.describe()}")
         validation_transform(self.data_config, self.reading)
@@ -60,10 +57,6 @@ class ImageTask(Task):
             raise ValueError(f"{where} has images of {found.train.images.channels} channel, the "
                              f"model takes {self.model_config.channels}: set "
                              "model.channels")  # fmt: skip
-
-    def take_notes(self, run: Path) -> None:
-        """List images that are not read as they should be in the run."""
-        self.problems.keep_in(run)
 
     def examples(self) -> int:
         """Return how many images there are to train on."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from magneto.data.cache import content_digest
 from magneto.data.counts import Counts
+from magneto.data.problems import DataProblems
 from magneto.vision.decoding import (
     BrokenImage,
     EncodedPicture,
@@ -22,12 +23,14 @@ from magneto.vision.decoding import (
     PixelPicture,
     decode_mask,
 )
-from magneto.vision.problems import BROKEN, BY_PILLOW, ImageProblems
 
 # Images of which the digest of a split takes the bytes, spread over it; of all others it takes
 # name, size and label.
 SAMPLED = 256
 UNLABELLED = -1
+# What can be wrong with an image.
+BROKEN = "broken image"
+BY_PILLOW = "JPEG decoded by Pillow, since simplejpeg refuses it"
 
 
 class ImageStore(Protocol):
@@ -193,7 +196,7 @@ class ImageSplit:
     numbers: np.ndarray
     labels: np.ndarray
     masks: ImageStore = NO_MASKS
-    problems: ImageProblems = field(default_factory=ImageProblems)
+    problems: DataProblems = field(default_factory=DataProblems)
 
     def __len__(self) -> int:
         return len(self.numbers)

@@ -22,8 +22,7 @@ EVALUATION_BATCH = 64
 class CaptionedTask(FineTunedTask):
     """A task over images with captions, several each: a `CaptionDataConfig`."""
 
-    @cached_property
-    def splits(self) -> CaptionSplits:
+    def read_splits(self) -> CaptionSplits:
         """Training and validation images with their captions."""
         return load_captions(self.data_config, self._progress)
 

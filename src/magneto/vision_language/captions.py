@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ import numpy as np
 from magneto.data.cache import content_digest
 from magneto.data.counts import EMPTY, MALFORMED, Counts
 from magneto.data.files import existing_path, open_bytes
+from magneto.data.problems import DataProblems
 from magneto.vision.decoding import BrokenImage, Picture
-from magneto.vision.images import ImageSplit, ImageStore
+from magneto.vision.images import BROKEN, ImageSplit, ImageStore
 from magneto.vision_language.image_files import NamedImages
 
 IMAGES = "captioned images"
@@ -53,10 +54,12 @@ class CaptionSplit:
     Attributes:
         store: Of the images.
         rows: In the order of their source.
+        problems: Told of images that are not read as they should be.
     """
 
     store: ImageStore
     rows: Sequence[CaptionedImage]
+    problems: DataProblems = field(default_factory=DataProblems)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -65,7 +68,12 @@ class CaptionSplit:
     def images(self) -> ImageSplit:
         """All images of the store, by their numbers."""
         every = np.arange(len(self.store))
-        return ImageSplit(self.store, every, np.zeros(len(every), np.int64))
+        labels = np.zeros(len(every), np.int64)
+        return ImageSplit(self.store, every, labels, problems=self.problems)
+
+    def broken(self, index: int, error: BrokenImage) -> None:
+        """Note that an image is broken or missing."""
+        self.problems.met(BROKEN, self.rows[index].name, str(error))
 
     def open(self, index: int) -> Picture:
         """Open an image.
@@ -81,7 +89,7 @@ class CaptionSplit:
     @cached_property
     def complete(self) -> CaptionSplit:
         """Those whose file is there."""
-        return CaptionSplit(self.store, [row for row in self.rows if row.image != MISSING])
+        return replace(self, rows=[row for row in self.rows if row.image != MISSING])
 
     @property
     def digest(self) -> str:

@@ -36,9 +36,17 @@ class FineTunedTask(Task):
         self._progress: Progress = SILENT
 
     @cached_property
-    @abstractmethod
     def splits(self) -> Any:
-        """Training and validation data."""
+        """Training and validation data, whose broken images are told to `problems`."""
+        found = self.read_splits()
+        train, validation = (
+            replace(split, problems=self.problems) for split in (found.train, found.validation)
+        )
+        return replace(found, train=train, validation=validation)
+
+    @abstractmethod
+    def read_splits(self) -> Any:
+        """Read the data; return "train" and "validation", which have "problems"."""
 
     @abstractmethod
     def training_texts(self) -> Iterable[str]:

@@ -11,13 +11,14 @@ How a task uses it::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from magneto.data.cache import content_digest
 from magneto.data.counts import Counts
+from magneto.data.problems import DataProblems
 from magneto.data.splits import held_out
 from magneto.progress import SILENT, Progress
 from magneto.vision.decoding import Picture
@@ -34,11 +35,13 @@ class PairSplit:
         store: Where the images lie.
         numbers: Of the image of each pair in `store`, int64.
         texts: Of each pair.
+        problems: Told of images that are not read as they should be.
     """
 
     store: ImageStore
     numbers: np.ndarray
     texts: Sequence[str]
+    problems: DataProblems = field(default_factory=DataProblems)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -47,13 +50,12 @@ class PairSplit:
     def images(self) -> ImageSplit:
         """The image of each pair, by the pair's index."""
         labels = np.full(len(self.store), UNLABELLED, np.int64)
-        return ImageSplit(self.store, self.numbers, labels)
+        return ImageSplit(self.store, self.numbers, labels, problems=self.problems)
 
     @cached_property
     def single_images(self) -> ImageSplit:
         """Each image once, however many texts it has."""
-        images = self.images
-        return ImageSplit(self.store, np.unique(self.numbers), images.labels)
+        return replace(self.images, numbers=np.unique(self.numbers))
 
     def text(self, index: int) -> str:
         """Return the text of a pair."""
@@ -98,12 +100,15 @@ class PairSplits:
         return Counts({**self.counts, **parts}).describe(*parts)
 
 
-def load_pairs(config: PairDataConfig, progress: Progress = SILENT) -> PairSplits:
+def load_pairs(
+    config: PairDataConfig, progress: Progress = SILENT, problems: DataProblems | None = None
+) -> PairSplits:
     """List the pairs of a source.
 
     Args:
         config: Which, and what is held out.
         progress: Told of long work.
+        problems: Told of images that are not read as they should be; None tells nobody.
 
     Raises:
         FileNotFoundError: If there is no such path; names the nearest.
@@ -123,7 +128,9 @@ def load_pairs(config: PairDataConfig, progress: Progress = SILENT) -> PairSplit
         raise ValueError(f"{config.source} has {len(parts[0])} pairs to train on and "
                          f"{len(parts[1])} to validate on ({counts.describe()}): set "
                          "data.validation_fraction or data.validation_source")  # fmt: skip
-    return PairSplits(parts[0], parts[1], counts)
+    told = problems or DataProblems()
+    train_split, validation = (replace(part, problems=told) for part in parts)
+    return PairSplits(train_split, validation, counts)
 
 
 def whole(listing: PairListing) -> PairSplit:

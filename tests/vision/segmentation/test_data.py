@@ -7,8 +7,8 @@ import pytest
 
 from magneto.vision.data import load_images
 from magneto.vision.decoding import BrokenImage
+from magneto.vision.images import BROKEN
 from magneto.vision.paired_transforms import PairedAugmentation, fitted_size
-from magneto.vision.problems import BROKEN
 from magneto.vision.segmentation.config import SegmentationDataConfig
 from magneto.vision.segmentation.data import (
     MaskReading,
@@ -103,4 +103,4 @@ def test_sizes_must_agree(tmp_path: Path) -> None:
     with pytest.raises(BrokenImage, match=r"^its mask: no image file"):
         read_pair(held, 1, MaskReading(5))
     list(evaluation_pairs(held, MaskReading(5), data, READING, 2))
-    assert held.problems.counts() == {BROKEN: 2}
+    assert held.problems.describe() == f"{BROKEN}: 2"

@@ -18,6 +18,7 @@ from magneto.vision_language.captioning.config import CaptioningDataConfig, Imag
 from magneto.vision_language.captioning.task import ImageCaptioning
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
+from tests.problems import listed
 from tests.vision_language.karpathy import write_karpathy
 
 SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 32, "image_size": 8,
@@ -99,6 +100,9 @@ def test_broken_images_are_replaced_or_marked(tmp_path: Path) -> None:
     (batch,) = task.train_stream(8, 1).next(1, [0])
     assert 0 < batch["broken"] < len(batch["words"]) and len(batch["images"]) == 8
     assert measured(task, task.build_model())["broken"] == 1
+    task.problems.keep_in(tmp_path)
+    names = ["COCO_1.jpg", "COCO_3.jpg"]
+    assert [name for _, name, _ in listed(tmp_path)] == names
 
 
 def test_a_run_is_the_same_however_it_is_made_and_describes_images(

@@ -1,5 +1,7 @@
 """What is hidden in an example, and what a batch makes of examples."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -7,6 +9,7 @@ from magneto.data.tokenizer import ByteTokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedTextDataConfig
 from magneto.language.masking import Masking
+from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import UNLABELLED, ImageSplit, PixelStore
 from magneto.vision.modelling.masking import BlockMasking
 from magneto.vision.transforms import CentreCrop, Reading
@@ -92,8 +95,18 @@ def test_nothing_is_asked_of_an_image_that_can_not_be_read() -> None:
     blank = made.blank(READING.blank, 1, draw)
     assert blank["blank"] and (blank["targets"] == IGNORED).all() and blank["length"] == 12
     assert blank["images"].shape == made(0, draw)["images"].shape
-    image = readable(made.images, made.images.blank, READING, 0, draw)
-    assert not image["blank"]
+    told: list[int] = []
+
+    def broken(index: int, error: BrokenImage) -> None:
+        told.append(index)
+
+    image = readable(made.images, made.images.blank, READING, 0, draw, broken)
+    assert not image["blank"] and not told
+
+    def cut_off(index: int, draw: np.random.Generator) -> dict[str, Any]:
+        raise BrokenImage("is cut off")
+
+    assert readable(cut_off, made.images.blank, READING, 3, draw, broken)["blank"] and told == [3]
     rows = [fixed_examples(images(), np.arange(1), 0),
             fixed_examples(TextExamples(TEXTS, 257, 8, hiding(0.2)), np.zeros(0, np.int64), 1),
             fixed_examples(lambda number, draw: made.blank(READING.blank, number, draw),

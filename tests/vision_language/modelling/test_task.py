@@ -234,6 +234,7 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
         batch = stream.next(1, [0])[0]
         assert not batch["blank"].any() and len(batch["masked"].patches) == 32
         assert torch.isfinite(task.loss(task.build_model(), batch).total)
+    assert task.problems.describe() == "broken image: 1"
     batch = task.validation_batches()[0]
     assert batch["blank"].tolist().count(True) == 2
     assert len(batch["masked"].patches) == 4 * int((~batch["blank"]).sum())

@@ -135,6 +135,7 @@ def test_images_that_can_not_be_read(tmp_path: Path) -> None:
     scores = measured(task, task.build_model())
     assert scores["broken"] == 2
     assert {answer for number, answer in task.answered if number in (10030, 10031)} == {""}
+    assert task.problems.describe() == "broken image: 2"  # one to train on, one to validate on
 
 
 def test_the_baseline_reads_questions_alone(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from magneto.runs import load_run
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
 from magneto.vision_language.reasoning.config import StatementDataConfig, VisualReasonerConfig
-from magneto.vision_language.reasoning.task import MISSING_FILE, VisualReasoning
+from magneto.vision_language.reasoning.task import VisualReasoning
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
+from tests.problems import listed
 from tests.vision_language.reasoning.folders import write_nlvr2
 
 SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 32, "image_size": 8,
@@ -147,17 +148,17 @@ def test_predict_judges_a_statement_about_two_images(
     assert "about 2 images, and there are 1" in capsys.readouterr().err
 
 
-def test_missing_images_are_told_before_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_and_broken_images_are_listed(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     (tmp_path / "dev" / "dev-0-0-img0.png").unlink()
-    task.prepare(ProgressBars())
-    said = capsys.readouterr().err
-    assert "1 images are missing: dev-0-0-img0.png; all are in the run's" in said
-    (tmp_path / "run").mkdir()
-    task.artifacts(tmp_path / "run")
-    assert (tmp_path / "run" / MISSING_FILE).read_text() == "dev-0-0-img0.png\n"
+    broken = sorted(tmp_path.glob("images/train/**/*.png"))[0]
+    broken.write_bytes(b"no image")
+    run(task, tmp_path / "run", steps=8)
+    rows = listed(tmp_path / "run")
+    assert rows[0] == ["missing image", "dev-0-0-img0.png", "no such file"]
+    kind, names, why = rows[1]
+    assert kind == "broken image" and str(broken) in names.split(", ") and "no image file" in why
+    assert len(rows) == 2
 
 
 def test_another_number_of_images_is_refused(tmp_path: Path) -> None:

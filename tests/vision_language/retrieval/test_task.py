@@ -22,6 +22,7 @@ from magneto.vision_language.retrieval.task import ImageTextRetrieval
 from magneto.vision_language.samples import join_samples
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
+from tests.problems import listed
 from tests.vision_language.karpathy import write_karpathy
 
 SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 32, "image_size": 8,
@@ -106,6 +107,9 @@ def test_broken_images_are_replaced_or_marked(tmp_path: Path) -> None:
     (batch,) = task.train_stream(8, 1).next(1, [0])
     assert batch["broken"].sum() == 2 and len(batch["images"]) == 8
     assert measured(task, task.build_model())["broken"] == 1
+    task.problems.keep_in(tmp_path)
+    names = ["COCO_1.jpg", "COCO_3.jpg"]
+    assert [name for _, name, _ in listed(tmp_path)] == names
 
 
 def test_it_learns(tmp_path: Path) -> None:

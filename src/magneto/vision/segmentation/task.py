@@ -24,7 +24,6 @@ from magneto.vision.layer_decay import layer_decay_multipliers
 from magneto.vision.paired_transforms import PairedAugmentation
 from magneto.vision.prediction import Prediction
 from magneto.vision.pretrained import encoder_weights
-from magneto.vision.problems import ImageProblems
 from magneto.vision.segmentation.config import IGNORED, SegmentationDataConfig, SegmenterConfig
 from magneto.vision.segmentation.data import (
     MaskReading,
@@ -63,7 +62,6 @@ class Segmentation(Task):
     def __init__(self, model: SegmenterConfig, data: SegmentationDataConfig, seed: int) -> None:
         super().__init__(model, data, seed)
         self._progress: Progress = SILENT
-        self.problems = ImageProblems()
 
     def check_strategy(self, kind: str) -> None:
         """Refuse shards of a model: how often it is run depends on an image's size."""
@@ -102,7 +100,7 @@ class Segmentation(Task):
         """
         if "splits" in self.__dict__:
             return
-        self._progress = self.problems.progress = progress
+        self._progress = progress
         where, splits = self.data_config.source, self.splits
         progress.say(f"{where}: {splits.describe()}")
         for split in (splits.train, splits.validation):
@@ -151,10 +149,6 @@ class Segmentation(Task):
         """Return crops of images in random order, augmented."""
         transform = PairedAugmentation(self.reading, self.data_config.augmentation)
         return training_pairs(self.splits.train, self.masks, transform, batch_size, seed)
-
-    def take_notes(self, run: Path) -> None:
-        """List pairs that are not read as they should be in the run."""
-        self.problems.keep_in(run)
 
     def examples(self) -> int:
         """Return how many images there are to train on."""

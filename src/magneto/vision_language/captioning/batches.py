@@ -12,6 +12,7 @@ import torch
 from magneto.data.augmented_examples import AugmentedExamples
 from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches, mixed_plans
 from magneto.vision.batches import Transform, example_stream, read_or_blank
+from magneto.vision.decoding import BrokenImage
 from magneto.vision_language.captioning.left_to_right import CaptionHiding, left_to_right
 from magneto.vision_language.captions import CaptionSplit
 from magneto.vision_language.samples import join_samples, joined
@@ -60,7 +61,10 @@ class CaptionBatches:
             broken = int(counts[batch["broken"].numpy()].sum())
             return {"images": batch["images"], **hidden, "broken": torch.tensor(broken)}
 
-        return example_stream(len(pairs), example, batch_size, seed, finish=finish)
+        def broken(number: int, error: BrokenImage) -> None:
+            self.split.broken(pairs[number][0], error)
+
+        return example_stream(len(pairs), example, batch_size, seed, finish=finish, broken=broken)
 
     def evaluation(self, transform: Transform, batch_size: int) -> LazyBatches:
         """Return the images in mixed order, each with its first caption, always hidden alike.
@@ -74,7 +78,7 @@ class CaptionBatches:
         def make(rows: np.ndarray) -> dict[str, Any]:
             texts = [self.texts[row][0] for row in rows]
             hidden, _ = self._hidden(texts, [(EVALUATION_SEED, int(row)) for row in rows])
-            seen = read_or_blank(read, rows, self.blank)
+            seen = read_or_blank(read, rows, self.blank, self.split.broken)
             return {**seen, **hidden, "rows": torch.from_numpy(rows)}
 
         return LazyBatches(mixed_plans(len(self.split), batch_size), make)

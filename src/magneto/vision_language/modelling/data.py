@@ -11,11 +11,12 @@ from torch import Tensor
 
 from magneto.data.counts import Counts
 from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.data.problems import DataProblems
 from magneto.data.tokenizer import Tokenizer
 from magneto.language.config import MaskedTextDataConfig
 from magneto.language.masking import Masking
-from magneto.progress import Progress
-from magneto.vision.batches import Transform, example_stream
+from magneto.progress import SILENT, Progress
+from magneto.vision.batches import Told, Transform, example_stream
 from magneto.vision.images import ImageSplit
 from magneto.vision.modelling.masking import BlockMasking
 from magneto.vision.transforms import Augmentation, CentreCrop, Reading
@@ -54,6 +55,9 @@ class MaskedData:
         model: What the model reads.
         data: What there is, and what is hidden.
         seed: Of what is held out of built-in images.
+        problems: Told of images that are not read as they should be.
+
+    Attributes:
         progress: Told of long work.
     """
 
@@ -62,19 +66,20 @@ class MaskedData:
         model: MaskedDataModelConfig,
         data: MaskedDataConfig,
         seed: int,
-        progress: Progress,
+        problems: DataProblems,
     ) -> None:
-        self.model, self.data, self.seed, self.progress = model, data, seed, progress
+        self.model, self.data, self.seed, self.problems = model, data, seed, problems
+        self.progress: Progress = SILENT
 
     @cached_property
     def pairs(self) -> PairSplits:
         """Images with texts."""
-        return load_pairs(self.data, self.progress)
+        return load_pairs(self.data, self.progress, self.problems)
 
     @cached_property
     def images(self) -> tuple[ImageSplit, ImageSplit]:
         """Images without a text, to train and to validate on."""
-        return image_splits(self.data, self.pairs, self.seed, self.progress)
+        return image_splits(self.data, self.pairs, self.seed, self.progress, self.problems)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -188,10 +193,18 @@ class MaskedData:
         )
         made = self.examples(TRAIN, augmentations)
         counts = (len(self.images[TRAIN]), len(made[1]), len(self.pairs.train))
+        told: tuple[Told, ...] = (
+            self.images[TRAIN].broken,
+            lambda index, error: None,  # no text is broken
+            self.pairs.train.images.broken,
+        )
         streams = {
-            name: example_stream(count, example, sizes[name], len(PARTS) * seed + place)
-            for place, (name, count, example) in enumerate(zip(PARTS, counts, made, strict=True))
-        }
+            name: example_stream(
+                counts[place], made[place], sizes[name], len(PARTS) * seed + place,
+                broken=told[place],
+            )
+            for place, name in enumerate(PARTS)
+        }  # fmt: skip
         return JoinedStreams(streams, sizes, self.join)
 
     def join(self, pieces: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
@@ -204,10 +217,17 @@ class MaskedData:
         crops = (self.crop(self.images[split]), self.crop(pair_split.images))
         images, texts, pairs = self.examples(split, crops)
         makers: tuple[Callable[[int, np.random.Generator], Example], ...] = (
-            lambda index, draw: readable(images, images.blank, crops[0].reading, index, draw),
+            lambda index, draw: readable(
+                images, images.blank, crops[0].reading, index, draw, self.images[split].broken
+            ),
             texts,
             lambda index, draw: readable(
-                pairs, lambda image: pairs.blank(image, index, draw), crops[1].reading, index, draw
+                pairs,
+                lambda image: pairs.blank(image, index, draw),
+                crops[1].reading,
+                index,
+                draw,
+                pair_split.images.broken,
             ),
         )
         counts = (len(self.images[split]), len(texts), len(pair_split))

@@ -13,7 +13,7 @@ from torch import Tensor
 from magneto.data.lazy_batches import EVALUATION_SEED
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.masking import Masking
-from magneto.vision.batches import Transform, stacked
+from magneto.vision.batches import Told, Transform, stacked
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
 from magneto.vision.modelling.masking import BlockMasking
@@ -187,11 +187,13 @@ def readable(
     reading: Reading,
     index: int,
     draw: np.random.Generator,
+    broken: Told,
 ) -> Example:
-    """Make an example; where its image can't be read, what `blank` makes of a grey one."""
+    """Make an example; where its image can't be read, tell so, and give a grey one's `blank`."""
     try:
         return make(index, draw)
-    except BrokenImage:
+    except BrokenImage as error:
+        broken(index, error)
         return blank(reading.blank)
 
 

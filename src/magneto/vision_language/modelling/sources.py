@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from magneto.data.counts import Counts
+from magneto.data.problems import DataProblems
 from magneto.data.tokenizer import Tokenizer
 from magneto.language.config import TextDataConfig
 from magneto.language.text import prepare_text, split_documents, tokenised
@@ -62,7 +63,11 @@ def close_texts(texts: Iterable[str], tokenizer: Tokenizer) -> ClosedTexts:
 
 
 def image_splits(
-    data: MaskedDataConfig, pairs: PairSplits, seed: int, progress: Progress
+    data: MaskedDataConfig,
+    pairs: PairSplits,
+    seed: int,
+    progress: Progress,
+    problems: DataProblems,
 ) -> tuple[ImageSplit, ImageSplit]:
     """Return the images without a text, to train and to validate on."""
     if data.image_source is None:
@@ -74,7 +79,7 @@ def image_splits(
         source=data.image_source, validation_source=data.image_validation_source,
         validation_fraction=data.validation_fraction, label_column="",
     )  # fmt: skip
-    splits = load_images(config, seed, progress)
+    splits = load_images(config, seed, progress, problems)
     progress.say(f"{data.image_source}: {splits.describe()}")
     return splits.train, splits.validation
 

@@ -49,7 +49,7 @@ class MaskedDataModelling(Task):
 
     def __init__(self, model: Any, data: Any, seed: int) -> None:
         super().__init__(model, data, seed)
-        self.data = MaskedData(model, data, seed, SILENT)
+        self.data = MaskedData(model, data, seed, self.problems)
 
     @cached_property
     def targets(self) -> CodeTargets:

@@ -51,7 +51,9 @@ class QuestionBatches:
 
         def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
             made = [
-                read_or_replace(image, len(self.split), int(number), (seed, int(draw)))
+                read_or_replace(
+                    image, len(self.split), int(number), (seed, int(draw)), self.split.broken
+                )
                 for number, draw in zip(numbers, draws, strict=True)
             ]
             rows = np.array([row for _, row in made], np.int64)
@@ -66,7 +68,7 @@ class QuestionBatches:
 
     def fixed(self, rows: np.ndarray) -> dict[str, Any]:
         """Return the batch of some questions; nothing is drawn."""
-        seen = read_or_blank(self._read, rows, self.blank)
+        seen = read_or_blank(self._read, rows, self.blank, self.split.broken)
         return self.batch(rows, seen["images"], seen["broken"])
 
     def batch(self, rows: np.ndarray, images: Tensor, broken: Tensor) -> dict[str, Any]:

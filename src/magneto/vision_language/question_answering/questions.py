@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from magneto.data.cache import content_digest
+from magneto.data.problems import DataProblems
 from magneto.vision.decoding import BrokenImage, Picture
-from magneto.vision.images import UNLABELLED, ImageSplit, ImageStore
+from magneto.vision.images import BROKEN, UNLABELLED, ImageSplit, ImageStore
 from magneto.vision_language.question_answering.normalisation import normalise_answer
 
 # What is said of a set while it is read.
@@ -67,10 +68,12 @@ class QuestionSplit:
     Attributes:
         store: Where their images lie.
         questions: In the order of the source.
+        problems: Told of images that are not read as they should be.
     """
 
     store: ImageStore
     questions: Sequence[Question]
+    problems: DataProblems = field(default_factory=DataProblems)
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -86,6 +89,19 @@ class QuestionSplit:
         absent = np.append(self.store.sizes() < 0, True)  # the last stands for `MISSING`
         return absent[[question.image for question in self.questions]]
 
+    @cached_property
+    def images(self) -> ImageSplit:
+        """All images of the store, by their numbers."""
+        labels = np.full(len(self.store), UNLABELLED, np.int64)
+        return ImageSplit(self.store, np.arange(len(labels)), labels, problems=self.problems)
+
+    def broken(self, index: int, error: BrokenImage) -> None:
+        """Note that a question's image is broken or missing."""
+        question = self.questions[index]
+        known = question.image != MISSING
+        name = self.store.name(question.image) if known else f"of question {question.number}"
+        self.problems.met(BROKEN, name, str(error))
+
     def open(self, index: int) -> Picture:
         """Open the image of a question.
 
@@ -95,14 +111,11 @@ class QuestionSplit:
         number = self.questions[index].image
         if number == MISSING:
             raise BrokenImage("is missing")
-        try:
-            return self.store.open(number)
-        except OSError as error:
-            raise BrokenImage(f"can't be read ({error.strerror})") from error
+        return self.images.open(number)
 
     def chosen(self, indices: Sequence[int] | np.ndarray) -> QuestionSplit:
         """Return some of the questions, over the same images."""
-        return QuestionSplit(self.store, [self.questions[int(index)] for index in indices])
+        return replace(self, questions=[self.questions[int(index)] for index in indices])
 
     def image_keys(self) -> list[str]:
         """Return what the images that are asked about are called within the set, in order."""
@@ -114,6 +127,5 @@ class QuestionSplit:
         """A short name for the content: the questions with their answers, and their images."""
         asked = "\n".join(map(repr, self.questions)).encode("utf-8", errors="surrogatepass")
         used = np.unique([question.image for question in self.questions]).astype(np.int64)
-        labels = np.full(len(self.store), UNLABELLED, np.int64)
-        images = ImageSplit(self.store, used[used != MISSING], labels)
+        images = ImageSplit(self.store, used[used != MISSING], self.images.labels)
         return content_digest(asked, images.digest.encode())

@@ -61,8 +61,7 @@ class QuestionAnswering(FineTunedTask):
     model_config: QuestionAnsweringConfig
     data_config: QuestionAnsweringDataConfig
 
-    @cached_property
-    def splits(self) -> PreparedQuestions:
+    def read_splits(self) -> PreparedQuestions:
         """Training and validation questions."""
         return prepare_questions(self.data_config)
 

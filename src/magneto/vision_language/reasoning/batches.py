@@ -45,8 +45,9 @@ class StatementBatches:
             return {"images": self._images(row, transform, random), "rows": row}
 
         return example_stream(
-            len(self.split), example, batch_size, seed, finish=lambda batch, *_: self._whole(batch)
-        )
+            len(self.split), example, batch_size, seed,
+            finish=lambda batch, *_: self._whole(batch), broken=self.split.broken,
+        )  # fmt: skip
 
     def evaluation(self, transform: Transform, batch_size: int) -> LazyBatches:
         """Return the statements in mixed order; what is broken or missing is blank, and marked."""
@@ -60,7 +61,8 @@ class StatementBatches:
             return self._images(row, transform, random)
 
         blank = np.stack([self.blank] * self.images)
-        return self._whole({**read_or_blank(read, rows, blank), "rows": torch.from_numpy(rows)})
+        seen = read_or_blank(read, rows, blank, self.split.broken)
+        return self._whole({**seen, "rows": torch.from_numpy(rows)})
 
     def _images(self, row: int, transform: Transform, random: np.random.Generator) -> np.ndarray:
         """Return the images of a statement, (images, channels, height, width)."""

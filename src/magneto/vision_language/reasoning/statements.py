@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from magneto.data.cache import content_digest
 from magneto.data.counts import Counts
+from magneto.data.problems import DataProblems
 from magneto.data.splits import held_out
 from magneto.vision.decoding import BrokenImage, Picture
-from magneto.vision.images import ImageSplit, ImageStore
+from magneto.vision.images import BROKEN, ImageSplit, ImageStore
 
 MISSING = -1
 """In the place of an image's number: there is no such file."""
@@ -51,11 +52,13 @@ class StatementSplit:
         store: Of the images.
         statements: In the order of their file.
         missing: Names of image files that statements are about and that are not there.
+        problems: Told of images that are not read as they should be.
     """
 
     store: ImageStore
     statements: Sequence[Statement]
     missing: Sequence[str] = ()
+    problems: DataProblems = field(default_factory=DataProblems)
 
     def __len__(self) -> int:
         return len(self.statements)
@@ -69,7 +72,15 @@ class StatementSplit:
     def images(self) -> ImageSplit:
         """All images of the store, by their numbers."""
         every = np.arange(len(self.store))
-        return ImageSplit(self.store, every, np.zeros(len(every), np.int64))
+        labels = np.zeros(len(every), np.int64)
+        return ImageSplit(self.store, every, labels, problems=self.problems)
+
+    def broken(self, index: int, error: BrokenImage) -> None:
+        """Note that one of a statement's images is broken; those missing are known."""
+        numbers = self.statements[index].images
+        if MISSING not in numbers:
+            names = ", ".join(self.store.name(number) for number in numbers)
+            self.problems.met(BROKEN, names, str(error))
 
     def open(self, index: int) -> list[Picture]:
         """Open the images of a statement.
@@ -86,7 +97,7 @@ class StatementSplit:
     def complete(self) -> StatementSplit:
         """The statements whose images are all there."""
         kept = [one for one in self.statements if MISSING not in one.images]
-        return StatementSplit(self.store, kept, self.missing)
+        return replace(self, statements=kept)
 
     @property
     def digest(self) -> str:

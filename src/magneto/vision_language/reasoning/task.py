@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,10 +31,8 @@ from magneto.vision_language.samples import join_samples
 from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentation
 
 EVALUATION_BATCH = 64
-MISSING_FILE = "missing_images.txt"
-"""In a run: the names of all images that are not there."""
-# Missing images that are named before training.
-LISTED = 5
+# What can be wrong with an image, beside what `ImageSplit` notes.
+MISSING_IMAGE = "missing image"
 
 
 class VisualReasoning(FineTunedTask):
@@ -48,8 +45,7 @@ class VisualReasoning(FineTunedTask):
     model_config: VisualReasonerConfig
     data_config: StatementDataConfig
 
-    @cached_property
-    def splits(self) -> StatementSplits:
+    def read_splits(self) -> StatementSplits:
         """Training and validation statements."""
         return load_statements(self.data_config)
 
@@ -73,15 +69,8 @@ class VisualReasoning(FineTunedTask):
         odd = found.counts.describe(STATEMENTS) if found.counts else "built in"
         self._progress.say(f"{where}: {len(train):,} statements to train on, {len(held):,} to "
                            f"validate on; read: {odd}")  # fmt: skip
-        if missing := self._missing():
-            more = f" and {len(missing) - LISTED:,} more" if len(missing) > LISTED else ""
-            self._progress.say(f"{len(missing):,} images are missing: "
-                               f"{', '.join(missing[:LISTED])}{more}; all are in the run's "
-                               f"{MISSING_FILE}")  # fmt: skip
-
-    def _missing(self) -> list[str]:
-        found = self.splits
-        return sorted({*found.train.missing, *found.validation.missing})
+        for name in sorted({*train.missing, *held.missing}):
+            self.problems.met(MISSING_IMAGE, name, "no such file")
 
     def build_model(self) -> VisualReasoner:
         """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
@@ -206,9 +195,3 @@ class VisualReasoning(FineTunedTask):
         """Return where the words of some statements look in their images."""
         transform = self._seen(WholeImage(self.reading))
         return statement_figures(model, self.validation, transform, self.tokenizer, self.reading)
-
-    def artifacts(self, directory: Path) -> None:
-        """Write the tokenizer, the names of missing images, and what names the data's content."""
-        super().artifacts(directory)
-        if missing := self._missing():
-            (directory / MISSING_FILE).write_text("\n".join(missing) + "\n", encoding="utf-8")

@@ -13,6 +13,7 @@ from magneto.data.augmented_examples import AugmentedExamples
 from magneto.data.lazy_batches import LazyBatches, mixed_plans
 from magneto.training.task import BatchStream
 from magneto.vision.batches import Transform, example_stream, read_or_blank
+from magneto.vision.decoding import BrokenImage
 from magneto.vision_language.captions import CaptionSplit
 from magneto.vision_language.samples import join_samples
 
@@ -92,8 +93,11 @@ class RetrievalBatches:
             samples = join_samples(self.image_tokens, images=len(texts), alone=texts)
             return {**batch, "samples": samples}
 
+        def broken(number: int, error: BrokenImage) -> None:
+            self.split.broken(int(pairs[number, 0]), error)
+
         stream: AugmentedExamples = example_stream(
-            len(pairs), example, batch_size, seed, finish=finish
+            len(pairs), example, batch_size, seed, finish=finish, broken=broken
         )
         return WholeBatchStream(stream, batch_size)
 
@@ -112,7 +116,7 @@ class RetrievalBatches:
             counts = np.array([len(self.texts[row]) for row in rows])
             texts = [text for row in rows for text in self.texts[row]]
             return {
-                **read_or_blank(read, rows, self.blank),
+                **read_or_blank(read, rows, self.blank, self.split.broken),
                 "samples": join_samples(self.image_tokens, images=len(rows), alone=texts),
                 "rows": torch.from_numpy(rows),
                 "owners": torch.from_numpy(rows.repeat(counts)),

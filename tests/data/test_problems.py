@@ -1,0 +1,85 @@
+"""Examples with which something is wrong are named once, whoever meets them, and all are listed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from magneto.data.problems import FEW, PROBLEMS_FILE, DataProblems
+from tests.problems import listed
+
+BROKEN, ODD = "broken image", "odd one"
+
+
+class Said(list[str]):
+    """A `Progress` that keeps what is said."""
+
+    def update(self, what: str, done: int, total: int | None) -> None:
+        """Show nothing."""
+
+    def say(self, line: str) -> None:
+        """Keep a line."""
+        self.append(line)
+
+
+def test_a_few_are_named_and_round_numbers_told(tmp_path: Path) -> None:
+    said = Said()
+    problems = DataProblems()
+    problems.keep_in(tmp_path, said)
+    for number in [*range(12), *range(12)]:
+        problems.met(BROKEN, f"{number}.jpg", "cut\toff\n")
+    assert said[0] == f"{BROKEN}: 0.jpg (cut off )"
+    assert len(said) == FEW + 1
+    assert said[FEW - 1].endswith(f"not named (listed in {tmp_path / PROBLEMS_FILE})")
+    assert said[FEW].startswith(f"{BROKEN}: 10 so far")
+    assert listed(tmp_path) == [[BROKEN, f"{n}.jpg", "cut off "] for n in range(12)]
+
+
+def test_processes_and_resumed_runs_list_and_say_each_once(tmp_path: Path) -> None:
+    first, second, heard, said = DataProblems(), DataProblems(), Said(), Said()
+    first.keep_in(tmp_path)
+    second.keep_in(tmp_path, heard)
+    for problems in (first, second):
+        problems.met(BROKEN, "a\udcff.jpg", "cut off")
+    first.met(BROKEN, "b.jpg", "cut off")
+    resumed = DataProblems()
+    resumed.met(BROKEN, "b.jpg", "cut off")  # before it has the run
+    resumed.met(BROKEN, "c.jpg", "cut off")
+    resumed.keep_in(tmp_path, said)
+    resumed.met(BROKEN, "a\udcff.jpg", "cut off")
+    assert [name for _, name, _ in listed(tmp_path)] == ["a\\udcff.jpg", "b.jpg", "c.jpg"]
+    assert heard == [] and said == [f"{BROKEN}: c.jpg (cut off)"]
+    second.met(ODD, "d.jpg", "strange")
+    assert first.describe() == f"{BROKEN}: 3; {ODD}: 1"
+
+
+def test_nothing_wrong_leaves_nothing(tmp_path: Path) -> None:
+    problems = DataProblems()
+    problems.keep_in(tmp_path)
+    assert problems.describe() == "" and not list(tmp_path.iterdir())
+
+
+def test_what_others_left_behind_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / PROBLEMS_FILE).write_bytes(b"odd one\xff\tx\n\nhalf a li")
+    problems = DataProblems()
+    problems.keep_in(tmp_path)
+    problems.met(BROKEN, "a.jpg", "cut off")
+    assert f"{BROKEN}: 1" in problems.describe()
+
+
+def test_many_before_the_run_is_known(tmp_path: Path) -> None:
+    problems, said = DataProblems(), Said()
+    for number in range(20_000):
+        problems.met(BROKEN, f"{number}.jpg", "cut off")
+    problems.keep_in(tmp_path, said)
+    assert len(listed(tmp_path)) == 20_000 and len(said) == FEW
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_run_that_can_not_be_written_to(tmp_path: Path) -> None:
+    said, sealed = Said(), tmp_path / "run"
+    sealed.mkdir(mode=0o500)
+    problems = DataProblems()
+    problems.keep_in(sealed, said)
+    problems.met(BROKEN, "a.jpg", "cut off")
+    assert "can't be written" in said[0] and "a.jpg" in said[1]
