@@ -13,7 +13,6 @@ from magneto.commands.columns import aligned, markdown
 from magneto.commands.vision_table import (
     best_scores,
     matched_scores,
-    name_of,
     read_folders,
     table,
     words,
@@ -152,10 +151,21 @@ def test_what_is_refused(tmp_path: Path, folders: list[Path]) -> None:
         read_folders([tmp_path / "words"])
 
 
-def test_names_of_images() -> None:
-    sources = {"data/imagenet/": "imagenet", "builtin:digits": "digits",
-               "hf:ILSVRC/imagenet-1k": "imagenet-1k", "ade": "ade"}  # fmt: skip
-    assert {source: name_of(source) for source in sources} == sources
+def test_sources_that_end_alike_are_apart(tmp_path: Path) -> None:
+    ended = {"status": "finished", "metrics": {"accuracy": 0.7}}
+    for name, digest in (("a", "x"), ("b", "y"), ("c", "x")):
+        run = tmp_path / name
+        run.mkdir()
+        changes = {
+            "data.source": f"{name}/photos",
+            "model.placement": {"a": "pre"}.get(name, "sub"),
+        }
+        load_recipe("image-classification/tiny", changes).save(run / "recipe.yaml")
+        (run / "result.json").write_text(json.dumps(ended))
+        (run / "data.digest").write_text(digest)
+    found = read_folders([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
+    assert [run.own for run in found] == ["a/photos", "b/photos", "a/photos"]
+    assert [run.own for run in read_folders([tmp_path / "b"])] == ["photos"]
 
 
 def test_words_in_columns() -> None:

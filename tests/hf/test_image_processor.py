@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,6 +40,18 @@ ask = pipeline("image-classification", model="hub", trust_remote_code=True, top_
 print(json.dumps({"labels": model.config.id2label, "logits": logits.tolist(),
                   "pixels": pixels["pixel_values"].tolist(), "said": ask("asked.png")}))
 """
+
+
+def test_an_array_is_one_picture_or_several() -> None:
+    from magneto.hf import MagnetoImageProcessor, MagnetoSegmentationProcessor
+
+    several = np.random.default_rng(0).integers(0, 256, (3, 9, 7, 3), np.uint8)
+    for processor in (MagnetoImageProcessor(image_size=6), MagnetoSegmentationProcessor()):
+        found = processor.preprocess(several, return_tensors="np")["pixel_values"]
+        alike = processor.preprocess(list(several), return_tensors="np")["pixel_values"]
+        alone = processor.preprocess(several[1], return_tensors="np")["pixel_values"]
+        assert found.shape[:2] == (3, 3) and np.array_equal(found, alike)
+        assert np.array_equal(alone, found[1:2])
 
 
 def write_images(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from magneto.data.counts import MALFORMED
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.data import FROM_TEST, TEST_UNUSED, load_images
+from magneto.vision.decoding import BrokenImage
 from magneto.vision.folders import OTHER_FILES, WITHOUT_MASK
 from magneto.vision.hub import TableStore
 from magneto.vision.images import UNLABELLED, ImageSplits
@@ -128,6 +129,23 @@ def test_folders_of_masks(tmp_path: Path, layout: tuple[str, ...]) -> None:
     assert found.train.has_masks and (len(found.train), len(found.validation)) == (3, 3)
     assert np.array_equal(found.train.mask(1), mask + 1)
     assert found.counts[WITHOUT_MASK] == 1
+
+
+def test_a_row_of_a_table_without_a_mask_is_counted_and_the_others_have_theirs(
+    tmp_path: Path,
+) -> None:
+    class_folders(tmp_path / "all")
+    for number in range(3):
+        write(tmp_path / f"{number}.png", encoded(np.full((12, 16), number, np.uint8)))
+    rows = ["image,mask", *(f"all/cat/00{n}.jpg,{n}.png" for n in range(3)), "all/cat/003.jpg,"]
+    for name in ("train.csv", "val.csv"):
+        write(tmp_path / name, "\n".join(rows).encode())
+    found = load(tmp_path)
+    assert found.train.has_masks and len(found.train) == 4
+    assert found.counts["images without a mask"] == 2
+    assert [int(found.train.mask(index).max()) for index in range(3)] == [0, 1, 2]
+    with pytest.raises(BrokenImage, match=r"its mask can't be read \(there is none\)"):
+        found.train.mask(3)
 
 
 @pytest.mark.parametrize(("ending", "separator"), [(".csv", ","), (".tsv", "\t")])

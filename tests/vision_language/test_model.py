@@ -6,11 +6,11 @@ import torch
 from torch.nn import functional as F
 
 from magneto.config import ConfigError
+from magneto.nn.embedding import MaskToken
 from magneto.nn.norm import Nothing
 from magneto.training.initial import Writes, why_not_by_module
 from magneto.vision_language.config import VisionLanguageConfig
 from magneto.vision_language.model import (
-    PatchMaskToken,
     VisionLanguageEncoder,
     interpolate_positions,
 )
@@ -24,7 +24,7 @@ CONFIG = VisionLanguageConfig(**SHAPE)
 def shaken(**changes) -> VisionLanguageEncoder:
     torch.manual_seed(0)
     config = VisionLanguageConfig(**{**SHAPE, **changes})
-    model = VisionLanguageEncoder(config, PatchMaskToken(config.width))
+    model = VisionLanguageEncoder(config, MaskToken(config.width))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -104,7 +104,7 @@ def test_without_a_mask_token_there_is_no_parameter_for_it() -> None:
 
 def test_it_can_be_drawn_module_by_module() -> None:
     with torch.device("meta"), Writes() as building:
-        model = VisionLanguageEncoder(CONFIG, PatchMaskToken(16))
+        model = VisionLanguageEncoder(CONFIG, MaskToken(16))
     assert why_not_by_module(model, building) == ""
 
 
@@ -137,7 +137,7 @@ def test_positions_for_another_size() -> None:
     assert torch.allclose(found[1:], expected[0].flatten(1).t(), atol=1e-6)
     words = state["text_embedding.positions.weight"]
     assert torch.equal(words, model.text_embedding.positions.weight[:5])
-    VisionLanguageEncoder(larger, PatchMaskToken(16)).load_state_dict(state)
+    VisionLanguageEncoder(larger, MaskToken(16)).load_state_dict(state)
     same = interpolate_positions(model.state_dict(), CONFIG, CONFIG)
     assert all(torch.equal(same[name], tensor) for name, tensor in model.state_dict().items())
     longer = VisionLanguageConfig(**{**SHAPE, "max_length": 9})

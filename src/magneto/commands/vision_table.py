@@ -18,11 +18,13 @@ from typing import Any
 
 from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Cell
 from magneto.analysis.sweep.sweep import SPEC_FILE, cell_directory, read_result, read_sweep
+from magneto.commands.source_names import source_names
 from magneto.commands.validation_scores import SCORES
 from magneto.config import ConfigError
 from magneto.files import read_json
 from magneto.functional.statistics import half_width
 from magneto.recipe import Recipe, open_run, task_class
+from magneto.training.task import DIGEST_FILE
 
 Tasks = Mapping[str, str]
 """What the column of a task's own validation data is called; {} stands for the data's name."""
@@ -33,6 +35,29 @@ VISION_LANGUAGE_TASKS: Tasks = {
 }  # fmt: skip
 Point = tuple[tuple[str, Any], ...]
 """Dotted fields and their values."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A run as it lies.
+
+    Attributes:
+        directory: Of the run.
+        recipe: Its recipe.
+        outcome: Its result; empty if it has none.
+        point: Of the grid.
+    """
+
+    directory: Path
+    recipe: Recipe
+    outcome: Mapping[str, Any]
+    point: Point
+
+    @property
+    def source(self) -> str:
+        """Its data."""
+        data: Any = self.recipe.data
+        return data.source
 
 
 @dataclass(frozen=True)
@@ -92,30 +117,35 @@ def read_folders(folders: Sequence[Path], tasks: Tasks = TASKS) -> list[Trained]
         FileNotFoundError: If a folder is neither.
         ConfigError: If one is of another task, or there twice.
     """
+    given = [(folder, run) for folder in folders for run in (
+        comparison(folder) if (folder / SPEC_FILE).is_file() else [single(folder)])]  # fmt: skip
+    digests: dict[str, set[str]] = {}
+    for _, run in given:
+        file, own = run.directory / DIGEST_FILE, digests.setdefault(run.source, set())
+        own |= {file.read_text("utf-8")} if file.is_file() else set()
+    names = source_names(digests)
     found: dict[tuple, Path] = {}
     runs = []
-    for folder in folders:
-        several = (folder / SPEC_FILE).is_file()
-        for run in comparison(folder, tasks) if several else [single(folder, tasks)]:
-            place = (run.row, run.own, run.point, run.seed)
-            if place in found:
-                raise ConfigError([f"{found[place]} and {folder} both have {run.row} on {run.own} "
-                                   f"at {words(run.point)}, seed {run.seed}"])  # fmt: skip
-            found[place] = folder
-            runs.append(run)
+    for folder, one in given:
+        run = trained(one, names[one.source], tasks)
+        place = (run.row, run.own, run.point, run.seed)
+        if place in found:
+            raise ConfigError([f"{found[place]} and {folder} both have {run.row} on {run.own} "
+                               f"at {words(run.point)}, seed {run.seed}"])  # fmt: skip
+        found[place] = folder
+        runs.append(run)
     return runs
 
 
-def comparison(folder: Path, tasks: Tasks) -> Iterator[Trained]:
+def comparison(folder: Path) -> Iterator[Given]:
     """Yield the runs of a comparison."""
     sweep = read_sweep(folder)
     for cell in sweep.cells():
         outcome = read_result(folder, cell) or {}
-        recipe = sweep.load(cell)
-        yield trained(cell_directory(folder, cell), recipe, outcome, point_of(cell), tasks)
+        yield Given(cell_directory(folder, cell), sweep.load(cell), outcome, point_of(cell))
 
 
-def single(run: Path, tasks: Tasks) -> Trained:
+def single(run: Path) -> Given:
     """Return a run that is no part of a comparison.
 
     Raises:
@@ -123,7 +153,7 @@ def single(run: Path, tasks: Tasks) -> Trained:
     """
     recipe, ended = open_run(run), run / "result.json"
     outcome = read_json(ended) if ended.is_file() else {}
-    return trained(run, recipe, outcome, ((RATE, recipe.training.learning_rate),), tasks)
+    return Given(run, recipe, outcome, ((RATE, recipe.training.learning_rate),))
 
 
 def point_of(cell: Cell) -> Point:
@@ -131,36 +161,33 @@ def point_of(cell: Cell) -> Point:
     return tuple((key, v) for key, v in cell.values.items() if key not in (PLACEMENT, SEED))
 
 
-def trained(
-    run: Path, recipe: Recipe, outcome: Mapping[str, Any], point: Point, tasks: Tasks = TASKS
-) -> Trained:
+def trained(run: Given, name: str, tasks: Tasks) -> Trained:
     """Return what is known of a run.
 
     Args:
-        run: Its directory.
-        recipe: Its recipe.
-        outcome: Its result; empty if it has none.
-        point: Of the grid.
+        run: As it lies.
+        name: Of its data.
         tasks: Of the table.
 
     Raises:
         ConfigError: If its task is none of the table's, or a kept score is not of the whole set.
     """
+    recipe, outcome = run.recipe, run.outcome
     if recipe.task not in tasks:
-        raise ConfigError([f"{run}: its task is {recipe.task}, not {' or '.join(tasks)}"])
-    data: Any = recipe.data
+        raise ConfigError([f"{run.directory}: its task is {recipe.task}, not "
+                           f"{' or '.join(tasks)}"])  # fmt: skip
     metric = task_class(recipe.task).primary_metric
-    own = tasks[recipe.task].format(name_of(data.source))
+    own = tasks[recipe.task].format(name)
     known = {}
     if outcome.get("status") == "finished":
         # Of the weights that `magneto evaluate` measures where none are named.
         value = outcome.get("best", {}).get("value", outcome["metrics"].get(metric))
         if value is not None:
             known[own] = 100 * value
-        for file in sorted((run / SCORES).glob("*.json")):
+        for file in sorted((run.directory / SCORES).glob("*.json")):
             known |= kept_scores(file, metric)
     row = f"{recipe.model.row.title}, {recipe.model.layers} layers"
-    return Trained(row, own, point, recipe.seed, known)
+    return Trained(row, own, run.point, recipe.seed, known)
 
 
 def kept_scores(file: Path, metric: str) -> dict[str, float]:
@@ -186,11 +213,6 @@ def kept_scores(file: Path, metric: str) -> dict[str, float]:
         raise ConfigError([f"{file} was measured with {what}: measure it anew, or remove it"])
     value = found["metrics"].get(metric)
     return {} if value is None else {file.stem: 100 * value}
-
-
-def name_of(source: str) -> str:
-    """Return a short name of images: the last part of a path, a data set's name."""
-    return source.rstrip("/").replace(":", "/").rpartition("/")[2] or source
 
 
 def whole_points(runs: Sequence[Trained]) -> dict[tuple[str, str, Point], list[Trained]]:

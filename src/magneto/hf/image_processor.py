@@ -39,6 +39,12 @@ def pixels_of(picture: Any) -> np.ndarray:
     return turned(from_image(rgb(picture)), orientation(picture))
 
 
+def pictures_of(images: Any) -> list[Any]:
+    """Return the pictures of one, of a sequence, or of an array (batch, height, width, 3)."""
+    several = isinstance(images, Sequence) or getattr(images, "ndim", 0) == 4
+    return list(images) if several else [images]
+
+
 class MagnetoImageProcessor(WithoutCopies, BaseImageProcessor):
     """Does to pictures what is done to a run's validation images: resize, cut out, normalise."""
 
@@ -77,14 +83,13 @@ class MagnetoImageProcessor(WithoutCopies, BaseImageProcessor):
 
         Args:
             images: A picture of Pillow or an array of bytes, (height, width) or (height, width,
-                3); or a sequence of them.
+                3); or a sequence of them, or an array (batch, height, width, 3).
             return_tensors: "pt" or "np".
 
         Raises:
             TypeError: For an array of another type.
         """
-        pictures = images if isinstance(images, Sequence) else [images]
-        rows = np.stack([self._values(picture) for picture in pictures])
+        rows = np.stack([self._values(picture) for picture in pictures_of(images)])
         return BatchFeature({"pixel_values": rows}, tensor_type=return_tensors)
 
     def _values(self, picture: Any) -> np.ndarray:

@@ -13,7 +13,7 @@ from transformers.image_processing_base import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 
 from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
-from magneto.hf.image_processor import MODES, pixels_of
+from magneto.hf.image_processor import MODES, pictures_of, pixels_of
 from magneto.vision.segmentation.data import fitted
 from magneto.vision.segmentation.inference import classes_of
 from magneto.vision.transforms import Reading
@@ -54,15 +54,14 @@ class MagnetoSegmentationProcessor(WithoutCopies, BaseImageProcessor):
 
         Args:
             images: A picture of Pillow or an array of bytes, (height, width) or (height, width,
-                3); or a sequence of them, of one size.
+                3); or a sequence of them, of one size; or an array (batch, height, width, 3).
             return_tensors: "pt" or "np".
 
         Raises:
             TypeError: For an array of another type.
             ValueError: For pictures of several sizes.
         """
-        pictures = images if isinstance(images, Sequence) else [images]
-        found = [self._values(picture) for picture in pictures]
+        found = [self._values(picture) for picture in pictures_of(images)]
         if len({values.shape for values in found}) > 1:
             raise ValueError("pictures of several sizes: give one at a time")
         return BatchFeature({"pixel_values": np.stack(found)}, tensor_type=return_tensors)

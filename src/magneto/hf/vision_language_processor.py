@@ -63,7 +63,8 @@ class MagnetoVisionLanguageProcessor(WithoutCopies, ProcessorMixin):
         """Return `pixel_values`, `input_ids` and `attention_mask`, of what is given.
 
         Args:
-            images: A picture, a list of them, or a list of lists: the pictures of each statement.
+            images: A picture, a list or an array of them, or a list of lists: the pictures of each
+                statement.
             text: A text, or a list of them.
             return_tensors: "pt" or "np".
         """

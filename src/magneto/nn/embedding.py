@@ -1,4 +1,4 @@
-"""Embeddings of tokens and of image patches, and the class token before them."""
+"""Embeddings of tokens and of image patches, the class token before them, and the mask token."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+from magneto.nn.init import NORMAL_STD
 
 
 class Table(nn.Embedding):
@@ -72,3 +74,27 @@ class ClassToken(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, patches, width) to (batch, 1 + patches, width)."""
         return torch.cat((self.vector.expand(len(x), 1, -1), x), dim=1)
+
+
+class MaskToken(nn.Module):
+    """A learned vector in place of every hidden patch; N(0, 0.02²) at first, as BEiT's."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the vector."""
+        nn.init.normal_(self.vector, std=NORMAL_STD)
+
+    def forward(self, patches: Tensor, hidden: Tensor | None) -> Tensor:
+        """Replace the hidden ones of (batch, patches, width).
+
+        Args:
+            patches: (batch, patches, width).
+            hidden: Boolean, (batch, patches), True = hidden; None hides nothing.
+        """
+        if hidden is None:
+            return patches
+        return torch.where(hidden[..., None], self.vector.to(patches.dtype), patches)

@@ -24,6 +24,8 @@ SCALES = (8, 4, 2, 1)
 ORIENTATION = 0x0112  # in Exif
 # Grey images of 2 and 4 bits: Pillow spreads their numbers over 0 to 255, this far apart.
 GREY_STEPS = {"L;2": 85, "L;4": 17}
+# Formats, by Pillow's names, in which a mask is not what it was.
+LOSSY = ("JPEG", "MPO")
 # What is transparent is seen on white, as in a browser.
 BACKGROUND = (255, 255, 255, 255)
 
@@ -230,9 +232,12 @@ def decode_mask(content: bytes) -> np.ndarray:
     """Decode a mask: the numbers of classes as they are stored, uint8 (height, width).
 
     Raises:
-        BrokenImage: If it can't be decoded, or holds colours or numbers above 255.
+        BrokenImage: If it can't be decoded, is a JPEG, whose numbers are not those that were
+            written, or holds colours or numbers above 255.
     """
     image = open_image(content)
+    if image.format in LOSSY:
+        raise BrokenImage(f"{image.format} changes the numbers of a mask: save it as PNG")
     step = GREY_STEPS.get(raw_mode(image), 1)
     if image.mode not in ("L", "P", "1") and not image.mode.startswith("I"):
         raise BrokenImage(f"a mask holds numbers of classes, not colours (mode {image.mode})")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from errno import ENOENT
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
@@ -143,7 +144,7 @@ class FileStore(EncodedStore):
 
     Args:
         root: Folder that names are relative to.
-        names: Paths of the files, with "/" between their parts.
+        names: Paths of the files, with "/" between their parts; "" where there is none.
     """
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
@@ -166,6 +167,8 @@ class FileStore(EncodedStore):
 
     def read(self, number: int) -> bytes:
         """Return the content of a file."""
+        if not self.names[number]:
+            raise FileNotFoundError(ENOENT, "there is none")
         return (self.root / self.names[number]).read_bytes()
 
 

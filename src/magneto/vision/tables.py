@@ -19,6 +19,8 @@ IMAGE_COLUMNS = ("image", "img", "path", "file", "filename", "file_name", "image
 LABEL_COLUMNS = ("label", "labels", "class", "category", "target", "fine_label")
 MASK_COLUMNS = ("mask", "annotation", "segmentation", "segmentation_mask", "label_map", "mask_path")
 
+WITHOUT_MASK = "images without a mask"
+
 
 def find_tables(folder: Path) -> dict[str, Path]:
     """Return the tables of a folder that are named as splits are, if one is "train"."""
@@ -48,8 +50,11 @@ def list_table(table: Path, config: ImageDataConfig, counts: Counts) -> Listing:
     if not found:
         raise ValueError(f"{table} has no rows")
     images, labels, masks = zip(*found, strict=True)
-    has_masks = all(mask is not None for mask in masks)
-    store = FileStore(table.parent, masks) if has_masks else NO_MASKS
+    absent = masks.count(None)
+    store = NO_MASKS
+    if absent < len(masks):
+        counts[WITHOUT_MASK] += absent
+        store = FileStore(table.parent, [mask or "" for mask in masks])
     return Listing(FileStore(table.parent, images), *number_labels(labels), store)
 
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from magneto.nn.attention_weights import multiway_attention_weights
 from magneto.nn.embedding import ClassToken, PatchEmbedding, Table, TextEmbedding
-from magneto.nn.init import NORMAL_STD
 from magneto.nn.multiway import MultiwayEncoder, Streams
 from magneto.nn.norm import Nothing
 from magneto.nn.packing import Packing
@@ -27,30 +26,6 @@ class NoMaskToken(nn.Module):
     def forward(self, patches: Tensor, hidden: Tensor | None) -> Tensor:
         """Return the patches, (images, patches, width)."""
         return patches
-
-
-class PatchMaskToken(nn.Module):
-    """A learned vector in place of every hidden patch."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.vector = nn.Parameter(torch.empty(width))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the vector, as BEiT's."""
-        nn.init.normal_(self.vector, std=NORMAL_STD)
-
-    def forward(self, patches: Tensor, hidden: Tensor | None) -> Tensor:
-        """Replace the hidden ones of (images, patches, width).
-
-        Args:
-            patches: (images, patches, width).
-            hidden: Boolean, (images, patches), True = hidden; None hides nothing.
-        """
-        if hidden is None:
-            return patches
-        return torch.where(hidden[..., None], self.vector.to(patches.dtype), patches)
 
 
 class VisionEmbedding(nn.Module):
@@ -94,7 +69,7 @@ class VisionLanguageEncoder(nn.Module):
 
     Args:
         config: With `vocab_size`.
-        mask_token: What stands in place of hidden patches, in pre-training `PatchMaskToken`.
+        mask_token: What stands in place of hidden patches, in pre-training `MaskToken`.
 
     Raises:
         ValueError: If `vocab_size` is None.

@@ -52,10 +52,19 @@ def answers() -> Answers:
 
 def test_answers_are_counted_and_mistakes_sorted() -> None:
     found = answers()
-    assert found.counts.tolist() == [[1, 1, 0], [2, 0, 0], [0, 1, 0]]
+    assert found.counts.tolist() == [[1, 1, 0], [1, 0, 0], [0, 1, 0]]
     assert [(m.label, m.answer) for m in found.mistakes] == [(0, 1), (1, 0), (2, 1)]
     assert found.mistakes[0].sure > found.mistakes[1].sure > found.mistakes[2].sure
     assert len(found.images) == 3  # not the broken one
+
+
+def test_broken_images_and_those_without_a_label_are_in_no_row() -> None:
+    """A grey picture that happens to be given the right label is no right answer."""
+    batches = [batch([0.0, 0.0], [0, 1], broken=[0, 1]), batch([-1.0, 1.0], [0, 1])]
+    batches[1]["labels"][1] = -1
+    found = collect_answers(Brightness(), batches, torch.zeros(3))
+    assert found.counts.tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert len(found.images) == 2  # of the second batch: the first is all broken
 
 
 def test_another_right_class_is_no_mistake_and_others_may_be_no_candidates() -> None:
@@ -70,7 +79,7 @@ def test_the_drawings() -> None:
     found, names = answers(), ["cat, house cat", "dog", "a bird of a very long name"]
     confusion = confusion_figure(found.counts, names)
     assert isinstance(confusion.image, str) and ">cat<" in confusion.image
-    assert "house" not in confusion.image and "Of 5 validation images 1 are" in confusion.caption
+    assert "house" not in confusion.image and "Of 4 validation images 1 are" in confusion.caption
     assert confusion_figure(found.counts, names).image == confusion.image
     mistakes = mistakes_figure(found.mistakes, names, Reading(4))
     assert isinstance(mistakes.image, bytes) and "The 3 wrong answers" in mistakes.caption

@@ -23,6 +23,13 @@ def test_figures_of_a_model(tmp_path: Path) -> None:
     assert isinstance(found[-1].image, str) and "<svg" in found[-1].image
 
 
+def test_nothing_is_drawn_of_broken_images(tmp_path: Path) -> None:
+    task = task_of(tmp_path)
+    for path in (tmp_path / "images").iterdir():
+        path.write_bytes(b"no image")
+    assert list(task.figures(task.build_model().eval())) == []
+
+
 def shares(figure: Figure) -> list[str]:
     assert isinstance(figure.image, str)
     return [line for line in figure.image.splitlines() if "<text" in line]

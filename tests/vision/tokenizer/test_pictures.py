@@ -14,6 +14,7 @@ from magneto.vision.tokenizer.pictures import (
     mean_patches,
     patches_of,
     png,
+    readable_batches,
     reconstruction_figure,
     seen_codes,
     tiles,
@@ -70,6 +71,13 @@ def test_a_picture_is_a_png_of_its_tiles() -> None:
 def test_broken_images_are_not_shown() -> None:
     images, codes = seen_codes(tokenizer().encode, batches(), torch.device("cpu"))
     assert len(images) == len(codes) == 9
+
+
+def test_batches_that_are_all_broken_are_skipped() -> None:
+    (good,) = batches()
+    lost = {**good, "broken": torch.ones(10, dtype=torch.bool)}
+    assert readable_batches([lost, good, lost], 3) == [good]
+    assert readable_batches([lost, good], 1) == []
 
 
 def test_captions_have_the_numbers() -> None:

@@ -247,6 +247,13 @@ def test_pictures_of_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not task_of(tmp_path, input="image").figures(model)
 
 
+def test_broken_images_are_not_drawn(tmp_path: Path) -> None:
+    task = task_of(tmp_path)
+    for path in tmp_path.rglob("*.jpg"):
+        path.write_bytes(b"no image")
+    assert task.figures(task.build_model().eval()) == []
+
+
 def test_scoring_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not reads_while_scoring(task_of(tmp_path), monkeypatch)
     logits, targets = torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([[1.0, 0.3], [0.6, 0]])

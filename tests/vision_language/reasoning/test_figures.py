@@ -35,6 +35,13 @@ def test_a_row_for_each_image(given: Any, tmp_path: Path, monkeypatch: pytest.Mo
     assert len(set(texts)) == 2
 
 
+def test_broken_images_are_not_drawn(tmp_path: Path) -> None:
+    task = task_of(tmp_path)
+    for path in tmp_path.glob("dev/*.png"):
+        path.write_bytes(b"no image")
+    assert task.figures(task.build_model().eval()) == []
+
+
 def test_headings() -> None:
     one = Statement("dev-0-0-0", "it is so", 1, (0, 1), "dev-0", "dev-0-0")
     assert headline(one, 0, 0, 2) == "it is so   —   model: False; it is True   —   left"

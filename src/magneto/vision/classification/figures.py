@@ -47,7 +47,7 @@ class Answers:
     """What a model answers to some validation images.
 
     Attributes:
-        counts: Of images by label and answer, (classes, classes).
+        counts: Of images that could be read, by label and answer, (classes, classes).
         mistakes: The surest wrong answers, the surest first.
         images: The first ones, as the model reads them.
     """
@@ -73,7 +73,9 @@ def collect_answers(
         batch = batches[number]
         logits = model(batch["images"].to(device)).float().cpu() + candidates
         sure, answer = logits.softmax(1).max(1)
-        np.add.at(found.counts, (batch["labels"].numpy(), answer.numpy()), 1)
+        # A broken image is seen as grey; an image without a label has no row.
+        counted = ~batch["broken"] & (batch["labels"] >= 0)
+        np.add.at(found.counts, (batch["labels"][counted].numpy(), answer[counted].numpy()), 1)
         wrong = ~batch["accepted"].gather(1, answer[:, None])[:, 0] & ~batch["broken"]
         here = [
             Mistake(

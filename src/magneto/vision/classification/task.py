@@ -201,8 +201,13 @@ class ImageClassification(ImageTask):
         return class_predictions(model, images, self.names)
 
     def figures(self, model: nn.Module) -> Sequence[Figure]:
-        """Return which classes are confused, the surest mistakes, where the last layer looks."""
+        """Return which classes are confused, the surest mistakes, where the last layer looks.
+
+        There are none where the first images are all broken.
+        """
         found = collect_answers(model, self.validation_batches(), self.candidates)
+        if not len(found.images):
+            return []
         return [
             confusion_figure(found.counts, self.names),
             mistakes_figure(found.mistakes, self.names, self.reading),

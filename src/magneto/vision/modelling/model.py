@@ -9,33 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from magneto.functional.cross_entropy import CrossEntropyLoss, linear_cross_entropy
-from magneto.nn.embedding import ClassToken, PatchEmbedding
+from magneto.nn.embedding import ClassToken, MaskToken, PatchEmbedding
 from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.nn.transformer import Encoder
 from magneto.vision.modelling.config import ImageModelConfig
-
-
-class MaskToken(nn.Module):
-    """A learned vector in place of every hidden patch."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.vector = nn.Parameter(torch.empty(width))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the vector, as BEiT's."""
-        nn.init.normal_(self.vector, std=NORMAL_STD)
-
-    def forward(self, patches: Tensor, hidden: Tensor) -> Tensor:
-        """Replace the hidden ones of (batch, patches, width).
-
-        Args:
-            patches: (batch, patches, width).
-            hidden: Numbers of the hidden ones, (batch, count).
-        """
-        index = hidden[..., None].expand(-1, -1, patches.shape[-1])
-        return patches.scatter(1, index, self.vector.to(patches.dtype).expand(index.shape))
 
 
 class NoAggregation(nn.Module):
@@ -104,6 +81,12 @@ class MaskedImageModel(nn.Module):
         self.head = NormalLinear(config.width, config.codes, bias=True, std=NORMAL_STD)
         self.prefix = int(learned)
 
+    def embed(self, images: Tensor, hidden: Tensor) -> Tensor:
+        """Return the patches, (batch, patches, width), the hidden ones replaced; see `features`."""
+        patches = self.embedding(images)
+        places = torch.zeros(patches.shape[:2], dtype=torch.bool, device=patches.device)
+        return self.mask_token(patches, places.scatter(1, hidden, True))
+
     def features(self, images: Tensor, hidden: Tensor) -> list[Tensor]:
         """Return what the head reads at the hidden places: of the guess, and of a second one.
 
@@ -114,7 +97,7 @@ class MaskedImageModel(nn.Module):
         Returns:
             Each (batch, count, width).
         """
-        x = self.class_token(self.mask_token(self.embedding(images), hidden))
+        x = self.class_token(self.embed(images, hidden))
         read = self.encoder.features(x, self.read)
         found = [self.encoder.final_norm(read[-1]), *self.aggregation(read)]
         index = (hidden + self.prefix)[..., None].expand(-1, -1, x.shape[-1])

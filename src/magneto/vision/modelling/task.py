@@ -209,8 +209,11 @@ class ImageModelling(ImageTask):
     def figures(self, model: Any) -> Sequence[Figure]:
         """Return pictures of what is hidden, what is guessed, and where the class token looks."""
         from magneto.vision.modelling.pictures import attention_figure, guesses_figure
+        from magneto.vision.tokenizer.pictures import readable_batches
 
-        sample = list(islice(self.validation_batches(), SAMPLED_BATCHES))
+        sample = readable_batches(self.validation_batches(), SAMPLED_BATCHES)
+        if not sample:
+            return ()
         return guesses_figure(model, self.targets, sample), attention_figure(
             model, self.targets, sample
         )

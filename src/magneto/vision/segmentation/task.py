@@ -264,7 +264,7 @@ class Segmentation(Task):
             total += confusion(torch.from_numpy(mask), torch.from_numpy(answer).long(), classes)
             if len(found) < OVERLAYS:
                 found.append(overlay_figure(held.name(index), pixels, mask, answer, self.names))
-        return [*found, confusion_figure(total.numpy(), self.names)]
+        return [*found, confusion_figure(total.numpy(), self.names)] if total.any() else found
 
     @classmethod
     def kept_settings(cls, run: Path) -> dict[str, Any]:

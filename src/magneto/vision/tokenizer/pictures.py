@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ from magneto.training.task import Figure
 CODES, PATCHES, IMAGES = 16, 16, 8
 # Width that a picture has about, in pixels, and the white between its tiles.
 WIDTH, GAP = 640, 2
+
+
+def readable_batches(batches: Sequence[dict[str, Tensor]], count: int) -> list[dict[str, Tensor]]:
+    """Return those of the first `count` batches in which an image could be read."""
+    return [batch for batch in islice(batches, count) if not batch["broken"].all()]
 
 
 def seen_codes(

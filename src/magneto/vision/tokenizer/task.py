@@ -200,7 +200,13 @@ class ImageTokenization(ImageTask):
 
     def figures(self, model: Any) -> Sequence[Figure]:
         """Return patches that share a code, and images whose patches are their code's mean."""
-        from magneto.vision.tokenizer.pictures import codes_figure, reconstruction_figure
+        from magneto.vision.tokenizer.pictures import (
+            codes_figure,
+            readable_batches,
+            reconstruction_figure,
+        )
 
-        sample = list(islice(self.validation_batches(), BASELINE_BATCHES))
+        sample = readable_batches(self.validation_batches(), BASELINE_BATCHES)
+        if not sample:
+            return ()
         return codes_figure(model.tokenizer, sample), reconstruction_figure(model.tokenizer, sample)

@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from magneto.functional.cross_entropy import CrossEntropyLoss, linear_cross_entropy
+from magneto.nn.embedding import MaskToken
 from magneto.nn.init import NORMAL_STD, NormalLinear
-from magneto.vision_language.model import PatchMaskToken, VisionLanguageEncoder
+from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.modelling.config import MaskedDataModelConfig
 from magneto.vision_language.samples import Samples
 
@@ -58,7 +59,7 @@ class MaskedDataModel(nn.Module):
                              "both tokenizers")  # fmt: skip
         self.config = config
         width = config.width
-        self.encoder = VisionLanguageEncoder(config, PatchMaskToken(width))
+        self.encoder = VisionLanguageEncoder(config, MaskToken(width))
         self.patch_head = NormalLinear(width, config.codes, bias=True, std=NORMAL_STD)
         self.word_head = NormalLinear(width, config.vocab_size, bias=True, std=NORMAL_STD)
 

@@ -48,6 +48,8 @@ def question_figures(
     first, pieces = model.config.image_tokens, tokenizer.pieces()
     rows, shares = [], []
     for place, (row, number) in enumerate(zip(batch["rows"].tolist(), numbers, strict=True)):
+        if batch["broken"][place]:
+            continue
         tokens = batches.tokens[row]
         words = [pieces[token].strip() for token in tokens[1:-1]]
         looked = maps[place, first + 1 : first + 1 + len(words)]

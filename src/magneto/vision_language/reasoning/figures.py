@@ -56,6 +56,8 @@ def statement_figures(
     first, pieces = model.config.image_tokens, tokenizer.pieces()
     rows, shares = [], []
     for place, row in enumerate(chosen.tolist()):
+        if batch["broken"][place]:
+            continue
         words = [pieces[token].strip() for token in batches.texts[row][1:-1]]
         for side in range(batches.images):
             number = place * batches.images + side
@@ -64,6 +66,8 @@ def statement_figures(
             heading = headline(batches.split.statements[row], answers[place], side, batches.images)
             image = reading.restore(batch["images"][number].numpy())
             rows.append(WordAttention(image, heading, words, looked.numpy()))
+    if not rows:
+        return []
     share = float(torch.cat(shares).mean())
     caption = (
         "Validation statements, beside each of their images, and what the model and the data say. "
