@@ -42,6 +42,29 @@ def test_it_measures_once(run: Path, capsys, monkeypatch) -> None:
             main(words)  # greedy is another number
 
 
+def test_what_was_measured_counts_for_the_same_data_wherever_it_lies(
+    run: Path, capsys, monkeypatch, tmp_path: Path
+) -> None:
+    def data(folder: Path, text: str) -> str:
+        for name in ("dev-clean", "train-clean"):
+            write(folder / "LibriSpeech" / name / "1" / "2" / "1-2-0.flac", sample_rate=8000)
+            path = folder / "LibriSpeech" / name / "1" / "2" / "1-2.trans.txt"
+            path.write_text(f"1-2-0 {text}\n")
+        return str(folder / "LibriSpeech")
+
+    counted = []
+    plain = librispeech.measure_split
+    monkeypatch.setattr(
+        librispeech, "measure_split", lambda *given: counted.append(given) or plain(*given)
+    )
+    words = ["librispeech", str(run), "--splits", "dev-clean", "--json", "--data"]
+    for folder, text, times in (("a", "ONE", 1), ("b", "ONE", 1), ("a", "TWO", 2)):
+        assert main([*words, data(tmp_path / folder, text)]) == 0
+        capsys.readouterr()
+        assert len(counted) == times
+    assert str(tmp_path) not in (run / "librispeech.json").read_text()
+
+
 def result(placement: str, layers: int, seed: int, *rates: float) -> dict:
     splits = zip(librispeech.SPLITS, rates, strict=True)
     scores = {name: {"wer": rate, "wer_half_width": 0.001} for name, rate in splits}

@@ -107,6 +107,19 @@ def test_mistakes_are_one_line(run: Path, capsys, tmp_path: Path) -> None:
         assert main(list(words)) == 2
         error = capsys.readouterr().err
         assert said in error and "Traceback" not in error
-    assert main(["transcribe", str(run), str(tmp_path / "x.wav")]) == 0
+
+
+def test_a_recording_without_sound(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
+    """It has an empty transcript; if none has any sound, that is a mistake."""
+    for name, samples in (("none", 0), ("click", 40)):
+        soundfile.write(tmp_path / f"{name}.wav", np.full(samples, 0.1), 8000)
+    (tmp_path / "x.wav").write_bytes(b"nothing")
+    bad = [str(tmp_path / f"{name}.wav") for name in ("none", "click", "x")]
+    assert main(["transcribe", str(run), *bad]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "\n" and "unreadable" in captured.err
+    assert captured.out.splitlines() == [f"{name}\t" for name in bad]
+    assert "unreadable" in captured.err and "none of 3 recordings has any sound" in captured.err
+    assert main(["transcribe", str(run), bad[0], str(run.parent / "a.wav")]) == 0
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert main(["transcribe", str(run), "-"]) == 2
+    assert "standard input has" in capsys.readouterr().err

@@ -63,6 +63,8 @@ def test_a_new_process_hears_the_same(tmp_path: Path, monkeypatch) -> None:
 def test_another_sample_rate_is_refused() -> None:
     extractor = MagnetoSpeechFeatureExtractor(8000)
     assert extractor(np.zeros(800, np.float32))["input_features"].shape == (1, 8, 80)
+    masks = extractor([np.zeros(800, np.float32), np.zeros(0, np.float32)])["attention_mask"]
+    assert masks.sum(1).tolist() == [8, 0]  # three frames are filled up, as in training
     with pytest.raises(ValueError, match="resample"):
         extractor(np.zeros(800, np.float32), sampling_rate=16000)
 

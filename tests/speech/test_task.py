@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -69,6 +70,23 @@ def test_cutting_a_batch_changes_nothing() -> None:
     for name, value in whole.logs.items():
         found = torch.stack([part.logs[name].float() for part in parts]).sum()
         torch.testing.assert_close(value.float(), found)
+
+
+def test_padding_is_the_share_of_places_without_a_frame() -> None:
+    """Whatever else is left out: rows that can't be used hold no frame and weigh nothing."""
+    task = made()
+    torch.manual_seed(0)
+    model = task.build_model()
+    (group, *_) = task.train_stream(1, 1).next(1, [0])[0]
+    maker = task.speech.train_maker
+    numbers = np.array([row for row, each in enumerate(maker.rows) if each.id in group.ids])
+    whole = maker.evaluation_batch(numbers)
+    features = [maker.source.features(int(number))[0] for number in numbers]
+    lost = maker._padded(numbers, [*features[:-1], None], [*[""] * (len(numbers) - 1), "broken"])
+    for batch, real in ((whole, sum(map(len, features))), (lost, sum(map(len, features[:-1])))):
+        found = task.loss(model, [batch])
+        share = found.logs["padding"] / found.count
+        assert float(share) == pytest.approx(1 - real / batch.features[..., 0].numel())
 
 
 def test_no_utterance_is_left_out_of_evaluation() -> None:

@@ -1,10 +1,13 @@
 """Recordings of any length give the words that the model finds in windows, batched or not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from magneto.data.tokenizer import ByteTokenizer
+from magneto.speech.batching import MIN_FRAMES
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.decoding import GreedySearch
 from magneto.speech.transcriber import Transcriber
@@ -37,6 +40,33 @@ def test_a_short_recording_is_one_utterance() -> None:
     assert best.labels
     assert [part.words for part in found] == [timed_words(best, VOCABULARY, 0.04)]
     assert found[0].last and found[0].seconds == 1.5
+
+
+def test_a_sound_of_few_frames_is_heard_as_in_training() -> None:
+    """There a short utterance is filled up to `MIN_FRAMES`."""
+    made = transcriber()
+    for samples in (200, 280, 360, 500):
+        sound = noise(1)[:samples]
+        features = made.features(sound)
+        filled = np.pad(features, ((0, MIN_FRAMES - len(features)), (0, 0)))
+        with torch.no_grad():
+            encoded, lengths = made.model.encode(
+                torch.from_numpy(filled)[None], torch.tensor([MIN_FRAMES])
+            )
+            best = GreedySearch(2)(made.model, encoded, lengths)[0][0]
+        (found,) = made.transcribe([[sound]])
+        assert best.labels and found.words == timed_words(best, VOCABULARY, 0.04)
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050])
+def test_times_are_those_of_whole_samples(rate: int) -> None:
+    """At 11,025 Hz frames are 110 samples apart, and not 110.25: in 20 s that is 45 ms."""
+    made = Transcriber(
+        transcriber().model, VOCABULARY, replace(DATA, sample_rate=rate), GreedySearch(2), 20.0, 0.5
+    )
+    frames = len(made.features(np.zeros(20 * rate, np.float32)))
+    last = (frames - 1) * made.frame_seconds / 4
+    assert abs(last + 0.025 - 20) < 0.0101 and last + 0.025 <= 20 + 1e-9
 
 
 def test_several_recordings_in_any_batches() -> None:

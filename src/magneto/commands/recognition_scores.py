@@ -77,13 +77,7 @@ def measure_split(
         Its metrics, the weights, `utterances`, `words`, `wer_half_width` of a 95 % confidence
         interval over utterances, and `answers`: (id, reference, hypothesis) each.
     """
-    changed = dict(overrides)
-    if split:
-        source = changed.get("data.source") or load_source(run, overrides)
-        changed = {"data.validation_limit": None} | changed  # a limit is of what training looks at
-        changed |= {"data.source": source, "data.validation_source": source,
-                    "data.validation_splits": split}  # fmt: skip
-    opened: Any = load_run(run, weights, changed)
+    opened: Any = load_run(run, weights, split_settings(run, overrides, split))
     opened.task.search = search
     metrics = opened.evaluate(limit, report)
     answers = opened.task.answers
@@ -97,6 +91,23 @@ def measure_split(
         "words": word_errors(references, hypotheses).units,
         "answers": answers,
     }
+
+
+def split_settings(run: Path, overrides: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """Return the fields of a run's recipe by which a split is measured whole.
+
+    Args:
+        run: Its directory.
+        overrides: Further ones.
+        split: Name of a split of the source; "" for what the run validates on.
+    """
+    if not split:
+        return dict(overrides)
+    source = overrides.get("data.source") or load_source(run, overrides)
+    # A limit is of what training looks at.
+    changed = {"data.validation_limit": None} | dict(overrides)
+    return changed | {"data.source": source, "data.validation_source": source,
+                      "data.validation_splits": split}  # fmt: skip
 
 
 def load_source(run: Path, overrides: Mapping[str, Any]) -> str:

@@ -137,7 +137,11 @@ class Transcription:
         self.streamed = given.files == [STDIN]
 
     def run(self) -> None:
-        """Transcribe, and write each transcript when it is whole; of a stream, words at once."""
+        """Transcribe, and write each transcript when it is whole; of a stream, words at once.
+
+        Raises:
+            ValueError: If there was nothing to hear in any recording.
+        """
         words: list[Word] = []
         files, at_once = self.given.files, self.streamed and self.given.kind in ("txt", "jsonl")
         headers = [] if self.streamed else [header_seconds(name) for name in files]
@@ -147,7 +151,9 @@ class Transcription:
             if self.streamed
             else [self._file(*each) for each in zip(files, headers, strict=True)]
         )
+        heard, least = False, self.transcriber.least_seconds
         for part in self.transcriber.transcribe(recordings):
+            heard = heard or part.seconds >= least
             if at_once and self.given.out is None:
                 self._show(part.words, part.last)
                 continue
@@ -160,6 +166,9 @@ class Transcription:
                 done = min(round(before + part.seconds), round(total))
                 self.report.update("transcribing seconds", done, round(total))
         self.report.finish()
+        if not heard:
+            what = "standard input has" if self.streamed else f"none of {len(files)} recordings has"
+            raise ValueError(f"{what} any sound that can be transcribed")
 
     def _file(self, name: str, header: tuple[float, str]) -> Iterator[np.ndarray]:
         """Yield a file's samples; say what is wrong with it."""

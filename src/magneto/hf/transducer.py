@@ -18,7 +18,7 @@ from transformers.utils.generic import can_return_tuple
 from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
 from magneto.hf.configuration import MagnetoTransducerConfig
 from magneto.hf.wrapper import MagnetoPreTrainedModel, hidden_states, refuse
-from magneto.speech.batching import MIN_FRAMES
+from magneto.speech.batching import MIN_FRAMES, heard_frames
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.data_config import FilterBankConfig
 from magneto.speech.decoding import GreedySearch, Search
@@ -182,7 +182,7 @@ class MagnetoSpeechFeatureExtractor(WithoutCopies, FeatureExtractionMixin):
         features = np.zeros((len(found), longest, self.filter_bank["mel_bins"]), np.float32)
         mask = np.zeros((len(found), longest), np.int64)
         for row, each in enumerate(found):
-            features[row, : len(each)], mask[row, : len(each)] = each, 1
+            features[row, : len(each)], mask[row, : heard_frames(len(each))] = each, 1
         values = {"input_features": features, "attention_mask": mask}
         return BatchFeature(values, tensor_type=return_tensors)
 

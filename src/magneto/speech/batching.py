@@ -29,6 +29,14 @@ MIN_FRAMES = 8
 LIKE_FRAMES = 1.1
 
 
+def heard_frames(frames: int) -> int:
+    """Return how many frames a model hears of a sound that has so many: a short one is filled up.
+
+    Of a sound without any frame nothing is heard.
+    """
+    return max(frames, MIN_FRAMES) if frames else 0
+
+
 @dataclass(frozen=True)
 class SpeechBatch:
     """A padded group of utterances.
@@ -154,7 +162,7 @@ class BatchMaker:
             [self.rows[number].id for number in numbers],
             problems,
             [self.rows[number].text for number in numbers],
-            sum(lengths),
+            sum(len(each) for each in found if each is not None),
         )
 
 

@@ -42,6 +42,11 @@ class FilterBank:
         self.shift = int(rate * features.frame_shift / 1000)
         self.size = 1 << (self.window - 1).bit_length()
 
+    @property
+    def shift_seconds(self) -> float:
+        """From one frame to the next: of whole samples, so that at 11,025 Hz it is below 10 ms."""
+        return self.shift / self.config.sample_rate
+
     @cached_property
     def _taper(self) -> np.ndarray:
         turn = 2 * np.pi * np.arange(self.window) / (self.window - 1)

@@ -105,7 +105,7 @@ def find_example(task: SpeechRecognition, model: Transducer, batch: Any) -> Exam
 
 def draw_spectrogram(task: SpeechRecognition, example: Example) -> Figure:
     """Draw the features, with the words that were found at their times."""
-    shift = task.data_config.features.frame_shift / 1000
+    shift = task.speech.filter_bank.shift_seconds
     words = timed_words(example.hypothesis, task.vocabulary, SUBSAMPLING * shift)
     figure, axes = canvas(3.2)
     seconds, bins = len(example.features) * shift, example.features.shape[1]
@@ -131,7 +131,7 @@ def draw_spectrogram(task: SpeechRecognition, example: Example) -> Figure:
 
 def draw_alignment(task: SpeechRecognition, example: Example) -> Figure:
     """Draw the probability that a path passes each cell of the lattice, and the best path."""
-    seconds = SUBSAMPLING * task.data_config.features.frame_shift / 1000
+    seconds = SUBSAMPLING * task.speech.filter_bank.shift_seconds
     occupancy = example.alignment.occupancy[0].cpu().numpy()
     frames = example.alignment.frames[0].tolist()
     pieces = task.vocabulary.pieces()

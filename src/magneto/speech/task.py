@@ -111,7 +111,7 @@ class SpeechRecognition(Task):
 
         Logged beside it: each loss without its weight; `non_finite`, utterances left out since
         their loss is not finite, for each that counts; and `padding`, the share of places that hold
-        no frame, each group weighing as much as its utterances.
+        no frame, each group weighing as much as its utterances that count.
         """
         found = [run(model, group) for group in batch]
         for group, each in zip(batch, found, strict=True):
@@ -121,14 +121,15 @@ class SpeechRecognition(Task):
             name: torch.stack([each.parts[name] for each in found]).sum() for name in found[0].parts
         }
         total = torch.stack([each.total for each in found]).sum()
-        empty = sum((1 - group.frames / group.cells) * len(group.ids) for group in batch)
+        shares = [1 - group.frames / group.cells for group in batch]
+        empty = [each.count * share for share, each in zip(shares, found, strict=True)]
         return Loss(
             total,
             torch.stack([each.count for each in found]).sum(),
             {
                 **parts,
                 NON_FINITE: torch.stack([each.excluded.sum() for each in found]).sum(),
-                "padding": total.new_full((), empty),  # no copy from the host
+                "padding": torch.stack(empty).sum(),
             },
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.speech.batching import MIN_FRAMES
+from magneto.speech.batching import MIN_FRAMES, heard_frames
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.decoding import Search
 from magneto.speech.features import SpeechFeatures
@@ -50,6 +50,9 @@ class Transcriber:
         overlap: Seconds that a window has in common with the next, at most half of it.
         batch_size: Windows that are decoded together.
 
+    Attributes:
+        least_seconds: Of which there is a frame; of less nothing is heard.
+
     Raises:
         ValueError: If windows don't overlap so.
     """
@@ -71,7 +74,9 @@ class Transcriber:
         self.rate, self.batch_size = data.sample_rate, batch_size
         self.features = SpeechFeatures(data)
         self.size, self.overlap = round(window * self.rate), round(overlap * self.rate)
-        self.frame_seconds = SUBSAMPLING * data.features.frame_shift / 1000
+        bank = self.features.filter_bank
+        self.least_seconds = bank.window / self.rate
+        self.frame_seconds = SUBSAMPLING * bank.shift_seconds
 
     def transcribe(self, recordings: Sequence[Iterable[np.ndarray]]) -> Iterator[Transcribed]:
         """Yield the words of recordings as they are settled, one recording after another.
@@ -113,4 +118,5 @@ class Transcriber:
         padded = torch.zeros(len(features), longest, self.model.config.mel_bins)
         for row, each in enumerate(features):
             padded[row, : len(each)] = torch.from_numpy(np.ascontiguousarray(each, np.float32))
-        return padded.to(device), torch.tensor([len(each) for each in features], device=device)
+        lengths = [heard_frames(len(each)) for each in features]
+        return padded.to(device), torch.tensor(lengths, device=device)
