@@ -80,7 +80,7 @@ def test_no_command_uses_weights_with_a_flipped_bit(
     named = {"RUN": broken, "OUT": tmp_path / "out"}
     line = refused(capsys, *(named.get(word, word) for word in words.split()))
     assert f"{broken / 'best' / 'model.safetensors'} is not as it was written" in line
-    assert "undamaged are final, 6, 4" in line
+    assert "where a command takes --weights final: undamaged are final, 6, 4" in line
     assert not (tmp_path / "out").exists()
     assert main(["evaluate", str(broken), "--weights", "final", "--limit", "1"]) == 0
 
@@ -91,7 +91,7 @@ def test_nobody_begins_with_weights_with_a_flipped_bit(broken: Path, tmp_path, c
     words += shape_of(broken)
     out = tmp_path / "fine"
     line = refused(capsys, *words, "--training.steps", "1", "--out", out)
-    assert "model.safetensors is not as it was written; undamaged are final" in line
+    assert "model.safetensors is not as it was written" in line and "undamaged are final" in line
     assert not out.exists()
 
 

@@ -152,6 +152,8 @@ def find_weights(run: Path, which: str = "auto") -> Path:
     except Damaged as error:
         others = {path: name for name, path in there.items() if name != "last" and path != found}
         whole = [others[path] for path in undamaged(others)[0]]
-        hint = f"undamaged are {', '.join(whole)}" if whole else "there are no undamaged ones"
+        hint = "there are no undamaged ones"
+        if whole:
+            hint = f"where a command takes --weights {whole[0]}: undamaged are {', '.join(whole)}"
         raise Damaged(f"{error}; {hint}") from error
     return found

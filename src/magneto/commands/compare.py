@@ -97,9 +97,8 @@ def main(words: Sequence[str]) -> int:
         print(f"\nreport: {page}")
     if whole:
         return 0
-    missing = sum(cell["status"] == "missing" for cell in comparison["cells"])
-    report.say(f"{missing} of {len(comparison['cells'])} runs have no result yet: another process "
-               "holds them, or they were stopped; the same command goes on")  # fmt: skip
+    report.say("another process holds the runs that have no result yet, or they were stopped; "
+               "the same command goes on")  # fmt: skip
     return 1
 
 

@@ -163,7 +163,8 @@ def test_rows_of_different_data_are_not_ranked() -> None:
     ]
     data = {row: row.partition(",")[2] for row in rows}
     text = " ".join(answer(found, False, "loss", data))
-    assert text.startswith("Scores on different data cannot be ranked against each other")
+    said = "Scores on different data cannot be ranked against each other "
+    assert text.startswith(f"{said}(tokenizer=bytes; tokenizer=bpe): each row")
     assert "Pre-LN, tokenizer=bytes is best here: loss 2.005" in text
     assert "Pre-LN, tokenizer=bpe is best here: loss 3.005" in text
     assert text.count("Beyond noise: Sub-LN") == 2
@@ -181,6 +182,9 @@ def test_each_data_has_a_baseline_of_its_own(small: Callable[..., Recipe], tmp_p
     assert one > 0 and other > 0 and one != other
     assert data_of(sweep)["pre,tokenizer=bpe"] == "tokenizer=bpe"
     assert data_of(replace(sweep, grid=rows)) == {}
+    varied = {"data.augmentation.flip": [0, 0.5], "data.image_augmentation.flip": [0, 0.5]}
+    values = {name: flips[0] for name, flips in varied.items()}
+    assert Cell({**values, "data.max_length": 4}).data == "max_length=4"  # flips are of training
     refuse_several_metrics(sweep)
 
 

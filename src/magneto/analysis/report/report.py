@@ -89,13 +89,12 @@ def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
     decimals = decimals_for([group.mean for group in groups.values()])
     rates = sorted(float(rate) for rate in comparison["learning_rates"])
     cells = comparison["cells"]
-    missing = sum(cell["status"] == "missing" for cell in cells)
     return {
         "title": f"{comparison['recipe']}: which placement, at which learning rate",
         "recipe": comparison["recipe"],
         "subtitle": subtitle(comparison),
         "answer": comparison["answer"],
-        "missing": f"{missing} of {len(cells)} runs have no result yet" if missing else "",
+        "missing": any(cell["status"] == "missing" for cell in cells),
         "metric": comparison["metric"],
         "direction": f"{'higher' if comparison['higher_is_better'] else 'lower'} is better",
         "seeds": seeds_text(comparison),

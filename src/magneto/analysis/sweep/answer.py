@@ -72,8 +72,9 @@ def different_data(alike: Mapping[str, Sequence[Summary]]) -> list[str]:
     """Say that rows of different data are not ranked against each other."""
     if len(alike) < 2:
         return []
-    return ["Scores on different data cannot be ranked against each other: each row is compared "
-            "only with those of the same data, and judged by the baseline there."]  # fmt: skip
+    return [f"Scores on different data cannot be ranked against each other ({'; '.join(alike)}): "
+            "each row is compared only with those of the same data, and judged by the baseline "
+            "there."]  # fmt: skip
 
 
 def unfinished(summaries: Sequence[Summary]) -> list[str]:

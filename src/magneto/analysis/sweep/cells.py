@@ -69,5 +69,14 @@ class Cell:
 
     @property
     def data(self) -> str:
-        """What the grid sets of the data; "" where it sets nothing of it."""
-        return Cell({k: v for k, v in self.values.items() if k.startswith("data.")}).name
+        """What the grid sets of the data that is scored; "" where it sets nothing of it.
+
+        What is done to training examples alone (`data.augmentation`) is none of it.
+        """
+        return Cell({k: v for k, v in self.values.items() if is_of_data(k)}).name
+
+
+def is_of_data(name: str) -> bool:
+    """Return whether a dotted field of a recipe decides what its runs are scored on."""
+    section, *parts = name.split(".")
+    return section == "data" and not any(part.endswith("augmentation") for part in parts)
