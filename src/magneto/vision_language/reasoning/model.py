@@ -11,8 +11,6 @@ from magneto.vision_language.reasoning.config import VisualReasonerConfig
 from magneto.vision_language.reasoning.statements import ANSWERS
 from magneto.vision_language.samples import Samples
 
-# Of the head's matrices, as in BEiT-3's code: a thousandth of the usual.
-
 
 class VisualReasoner(nn.Module):
     """The statement is read with each image by itself; the head reads all of them (BEiT-3).
