@@ -114,11 +114,8 @@ def guessed(rows: dict[str, list]) -> float:
 
 def test_statements_are_right_and_no_pair_of_images_tells() -> None:
     rules = {
-        "the left image has": lambda a, b: a,
-        "the right image has": lambda a, b: b,
         "both images have": lambda a, b: a and b,
         "some image has": lambda a, b: a or b,
-        "exactly one image has": lambda a, b: a != b,
     }
     for split in ("train", "validation"):
         found = statements()[split]
@@ -152,7 +149,7 @@ def test_they_are_the_same_every_time_and_splits_differ() -> None:
 
 def test_texts_alone_hold_no_answers() -> None:
     texts = scenes.scene_texts()["train"]
-    assert {"what colour is the circle", "exactly one image has a cross"} <= set(texts)
+    assert {"what colour is the circle", "some image has a cross"} <= set(texts)
     captions = [text for text in texts if " at the " in text and "what" not in text]
     assert len(captions) == scenes.PAIRS["train"]
     assert not {"yes", "no", *scenes.NUMBERS} & {word for text in texts for word in text.split()}
