@@ -40,6 +40,7 @@ COVERED_BY = {
     # The backbone: parts that make sense in a whole stack only.
     "nn.attention": "nn/test_transformer.py",
     "nn.config": "nn/test_transformer.py",
+    "nn.layer": "nn/test_transformer.py",
     "nn.embedding": "hf/formats/test_conversion.py",
     "theory.depth": "theory/test_gains.py",
     "theory.scales": "theory/test_bounds.py",

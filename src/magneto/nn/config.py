@@ -15,7 +15,7 @@ Activation = Literal[
 ]  # fmt: skip
 Biased = Literal["q", "k", "v", "gate", "out", "fc1", "fc2"]
 NormKind = Literal["layernorm", "rmsnorm"]
-Positions = Literal["none", "learned", "sinusoidal", "rotary", "t5", "transformer_xl"]
+Positions = Literal["none", "learned", "sinusoidal", "rotary", "t5", "transformer_xl", "alibi"]
 GridPositions = Literal["none", "relative_bias", "shared_relative_bias", "rotary"]
 ADDED_POSITIONS = ("none", "learned", "sinusoidal")
 Experts = Literal["decoupled", "shared_attention"]
@@ -70,7 +70,8 @@ class TransformerConfig:
         drop_path: Chance that a sample skips a branch, growing linearly from 0 to this in depth.
         positions: How order is told: "learned" and "sinusoidal" are added to the embeddings,
             "rotary" turns queries and keys, "t5" adds a learned bias per head and distance,
-            "transformer_xl" products of queries with projected sinusoids of the distance.
+            "transformer_xl" products of queries with projected sinusoids of the distance, "alibi"
+            a fixed bias that falls with the distance.
         max_length: Longest input of learned positions.
         rotary_base: Base of rotary wavelengths (arXiv 2104.09864).
         grid_positions: How places on a grid are told in attention, beside added `positions`:

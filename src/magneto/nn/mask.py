@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,50 @@ def four_axes(attention_mask: Tensor) -> Tensor:
     )
 
 
-def position_index(attention_mask: Tensor | None, x: Tensor, past: int) -> Tensor:
-    """Return each query's position, (batch or 1, query length): 0 at a row's first real token.
+def position_index(
+    attention_mask: Tensor | None, x: Tensor, past: int, causal: bool = False
+) -> Tensor:
+    """Return each query's position, (batch or 1, query length): 0 where its document begins.
 
-    A (batch, key length) mask with padding on the left moves the count; padding elsewhere, or a
-    three-axis mask, does not.
+    A (batch, key length) mask with padding on the left moves the count to the first real token;
+    padding elsewhere does not. Of a mask with three axes, see `document_positions`.
     """
     positions = torch.arange(past, past + x.shape[1], device=x.device)[None]
-    if attention_mask is None or attention_mask.ndim != 2:
+    if attention_mask is None or attention_mask.ndim not in (2, 3):
         return positions
+    if attention_mask.ndim == 3:
+        return document_positions(attention_mask, past, causal)
     first = attention_mask.int().argmax(dim=1, keepdim=True)
     return (positions - first).clamp(min=0)
+
+
+def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tensor:
+    """Return each query's position in its document, of several that are packed in one row.
+
+    A document begins where nothing before is seen from here on, nor anything from here on before.
+    So a mask that cuts a row in no two parts (a window, a prefix) counts through the whole row.
+    With a cache, the first document begins at the earliest key that a query sees.
+
+    Args:
+        attention_mask: Boolean, (batch, query length, key length).
+        past: Cached positions before the queries.
+        causal: Whether a position sees only itself and those before it, whatever the mask says.
+
+    Returns:
+        (batch, query length).
+    """
+    length, keys = attention_mask.shape[1:]
+    place = torch.arange(past, past + length, device=attention_mask.device)
+    seen = attention_mask
+    if causal:
+        seen = seen & (torch.arange(keys, device=seen.device) <= place[:, None])
+    nothing = ~seen.any(-1)
+    earliest = seen.byte().argmax(-1).masked_fill(nothing, keys)
+    earliest = earliest.flip(1).cummin(1).values.flip(1)
+    begins = earliest >= place
+    if not causal:
+        latest = (keys - 1 - seen.flip(-1).byte().argmax(-1)).masked_fill(nothing, -1)
+        before = nn.functional.pad(latest.cummax(1).values[:, :-1], (1, 0), value=-1)
+        begins = begins & (before < place)
+    start = torch.where(begins, place, earliest[:, :1].clamp(max=past)).cummax(1).values
+    return place - start
