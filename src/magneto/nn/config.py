@@ -18,6 +18,7 @@ NormKind = Literal["layernorm", "rmsnorm"]
 Positions = Literal["none", "learned", "sinusoidal", "rotary", "t5", "transformer_xl", "alibi"]
 GridPositions = Literal["none", "relative_bias", "shared_relative_bias", "rotary"]
 ADDED_POSITIONS = ("none", "learned", "sinusoidal")
+RELATIVE_POSITIONS = ("t5", "transformer_xl", "alibi")
 Experts = Literal["decoupled", "shared_attention"]
 BaseInit = Literal["xavier_normal", "xavier_uniform", "normal", "truncated_normal"]
 
