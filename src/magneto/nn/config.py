@@ -64,6 +64,7 @@ class TransformerConfig:
         bias: Whether linear layers and layer norms have biases.
         unbiased: Projections that have none all the same; BEiT's keys have none.
         dropout: Of embeddings and of each branch before it joins the residual stream.
+        embedding_dropout: Of embeddings where it is not `dropout`.
         attention_dropout: Of attention probabilities.
         activation_dropout: Of the feed-forward network's inner layer.
         layer_scale: LayerScale (arXiv 2103.17239): the initial value of a learned factor per
@@ -104,6 +105,7 @@ class TransformerConfig:
     bias: bool = True
     unbiased: tuple[Biased, ...] = ()
     dropout: float = 0.0
+    embedding_dropout: float | None = None
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
     layer_scale: float | None = None
@@ -182,12 +184,18 @@ class TransformerConfig:
         ]
 
     def _wrong_rates(self) -> list[str]:
-        rates = ("dropout", "attention_dropout", "activation_dropout", "drop_path")
+        rates = ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout",
+                 "drop_path")  # fmt: skip
         return [
             f"{name} must be at least 0 and below 1, not {getattr(self, name)}"
             for name in rates
-            if not 0 <= getattr(self, name) < 1
+            if not 0 <= (getattr(self, name) or 0) < 1
         ]
+
+    @property
+    def input_dropout(self) -> float:
+        """Dropout of embeddings."""
+        return self.dropout if self.embedding_dropout is None else self.embedding_dropout
 
     @property
     def head_width(self) -> int:

@@ -188,7 +188,7 @@ class MultiwayEncoder(nn.Module):
                 for name in MODALITIES
             }
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.input_dropout)
         self.layers = nn.ModuleList(
             MultiwayLayer(config, depth, index) for index in range(depth.layers)
         )

@@ -35,7 +35,7 @@ class LayerStack(nn.Module):
             if config.input_norm == "none"
             else build_norm(config.input_norm, config.width, config)
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.input_dropout)
         self.layers = nn.ModuleList(layer(config, depth, index) for index in range(depth.layers))
         self.final_norm = optional_norm(config.row.final == "norm", config.width, config)
         initialize(self, config.row, depth, config.init)
