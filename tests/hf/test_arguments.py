@@ -71,7 +71,8 @@ WORDS = {
 
 
 @pytest.mark.parametrize(
-    ("make", "name"), [(make, name) for make in KINDS for name in WORDS if (make, name) not in TAKEN]
+    ("make", "name"),
+    [(make, name) for make in KINDS for name in WORDS if (make, name) not in TAKEN],
 )
 def test_what_has_no_place_is_refused_by_name(make: Any, name: str) -> None:
     words = WORDS[name]

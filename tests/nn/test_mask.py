@@ -50,6 +50,25 @@ def test_every_pair_of_positions(causal: bool, past: int, axes: int) -> None:
         assert mask.allowed.any(-1).all(), "the softmax of every row must be finite"
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("past", [0, 2, 5])
+@pytest.mark.parametrize("window", [1, 2, 4, 9])
+@pytest.mark.parametrize("padded", [False, True])
+def test_every_pair_of_positions_in_a_window(
+    causal: bool, past: int, window: int, padded: bool
+) -> None:
+    length = KEYS - past
+    given = torch.rand(BATCH, KEYS) < 0.6 if padded else None
+    mask = build_mask(given, torch.zeros(BATCH, length, 4), past, causal, window)
+    for row in range(BATCH):
+        for query in range(length):
+            for key in range(KEYS):
+                distance = past + query - key
+                near = 0 <= distance < window if causal else abs(distance) < window
+                expected = near and (given is None or bool(given[row, key]))
+                assert may_attend(mask, row, query, key, past) == expected, (row, query, key)
+
+
 def test_without_a_mask_nothing_is_built() -> None:
     """So that attention may use torch's causal kernel, or none."""
     x = torch.zeros(2, 5, 4)

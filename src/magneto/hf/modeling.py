@@ -88,7 +88,8 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
             shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
         keep = logits_to_keep if shift_labels is None else 0
         # -0 keeps all
-        logits = self.core.head(features[:, slice(-keep, None) if isinstance(keep, int) else keep])
+        kept = features[:, slice(-keep, None) if isinstance(keep, int) else keep]
+        logits = self.core.logits(kept)
         loss = None
         if shift_labels is not None:
             loss = token_loss(logits, shift_labels, num_items_in_batch)

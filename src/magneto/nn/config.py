@@ -59,6 +59,12 @@ class TransformerConfig:
         decoder_layers: Decoder layers of an encoder-decoder.
         key_value_heads: Heads of keys and values, if fewer than `heads`; they divide `heads`.
         head_dim: Width of a head where it is not `width / heads`.
+        windows: Of self-attention, layer by layer, in turn: how many of the nearest positions one
+            sees, itself among them, or None for all. (4096,) as in Mistral, (4096, None) as in
+            Gemma 2; none by default.
+        attention_logit_cap: Soft-capping of attention's logits (arXiv 2408.00118): x becomes cap *
+            tanh(x / cap), before a bias and the mask. Gemma 2 has 50. Slower: torch's fused
+            attention has none.
         norm: Kind of every norm.
         norm_eps: Its epsilon (1e-5 as in the authors' code).
         bias: Whether linear layers and layer norms have biases.
@@ -100,6 +106,8 @@ class TransformerConfig:
     decoder_layers: int | None = None
     key_value_heads: int | None = None
     head_dim: int | None = None
+    windows: tuple[int | None, ...] = ()
+    attention_logit_cap: float | None = None
     norm: NormKind = "layernorm"
     norm_eps: float = 1e-5
     bias: bool = True
@@ -121,8 +129,9 @@ class TransformerConfig:
     checkpoint_activations: bool = False
 
     def __post_init__(self) -> None:
-        # JSON gives a list.
+        # JSON gives lists.
         object.__setattr__(self, "unbiased", tuple(self.unbiased))
+        object.__setattr__(self, "windows", tuple(self.windows))
         sizes = self._wrong_sizes()
         wrong = [*sizes, *self._wrong_rates(), *self._wrong_biases()]
         if not sizes:
@@ -147,6 +156,10 @@ class TransformerConfig:
             for name in (*sizes, *given)
             if getattr(self, name) < 1
         ]
+        wrong += [f"windows must be 1 or more, not {window}" for window in self.windows
+                  if window is not None and window < 1]  # fmt: skip
+        if not (self.attention_logit_cap is None or self.attention_logit_cap > 0):
+            wrong.append(f"attention_logit_cap must be above 0, not {self.attention_logit_cap}")
         if wrong:
             return wrong
         if (self.encoder_layers is None) != (self.decoder_layers is None):
@@ -212,6 +225,10 @@ class TransformerConfig:
         """Width of all key heads together, and of all value heads."""
         return (self.key_value_heads or self.heads) * self.head_width
 
+    def window(self, layer: int) -> int | None:
+        """Return how many positions a layer's self-attention sees, counted from 0; None: all."""
+        return self.windows[layer % len(self.windows)] if self.windows else None
+
     def biased(self, projection: Biased) -> bool:
         """Whether a projection has a bias."""
         return self.bias and projection not in self.unbiased
@@ -272,6 +289,8 @@ class MultiwayConfig(TransformerConfig):
         if self.positions != "none" or self.grid_positions != "none":
             wrong.append("a multiway encoder has no positions of its own: "
                          "each modality's embedding adds them")  # fmt: skip
+        if self.windows:
+            wrong.append("a multiway encoder has no windows: its tokens stand in two dimensions")
         if self.encoder_layers is not None:
             wrong.append("a multiway encoder has layers, not encoder_layers and decoder_layers")
         if wrong:

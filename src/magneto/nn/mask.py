@@ -28,7 +28,9 @@ class Mask:
     causal: bool = False
 
 
-def build_mask(attention_mask: Tensor | None, x: Tensor, past: int, causal: bool) -> Mask:
+def build_mask(
+    attention_mask: Tensor | None, x: Tensor, past: int, causal: bool, window: int | None = None
+) -> Mask:
     """Build the mask for queries `x` that follow `past` cached positions.
 
     Args:
@@ -36,18 +38,19 @@ def build_mask(attention_mask: Tensor | None, x: Tensor, past: int, causal: bool
         x: (batch, query length, width).
         past: Cached positions before `x`.
         causal: Whether a position sees only itself and those before it.
+        window: Nearest positions that one sees, itself among them: those before it and, if it is
+            not causal, as many after it; None for all.
 
     Raises:
         ValueError: If the mask is not boolean, or has another shape.
     """
     length = x.shape[1]
     order = None
-    if causal and (past > 0 or attention_mask is not None):
+    if window is not None or (causal and (past > 0 or attention_mask is not None)):
         keys = past + length if attention_mask is None else attention_mask.shape[-1]
-        query = torch.arange(past, past + length, device=x.device)[:, None]
-        order = (torch.arange(keys, device=x.device) <= query)[None, None]
+        order = within_reach(length, keys, past, causal, window, x.device)[None, None]
     if attention_mask is None:
-        if length == 1:
+        if length == 1 and window is None:
             return Mask()
         return Mask(allowed=order, causal=causal and order is None)
     allowed = four_axes(attention_mask)
@@ -55,6 +58,18 @@ def build_mask(attention_mask: Tensor | None, x: Tensor, past: int, causal: bool
         allowed = allowed & order
     seeing = allowed.any(dim=-1, keepdim=True)
     return Mask(allowed=allowed | ~seeing, seeing=seeing)
+
+
+def within_reach(
+    length: int, keys: int, past: int, causal: bool, window: int | None, device: torch.device
+) -> Tensor:
+    """Return which keys a query may see by their order alone, (length, keys)."""
+    query = torch.arange(past, past + length, device=device)[:, None]
+    key = torch.arange(keys, device=device)
+    near = query - key
+    if window is not None:
+        return (near < window) & (near >= (0 if causal else 1 - window))
+    return near >= 0
 
 
 def build_memory_mask(attention_mask: Tensor | None) -> Mask:

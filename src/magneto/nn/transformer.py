@@ -37,6 +37,7 @@ class LayerStack(nn.Module):
         )
         self.dropout = nn.Dropout(config.input_dropout)
         self.layers = nn.ModuleList(layer(config, depth, index) for index in range(depth.layers))
+        self.windows = [config.window(layer) for layer in range(depth.layers)]
         self.final_norm = optional_norm(config.row.final == "norm", config.width, config)
         initialize(self, config.row, depth, config.init)
 
@@ -49,8 +50,8 @@ class LayerStack(nn.Module):
         positions: Tensor | None = None,
     ) -> Tensor:
         """Run the stack over embeddings x, (batch, length, width)."""
-        x, mask, shared = self.enter(x, attention_mask, cache, positions)
-        for layer in self.layers:
+        x, masks, shared = self.enter(x, attention_mask, cache, positions)
+        for layer, mask in zip(self.layers, masks, strict=True):
             x = self.step(layer, x, mask, shared, cache, *rest)
         return self.final_norm(x)
 
@@ -60,11 +61,14 @@ class LayerStack(nn.Module):
         attention_mask: Tensor | None,
         cache: Any,
         positions: Tensor | None = None,
-    ) -> tuple[Tensor, Mask, Tensor | None]:
-        """Return what the lowest layer reads, the mask, and what the layers share of positions."""
+    ) -> tuple[Tensor, list[Mask], Tensor | None]:
+        """Return what the lowest layer reads, each layer's mask, and what they share of places."""
         held = self_attention_cache(cache)
         past = 0 if held is None else held.get_seq_length()
-        mask = build_mask(attention_mask, x, past, self.causal)
+        masks = {
+            window: build_mask(attention_mask, x, past, self.causal, window)
+            for window in dict.fromkeys(self.windows)
+        }
         if positions is None:
             positions = position_index(attention_mask, x, past, self.causal)
         x, shared = self.position_embedding(x, positions, past)
@@ -72,7 +76,7 @@ class LayerStack(nn.Module):
         x = self.dropout(self.input_norm(x))
         if self.config.residual_dtype != "input":
             x = x.to(getattr(torch, self.config.residual_dtype))
-        return x, mask, shared
+        return x, [masks[window] for window in self.windows], shared
 
     def step(self, layer: nn.Module, x: Tensor, *rest: Any) -> Tensor:
         """Run one layer; store nothing inside it, in training, where the configuration says so."""
@@ -122,10 +126,10 @@ class Encoder(LayerStack):
             ValueError: If there is no such layer.
         """
         check_layers(layers, len(self.layers))
-        x, mask, shared = self.enter(x, attention_mask, None)
+        x, masks, shared = self.enter(x, attention_mask, None)
         found = {}
         for number in range(max(layers, default=-1) + 1):
-            x = self.step(self.layers[number], x, mask, shared, None)
+            x = self.step(self.layers[number], x, masks[number], shared, None)
             if number in layers:
                 found[number] = x
         return [found[number] for number in layers]

@@ -75,7 +75,9 @@ def test_gpt2s_rates_of_dropout(name: str) -> None:
     seen = []
     ours.get_submodule("decoder.layers.0").register_forward_pre_hook(lambda _, x: seen.append(x[0]))
     ours.train()(tokens())
-    assert (seen[0] == 0).float().mean().item() == pytest.approx(0.9 * (name == "embd_pdrop"), abs=0.1)
+    assert (seen[0] == 0).float().mean().item() == pytest.approx(
+        0.9 * (name == "embd_pdrop"), abs=0.1
+    )
 
 
 @pytest.mark.parametrize("stack", ["encoder_layerdrop", "decoder_layerdrop"])
