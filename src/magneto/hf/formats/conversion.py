@@ -31,8 +31,8 @@ def load(source: str | Path | nn.Module) -> nn.Module:
     """Load a transformers model as one of ours, in evaluation mode.
 
     Args:
-        source: A directory, a name on the hub, or a transformers model: GPT-2, BERT, BART, Marian,
-            ViT, DeiT, BEiT, Kosmos-2 (its text model).
+        source: A directory, a name on the hub, or a transformers model: GPT-2, Llama, Mistral,
+            Gemma 2, BitNet, BERT, BART, Marian, ViT, DeiT, BEiT, Kosmos-2 (its text model).
 
     Returns:
         A `LanguageModel`, `TextEncoder`, `MaskedLanguageModel`, `TextClassifier`,
