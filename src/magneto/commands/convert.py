@@ -35,8 +35,8 @@ def parser() -> Parser:
     made = Parser(
         "convert",
         "Convert GPT-2, Llama, Mistral, Gemma 2, BitNet, BERT, BART, Marian, ViT, DeiT, BEiT and "
-        "Kosmos-2's text model of transformers, timm's ViT, DeiT, BEiT, EVA-02 and BEiT-3, torchscale's models and BEiT-3 "
-        "(of images, and of images with texts) by its authors' names to ours; with --to, the other "
+        "Kosmos-2's text model of transformers, timm's ViT, DeiT, BEiT, EVA-02 and BEiT-3, "
+        "torchscale's models and BEiT-3 (of images, and of images with texts) by its authors' names to ours; with --to, the other "
         "way. What has no counterpart is refused, and named.",
         "magneto convert openai-community/gpt2 gpt2-magneto",
     )
@@ -49,7 +49,8 @@ def parser() -> Parser:
     made.add_argument(
         "--to", metavar="FORMAT",
         help="write this instead of ours: gpt2, llama, mistral, gemma2, bitnet, bert, bart, "
-        "marian, vit, deit, beit, kosmos_2_text_model, timm_vit, timm_beit, timm_eva, beit3 or torchscale",
+        "marian, vit, deit, beit, kosmos_2_text_model, timm_vit, timm_beit, timm_eva, "
+        "beit3 or torchscale",
     )  # fmt: skip
     made.add_argument(
         "--config", type=Path, metavar="FILE",

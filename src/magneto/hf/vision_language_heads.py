@@ -52,7 +52,8 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
 
     def draw_head(self) -> nn.Module:
         """Return a new head."""
-        return AnswerHead(self.config.core_config(), self.config.num_labels)
+        config: Any = self.config
+        return AnswerHead(config.core_config(), config.num_labels)
 
     @can_return_tuple
     def forward(

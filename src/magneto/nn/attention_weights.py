@@ -78,7 +78,7 @@ def observed(kernels: Sequence[nn.Module], run: Callable[[], Any]) -> Tensor:
     seen: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: tuple) -> None:
-        seen.append(probabilities(*inputs, cap=module.cap))
+        seen.append(probabilities(*inputs, cap=module.get_submodule("cap")))
 
     hooks = [kernel.register_forward_pre_hook(keep) for kernel in kernels]
     try:

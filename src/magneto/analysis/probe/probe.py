@@ -204,8 +204,8 @@ def _record_attention(held: _Held, rows: int) -> ForwardHook:
     @torch.no_grad()
     def hook(module: nn.Module, inputs: tuple, output: Tensor) -> None:
         query, key, _, mask, *rest = inputs
-        bias = rest[0] if rest else None
-        logits, allowed = attention_logits(query, key, mask, bias, rows, module.cap)
+        bias, cap = rest[0] if rest else None, module.get_submodule("cap")
+        logits, allowed = attention_logits(query, key, mask, bias, rows, cap)
         held.keep("attention_logit_max", module, logits.masked_fill(~allowed, -math.inf).max())
         seen = allowed.sum(-1)
         some = seen > 1  # where there is something to choose from
