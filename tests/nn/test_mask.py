@@ -173,3 +173,12 @@ def test_a_packed_row_equals_separate_documents(kind: Any, positions: Positions)
     for one, other in zip(*gradients, strict=True):
         if one is not None:  # places past the row's end have none
             assert (one - other).abs().max() <= 2e-4
+
+
+@pytest.mark.parametrize("kind", [Encoder, Decoder])
+def test_documents_are_found_in_one_graph(kind: Any) -> None:
+    torch.compiler.reset()
+    config = TransformerConfig(width=16, layers=1, heads=2, ffn_width=24, positions="learned")
+    stack, x = kind(config).eval(), torch.randn(1, 6, 16)
+    compiled = torch.compile(stack, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x, packed(3, 1, 2)), stack(x, packed(3, 1, 2)))

@@ -36,8 +36,8 @@ def parser() -> Parser:
         "convert",
         "Convert GPT-2, Llama, Mistral, Gemma 2, BitNet, BERT, BART, Marian, ViT, DeiT, BEiT and "
         "Kosmos-2's text model of transformers, timm's ViT, DeiT, BEiT, EVA-02 and BEiT-3, "
-        "torchscale's models and BEiT-3 (of images, and of images with texts) by its authors' names "
-        "to ours; with --to, the other way. What has no counterpart is refused, and named.",
+        "torchscale's models and BEiT-3 (of images, and of images with texts) by its authors' "
+        "names to ours; with --to, the other way. What has no counterpart is refused, and named.",
         "magneto convert openai-community/gpt2 gpt2-magneto",
     )
     made.add_argument(
