@@ -38,8 +38,9 @@ COVERED_BY = {
     "analysis.sweep.judged": "analysis/sweep/test_compare.py",
     "analysis.sweep.summary": "analysis/sweep/test_compare.py",
     # The backbone: parts that make sense in a whole stack only.
-    "nn.attention": "nn/test_transformer.py",
+    "nn.attention": "nn/test_multiway.py",
     "nn.config": "nn/test_transformer.py",
+    "nn.layer": "nn/test_transformer.py",
     "nn.embedding": "hf/formats/test_conversion.py",
     "theory.depth": "theory/test_gains.py",
     "theory.scales": "theory/test_bounds.py",

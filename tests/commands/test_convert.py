@@ -181,8 +181,8 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
     strange.mkdir()
     (strange / "config.json").write_text('{"model_type": "gpt-2"}')
     fails("cannot convert a 'gpt-2' model (did you mean 'gpt2'?), only gpt2, bert", strange, out)
-    (strange / "config.json").write_text('{"model_type": "llama"}')
-    fails("cannot convert a 'llama' model, only gpt2, bert, bart, marian, vit", strange, out)
+    (strange / "config.json").write_text('{"model_type": "qwen2"}')
+    fails("cannot convert a 'qwen2' model, only gpt2, bert, bart, marian, vit", strange, out)
 
     wrap(model()).save_pretrained(tmp_path / "sub")
     fails("gpt2 cannot hold this model: placement is 'sub'", tmp_path / "sub", out, "--to", "gpt2")

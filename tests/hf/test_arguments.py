@@ -1,7 +1,7 @@
 """What a forward pass is given counts, or is refused by name."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from magneto.language.classification.model import TextClassifier  # noqa: E402
 from magneto.language.config import LanguageModelConfig, MaskedLanguageModelConfig  # noqa: E402
 from magneto.language.masked_language import MaskedLanguageModel  # noqa: E402
 from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.nn.config import Positions  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
 from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
@@ -59,18 +60,22 @@ def inputs(make: Any) -> dict[str, torch.Tensor]:
     return {"input_ids": IDS} | ({"decoder_input_ids": IDS} if make is seq2seq else {})
 
 
-@pytest.mark.parametrize("make", KINDS)
+TAKEN = {(causal, "inputs_embeds"), (causal, "position_ids")}
+WORDS = {
+    "inputs_embeds": "embeddings are the core's own",
+    "position_ids": "positions are counted from attention_mask",
+    "head_mask": "no head can be left out",
+    "cu_seq_lens_q": "attention_mask",
+    "encoder_hidden_states": "no such memory",
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("inputs_embeds", "embeddings are the core's own"),
-        ("position_ids", "positions are counted from attention_mask"),
-        ("head_mask", "no head can be left out"),
-        ("cu_seq_lens_q", "attention_mask"),
-        ("encoder_hidden_states", "no such memory"),
-    ],
+    ("make", "name"),
+    [(make, name) for make in KINDS for name in WORDS if (make, name) not in TAKEN],
 )
-def test_what_has_no_place_is_refused_by_name(make: Any, name: str, words: str) -> None:
+def test_what_has_no_place_is_refused_by_name(make: Any, name: str) -> None:
+    words = WORDS[name]
     with pytest.raises(ValueError, match=f"{name} cannot be given: .*{words}"):
         make()(**inputs(make), **{name: torch.zeros(2, 7)})
 
@@ -106,6 +111,82 @@ def test_a_mask_of_pairs() -> None:
     together = model(IDS[:1], attention_mask=apart).logits
     for part in (slice(0, 3), slice(3, 7)):
         assert (together[:, part] - model(IDS[:1, part]).logits).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("positions", get_args(Positions))
+def test_a_packing_collator_equals_separate_documents(positions: str) -> None:
+    """transformers' collator joins texts in one row, and tells them apart by position_ids."""
+    model = causal(positions=positions)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    texts = [IDS[0, :4], IDS[1, :1], IDS[1, 2:5]]
+    collator = transformers.DataCollatorWithFlattening(return_tensors="pt")
+    batch = collator([{"input_ids": text.tolist()} for text in texts])
+    output = model(**batch)
+    expected = torch.cat([model(text[None]).logits for text in texts], 1)
+    assert (output.logits - expected).abs().max() <= 1e-5
+    labels = batch["labels"][:, 1:]
+    loss = F.cross_entropy(expected[0, :-1], labels[0])
+    assert output.loss.item() == pytest.approx(loss.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "none"])
+def test_positions_of_the_callers_own(positions: str) -> None:
+    """Beside a mask they only say where tokens stand; with a cache likewise."""
+    model, mask = causal(positions=positions), torch.ones_like(IDS)
+    mask[0, :3] = 0
+    own = (mask.cumsum(1) - 1).clamp(min=0)
+    expected = model(IDS, attention_mask=mask).logits
+    found = model(IDS, attention_mask=mask, position_ids=own)
+    assert torch.equal(found.logits[mask.bool()], expected[mask.bool()])
+    first = model(IDS[:, :5], attention_mask=mask[:, :5], use_cache=True)
+    more = {"past_key_values": first.past_key_values, "position_ids": own[:, 5:]}
+    last = model(IDS[:, 5:], attention_mask=mask, **more).logits
+    assert (last - expected[:, 5:]).abs().max() <= 1e-5
+    apart = model(IDS, attention_mask=torch.ones_like(IDS), position_ids=3 * own[1:])
+    assert torch.equal(apart.logits, model(IDS).logits) == (positions == "none")
+
+
+def test_positions_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"position_ids is \(2, 6\), not \(2, 7\)"):
+        causal()(IDS, position_ids=torch.zeros(2, 6, dtype=torch.long))
+    places = torch.arange(7)[None]
+    for positions in ("t5", "alibi"):
+        with pytest.raises(ValueError, match=f"position_ids .* {positions} positions count places"):
+            causal(positions=positions)(
+                IDS, position_ids=places, attention_mask=torch.ones_like(IDS)
+            )
+
+
+@pytest.mark.parametrize("scale", ["none", "sqrt_width"])
+def test_vectors_instead_of_tokens(scale: str) -> None:
+    model = causal(embedding_scale=scale)
+    vectors = model.get_input_embeddings()(IDS)
+    assert torch.equal(model(inputs_embeds=vectors).logits, model(IDS).logits)
+    how: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
+    written = model.generate(inputs_embeds=vectors, **how)
+    assert torch.equal(written, model.generate(IDS, **how)[:, 7:])
+    for given in ({}, {"input_ids": IDS, "inputs_embeds": vectors}):
+        with pytest.raises(ValueError, match="give input_ids or inputs_embeds, and not both"):
+            model(**given)
+
+
+def test_prompt_tuning() -> None:
+    """peft puts learned vectors before the text; the text's logits follow from both."""
+    peft = pytest.importorskip("peft")
+    model = causal()
+    how = peft.PromptTuningConfig(
+        task_type="CAUSAL_LM", num_virtual_tokens=3, token_dim=16, num_layers=3,
+        num_attention_heads=2,
+    )  # fmt: skip
+    tuned = peft.get_peft_model(model, how)
+    output = tuned(input_ids=IDS, attention_mask=torch.ones_like(IDS), labels=IDS)
+    output.loss.backward()
+    trained = {name for name, weight in tuned.named_parameters() if weight.grad is not None}
+    assert trained == {"prompt_encoder.default.embedding.weight"}
+    vectors = torch.cat([tuned.get_prompt(2), model.get_input_embeddings()(IDS)], 1)
+    assert torch.equal(output.logits, model(inputs_embeds=vectors).logits)
 
 
 def test_logits_of_chosen_places() -> None:

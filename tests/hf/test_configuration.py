@@ -57,14 +57,31 @@ def test_a_size_cannot_be_changed_beside_the_core(tmp_path: Path) -> None:
 def test_a_row_under_anothers_name_is_refused() -> None:
     row = replace(PLACEMENTS["sub"], feed_forward=("before",))
     model = LanguageModel(LanguageModelConfig(**STACK, vocab_size=40, placement=row))
-    with pytest.raises(ValueError, match="'sub' is another row in the table"):
-        wrap(model)
+    values = {**STACK, "vocab_size": 40, "placement": row}
+    for make in (
+        lambda: wrap(model),
+        lambda: hf.MagnetoConfig(**values),
+        lambda: hf.MagnetoConfig(core=values),
+    ):
+        with pytest.raises(ValueError, match="'sub' is another row in the table"):
+            make()
+    with pytest.raises(ValueError, match="no placement 'mine'"):
+        hf.MagnetoConfig(**values | {"placement": replace(row, name="mine")})
+
+
+def test_a_row_of_the_table_is_kept_by_its_name(tmp_path: Path) -> None:
+    for row in (*PLACEMENTS.values(), "eva02"):
+        for given in ({"core": {**STACK, "placement": row}}, {**STACK, "placement": row}):
+            hf.MagnetoConfig(**given).save_pretrained(tmp_path)
+            kept = hf.MagnetoConfig.from_pretrained(tmp_path).core_config().placement
+            assert kept == getattr(row, "name", row)
 
 
 def test_options_of_the_backbone_come_back_from_a_directory(tmp_path: Path) -> None:
     config = LanguageModelConfig(
         **STACK, vocab_size=40, head_dim=12, unbiased=("k", "fc2"), activation="geglu",
-        positions="transformer_xl", layer_scale=0.1,
+        positions="transformer_xl", layer_scale=0.1, windows=(3, None), attention_logit_cap=0.5,
+        logit_cap=2.0, embedding_dropout=0.3,
     )  # fmt: skip
     model = LanguageModel(config).eval()
     wrap(model).save_pretrained(tmp_path)
@@ -72,6 +89,22 @@ def test_options_of_the_backbone_come_back_from_a_directory(tmp_path: Path) -> N
     assert read_again.core.config == config and read_again.config.head_dim == 12
     tokens = torch.randint(40, (2, 7))
     torch.testing.assert_close(read_again(tokens).logits, model(tokens))
+    # torch's own attention has no cap: asked for it or not, the cap stays.
+    for name in ("eager", "sdpa"):
+        read_again.set_attn_implementation(name)
+        torch.testing.assert_close(read_again(tokens).logits, model(tokens))
+
+
+def test_a_question_answerer_takes_a_new_head(tmp_path: Path) -> None:
+    values: dict[str, Any] = {**STACK, "image_size": 8, "patch_size": 4, "vocab_size": 30}
+    config = hf.MagnetoQuestionAnsweringConfig(**values, num_labels=3)
+    assert config.core_config().answers == 3
+    hf.MagnetoForVisualQuestionAnswering(config).save_pretrained(tmp_path)
+    load: Any = hf.MagnetoForVisualQuestionAnswering.from_pretrained
+    loaded = load(tmp_path, num_labels=5, ignore_mismatched_sizes=True).eval()
+    ids = torch.tensor([[1, 7, 8, 2]])
+    assert loaded(torch.randn(1, 3, 8, 8), ids).logits.shape == (1, 5)
+    assert load(tmp_path).core.config.answers == 3
 
 
 def images(classes: int = 10) -> ImageClassifier:

@@ -175,10 +175,14 @@ def test_loads_in_bfloat16(tmp_path: Path) -> None:
 
 def test_arguments_without_a_place_are_refused() -> None:
     wrapped = wrap(core())
-    with pytest.raises(ValueError, match="position_ids cannot be given"):
-        wrapped(ids(), position_ids=torch.arange(9)[None])
-    with pytest.raises(ValueError, match="inputs_embeds cannot be given"):
-        wrapped(None, inputs_embeds=torch.randn(1, 3, 32))
+    # The positions that a text has anyhow change nothing.
+    same = wrapped(ids(), position_ids=torch.arange(ids().shape[1])[None]).logits
+    torch.testing.assert_close(same, wrapped(ids()).logits)
+    with pytest.raises(ValueError, match="position_ids is"):
+        wrapped(ids(), position_ids=torch.arange(ids().shape[1] + 1)[None])
+    for name in ("head_mask", "cu_seq_lens_q"):
+        with pytest.raises(ValueError, match=f"{name} cannot be given"):
+            wrapped(ids(), **{name: torch.zeros(2)})
     row = Placement(name="mine", title="", source="", self_attention=("branch",))
     with pytest.raises(ValueError, match="no placement 'mine'"):
         wrap(core(placement=row))

@@ -13,7 +13,11 @@ pytest.importorskip("jiwer")
 pytest.importorskip("transformers")
 
 from magneto.cli import main
-from magneto.hf import MagnetoSpeechFeatureExtractor
+from magneto.hf import (
+    MagnetoForTransducer,
+    MagnetoSpeechFeatureExtractor,
+    MagnetoTransducerConfig,
+)
 from magneto.runs import load_run
 from magneto.speech.decoding import GreedySearch
 from magneto.speech.features import SpeechFeatures
@@ -33,6 +37,17 @@ features = model(**given).last_hidden_state
 texts = tokenizer.batch_decode(model.transcribe(**given))
 np.savez(sys.argv[3], *[texts, features.detach().numpy()])
 """
+
+
+def test_a_mask_of_another_shape_is_refused() -> None:
+    sizes = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 24, "vocab_size": 20}
+    model = MagnetoForTransducer(MagnetoTransducerConfig(**sizes)).eval()
+    sound = torch.randn(2, 40, 80)
+    assert model(sound, attention_mask=torch.ones(2, 40)).last_hidden_state.shape[0] == 2
+    for shape in ((1, 40), (2, 39), (2, 1), (40,)):
+        for read in (model, model.transcribe):
+            with pytest.raises(ValueError, match=r"attention mask is \(.*\), not \(2, 40\)"):
+                read(sound, attention_mask=torch.ones(shape))
 
 
 @pytest.mark.slow

@@ -39,6 +39,21 @@ def test_weights_times_values_are_what_attention_gives(placement: str, positions
     assert not weights[1, :, :, 3:].any()
 
 
+def test_windows_and_caps_are_in_the_weights() -> None:
+    model = Encoder(small(windows=(2, 3), attention_logit_cap=0.3)).eval()
+    x = torch.randn(2, 5, 32)
+    seen = {}
+    hook = model.layers[1].self_attention.attention.dot_product.register_forward_hook(
+        lambda module, inputs, output: seen.update(value=inputs[2], output=output)
+    )
+    weights = attention_weights(model, x, 1)
+    model(x)
+    hook.remove()
+    torch.testing.assert_close(weights @ seen["value"], seen["output"], rtol=1e-5, atol=1e-6)
+    place = torch.arange(5)
+    assert not weights[:, :, (place[:, None] - place).abs() >= 3].any()
+
+
 def test_nothing_is_left_behind() -> None:
     """No hook, no gradient, no dropout in the weights; a row that sees nothing gives nothing."""
     model = Encoder(small(attention_dropout=0.5))

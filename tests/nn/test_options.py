@@ -22,6 +22,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "geglu": {"activation": "geglu"},
     "relu2": {"activation": "relu2"},
     "head_dim": {"head_dim": 12, "key_value_heads": 2},
+    "windows": {"windows": (3, None)},
+    "attention_logit_cap": {"attention_logit_cap": 2.0},
+    "alibi": {"positions": "alibi"},
+    "embedding_dropout": {"embedding_dropout": 0.3},
     "unbiased": {"unbiased": ("k", "out", "gate", "fc2")},
 }
 EVERY = [(option, row) for option in OPTIONS for row in PLACEMENTS]
@@ -77,7 +81,10 @@ def test_it_is_drawn_module_by_module(option: str, placement: str) -> None:
         )
 
 
-TOGETHER = ("drop_path", "layer_scale", "geglu", "head_dim", "unbiased")
+TOGETHER = (
+    "drop_path", "layer_scale", "geglu", "head_dim", "unbiased", "windows", "attention_logit_cap",
+    "embedding_dropout",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("positions", [

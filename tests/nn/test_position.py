@@ -125,7 +125,7 @@ def test_transformer_xl_positions_are_espnets(length: int) -> None:
             getattr(theirs.linear_out, kind).copy_(getattr(ours.out_proj, kind))
     x = torch.randn(2, length, 32)
     mask = torch.arange(length) < torch.tensor([[length], [(length + 1) // 2]])
-    _, allowed, shared = stack.enter(x, mask, None)
+    _, (allowed, *_), shared = stack.enter(x, mask, None)
     closed = torch.zeros(2, 1, 1, length).masked_fill(~mask[:, None, None], float("-inf"))
     expected = theirs(x, closed, table(x))[0]
     output = ours(x, allowed, shared, None)

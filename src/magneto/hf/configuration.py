@@ -54,6 +54,19 @@ def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
     }
 
 
+def table_row(config: TransformerConfig) -> str:
+    """Return the name of a configuration's placement.
+
+    Raises:
+        ValueError: If it is no row of the table: a directory has only its name.
+    """
+    name = config.row.name
+    if replace(config, placement=name).row != config.row:
+        raise ValueError(f"a directory names its placement: {name!r} is another row in the table, "
+                         "so this one cannot be kept")  # fmt: skip
+    return name
+
+
 class MagnetoConfig(WithoutCopies, PretrainedConfig):
     """Holds a core's configuration in `core`, as plain values under their own names.
 
@@ -75,7 +88,7 @@ class MagnetoConfig(WithoutCopies, PretrainedConfig):
             core = self._new_core(values)
         elif beside := {field.name for field in fields(self.shape)} & set(values) - SHARED:
             raise ValueError(f"{', '.join(sorted(beside))} must be given in core, not beside it")
-        self.core = core
+        self.core = core | {"placement": table_row(self.shape(**core))}
         for name, size in transformers_sizes(self.shape(**core)).items():
             values.setdefault(name, size)
         # transformers changes its own copy when it resizes the vocabulary: that copy counts.
@@ -94,7 +107,8 @@ class MagnetoConfig(WithoutCopies, PretrainedConfig):
             hint = f"; did you mean {near}?" if near else ""
             raise ValueError(f"{type(self).__name__} has no {name}{hint}")
         given = {name: values.pop(name) for name in own & set(values)}
-        return asdict(self.shape(**(self.default_shape() | given)))
+        config = self.shape(**(self.default_shape() | given))
+        return asdict(config) | {"placement": table_row(config)}
 
     @classmethod
     def default_shape(cls) -> dict[str, Any]:
@@ -113,10 +127,7 @@ class MagnetoConfig(WithoutCopies, PretrainedConfig):
         Raises:
             ValueError: If the placement is no row of the table.
         """
-        if replace(config, placement=config.row.name).row != config.row:
-            raise ValueError(f"a directory names its placement: {config.row.name!r} is another row "
-                             "in the table, so this one cannot be kept")  # fmt: skip
-        core = asdict(config) | {"placement": config.row.name}
+        core = asdict(config) | {"placement": table_row(config)}
         ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
         return cls(core, **(ends | values))
 

@@ -16,6 +16,7 @@ from magneto.hf.configuration import MagnetoConfig
 from magneto.hf.losses import token_loss
 from magneto.hf.wrapper import MagnetoGenerationModel, as_mask, hidden_states, refuse
 from magneto.language.model import LanguageModel
+from magneto.nn.config import RELATIVE_POSITIONS
 
 
 class MagnetoForCausalLM(MagnetoGenerationModel):
@@ -36,13 +37,14 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         past_key_values: Any = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int | Tensor = 0,
+        inputs_embeds: Tensor | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
         """Return logits, and with labels the loss.
@@ -50,37 +52,44 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         Args:
             input_ids: (batch, length).
             attention_mask: (batch, cached + length), 1 or True for real tokens; padding on either
-                side is fine. Or (batch, length, cached + length): who may attend to whom.
+                side is fine. Or (batch, length, cached + length): who may attend to whom; positions
+                count from the beginning of each document in it.
             past_key_values: A cache of transformers, dynamic or static.
             labels: (batch, length), as in transformers: shifted here, -100 for none.
             use_cache: Whether to make a cache if none is given.
             num_items_in_batch: What the summed loss is divided by; by default the labels' number.
             logits_to_keep: Compute the logits of so many last positions, or of those whose numbers
                 are given; 0 for all. With labels, all are computed.
+            inputs_embeds: (batch, length, width), instead of `input_ids`: vectors as the embedding
+                table has them, `embedding_scale` not applied.
             **others: `shift_labels`, (batch, length), labels that are shifted already, before
-                `labels`; `output_hidden_states`; and what transformers passes to every model.
-                Arguments that change no number are ignored.
+                `labels`; `position_ids`, (batch or 1, length), see `places`;
+                `output_hidden_states`; and what transformers passes to every model. Arguments that
+                change no number are ignored.
 
         Raises:
-            ValueError: For embeddings or positions of the caller's own: there is no place for them.
+            ValueError: If there is nothing to read, or for an argument without a place here.
         """
-        # With a parameter of that name, Trainer would want it in every batch.
+        # With parameters of these names, Trainer or `generate` would give them with every batch.
         shift_labels = others.pop("shift_labels", None)
+        position_ids = others.pop("position_ids", None)
         refuse(self.core, others)
         if past_key_values is None and use_cache and labels is None:
             past_key_values = DynamicCache()
         cache = growing(past_key_values)
-        batch, length = input_ids.shape
+        embedded = self._embedded(input_ids, inputs_embeds)
+        batch, length, _ = embedded.shape
         keys = length + (0 if cache is None else cache.get_seq_length())
         mask = as_mask(attention_mask, (batch, keys), (batch, length, keys))
-        embedded = self.core.embedding(input_ids)
+        mask, positions = self.places(position_ids, mask, batch, length, keys)
         with hidden_states(self.core.decoder, self.wants_hidden_states(others)) as states:
-            features = self.core.decoder(embedded, mask, cache=cache)
+            features = self.core.decoder(embedded, mask, cache=cache, positions=positions)
         if labels is not None and shift_labels is None:
             shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
         keep = logits_to_keep if shift_labels is None else 0
         # -0 keeps all
-        logits = self.core.head(features[:, slice(-keep, None) if isinstance(keep, int) else keep])
+        kept = features[:, slice(-keep, None) if isinstance(keep, int) else keep]
+        logits = self.core.logits(kept)
         loss = None
         if shift_labels is not None:
             loss = token_loss(logits, shift_labels, num_items_in_batch)
@@ -90,3 +99,43 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
             past_key_values=past_key_values,
             hidden_states=tuple(states) or None,  # type: ignore[arg-type]
         )
+
+    def _embedded(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give input_ids or inputs_embeds, and not both")
+        if inputs_embeds is None:
+            return self.core.embedding(input_ids)
+        return self.core.embedding.scaled(inputs_embeds)
+
+    def places(
+        self, position_ids: Tensor | None, mask: Tensor | None, batch: int, length: int, keys: int
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the mask and the positions that `position_ids` stand for.
+
+        Without a mask and without a cache, several documents may be packed in a row: each begins
+        where positions do not go on by one, as in transformers, and sees itself alone.
+
+        Args:
+            position_ids: (batch or 1, length), or None.
+            mask: Boolean, or None.
+            batch: Rows.
+            length: Tokens of a row.
+            keys: Tokens that the cache holds, and these.
+
+        Raises:
+            ValueError: If the positions have another shape; or if there is a mask or a cache, and
+                the model tells distances, which are counted in places.
+        """
+        if position_ids is None:
+            return mask, None
+        if tuple(position_ids.shape) not in ((batch, length), (1, length)):
+            raise ValueError(f"position_ids is {tuple(position_ids.shape)}, not {(batch, length)}")
+        if mask is None and keys == length:
+            goes_on = position_ids[:, 1:] == position_ids[:, :-1] + 1
+            document = nn.functional.pad(~goes_on, (1, 0)).cumsum(1).expand(batch, length)
+            return document[:, :, None] == document[:, None], position_ids
+        kind = self.core.config.positions
+        if kind in RELATIVE_POSITIONS:
+            raise ValueError(f"position_ids cannot be given beside attention_mask or a cache: "
+                             f"{kind} positions count places")  # fmt: skip
+        return mask, position_ids

@@ -17,7 +17,7 @@ from transformers.utils.generic import can_return_tuple
 
 from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
 from magneto.hf.configuration import MagnetoTransducerConfig
-from magneto.hf.wrapper import MagnetoPreTrainedModel, hidden_states, refuse
+from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, hidden_states, refuse
 from magneto.speech.batching import MIN_FRAMES, heard_frames
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.data_config import FilterBankConfig
@@ -108,11 +108,16 @@ def as_sounds(raw_speech: Any) -> list[np.ndarray]:
     return [sound.astype(np.float32) for sound in sounds]
 
 
-def frame_counts(features: Tensor, mask: Tensor | None) -> Tensor:
-    """Return how many frames are an utterance's own, (batch,)."""
+def frame_counts(features: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Return how many frames are an utterance's own, (batch,).
+
+    Raises:
+        ValueError: If the mask has another shape than (batch, frames).
+    """
+    mask = as_mask(attention_mask, tuple(features.shape[:2]))
     if mask is None:
         return torch.full((len(features),), features.shape[1], device=features.device)
-    return mask.long().sum(1)
+    return mask.sum(1)
 
 
 class MagnetoSpeechFeatureExtractor(WithoutCopies, FeatureExtractionMixin):

@@ -81,6 +81,10 @@ class MagnetoQuestionAnsweringConfig(MagnetoFineTunedConfig):
             values.setdefault("num_labels", (core or values).get("answers", 3129))
         super().__init__(core, **values)
 
+    def core_config(self) -> QuestionAnsweringConfig:
+        """Return our own configuration; `num_labels` says how many answers."""
+        return replace(super().core_config(), answers=self.num_labels)
+
     @classmethod
     def default_shape(cls) -> dict[str, Any]:
         """Return what the core's configuration must be given."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import ModelOutput, can_return_tuple
@@ -27,7 +27,7 @@ from magneto.hf.vision_language_configuration import (
 from magneto.vision_language.captioning.decoding import CaptionSearch, CaptionWriter
 from magneto.vision_language.captioning.left_to_right import left_to_right
 from magneto.vision_language.captioning.model import ImageCaptioner
-from magneto.vision_language.question_answering.model import QuestionAnswerer
+from magneto.vision_language.question_answering.model import AnswerHead, QuestionAnswerer
 from magneto.vision_language.reasoning.model import VisualReasoner
 from magneto.vision_language.retrieval.contrastive import contrastive_losses
 from magneto.vision_language.retrieval.model import ImageTextRetriever
@@ -45,6 +45,15 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
         super().__init__(config)
         self.core = core or QuestionAnswerer(config.core_config())
         self.ready()
+
+    def head_module(self) -> nn.Module:
+        """Return the head."""
+        return self.core.head
+
+    def draw_head(self) -> nn.Module:
+        """Return a new head."""
+        config: Any = self.config
+        return AnswerHead(config.core_config(), config.num_labels)
 
     @can_return_tuple
     def forward(

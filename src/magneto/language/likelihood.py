@@ -152,7 +152,7 @@ def _score(model: LanguageModel, batch: list[Piece]) -> list[list[float]]:
 def _log_probabilities(model: LanguageModel, features: Tensor, targets: Tensor) -> Tensor:
     """Return each target's log-probability, in double, `LOGITS` rows of logits at a time."""
     parts = [
-        -F.cross_entropy(model.head(rows).float(), answers, reduction="none").double()
+        -F.cross_entropy(model.logits(rows).float(), answers, reduction="none").double()
         for rows, answers in zip(features.split(LOGITS), targets.split(LOGITS), strict=True)
     ]
     return torch.cat(parts)

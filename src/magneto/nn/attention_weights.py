@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.nn.attention import DotProductAttention, join
+from magneto.nn.dot_product import DotProductAttention, join
 from magneto.nn.mask import Mask
 from magneto.nn.multiway import MultiwayEncoder
 from magneto.nn.packing import Packing
@@ -78,7 +78,7 @@ def observed(kernels: Sequence[nn.Module], run: Callable[[], Any]) -> Tensor:
     seen: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: tuple) -> None:
-        seen.append(probabilities(*inputs))
+        seen.append(probabilities(*inputs, cap=module.get_submodule("cap")))
 
     hooks = [kernel.register_forward_pre_hook(keep) for kernel in kernels]
     try:
@@ -90,11 +90,17 @@ def observed(kernels: Sequence[nn.Module], run: Callable[[], Any]) -> Tensor:
 
 
 def probabilities(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    bias: Tensor | None = None,
+    *,
+    cap: nn.Module,
 ) -> Tensor:
     """Return the softmax of the logits, (B, H, T, S); shapes as in `DotProductAttention`."""
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    logits = query.float() @ key.float().transpose(-2, -1) * query.shape[-1] ** -0.5
+    logits = cap(query.float() @ key.float().transpose(-2, -1) * query.shape[-1] ** -0.5)
     added = join(mask, torch.zeros_like(logits) if bias is None else bias.float(), query, key)
     shares = (logits if added is None else logits + added).softmax(dim=-1)
     return shares if mask.seeing is None else shares * mask.seeing

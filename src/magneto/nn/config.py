@@ -15,9 +15,10 @@ Activation = Literal[
 ]  # fmt: skip
 Biased = Literal["q", "k", "v", "gate", "out", "fc1", "fc2"]
 NormKind = Literal["layernorm", "rmsnorm"]
-Positions = Literal["none", "learned", "sinusoidal", "rotary", "t5", "transformer_xl"]
+Positions = Literal["none", "learned", "sinusoidal", "rotary", "t5", "transformer_xl", "alibi"]
 GridPositions = Literal["none", "relative_bias", "shared_relative_bias", "rotary"]
 ADDED_POSITIONS = ("none", "learned", "sinusoidal")
+RELATIVE_POSITIONS = ("t5", "transformer_xl", "alibi")
 Experts = Literal["decoupled", "shared_attention"]
 BaseInit = Literal["xavier_normal", "xavier_uniform", "normal", "truncated_normal"]
 
@@ -58,11 +59,18 @@ class TransformerConfig:
         decoder_layers: Decoder layers of an encoder-decoder.
         key_value_heads: Heads of keys and values, if fewer than `heads`; they divide `heads`.
         head_dim: Width of a head where it is not `width / heads`.
+        windows: Of self-attention, layer by layer, in turn: how many of the nearest positions one
+            sees, itself among them, or None for all. (4096,) as in Mistral, (4096, None) as in
+            Gemma 2; none by default.
+        attention_logit_cap: Soft-capping of attention's logits (arXiv 2408.00118): x becomes cap *
+            tanh(x / cap), before a bias and the mask. Gemma 2 has 50. Slower: torch's fused
+            attention has none.
         norm: Kind of every norm.
         norm_eps: Its epsilon (1e-5 as in the authors' code).
         bias: Whether linear layers and layer norms have biases.
         unbiased: Projections that have none all the same; BEiT's keys have none.
         dropout: Of embeddings and of each branch before it joins the residual stream.
+        embedding_dropout: Of embeddings where it is not `dropout`.
         attention_dropout: Of attention probabilities.
         activation_dropout: Of the feed-forward network's inner layer.
         layer_scale: LayerScale (arXiv 2103.17239): the initial value of a learned factor per
@@ -70,7 +78,8 @@ class TransformerConfig:
         drop_path: Chance that a sample skips a branch, growing linearly from 0 to this in depth.
         positions: How order is told: "learned" and "sinusoidal" are added to the embeddings,
             "rotary" turns queries and keys, "t5" adds a learned bias per head and distance,
-            "transformer_xl" products of queries with projected sinusoids of the distance.
+            "transformer_xl" products of queries with projected sinusoids of the distance, "alibi"
+            a fixed bias that falls with the distance.
         max_length: Longest input of learned positions.
         rotary_base: Base of rotary wavelengths (arXiv 2104.09864).
         grid_positions: How places on a grid are told in attention, beside added `positions`:
@@ -97,11 +106,14 @@ class TransformerConfig:
     decoder_layers: int | None = None
     key_value_heads: int | None = None
     head_dim: int | None = None
+    windows: tuple[int | None, ...] = ()
+    attention_logit_cap: float | None = None
     norm: NormKind = "layernorm"
     norm_eps: float = 1e-5
     bias: bool = True
     unbiased: tuple[Biased, ...] = ()
     dropout: float = 0.0
+    embedding_dropout: float | None = None
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
     layer_scale: float | None = None
@@ -117,8 +129,9 @@ class TransformerConfig:
     checkpoint_activations: bool = False
 
     def __post_init__(self) -> None:
-        # JSON gives a list.
+        # JSON gives lists.
         object.__setattr__(self, "unbiased", tuple(self.unbiased))
+        object.__setattr__(self, "windows", tuple(self.windows))
         sizes = self._wrong_sizes()
         wrong = [*sizes, *self._wrong_rates(), *self._wrong_biases()]
         if not sizes:
@@ -143,6 +156,10 @@ class TransformerConfig:
             for name in (*sizes, *given)
             if getattr(self, name) < 1
         ]
+        wrong += [f"windows must be 1 or more, not {window}" for window in self.windows
+                  if window is not None and window < 1]  # fmt: skip
+        if not (self.attention_logit_cap is None or self.attention_logit_cap > 0):
+            wrong.append(f"attention_logit_cap must be above 0, not {self.attention_logit_cap}")
         if wrong:
             return wrong
         if (self.encoder_layers is None) != (self.decoder_layers is None):
@@ -180,12 +197,18 @@ class TransformerConfig:
         ]
 
     def _wrong_rates(self) -> list[str]:
-        rates = ("dropout", "attention_dropout", "activation_dropout", "drop_path")
+        rates = ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout",
+                 "drop_path")  # fmt: skip
         return [
             f"{name} must be at least 0 and below 1, not {getattr(self, name)}"
             for name in rates
-            if not 0 <= getattr(self, name) < 1
+            if not 0 <= (getattr(self, name) or 0) < 1
         ]
+
+    @property
+    def input_dropout(self) -> float:
+        """Dropout of embeddings."""
+        return self.dropout if self.embedding_dropout is None else self.embedding_dropout
 
     @property
     def head_width(self) -> int:
@@ -201,6 +224,10 @@ class TransformerConfig:
     def key_value_width(self) -> int:
         """Width of all key heads together, and of all value heads."""
         return (self.key_value_heads or self.heads) * self.head_width
+
+    def window(self, layer: int) -> int | None:
+        """Return how many positions a layer's self-attention sees, counted from 0; None: all."""
+        return self.windows[layer % len(self.windows)] if self.windows else None
 
     def biased(self, projection: Biased) -> bool:
         """Whether a projection has a bias."""
@@ -262,6 +289,8 @@ class MultiwayConfig(TransformerConfig):
         if self.positions != "none" or self.grid_positions != "none":
             wrong.append("a multiway encoder has no positions of its own: "
                          "each modality's embedding adds them")  # fmt: skip
+        if self.windows:
+            wrong.append("a multiway encoder has no windows: its tokens stand in two dimensions")
         if self.encoder_layers is not None:
             wrong.append("a multiway encoder has layers, not encoder_layers and decoder_layers")
         if wrong:

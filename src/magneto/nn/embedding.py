@@ -32,7 +32,11 @@ class TextEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, length) token numbers to (batch, length, width)."""
-        return self.table(tokens) * self.scale
+        return self.scaled(self.table(tokens))
+
+    def scaled(self, vectors: Tensor) -> Tensor:
+        """Scale vectors, (batch, length, width), as those of the table are."""
+        return vectors * self.scale
 
 
 class PatchProjection(nn.Conv2d):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,9 @@ class Mask:
     causal: bool = False
 
 
-def build_mask(attention_mask: Tensor | None, x: Tensor, past: int, causal: bool) -> Mask:
+def build_mask(
+    attention_mask: Tensor | None, x: Tensor, past: int, causal: bool, window: int | None = None
+) -> Mask:
     """Build the mask for queries `x` that follow `past` cached positions.
 
     Args:
@@ -36,18 +38,19 @@ def build_mask(attention_mask: Tensor | None, x: Tensor, past: int, causal: bool
         x: (batch, query length, width).
         past: Cached positions before `x`.
         causal: Whether a position sees only itself and those before it.
+        window: Nearest positions that one sees, itself among them: those before it and, if it is
+            not causal, as many after it; None for all.
 
     Raises:
         ValueError: If the mask is not boolean, or has another shape.
     """
     length = x.shape[1]
     order = None
-    if causal and (past > 0 or attention_mask is not None):
+    if window is not None or (causal and (past > 0 or attention_mask is not None)):
         keys = past + length if attention_mask is None else attention_mask.shape[-1]
-        query = torch.arange(past, past + length, device=x.device)[:, None]
-        order = (torch.arange(keys, device=x.device) <= query)[None, None]
+        order = within_reach(length, keys, past, causal, window, x.device)[None, None]
     if attention_mask is None:
-        if length == 1:
+        if length == 1 and window is None:
             return Mask()
         return Mask(allowed=order, causal=causal and order is None)
     allowed = four_axes(attention_mask)
@@ -55,6 +58,18 @@ def build_mask(attention_mask: Tensor | None, x: Tensor, past: int, causal: bool
         allowed = allowed & order
     seeing = allowed.any(dim=-1, keepdim=True)
     return Mask(allowed=allowed | ~seeing, seeing=seeing)
+
+
+def within_reach(
+    length: int, keys: int, past: int, causal: bool, window: int | None, device: torch.device
+) -> Tensor:
+    """Return which keys a query may see by their order alone, (length, keys)."""
+    query = torch.arange(past, past + length, device=device)[:, None]
+    key = torch.arange(keys, device=device)
+    near = query - key
+    if window is not None:
+        return (near < window) & (near >= (0 if causal else 1 - window))
+    return near >= 0
 
 
 def build_memory_mask(attention_mask: Tensor | None) -> Mask:
@@ -87,14 +102,50 @@ def four_axes(attention_mask: Tensor) -> Tensor:
     )
 
 
-def position_index(attention_mask: Tensor | None, x: Tensor, past: int) -> Tensor:
-    """Return each query's position, (batch or 1, query length): 0 at a row's first real token.
+def position_index(
+    attention_mask: Tensor | None, x: Tensor, past: int, causal: bool = False
+) -> Tensor:
+    """Return each query's position, (batch or 1, query length): 0 where its document begins.
 
-    A (batch, key length) mask with padding on the left moves the count; padding elsewhere, or a
-    three-axis mask, does not.
+    A (batch, key length) mask with padding on the left moves the count to the first real token;
+    padding elsewhere does not. Of a mask with three axes, see `document_positions`.
     """
     positions = torch.arange(past, past + x.shape[1], device=x.device)[None]
-    if attention_mask is None or attention_mask.ndim != 2:
+    if attention_mask is None or attention_mask.ndim not in (2, 3):
         return positions
+    if attention_mask.ndim == 3:
+        return document_positions(attention_mask, past, causal)
     first = attention_mask.int().argmax(dim=1, keepdim=True)
     return (positions - first).clamp(min=0)
+
+
+def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tensor:
+    """Return each query's position in its document, of several that are packed in one row.
+
+    A document begins where nothing before is seen from here on, nor anything from here on before.
+    So a mask that cuts a row in no two parts (a window, a prefix) counts through the whole row.
+    With a cache, the first document begins at the earliest key that a query sees.
+
+    Args:
+        attention_mask: Boolean, (batch, query length, key length).
+        past: Cached positions before the queries.
+        causal: Whether a position sees only itself and those before it, whatever the mask says.
+
+    Returns:
+        (batch, query length).
+    """
+    length, keys = attention_mask.shape[1:]
+    place = torch.arange(past, past + length, device=attention_mask.device)
+    seen = attention_mask
+    if causal:
+        seen = seen & (torch.arange(keys, device=seen.device) <= place[:, None])
+    nothing = ~seen.any(-1)
+    earliest = seen.byte().argmax(-1).masked_fill(nothing, keys)
+    earliest = earliest.flip(1).cummin(1).values.flip(1)
+    begins = earliest >= place
+    if not causal:
+        latest = (keys - 1 - seen.flip(-1).byte().argmax(-1)).masked_fill(nothing, -1)
+        before = nn.functional.pad(latest.cummax(1).values[:, :-1], (1, 0), value=-1)
+        begins = begins & (before < place)
+    start = torch.where(begins, place, earliest[:, :1].clamp(max=past)).cummax(1).values
+    return place - start

@@ -21,11 +21,12 @@ from torch.utils.checkpoint import checkpoint
 
 from magneto.nn.config import Experts, MultiwayConfig
 from magneto.nn.init import initialize
+from magneto.nn.layer import FeedForwardSublayer, SelfAttentionSublayer
 from magneto.nn.mask import Mask
 from magneto.nn.norm import Nothing, build_norm, optional_norm
 from magneto.nn.packing import Packing, from_rows, to_rows
 from magneto.nn.residual import DropPath
-from magneto.nn.transformer import FeedForwardSublayer, SelfAttentionSublayer, check_layers
+from magneto.nn.transformer import check_layers
 from magneto.theory.depth import Depth
 
 Streams = tuple[Tensor, Tensor]
@@ -187,7 +188,7 @@ class MultiwayEncoder(nn.Module):
                 for name in MODALITIES
             }
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.input_dropout)
         self.layers = nn.ModuleList(
             MultiwayLayer(config, depth, index) for index in range(depth.layers)
         )

@@ -1,4 +1,4 @@
-"""Position encodings: learned, sinusoidal, rotary (RoPE), and relative ones (T5, Transformer-XL).
+"""Position encodings: learned, sinusoidal, rotary (RoPE), relative (T5, Transformer-XL, ALiBi).
 
 Each kind has two halves. The stack's half runs once per forward pass: it may add something to the
 embeddings, and it returns what the layers share. The layer's half sits between the projections and
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from magneto.nn.alibi import AlibiTable
 from magneto.nn.config import TransformerConfig
 from magneto.nn.embedding import Table
 from magneto.nn.grid_position import bias_rows
@@ -263,6 +264,7 @@ def build_positions(config: TransformerConfig, bidirectional: bool) -> nn.Module
         "rotary": lambda: RotaryTable(config),
         "t5": lambda: T5Table(config, bidirectional),
         "transformer_xl": lambda: TransformerXLTable(config),
+        "alibi": lambda: AlibiTable(config),
     }
     return kinds[config.positions]()
 
@@ -272,6 +274,7 @@ def build_logits(config: TransformerConfig) -> LayerPositions:
     kinds = {
         "rotary": RotaryLogits,
         "t5": BiasedLogits,
+        "alibi": BiasedLogits,
         "transformer_xl": lambda: TransformerXLLogits(config),
     }
     on_a_grid = {

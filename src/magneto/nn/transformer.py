@@ -9,99 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from magneto.nn.attention import CrossAttention, SelfAttention
-from magneto.nn.cache import Cache, self_attention_cache
+from magneto.nn.cache import self_attention_cache
 from magneto.nn.config import TransformerConfig
-from magneto.nn.feed_forward import FeedForward
 from magneto.nn.grid_position import build_grid_positions
 from magneto.nn.init import initialize
+from magneto.nn.layer import CrossLayer, Layer
 from magneto.nn.mask import Mask, build_mask, build_memory_mask, position_index
 from magneto.nn.norm import Nothing, build_norm, optional_norm
 from magneto.nn.position import build_positions
-from magneto.nn.residual import Residual
-from magneto.theory.depth import Depth, Stack
-
-
-class SelfAttentionSublayer(Residual):
-    """Self-attention in its residual connection."""
-
-    def __init__(self, config: TransformerConfig, depth: Depth, layer: int, drop: float) -> None:
-        super().__init__(config, depth, "self_attention", drop)
-        self.attention = SelfAttention(config, layer)
-
-    def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
-        """(batch, length, width) to the same shape."""
-        return self.add(x, self.attention(self.before(x), mask, shared, cache))
-
-
-class CrossAttentionSublayer(Residual):
-    """Cross-attention in its residual connection; the norm `before` is on the query alone."""
-
-    def __init__(self, config: TransformerConfig, depth: Depth, layer: int, drop: float) -> None:
-        super().__init__(config, depth, "cross_attention", drop)
-        self.attention = CrossAttention(config, layer)
-
-    def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
-        """Attend from x, (batch, length, width), to memory, (batch, source length, width)."""
-        return self.add(x, self.attention(self.before(x), memory, mask, cache))
-
-
-class FeedForwardSublayer(Residual):
-    """The feed-forward network in its residual connection."""
-
-    def __init__(self, config: TransformerConfig, depth: Depth, drop: float) -> None:
-        super().__init__(config, depth, "feed_forward", drop)
-        self.mlp = FeedForward(config)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width) to the same shape."""
-        return self.add(x, self.mlp(self.before(x)))
-
-    def compute(self, x: Tensor) -> Tensor:
-        """Return what the branch adds to x, before any sample skips it."""
-        return self.scale(self.mlp(self.before(x)))
-
-
-class Layer(nn.Module):
-    """Self-attention, then the feed-forward network."""
-
-    def __init__(self, config: TransformerConfig, depth: Depth, layer: int) -> None:
-        super().__init__()
-        config = config.at(layer)
-        drop = config.drop_path * layer / max(depth.layers - 1, 1)
-        self.self_attention = SelfAttentionSublayer(config, depth, layer, drop)
-        self.feed_forward = FeedForwardSublayer(config, depth, drop)
-
-    def forward(
-        self, x: Tensor, mask: Mask, shared: Tensor | None = None, cache: Cache | None = None
-    ) -> Tensor:
-        """(batch, length, width) to the same shape."""
-        return self.feed_forward(self.self_attention(x, mask, shared, cache))
-
-
-class CrossLayer(nn.Module):
-    """Self-attention, cross-attention, then the feed-forward network."""
-
-    def __init__(self, config: TransformerConfig, depth: Depth, layer: int) -> None:
-        super().__init__()
-        config = config.at(layer)
-        drop = config.drop_path * layer / max(depth.layers - 1, 1)
-        self.self_attention = SelfAttentionSublayer(config, depth, layer, drop)
-        self.cross_attention = CrossAttentionSublayer(config, depth, layer, drop)
-        self.feed_forward = FeedForwardSublayer(config, depth, drop)
-
-    def forward(
-        self,
-        x: Tensor,
-        mask: Mask,
-        shared: Tensor | None,
-        cache: Any,
-        memory: Tensor,
-        source_mask: Mask,
-    ) -> Tensor:
-        """(batch, length, width) to the same shape."""
-        x = self.self_attention(x, mask, shared, self_attention_cache(cache))
-        return self.feed_forward(self.cross_attention(x, memory, source_mask, cache))
+from magneto.theory.depth import Stack
 
 
 class LayerStack(nn.Module):
@@ -119,31 +35,48 @@ class LayerStack(nn.Module):
             if config.input_norm == "none"
             else build_norm(config.input_norm, config.width, config)
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.input_dropout)
         self.layers = nn.ModuleList(layer(config, depth, index) for index in range(depth.layers))
+        self.windows = [config.window(layer) for layer in range(depth.layers)]
         self.final_norm = optional_norm(config.row.final == "norm", config.width, config)
         initialize(self, config.row, depth, config.init)
 
-    def run(self, x: Tensor, attention_mask: Tensor | None, cache: Any, *rest: Any) -> Tensor:
+    def run(
+        self,
+        x: Tensor,
+        attention_mask: Tensor | None,
+        cache: Any,
+        *rest: Any,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         """Run the stack over embeddings x, (batch, length, width)."""
-        x, mask, shared = self.enter(x, attention_mask, cache)
-        for layer in self.layers:
+        x, masks, shared = self.enter(x, attention_mask, cache, positions)
+        for layer, mask in zip(self.layers, masks, strict=True):
             x = self.step(layer, x, mask, shared, cache, *rest)
         return self.final_norm(x)
 
     def enter(
-        self, x: Tensor, attention_mask: Tensor | None, cache: Any
-    ) -> tuple[Tensor, Mask, Tensor | None]:
-        """Return what the lowest layer reads, the mask, and what the layers share of positions."""
+        self,
+        x: Tensor,
+        attention_mask: Tensor | None,
+        cache: Any,
+        positions: Tensor | None = None,
+    ) -> tuple[Tensor, list[Mask], Tensor | None]:
+        """Return what the lowest layer reads, each layer's mask, and what they share of places."""
         held = self_attention_cache(cache)
         past = 0 if held is None else held.get_seq_length()
-        mask = build_mask(attention_mask, x, past, self.causal)
-        x, shared = self.position_embedding(x, position_index(attention_mask, x, past), past)
+        masks = {
+            window: build_mask(attention_mask, x, past, self.causal, window)
+            for window in dict.fromkeys(self.windows)
+        }
+        if positions is None:
+            positions = position_index(attention_mask, x, past, self.causal)
+        x, shared = self.position_embedding(x, positions, past)
         shared = self.grid_positions(x, shared)
         x = self.dropout(self.input_norm(x))
         if self.config.residual_dtype != "input":
             x = x.to(getattr(torch, self.config.residual_dtype))
-        return x, mask, shared
+        return x, [masks[window] for window in self.windows], shared
 
     def step(self, layer: nn.Module, x: Tensor, *rest: Any) -> Tensor:
         """Run one layer; store nothing inside it, in training, where the configuration says so."""
@@ -165,7 +98,8 @@ class Encoder(LayerStack):
         Args:
             x: (batch, length, width).
             attention_mask: Boolean, True = may attend: (batch, length) for padding, or
-                (batch, length, length). A row that may attend to nothing gets nothing.
+                (batch, length, length), for packed documents: positions count from the beginning of
+                each. A row that may attend to nothing gets nothing.
 
         Returns:
             Features, (batch, length, width).
@@ -192,10 +126,10 @@ class Encoder(LayerStack):
             ValueError: If there is no such layer.
         """
         check_layers(layers, len(self.layers))
-        x, mask, shared = self.enter(x, attention_mask, None)
+        x, masks, shared = self.enter(x, attention_mask, None)
         found = {}
         for number in range(max(layers, default=-1) + 1):
-            x = self.step(self.layers[number], x, mask, shared, None)
+            x = self.step(self.layers[number], x, masks[number], shared, None)
             if number in layers:
                 found[number] = x
         return [found[number] for number in layers]
@@ -222,16 +156,20 @@ class Decoder(LayerStack):
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
         cache: Any = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Decode embeddings.
 
         Args:
             x: (batch, length, width); with a cache, only what follows the cached positions.
             attention_mask: Boolean, True = may attend: (batch, cached + length) for padding, or
-                (batch, length, cached + length), for packed documents. Never looks ahead.
+                (batch, length, cached + length), for packed documents: positions count from the
+                beginning of each. Never looks ahead.
             memory: The encoder's features, (batch, source length, width).
             memory_mask: Boolean, (batch, source length).
             cache: A `KeyValueCache`, with a memory an `EncoderDecoderCache`; or Hugging Face's.
+            positions: Of x's tokens, (batch or 1, length), where the mask does not tell them. Kinds
+                that tell distances count places instead.
 
         Returns:
             Features, (batch, length, width).
@@ -246,8 +184,9 @@ class Decoder(LayerStack):
                 else "this decoder has no cross-attention: set encoder_layers and decoder_layers"
             )
         if memory is None:
-            return self.run(x, attention_mask, cache)
-        return self.run(x, attention_mask, cache, memory, build_memory_mask(memory_mask))
+            return self.run(x, attention_mask, cache, positions=positions)
+        source = build_memory_mask(memory_mask)
+        return self.run(x, attention_mask, cache, memory, source, positions=positions)
 
 
 class EncoderDecoder(nn.Module):

@@ -65,6 +65,30 @@ def test_gpt2(tmp_path: Path, changes: dict) -> None:
     check("GPT-2, padded on the left", padded[real], ours(ids, real)[real])
 
 
+@pytest.mark.parametrize("name", ["embd_pdrop", "resid_pdrop", "attn_pdrop"])
+def test_gpt2s_rates_of_dropout(name: str) -> None:
+    """Each by itself; in training, the one of embeddings zeroes embeddings alone."""
+    rates = dict.fromkeys(("embd_pdrop", "resid_pdrop", "attn_pdrop"), 0.0) | {name: 0.9}
+    ours = hf.load(gpt2(**rates))
+    back = hf.to_transformers(ours, "gpt2").config
+    assert {key: getattr(back, key) for key in rates} == rates
+    seen = []
+    ours.get_submodule("decoder.layers.0").register_forward_pre_hook(lambda _, x: seen.append(x[0]))
+    ours.train()(tokens())
+    assert (seen[0] == 0).float().mean().item() == pytest.approx(
+        0.9 * (name == "embd_pdrop"), abs=0.1
+    )
+
+
+@pytest.mark.parametrize("stack", ["encoder_layerdrop", "decoder_layerdrop"])
+def test_layers_that_are_dropped_in_training_are_refused(stack: str) -> None:
+    for kind in ("Bart", "Marian"):
+        config = getattr(transformers, f"{kind}Config")(**SEQ2SEQ, **SIZES, **{stack: 0.1})
+        model = {"Bart": "BartForConditionalGeneration", "Marian": "MarianMTModel"}[kind]
+        with pytest.raises(ValueError, match=rf"{stack}=0\.1 has no counterpart"):
+            hf.load(getattr(transformers, model)(config))
+
+
 def test_bert(tmp_path: Path) -> None:
     config = transformers.BertConfig(
         hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,

@@ -51,10 +51,14 @@ def test_the_head_reads_each_pass(count: int) -> None:
     torch.testing.assert_close(judged(model, images, said), expected)
 
 
-def test_the_first_answer_is_even() -> None:
+def test_with_the_released_scale_of_the_head_the_first_answer_is_even() -> None:
     with torch.no_grad():
-        logits = judged(reasoner(), torch.randn(4, 2, 3, 8, 8), texts(3, 4, 5, 6))
-    assert logits.shape == (4, 2) and logits.abs().max() < 1e-2
+        released, ours = (
+            judged(reasoner(head_scale=scale), torch.randn(4, 2, 3, 8, 8), texts(3, 4, 5, 6))
+            for scale in (0.001, 1.0)
+        )
+    assert released.shape == (4, 2) and released.abs().max() < 1e-2
+    assert ours.abs().max() > 0.1
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from magneto.nn.attention import DotProductAttention, join
+from magneto.nn.dot_product import DotProductAttention, join
 from magneto.nn.mask import Mask
 from magneto.nn.transformer import LayerStack
 from magneto.training.distributed import is_sharded
@@ -204,7 +204,8 @@ def _record_attention(held: _Held, rows: int) -> ForwardHook:
     @torch.no_grad()
     def hook(module: nn.Module, inputs: tuple, output: Tensor) -> None:
         query, key, _, mask, *rest = inputs
-        logits, allowed = attention_logits(query, key, mask, rest[0] if rest else None, rows)
+        bias, cap = rest[0] if rest else None, module.get_submodule("cap")
+        logits, allowed = attention_logits(query, key, mask, bias, rows, cap)
         held.keep("attention_logit_max", module, logits.masked_fill(~allowed, -math.inf).max())
         seen = allowed.sum(-1)
         some = seen > 1  # where there is something to choose from
@@ -221,7 +222,12 @@ def _record_attention(held: _Held, rows: int) -> ForwardHook:
 
 
 def attention_logits(
-    query: Tensor, key: Tensor, mask: Mask, bias: Tensor | None, rows: int
+    query: Tensor,
+    key: Tensor,
+    mask: Mask,
+    bias: Tensor | None,
+    rows: int,
+    cap: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Compute attention's logits once more, for the first `rows` samples, in fp32.
 
@@ -230,7 +236,7 @@ def attention_logits(
     """
     query, key = query[:rows].detach().float(), key[:rows].detach().float()
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    logits = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    logits = cap(query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1]))
     if bias is not None:
         logits = logits + bias[:rows].detach().float()
     closed = join(mask, torch.zeros_like(logits[:1, :1]), query, key)

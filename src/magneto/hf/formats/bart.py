@@ -35,7 +35,8 @@ def ours_marian(config: Any) -> TranslationConfig:
 
 def _values(config: Any) -> dict[str, Any]:
     require(config, encoder_attention_heads=config.decoder_attention_heads,
-            encoder_ffn_dim=config.decoder_ffn_dim, tie_word_embeddings=True)  # fmt: skip
+            encoder_ffn_dim=config.decoder_ffn_dim, tie_word_embeddings=True,
+            encoder_layerdrop=0.0, decoder_layerdrop=0.0)  # fmt: skip
     return {
         "width": config.d_model, "encoder_layers": config.encoder_layers,
         "decoder_layers": config.decoder_layers, "heads": config.decoder_attention_heads,

@@ -31,8 +31,8 @@ def load(source: str | Path | nn.Module) -> nn.Module:
     """Load a transformers model as one of ours, in evaluation mode.
 
     Args:
-        source: A directory, a name on the hub, or a transformers model: GPT-2, BERT, BART, Marian,
-            ViT, DeiT, BEiT, Kosmos-2 (its text model).
+        source: A directory, a name on the hub, or a transformers model: GPT-2, Llama, Mistral,
+            Gemma 2, BitNet, BERT, BART, Marian, ViT, DeiT, BEiT, Kosmos-2 (its text model).
 
     Returns:
         A `LanguageModel`, `TextEncoder`, `MaskedLanguageModel`, `TextClassifier`,
@@ -50,6 +50,9 @@ def load(source: str | Path | nn.Module) -> nn.Module:
 def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
     """Load a transformers model as one of ours, and its configuration; see `load`."""
     config = read_config(source)
+    if getattr(config, "quantization_config", None):
+        raise ValueError(f"{config.model_type} with a quantization_config has no counterpart here: "
+                         "its layers compute with rounded numbers")  # fmt: skip
     if config.model_type == "kosmos-2":
         if not isinstance(source, nn.Module):
             source = _theirs("Kosmos2ForConditionalGeneration").from_pretrained(source)

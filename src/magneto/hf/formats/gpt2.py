@@ -23,6 +23,7 @@ def ours(config: Any) -> LanguageModelConfig:
     """
     require(config, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,
             add_cross_attention=False, reorder_and_upcast_attn=False)  # fmt: skip
+    own = None if config.embd_pdrop == config.resid_pdrop else config.embd_pdrop
     return LanguageModelConfig(
         width=config.n_embd, layers=config.n_layer, heads=config.n_head,
         ffn_width=config.n_inner or 4 * config.n_embd, placement="pre",
@@ -30,6 +31,7 @@ def ours(config: Any) -> LanguageModelConfig:
         norm_eps=config.layer_norm_epsilon, positions="learned", max_length=config.n_positions,
         vocab_size=config.vocab_size, tie_embeddings=config.tie_word_embeddings,
         embedding_scale="none", dropout=config.resid_pdrop, attention_dropout=config.attn_pdrop,
+        embedding_dropout=own,
     )  # fmt: skip
 
 
@@ -40,7 +42,7 @@ def theirs(config: LanguageModelConfig) -> dict[str, Any]:
         "n_inner": config.ffn_width, "activation_function": their_activation(config.activation),
         "layer_norm_epsilon": config.norm_eps, "n_positions": config.max_length,
         "vocab_size": config.vocab_size, "tie_word_embeddings": config.tie_embeddings,
-        "resid_pdrop": config.dropout, "embd_pdrop": config.dropout,
+        "resid_pdrop": config.dropout, "embd_pdrop": config.input_dropout,
         "attn_pdrop": config.attention_dropout,
     }  # fmt: skip
 

@@ -18,7 +18,7 @@ def ours(config: Any) -> LanguageModelConfig:
     Raises:
         ValueError: For an option that has no counterpart.
     """
-    require(config, add_cross_attention=False)
+    require(config, add_cross_attention=False, layerdrop=0.0)
     return LanguageModelConfig(
         width=config.embed_dim, layers=config.layers, heads=config.attention_heads,
         ffn_width=config.ffn_dim, placement="sub",

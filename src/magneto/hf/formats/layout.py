@@ -58,12 +58,20 @@ class Pair:
         theirs: Theirs; several are stacked along the first axis in ours.
         read: From theirs to ours, before stacking.
         write: Back.
+        rows: Of ours that each of theirs has, where they are not alike.
     """
 
     ours: str
     theirs: tuple[str, ...]
     read: Callable[[Tensor], Tensor] = same
     write: Callable[[Tensor], Tensor] = same
+    rows: tuple[int, ...] = ()
+
+    def parts(self, tensor: Tensor) -> Sequence[Tensor]:
+        """Return what of our tensor belongs to each of theirs."""
+        if len(self.theirs) == 1:
+            return (tensor,)  # a scalar has no chunks
+        return tensor.split(self.rows) if self.rows else tensor.chunk(len(self.theirs))
 
 
 def module(
@@ -121,8 +129,7 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
     for pair in pairs:
         if pair.ours not in state:
             continue
-        tensor, count = state[pair.ours], len(pair.theirs)
-        parts = tensor.chunk(count) if count > 1 else (tensor,)  # a scalar has no chunks
+        parts = pair.parts(state[pair.ours])
         theirs |= {
             name: pair.write(part).contiguous()
             for name, part in zip(pair.theirs, parts, strict=True)
@@ -242,6 +249,13 @@ def check_same(ours: TransformerConfig, returned: TransformerConfig, format_name
             continue
         if name == "key_value_heads":
             mine, theirs = mine or ours.heads, theirs or returned.heads
+        if name == "head_dim":
+            mine, theirs = ours.head_width, returned.head_width
+        if name == "windows":
+            mine, theirs = (
+                [config.window(layer) for layer in range(ours.layers)]
+                for config in (ours, returned)
+            )
         if name == "max_length" and ours.positions != "learned":
             continue
         if mine != theirs:

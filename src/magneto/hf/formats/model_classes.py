@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from magneto.hf.formats import bart, beit, bert, deit, gpt2, kosmos2, vit
+from magneto.hf.formats import bart, beit, bert, deit, gemma2, gpt2, kosmos2, llama, vit
 from magneto.hf.formats.layout import Pair, State
 from magneto.language.classification.model import TextClassifier
 from magneto.language.masked_language import MaskedLanguageModel
@@ -122,6 +122,22 @@ FORMATS = (
         "kosmos_2_text_model", "Kosmos2TextConfig", ("Kosmos2TextForCausalLM", "Kosmos2TextModel"),
         LanguageModel, kosmos2.ours, kosmos2.theirs, kosmos2.pairs, ignored="^lm_head",
         computed=_kosmos2_positions,
+    ),
+    Format(
+        "llama", "LlamaConfig", ("LlamaForCausalLM", "LlamaModel"), LanguageModel, llama.ours,
+        llama.theirs, llama.pairs, ignored="^lm_head",
+    ),
+    Format(
+        "mistral", "MistralConfig", ("MistralForCausalLM", "MistralModel"), LanguageModel,
+        llama.ours_mistral, llama.theirs_mistral, llama.pairs, ignored="^lm_head",
+    ),
+    Format(
+        "gemma2", "Gemma2Config", ("Gemma2ForCausalLM", "Gemma2Model"), LanguageModel, gemma2.ours,
+        gemma2.theirs, gemma2.pairs, ignored="^lm_head",
+    ),
+    Format(
+        "bitnet", "BitNetConfig", ("BitNetForCausalLM", "BitNetModel"), LanguageModel,
+        llama.ours_bitnet, llama.theirs_bitnet, llama.bitnet_pairs, ignored="^lm_head",
     ),
 )  # fmt: skip
 NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))

@@ -1,0 +1,120 @@
+"""Llama, Mistral, BitNet against transformers' own classes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import hf  # noqa: E402
+from magneto.language.config import LanguageModelConfig  # noqa: E402
+from magneto.language.model import LanguageModel  # noqa: E402
+from tests.hf.formats.test_conversion import check, right_padding, shake, tokens  # noqa: E402
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 97, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "hidden_size": 32,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 48, "max_position_embeddings": 40,
+}  # fmt: skip
+BASE = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama": ("Llama", {}),
+    "Llama, tied, wide heads, GELU": (
+        "Llama", {"tie_word_embeddings": True, "head_dim": 12, "hidden_act": "gelu", **BASE},
+    ),
+    "Mistral": ("Mistral", {"sliding_window": 3}),
+    "Mistral, no window": ("Mistral", {"sliding_window": None}),
+    "BitNet": ("BitNet", {}),
+    "BitNet, tied": ("BitNet", {"tie_word_embeddings": True, "hidden_act": "silu", **BASE}),
+}  # fmt: skip
+
+
+def build(kind: str, **changes: Any) -> Any:
+    config = getattr(transformers, f"{kind}Config")(**SIZES | changes)
+    return shake(getattr(transformers, f"{kind}ForCausalLM")(config))
+
+
+def check_both_ways(theirs: Any, folder: Path) -> LanguageModel:
+    """Outputs, gradients, padding and generation are theirs; what is written is theirs again."""
+    theirs.save_pretrained(folder)
+    ours: Any = hf.load(folder)
+    name, ids = theirs.config.model_type, tokens()
+    check(name, theirs(ids).logits, ours(ids))
+    mask = right_padding(ids)
+    real = mask.bool()
+    check(f"{name}, padded", theirs(ids, attention_mask=mask).logits[real], ours(ids, real)[real])
+    grads = [
+        torch.autograd.grad(answer.square().sum(), weight)[0]
+        for answer, weight in [
+            (theirs(ids).logits, theirs.get_input_embeddings().weight),
+            (ours(ids), ours.embedding.table.weight),
+        ]
+    ]
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-3)
+    back = hf.to_transformers(ours, name)
+    check(f"{name}, back", theirs(ids).logits, back(ids).logits)
+    assert hf.load(back).config == ours.config
+    how: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    from magneto.hf.saving import wrap
+
+    written = wrap(ours, end=0).generate(ids, **how)  # type: ignore[operator]
+    assert torch.equal(written, theirs.generate(ids, **how))
+    return ours
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_transformers_own_class_computes_the_same(name: str, tmp_path: Path) -> None:
+    kind, changes = MODELS[name]
+    ours = check_both_ways(build(kind, **changes), tmp_path)
+    assert ours.config.row.name == ("sub" if kind == "BitNet" else "pre")
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "BitNet"])
+def test_there_and_back_is_bit_equal(name: str) -> None:
+    theirs = build(name)
+    expected = theirs.state_dict()
+    found = hf.to_transformers(hf.load(theirs), theirs.config.model_type).state_dict()
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(found[key], tensor) for key, tensor in expected.items())
+
+
+def test_what_has_no_counterpart_is_named() -> None:
+    scaled = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+    for kind, changes, words in [
+        ("Llama", {"attention_bias": True}, "attention_bias=True has no counterpart"),
+        ("Llama", {"mlp_bias": True}, "mlp_bias=True has no counterpart"),
+        ("Llama", {"rope_parameters": scaled}, "only rope_type 'default'"),
+        ("Llama", {"hidden_act": "tanh"}, "no activation 'tanh'"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            hf.load(build(kind, **changes))
+    rounded = build("BitNet")
+    rounded.config.quantization_config = {"quant_method": "bitnet"}
+    with pytest.raises(ValueError, match="quantization_config has no counterpart"):
+        hf.load(rounded)
+
+
+SMALL: dict[str, Any] = {
+    "width": 16, "layers": 2, "heads": 2, "ffn_width": 24, "vocab_size": 40, "norm": "rmsnorm",
+    "bias": False, "positions": "rotary", "activation": "swiglu", "embedding_scale": "none",
+    "placement": "pre",
+}  # fmt: skip
+
+
+def test_what_the_formats_cannot_hold_is_named() -> None:
+    for name, changes, words in [
+        ("llama", {"windows": (4,)}, r"windows is \[4, 4\] here, \[None, None\] there"),
+        ("mistral", {"windows": (4, None)}, r"windows is \[4, None\] here, \[4, 4\] there"),
+        ("llama", {"attention_logit_cap": 5.0}, "attention_logit_cap is 5.0 here"),
+        ("llama", {"logit_cap": 5.0}, "logit_cap is 5.0 here"),
+        ("llama", {"embedding_dropout": 0.1}, "embedding_dropout is 0.1 here"),
+        ("llama", {"activation": "relu"}, "activation"),
+        ("bitnet", {}, "placement is 'pre' here, 'sub' there"),
+        ("bitnet", {"placement": "sub", "head_dim": 12}, "head_dim is 12 here, 8 there"),
+        ("gpt2", {}, "no activation 'swiglu'"),
+    ]:
+        model = LanguageModel(LanguageModelConfig(**SMALL | changes))
+        with pytest.raises(ValueError, match=words):
+            hf.to_transformers(model, name)
