@@ -1,4 +1,4 @@
-"""What MkDocs calls on every page: formulas become MathML, and what readers by ear need is added."""
+"""What MkDocs calls on every page: formulas become MathML; what readers by ear need is added."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def on_page_content(html: str, **page: Any) -> str:
 
 def on_post_page(output: str, **page: Any) -> str:
     """Name the theme's search dialog."""
-    return output.replace('data-md-component="search" role="dialog"',
-                          'data-md-component="search" role="dialog" aria-label="Search"')  # fmt: skip
+    dialog = 'data-md-component="search" role="dialog"'
+    return output.replace(dialog, f'{dialog} aria-label="Search"')
 
 
 def formula(found: re.Match[str]) -> str:

@@ -188,7 +188,7 @@ Pattern = tuple[bool, bool]
 
 def six_of_both(holds: Callable[[bool, bool], bool]) -> list[tuple[Pattern, Pattern]]:
     """Return six times a pattern for which a statement holds, and one for which it doesn't."""
-    every = list(product((True, False), repeat=2))
+    every: list[Pattern] = [(left, right) for left in (True, False) for right in (True, False)]
     true = [pattern for pattern in every if holds(*pattern)]
     false = [pattern for pattern in every if not holds(*pattern)]
     return [(true[number % len(true)], false[number % len(false)]) for number in range(6)]
