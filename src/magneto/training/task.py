@@ -100,6 +100,8 @@ class Task(ABC):
             `magneto.commands.evaluate.EVALUATIONS`.
         generation: What `magneto generate` writes with its runs: a key of
             `magneto.commands.generate.GENERATIONS`.
+        prediction: What `magneto predict` reads with its runs: a key of
+            `magneto.commands.predict.PREDICTIONS`.
         predict_text: What `magneto predict` takes after the images, as a word for its messages:
             "question", "statement"; "" for nothing. It is given to the task's `predict` as `text`.
         ModelConfig: Dataclass of a recipe's `model` section, of a task that is not in
@@ -120,6 +122,7 @@ class Task(ABC):
     verbs: ClassVar[tuple[str, ...]] = ()
     evaluation: ClassVar[str] = "validation"
     generation: ClassVar[str] = "text"
+    prediction: ClassVar[str] = "images"
     predict_text: ClassVar[str] = ""
     ModelConfig: ClassVar[type]
     DataConfig: ClassVar[type]

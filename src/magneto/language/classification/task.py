@@ -29,6 +29,7 @@ from magneto.language.classification.data import (
     joined,
     label_values,
     make_tokenizer,
+    padded,
     read_texts,
 )
 from magneto.language.classification.files import ROWS
@@ -50,6 +51,8 @@ class TextClassification(Task):
 
     higher_is_better = True
     unit = "texts"
+    verbs = ("predict",)
+    prediction = "texts"
     model_config: TextClassifierConfig
     data_config: ClassificationDataConfig
 
@@ -157,20 +160,11 @@ class TextClassification(Task):
     def _batch(self, examples: Examples, numbers: np.ndarray) -> dict[str, Tensor]:
         """Pad numbered inputs: tokens, mask, token_types (all (batch, length)), labels (batch)."""
         rows = [examples.tokens[number] for number in numbers]
-        lengths = np.array([len(row) for row in rows])
-        place = np.arange(lengths.max())[None]
-        mask = place < lengths[:, None]
-        tokens = np.full(mask.shape, self.tokenizer.pad, np.int64)
-        tokens[mask] = np.concatenate(rows)
-        types = (place >= examples.second[numbers][:, None]) & mask
-        return {
-            "tokens": torch.from_numpy(tokens),
-            "mask": torch.from_numpy(mask),
-            "token_types": torch.from_numpy(types.astype(np.int64)),
-            "labels": torch.from_numpy(examples.labels[numbers]),
-        }
+        made = padded(rows, examples.second[numbers], self.tokenizer.pad)
+        return made | {"labels": torch.from_numpy(examples.labels[numbers])}
 
-    def _answers(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    def answers(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """Return the model's answers, (batch, classes) logits or (batch, 1) numbers."""
         types = batch["token_types"] if self.model_config.token_types > 1 else None
         return model(batch["tokens"], batch["mask"], types).float()
 
@@ -182,7 +176,7 @@ class TextClassification(Task):
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum cross-entropy, or squared error; "accuracy" of classes is logged with it."""
-        answers, labels = self._answers(model, batch), batch["labels"]
+        answers, labels = self.answers(model, batch), batch["labels"]
         total = self._losses(answers, labels).sum()
         count = torch.ones_like(labels).sum()
         if self.data_config.number:
@@ -207,7 +201,7 @@ class TextClassification(Task):
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Sum the losses of each set, and keep answers and labels."""
-        answers, labels, sets = self._answers(model, batch), batch["labels"], batch["sets"]
+        answers, labels, sets = self.answers(model, batch), batch["labels"], batch["sets"]
         losses = self._losses(answers, labels).double()
         sums = {
             name: losses.masked_fill(sets != number, 0).sum()
