@@ -222,9 +222,8 @@ def test_word_order_is_balanced_and_tells_nothing_by_words(
 
 def test_the_label_may_be_the_first_word(tmp_path: Path) -> None:
     path = tmp_path / "train.label"
-    path.write_text(
-        "".join(f"{["LOC:x", "LOC:y", "DESC:z"][i % 3]} Why {i} ?\n" for i in range(99))
-    )
+    labels = ("LOC:x", "LOC:y", "DESC:z")
+    path.write_text("".join(f"{labels[i % 3]} Why {i} ?\n" for i in range(99)))
     coarse = read_texts(config(path, label_place="first_word", label_until=":"))
     assert coarse.labels == ("DESC", "LOC") and coarse.train[0].text.startswith("Why ")
     assert read_texts(config(path, label_place="first_word")).labels == ("DESC:z", "LOC:x", "LOC:y")
