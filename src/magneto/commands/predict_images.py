@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magneto.commands.arguments import print_json
 from magneto.config import ConfigError
@@ -19,7 +19,9 @@ from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
 from magneto.vision.decoding import BrokenImage, EncodedPicture, PixelPicture
 from magneto.vision.folders import image_names
-from magneto.vision.prediction import Prediction
+
+if TYPE_CHECKING:
+    from magneto.vision.prediction import Prediction
 
 # Images that the model reads at once.
 BATCH = 32

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magneto.commands.arguments import print_json
 from magneto.config import ConfigError
@@ -15,10 +15,12 @@ from magneto.data.counts import Counts
 from magneto.data.files import existing_path
 from magneto.language.classification.files import ROWS, Row
 from magneto.language.classification.glue import Columns
-from magneto.language.classification.prediction import TextPrediction, predict_texts
 from magneto.language.classification.unlabelled import line_rows, read_unlabelled
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
+
+if TYPE_CHECKING:
+    from magneto.language.classification.prediction import TextPrediction
 
 # Texts that are sorted by length together, before any of them is printed.
 SORTED = 1024
@@ -32,6 +34,8 @@ def predict(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
         FileNotFoundError: If a file is not there.
         ValueError: If a file has no such column, or there is no text at all.
     """
+    from magneto.language.classification.prediction import predict_texts
+
     opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
     task, counts, report = opened.task, Counts(), ProgressBars()
     if given.probabilities and task.data_config.number:

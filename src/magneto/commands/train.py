@@ -8,18 +8,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from magneto.analysis.probe.probe_hook import PERIOD, ProbeHook
+from magneto.analysis.probe.levels import PERIOD
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
 from magneto.files import is_aside
 from magneto.lease import Lease, acquire_lease, alive_here, holder, newest_lease
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
-from magneto.training.distributed import any_rank, pick_device, pick_strategy
-from magneto.training.hooks import Hook
-from magneto.training.loop import train
-from magneto.training.state import TrainingState
+
+if TYPE_CHECKING:
+    from magneto.training.hooks import Hook
+    from magneto.training.state import TrainingState
 
 EXIT_CODES = {"finished": 0, "diverged": 3, "interrupted": 130}
 
@@ -69,6 +70,10 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
     resume = given.resume is not None
     report = ProgressBars(quiet=not is_main_process())
+    from magneto.analysis.probe.probe_hook import ProbeHook
+    from magneto.training.distributed import pick_device, pick_strategy
+    from magneto.training.loop import train
+
     pick_strategy(recipe.training)
     pick_device(recipe.training.device)
     task = recipe.build_task()
@@ -135,6 +140,8 @@ def living(run: Path) -> bool:
 
 def lease_hook(lease: Lease | None, every: int) -> Hook:
     """Return a hook that ends a run, without writing, once another process has taken it over."""
+    from magneto.training.distributed import any_rank
+    from magneto.training.hooks import Hook
 
     def check(state: TrainingState) -> None:
         if any_rank(lease is not None and lease.lost, state.world):

@@ -17,7 +17,6 @@ from statistics import fmean
 from typing import Any
 
 from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Cell
-from magneto.analysis.sweep.sweep import SPEC_FILE, cell_directory, read_result, read_sweep
 from magneto.commands.validation_scores import SCORES
 from magneto.config import ConfigError
 from magneto.files import read_json
@@ -92,6 +91,8 @@ def read_folders(folders: Sequence[Path], tasks: Tasks = TASKS) -> list[Trained]
         FileNotFoundError: If a folder is neither.
         ConfigError: If one is of another task, or there twice.
     """
+    from magneto.analysis.sweep.sweep import SPEC_FILE
+
     found: dict[tuple, Path] = {}
     runs = []
     for folder in folders:
@@ -108,6 +109,8 @@ def read_folders(folders: Sequence[Path], tasks: Tasks = TASKS) -> list[Trained]
 
 def comparison(folder: Path, tasks: Tasks) -> Iterator[Trained]:
     """Yield the runs of a comparison."""
+    from magneto.analysis.sweep.sweep import cell_directory, read_result, read_sweep
+
     sweep = read_sweep(folder)
     for cell in sweep.cells():
         outcome = read_result(folder, cell) or {}

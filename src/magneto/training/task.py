@@ -100,8 +100,7 @@ class Task(ABC):
             `magneto.commands.evaluate.EVALUATIONS`.
         generation: What `magneto generate` writes with its runs: a key of
             `magneto.commands.generate.GENERATIONS`.
-        prediction: What `magneto predict` reads with its runs: a key of
-            `magneto.commands.predict.PREDICTIONS`.
+        prediction: What `magneto predict` reads: a key of `magneto.commands.predict.PREDICTIONS`.
         predict_text: What `magneto predict` takes after the images, as a word for its messages:
             "question", "statement"; "" for nothing. It is given to the task's `predict` as `text`.
         ModelConfig: Dataclass of a recipe's `model` section, of a task that is not in
