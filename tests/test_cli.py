@@ -204,7 +204,7 @@ def test_mistakes_are_answered_before_torch_is_imported(tmp_path: Path) -> None:
         ["compare", "causal-lm/tiny", "--lrs", "x"],
         ["probe", "causal-lm/tinny"],
         ["recipes", "causal-lm/tinny"],
-        *([verb, str(tmp_path)] for verb in ("predict", "evaluate", "generate", "export", "report")),
+        *([verb, str(tmp_path)] for verb in ("predict", "evaluate", "generate", "export")),
         ["translate", str(tmp_path), "--to", "de"],
         ["transcribe", str(tmp_path), "a.wav"],
     ]

@@ -41,6 +41,13 @@ COMMANDS = {
     "convert": ("magneto.commands.convert", "other people's weights as ours, and ours as theirs"),
 }
 
+# What commands are called elsewhere.
+ELSEWHERE = {
+    "eval": "evaluate", "test": "evaluate", "validate": "evaluate", "infer": "predict",
+    "inference": "predict", "classify": "predict", "sample": "generate", "finetune": "train",
+    "fine-tune": "train", "fit": "train", "resume": "train", "list": "recipes", "sweep": "compare",
+}  # fmt: skip
+
 USAGE = """usage: magneto COMMAND ...
 
 One Transformer for every modality, and the lab that says
@@ -75,7 +82,8 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"magneto {__version__}")
         return 0
     if name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+        close = get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+        near = [ELSEWHERE[name]] if name in ELSEWHERE else close
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
         print(f"magneto: no command {name!r}; {hint}", file=sys.stderr)
         return 2

@@ -47,6 +47,7 @@ def parser() -> Parser:
         const=PERIOD,
         help=f"write what each layer does to probe.jsonl ({PERIOD} costs under 2 %% of the time)",
     )
+    made.add_argument("--wandb", action="store_true", help="send curves to Weights & Biases, too")
     return made.with_data().with_json()
 
 
@@ -57,6 +58,8 @@ def main(words: Sequence[str]) -> int:
         overrides["data.source"] = given.data
     if given.distributed:
         overrides["training.distributed"] = given.distributed
+    if given.wandb:
+        overrides["training.tracker"] = "wandb"
     if given.resume:
         if given.recipe or given.out:
             raise ConfigError(
@@ -73,7 +76,9 @@ def main(words: Sequence[str]) -> int:
     from magneto.analysis.probe.probe_hook import ProbeHook
     from magneto.training.distributed import pick_device, pick_strategy
     from magneto.training.loop import train
+    from magneto.training.trackers import check_trackers
 
+    check_trackers(recipe.training)
     pick_strategy(recipe.training)
     pick_device(recipe.training.device)
     task = recipe.build_task()

@@ -30,6 +30,9 @@ from magneto.training.state import Stop, TrainingState
 from magneto.training.task import NON_FINITE
 from magneto.weights import MODEL, list_steps, step_directory, step_of
 
+# Lines on the training loss that stay on the screen, in a whole run.
+LINES = 20
+
 
 @dataclass(frozen=True)
 class Hook:
@@ -74,7 +77,11 @@ def log(state: TrainingState) -> None:
     row["data_wait_seconds"] = state.batches.read_waited()
     state.add_row(row)
     note = f"loss {row['loss']:.4g}, {rate:,.0f} {state.task.unit}/s"
-    state.report.update("training", state.step, state.config.steps, note)
+    total = state.config.steps
+    if state.step * LINES // total > (state.step - len(steps)) * LINES // total:
+        rates = f"learning rate {row['learning_rate']:.3g}"
+        state.report.say(f"step {state.step}/{total}: {note}, {rates}")
+    state.report.update("training", state.step, total, note)
 
 
 def note_divergence(state: TrainingState, reason: str, step: int) -> None:
