@@ -94,8 +94,11 @@ def main(words: Sequence[str]) -> int:
     else:
         print(table(comparison))
         print(f"\nreport: {page}")
-    if whole:
-        return 0
+    return 0 if whole else say_missing(comparison, report)
+
+
+def say_missing(comparison: dict[str, Any], report: ProgressBars) -> int:
+    """Say how many runs have no result; return the exit code for that."""
     missing = sum(cell["status"] == "missing" for cell in comparison["cells"])
     report.say(f"{missing} of {len(comparison['cells'])} runs have no result yet: another process "
                "holds them, or they were stopped; the same command goes on")  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -47,6 +48,10 @@ def parser() -> Parser:
         const=PERIOD,
         help=f"write what each layer does to probe.jsonl ({PERIOD} costs under 2 %% of the time)",
     )
+    made.add_argument(
+        "--dry-run", action="store_true",
+        help="say parameters, tokens, memory, steps and time, by taking some steps; write no run",
+    )  # fmt: skip
     made.add_argument("--wandb", action="store_true", help="send curves to Weights & Biases, too")
     return made.with_data().with_json()
 
@@ -54,6 +59,49 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given, overrides = parser().parse_with_overrides(words)
+    run, recipe = asked(given, overrides)
+    report = ProgressBars(quiet=not is_main_process())
+    if given.dry_run:
+        from magneto.commands.dry_run import dry_run
+
+        return dry_run(recipe, report, given.json)
+    from magneto.training.distributed import pick_device, pick_strategy
+    from magneto.training.loop import train
+    from magneto.training.trackers import check_trackers
+
+    check_trackers(recipe.training)
+    pick_strategy(recipe.training)
+    pick_device(recipe.training.device)
+    task = recipe.build_task()
+    task.check_strategy(recipe.training.distributed)
+    resume = given.resume is not None
+    with held(run, new=not resume) as lease:
+        if is_main_process():
+            task.prepare(report)  # what is wrong with the data is known before anything is written
+        result = train(
+            task,
+            recipe.training,
+            run,
+            seed=recipe.seed,
+            resume=resume,
+            hooks=own_hooks(lease, recipe, given.probe_every),
+            report=report,
+            recipe=recipe.to_mapping(),
+            keep_recipe=lambda: recipe.save(run / RUN_FILE),
+        )
+    if given.json and is_main_process():
+        print_json({"run": str(run), **asdict(result)})
+    return EXIT_CODES[result.status]
+
+
+def asked(given: argparse.Namespace, overrides: dict[str, str]) -> tuple[Path, Recipe]:
+    """Return where to train, and what.
+
+    Raises:
+        ConfigError: If neither a recipe nor a run to go on with is named, or both; or the recipe is
+            wrong.
+        FileNotFoundError: If there is none.
+    """
     if given.data:
         overrides["data.source"] = given.data
     if given.distributed:
@@ -65,44 +113,21 @@ def main(words: Sequence[str]) -> int:
             raise ConfigError(
                 ["--resume goes on in its own directory: give no recipe and no --out"]
             )
-        run, recipe = given.resume, open_run(given.resume, overrides)
-    elif given.recipe:
+        return given.resume, open_run(given.resume, overrides)
+    if given.recipe:
         recipe = load_recipe(given.recipe, overrides)
-        run = new_directory(given.out, recipe)
-    else:
-        raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
-    resume = given.resume is not None
-    report = ProgressBars(quiet=not is_main_process())
-    from magneto.analysis.probe.probe_hook import ProbeHook
-    from magneto.training.distributed import pick_device, pick_strategy
-    from magneto.training.loop import train
-    from magneto.training.trackers import check_trackers
+        return new_directory(given.out, recipe), recipe
+    raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
 
-    check_trackers(recipe.training)
-    pick_strategy(recipe.training)
-    pick_device(recipe.training.device)
-    task = recipe.build_task()
-    task.check_strategy(recipe.training.distributed)
-    with held(run, new=not resume) as lease:
-        if is_main_process():
-            task.prepare(report)  # what is wrong with the data is known before anything is written
-        hooks = [lease_hook(lease, recipe.training.log_every)]
-        if given.probe_every is not None:
-            hooks.append(ProbeHook(given.probe_every).hook)
-        result = train(
-            task,
-            recipe.training,
-            run,
-            seed=recipe.seed,
-            resume=resume,
-            hooks=hooks,
-            report=report,
-            recipe=recipe.to_mapping(),
-            keep_recipe=lambda: recipe.save(run / RUN_FILE),
-        )
-    if given.json and is_main_process():
-        print_json({"run": str(run), **asdict(result)})
-    return EXIT_CODES[result.status]
+
+def own_hooks(lease: Lease | None, recipe: Recipe, probe_every: int | None) -> list[Hook]:
+    """Return what the command adds to the loop."""
+    hooks = [lease_hook(lease, recipe.training.log_every)]
+    if probe_every is not None:
+        from magneto.analysis.probe.probe_hook import ProbeHook
+
+        hooks.append(ProbeHook(probe_every).hook)
+    return hooks
 
 
 @contextmanager
