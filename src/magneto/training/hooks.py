@@ -113,6 +113,8 @@ def evaluate(state: TrainingState) -> None:
     state.add_row(row)
     values = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
     state.report.say(f"step {state.step}: validation {values}")
+    for line in state.task.remarks(metrics):
+        state.report.say(line)
     record_left_out(state)
     if not math.isfinite(metrics.get("loss", 0.0)):
         note_divergence(state, f"the validation loss is {metrics['loss']}", state.step)

@@ -133,11 +133,9 @@ class Task(ABC):
 
     def check_strategy(self, kind: str) -> None:
         """Raise ValueError if it can't be trained on ranks of a kind ("ddp", "fsdp", ...)."""
-        return None
 
     def prepare(self, progress: Progress = SILENT) -> None:
         """Do the slow work that is done once (tokenise, cache); called on the first rank first."""
-        return None
 
     @abstractmethod
     def build_model(self) -> nn.Module:
@@ -180,7 +178,6 @@ class Task(ABC):
                 the device. None is made before it is asked for; training begins with the first.
             gather: Returns the rows of all ranks' tensors, rank by rank, alike on every rank.
         """
-        return None
 
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Change what is no gradient's to change (moving averages); after every optimizer step.
@@ -192,7 +189,6 @@ class Task(ABC):
             model: On its device; without gradients.
             add_up: Returns the sum of all ranks' tensors, alike on every rank.
         """
-        return None
 
     @abstractmethod
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
@@ -232,6 +228,10 @@ class Task(ABC):
             predictions: Of the batches that have any, in the order of the batches, on the CPU.
         """
 
+    def remarks(self, metrics: Mapping[str, float]) -> Sequence[str]:
+        """Return what to look at in the metrics of an evaluation, a line each; usually nothing."""
+        return ()
+
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return metrics of a trivial answer to the validation data; {} if there is none.
 
@@ -245,7 +245,6 @@ class Task(ABC):
 
     def take_notes(self, run: Path) -> None:
         """Take the run's directory, for notes on its data; on every rank, before the first step."""
-        return None
 
     def examples(self) -> int | None:
         """Return how many examples an epoch has, or None where there are no epochs."""
@@ -260,7 +259,6 @@ class Task(ABC):
 
     def artifacts(self, directory: Path) -> None:
         """Write what a run's model needs besides weights, and a digest; resuming compares it."""
-        return None
 
     @classmethod
     def kept_settings(cls, run: Path) -> dict[str, Any]:

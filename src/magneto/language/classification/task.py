@@ -20,6 +20,7 @@ from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.length_buckets import LengthBuckets
 from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer, vocabulary_size
 from magneto.files import read_json
+from magneto.language.classification.balance import imbalance, score_remarks
 from magneto.language.classification.baselines import constant_answer
 from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
 from magneto.language.classification.data import (
@@ -35,6 +36,7 @@ from magneto.language.classification.data import (
 from magneto.language.classification.files import ROWS
 from magneto.language.classification.model import TextClassifier
 from magneto.language.classification.scores import class_scores, number_scores
+from magneto.language.learnt import learnt_nothing
 from magneto.language.pretrained import check_pretrained, pretrained_run, pretrained_weights
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Scores, Task
@@ -114,8 +116,14 @@ class TextClassification(Task):
         self._progress = progress
         if self.model_config.pretrained:
             check_pretrained(self.model_config)
+            if warning := learnt_nothing(pretrained_run(self.model_config)):
+                progress.say(warning)
         progress.say(f"{self.data_config.source}: {self.texts.counts.describe(ROWS)}, "
                      f"{len(self.labels) or 'no'} classes")  # fmt: skip
+        if remark := self.labels and imbalance(
+            label_values(self.texts.train, self.labels), self.labels
+        ):
+            progress.say(remark)
         given, most = self.data_config.max_length, self.model_config.max_length
         if self.model_config.positions == "learned" and most < given:
             raise ValueError(f"data.max_length ({given}) is above model.max_length ({most})")
@@ -229,6 +237,10 @@ class TextClassification(Task):
             found = {"loss": total / len(known), **found}
             metrics |= {f"{key}_{name}" if name else key: v for key, v in found.items()}
         return metrics
+
+    def remarks(self, metrics: Mapping[str, float]) -> Sequence[str]:
+        """Return what an F1 or a correlation of 0 means."""
+        return score_remarks(metrics, self.labels)
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the classes' frequencies and the scores of the commonest.
