@@ -26,6 +26,6 @@ def learnt_nothing(run: Path) -> str:
         return ""
     return (
         f"warning: the encoder of {run} has learnt nothing but how frequent tokens are: its "
-        f"validation loss is {loss:.3g}, and {plateau:.3g} is had without a look at the text; train "
-        "it longer, or at another learning rate, before it is fine-tuned"
+        f"validation loss is {loss:.3g}, and {plateau:.3g} is had without a look at the text; "
+        "train it longer, or at another learning rate, before it is fine-tuned"
     )

@@ -96,13 +96,11 @@ class Task(ABC):
         higher_is_better: Its direction.
         unit: What throughput counts, in the plural.
         verbs: Further commands that use its runs, as they are typed after `magneto`.
-        evaluation: How `magneto evaluate` measures its runs: a key of
-            `magneto.commands.evaluate.EVALUATIONS`.
-        generation: What `magneto generate` writes with its runs: a key of
-            `magneto.commands.generate.GENERATIONS`.
-        prediction: What `magneto predict` reads: a key of `magneto.commands.predict.PREDICTIONS`.
-        predict_text: What `magneto predict` takes after the images, as a word for its messages:
-            "question", "statement"; "" for nothing. It is given to the task's `predict` as `text`.
+        evaluation: How `magneto evaluate` measures its runs: a key of the command's `EVALUATIONS`.
+        generation: What `magneto generate` writes with them: a key of its `GENERATIONS`.
+        prediction: What `magneto predict` reads: a key of its `PREDICTIONS`.
+        predict_text: What it takes after images, as a word for messages ("question", "statement");
+            "" for nothing. The task's `predict` is given it as `text`.
         ModelConfig: Dataclass of a recipe's `model` section, of a task that is not in
             `magneto.tasks.TASKS` and named by its import path.
         DataConfig: Dataclass of the `data` section, likewise.
@@ -133,9 +131,11 @@ class Task(ABC):
 
     def check_strategy(self, kind: str) -> None:
         """Raise ValueError if it can't be trained on ranks of a kind ("ddp", "fsdp", ...)."""
+        return None
 
     def prepare(self, progress: Progress = SILENT) -> None:
         """Do the slow work that is done once (tokenise, cache); called on the first rank first."""
+        return None
 
     @abstractmethod
     def build_model(self) -> nn.Module:
@@ -178,6 +178,7 @@ class Task(ABC):
                 the device. None is made before it is asked for; training begins with the first.
             gather: Returns the rows of all ranks' tensors, rank by rank, alike on every rank.
         """
+        return None
 
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Change what is no gradient's to change (moving averages); after every optimizer step.
@@ -189,6 +190,7 @@ class Task(ABC):
             model: On its device; without gradients.
             add_up: Returns the sum of all ranks' tensors, alike on every rank.
         """
+        return None
 
     @abstractmethod
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
@@ -245,6 +247,7 @@ class Task(ABC):
 
     def take_notes(self, run: Path) -> None:
         """Take the run's directory, for notes on its data; on every rank, before the first step."""
+        return None
 
     def examples(self) -> int | None:
         """Return how many examples an epoch has, or None where there are no epochs."""
@@ -259,12 +262,13 @@ class Task(ABC):
 
     def artifacts(self, directory: Path) -> None:
         """Write what a run's model needs besides weights, and a digest; resuming compares it."""
+        return None
 
     @classmethod
     def kept_settings(cls, run: Path) -> dict[str, Any]:
         """Return the recipe's fields that a run has its own values for, from `artifacts`.
 
-        With them a run's model is built without training data and without another run.
+        With them its model is built without training data and without another run.
         """
         return {}
 
@@ -274,11 +278,7 @@ class Task(ABC):
         return {"data.source": source}
 
     def figures(self, model: nn.Module) -> Sequence[Figure]:
-        """Return pictures of what a model does on validation data, for the run's report.
-
-        Args:
-            model: With a run's weights, in evaluation mode, on its device.
-        """
+        """Return pictures of what a model, in evaluation mode, does on validation data."""
         return ()
 
     def export(self, model: nn.Module, directory: Path) -> str:
@@ -294,5 +294,4 @@ class Task(ABC):
         Raises:
             ConfigError: If the task has no export.
         """
-        raise ConfigError([f"{type(self).__name__} has no export: its runs are used from Python, "
-                           "by magneto.runs.load_run"])  # fmt: skip
+        raise ConfigError([f"{type(self).__name__} has no export: use magneto.runs.load_run"])

@@ -120,9 +120,8 @@ class TextClassification(Task):
                 progress.say(warning)
         progress.say(f"{self.data_config.source}: {self.texts.counts.describe(ROWS)}, "
                      f"{len(self.labels) or 'no'} classes")  # fmt: skip
-        if remark := self.labels and imbalance(
-            label_values(self.texts.train, self.labels), self.labels
-        ):
+        values = label_values(self.texts.train, self.labels)
+        if remark := "" if self.data_config.number else imbalance(values, self.labels):
             progress.say(remark)
         given, most = self.data_config.max_length, self.model_config.max_length
         if self.model_config.positions == "learned" and most < given:
