@@ -100,7 +100,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
         from torch.utils.tensorboard.summary import hparams
 
-        self.writer = SummaryWriter(str(run / "tensorboard"), purge_step=from_step + 1)
+        self.writer: Any = SummaryWriter(str(run / "tensorboard"), purge_step=from_step + 1)
         measured = {name: 0 for name in ("train/loss", "validation/loss")}
         for part in hparams(flat(recipe), measured):  # which the curves' own values fill
             self.writer.file_writer.add_summary(part)
