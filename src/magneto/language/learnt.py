@@ -7,7 +7,7 @@ from pathlib import Path
 from magneto.files import read_json
 
 # In a run of masked language modelling: the metrics of guessing tokens by their frequencies.
-PLATEAU_FILE = "plateau.json"
+PLATEAU_FILE = "baseline.json"
 # Validation batches that these are of.
 PLATEAU_BATCHES = 20
 # A loss above this share of the plateau's is at the plateau: its place differs by a few hundredths
