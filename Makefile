@@ -90,6 +90,7 @@ first-run: $(VENV)/.stamp-core ## train a small language model, set it beside si
 
 docs: $(VENV)/.stamp-docs ## draw the map anew, build the documentation into site/; warnings are errors
 	$(BIN)/python docs/generate_map.py
+	$(BIN)/python docs/generate_fields.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove the environment, caches and built documentation; runs/ stays

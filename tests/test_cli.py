@@ -183,3 +183,34 @@ def test_control_c_saves_and_says_how_to_go_on(place: Path, capsys) -> None:
     assert process.returncode == 130, err
     assert f"magneto train --resume {place / 'stopped'}" in err
     assert len(list((place / "stopped" / "checkpoints").glob("step-*"))) == 1
+
+
+USAGE_ERRORS = """
+import json, sys
+from magneto.cli import COMMANDS, main
+
+words = [[name, "--no-such-option"] for name in COMMANDS] + json.loads(sys.argv[1])
+answers = {" ".join(each): [main(each), "torch" in sys.modules] for each in words}
+print(json.dumps(answers))
+"""
+
+
+def test_mistakes_are_answered_before_torch_is_imported(tmp_path: Path) -> None:
+    """It takes seconds; nothing of it is needed to check words, a recipe or a run's name."""
+    others = [
+        ["train", "causal-lm/tiny", "--training.lr", "1"],
+        ["train", "causal-lm/tinny"],
+        ["train", "--resume", str(tmp_path)],
+        ["compare", "causal-lm/tiny", "--lrs", "x"],
+        ["probe", "causal-lm/tinny"],
+        ["recipes", "causal-lm/tinny"],
+        *([verb, str(tmp_path)] for verb in ("predict", "evaluate", "generate", "export")),
+        ["translate", str(tmp_path), "--to", "de"],
+        ["transcribe", str(tmp_path), "a.wav"],
+    ]
+    words = [sys.executable, "-c", USAGE_ERRORS, json.dumps(others)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    answers = json.loads(done.stdout.splitlines()[-1])
+    assert len(answers) == len(COMMANDS) + len(others)
+    assert not [each for each, (code, _) in answers.items() if code != 2]
+    assert not [each for each, (_, imported) in answers.items() if imported]

@@ -5,7 +5,10 @@ from typing import Literal
 
 import pytest
 
-from magneto.config import ConfigError, build, override, to_mapping
+from magneto.config import ConfigError, build, nearest, override, to_mapping
+from magneto.names_elsewhere import ELSEWHERE
+from magneto.nn.config import TransformerConfig
+from magneto.training.config import TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -75,3 +78,20 @@ def test_overrides_reach_any_depth() -> None:
 def test_round_trip() -> None:
     outer = Outer("y", Inner(width=9, maybe=0.5))
     assert build(Outer, to_mapping(outer)) == outer
+
+
+def test_names_of_other_programs_are_answered_with_ours() -> None:
+    training = [f"training.{name}" for name in TrainingConfig.__dataclass_fields__]
+    model = [f"model.{name}" for name in TransformerConfig.__dataclass_fields__]
+    both = [*training, *model]
+    assert nearest("training.lr", both) == "; did you mean training.learning_rate?"
+    assert nearest("training.bs", both) == "; did you mean training.batch_size?"
+    assert nearest("model.hidden_size", both) == "; did you mean model.width?"
+    assert nearest("model.d_model", both) == "; did you mean model.width?"
+    assert nearest("training.warmup", both) == "; did you mean training.warmup_steps?"
+
+
+def test_every_hint_names_a_field_and_hides_none() -> None:
+    known = {*TrainingConfig.__dataclass_fields__, *TransformerConfig.__dataclass_fields__,
+             "source", "max_length"}  # fmt: skip
+    assert set(ELSEWHERE.values()) <= known and not known & ELSEWHERE.keys()

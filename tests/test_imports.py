@@ -17,7 +17,9 @@ FIELDS = {"language", "speech", "translation", "vision", "vision_language"}
 FIELD = {"nn", "theory", "functional", "data", "training.task", "runs", *GROUND}
 ALLOWED = {
     "theory": set(),
-    "config": set(),
+    "config": {"names_elsewhere"},
+    "fields": {"config"},
+    "names_elsewhere": set(),
     "functional": set(),
     "files": set(),
     "lease": set(),

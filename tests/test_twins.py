@@ -14,6 +14,7 @@ COVERED_BY = {
     # The command line and what it starts.
     "__init__": "test_imports.py",
     "__main__": "test_cli.py",
+    "names_elsewhere": "test_config.py",
     "commands.arguments": "test_cli.py",
     "commands.columns": "commands/test_vision_table.py",
     "commands.feature_scores": "vision/classification/test_frozen_features.py",
@@ -22,6 +23,7 @@ COVERED_BY = {
     "commands.evaluate": "test_cli.py",
     "commands.generate": "test_cli.py",
     "commands.glue": "commands/test_glue_table.py",
+    "commands.predict_images": "commands/test_predict.py",
     "commands.probe_tables": "commands/test_probe.py",
     "commands.tokenizer": "data/test_tokenizer_training.py",
     "commands.validation_scores": "test_toy_task.py",
@@ -99,6 +101,7 @@ COVERED_BY = {
     "language.config": "language/test_text.py",
     "language.pretrained": "language/classification/test_model.py",
     "language.text_task": "test_tasks.py",
+    "language.classification.prediction": "commands/test_predict_texts.py",
     "language.classification.config": "language/classification/test_data.py",
     "language.classification.glue": "language/classification/test_data.py",
     "language.classification.sources": "language/classification/test_data.py",

@@ -33,13 +33,20 @@ COMMANDS = {
     "generate": ("magneto.commands.generate", "let a language model continue a prompt"),
     "translate": ("magneto.commands.translate", "translate lines with a translation model"),
     "transcribe": ("magneto.commands.transcribe", "write down what is said in recordings"),
-    "predict": ("magneto.commands.predict", "what a model of images says of yours"),
+    "predict": ("magneto.commands.predict", "what a model says of your images or texts"),
     "bound": ("magneto.commands.bound", "what the theory bounds, for a placement and a depth"),
     "tokenizer": ("magneto.commands.tokenizer", "train a tokenizer on text of your own"),
     "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),
     "export": ("magneto.commands.export", "write a run's model in Hugging Face's format"),
     "convert": ("magneto.commands.convert", "other people's weights as ours, and ours as theirs"),
 }
+
+# What commands are called elsewhere.
+ELSEWHERE = {
+    "eval": "evaluate", "test": "evaluate", "validate": "evaluate", "infer": "predict",
+    "inference": "predict", "classify": "predict", "sample": "generate", "finetune": "train",
+    "fine-tune": "train", "fit": "train", "resume": "train", "list": "recipes", "sweep": "compare",
+}  # fmt: skip
 
 USAGE = """usage: magneto COMMAND ...
 
@@ -75,7 +82,8 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"magneto {__version__}")
         return 0
     if name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+        close = get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+        near = [ELSEWHERE[name]] if name in ELSEWHERE else close
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
         print(f"magneto: no command {name!r}; {hint}", file=sys.stderr)
         return 2

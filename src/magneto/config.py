@@ -14,6 +14,8 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from magneto.names_elsewhere import ELSEWHERE
+
 
 class RenamedKey(FutureWarning):
     """A key that is called otherwise now; it is still understood."""
@@ -30,9 +32,15 @@ class ConfigError(ValueError):
 def nearest(word: str, known: Sequence[str]) -> str:
     """Return "; did you mean ...?" for the known word nearest to `word`, or nothing.
 
-    A dotted word is compared with its own section first, then as a whole, then by its last part.
+    A word that is usual elsewhere is known by its name here. Else a dotted word is compared with
+    its own section first, then as a whole, then by its last part.
     """
     section, _, last = word.rpartition(".")
+    if last in ELSEWHERE:
+        here = [key for key in known if key.rpartition(".")[2] == ELSEWHERE[last]]
+        here.sort(key=lambda key: key.rpartition(".")[0] != section)
+        if here:
+            return f"; did you mean {here[0]}?"
     beside = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
     anywhere = {key.rpartition(".")[2]: key for key in reversed(known)}
     whole = {key: key for key in known}

@@ -1,22 +1,23 @@
-"""Open a run: its recipe, its task, its model with weights."""
+"""Open a run: its recipe, its task, its model with weights.
+
+Torch is imported when a run is there and is opened: what is wrong with its name is said before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from magneto.config import ConfigError
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe, open_run, task_class
-from magneto.training.checkpoint import load_weights
-from magneto.training.companion import place_companion
-from magneto.training.distributed import one_process, pick_device
-from magneto.training.evaluation import evaluate
-from magneto.training.task import Task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from magneto.training.task import Task
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ class OpenRun:
             limit: Batches at most.
             progress: Shows it; also that data is prepared.
         """
+        from magneto.training.companion import place_companion
+        from magneto.training.distributed import one_process
+        from magneto.training.evaluation import evaluate
+
         self.task.problems.progress = progress
         self.task.prepare(progress)
         world = one_process(next(self.model.parameters()).device)
@@ -62,6 +67,9 @@ def load_run(
         ConfigError: If its task's runs are not used by the verb; names those that use them.
     """
     recipe, built = open_task(run, overrides, verb)
+    from magneto.training.checkpoint import load_weights
+    from magneto.training.distributed import pick_device
+
     built.problems.keep_in(run)
     model = built.build_model()
     weights = load_weights(model, run, which)

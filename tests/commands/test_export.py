@@ -105,7 +105,7 @@ def test_text_classifier(place: Path, kind: str, types: int, capsys) -> None:
     assert torch.equal(given["attention_mask"].bool(), batch["mask"])
     assert ("token_type_ids" in given) == (types > 1)
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
-    expected = task._answers(opened.model, batch)
+    expected = task.answers(opened.model, batch)
     assert torch.equal(loaded(**given).logits, expected)
 
     pipe = transformers.pipeline("text-classification", model=str(out), top_k=None)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -262,3 +263,13 @@ def test_it_says_when_the_silent_part_begins(tmp_path: Path, capsys) -> None:
         TextDataConfig(source=str(corpus(tmp_path)), vocab_size=300, max_length=16), report
     )
     assert "learning a tokenizer from " in capsys.readouterr().err
+
+
+def test_text_with_one_sentence_per_line(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("".join(f"Sentence number {i} of a text.\n" for i in range(400)))
+    config = TextDataConfig(source=str(path), tokenizer="bytes", max_length=32)
+    with pytest.raises(ValueError, match=r"0 validation tokens.*--data\.document line if"):
+        prepare_text(config, SILENT)
+    found = prepare_text(replace(config, document="line"), SILENT)
+    assert found.counts[DOCUMENTS] > 300 and len(found.validation.tokens) > 32

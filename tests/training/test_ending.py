@@ -9,6 +9,7 @@ import torch
 from magneto.config import ConfigError, build
 from magneto.progress import ProgressBars
 from magneto.training.config import TrainingConfig
+from magneto.training.ending import command
 from magneto.training.hooks import Hook
 from magneto.training.loop import train
 from magneto.training.state import TrainingState
@@ -88,3 +89,41 @@ def test_numbers_without_sense_are_named_all_at_once() -> None:
 def test_a_number_of_steps_is_finite(value: str) -> None:
     with pytest.raises(ConfigError, match="steps must be a whole number"):
         build(TrainingConfig, {"steps": value}, "training")
+
+
+def test_a_finished_run_says_its_losses_its_best_step_and_what_is_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    result = train(Toy(), config(), tmp_path, seed=3)
+    lines = capsys.readouterr().err.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("finished after"))
+    assert f"{result.step} steps" in lines[at]
+    last = f"validation loss {result.metrics['loss']:.4g}"
+    assert lines[at + 1].startswith("training loss ") and lines[at + 1].endswith(last)
+    best = result.best
+    assert lines[at + 2] == f"best step {best['step']}: validation loss {best['value']:.4g}"
+    assert lines[at + 3] == f"the run is in {tmp_path}; next:"
+    assert lines[at + 4 :] == [f"  magneto evaluate {tmp_path}", f"  magneto report {tmp_path}"]
+    run = Path("runs/a")
+    assert command("evaluate --tasks", run) == "evaluate runs/a --tasks"
+    assert command("train image-modelling --data.image_tokenizer", run) == (
+        "train image-modelling --data.image_tokenizer runs/a"
+    )
+
+
+def test_lines_on_the_loss_stay(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    train(Toy(), config(steps=100, log_every=1), tmp_path, seed=3)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "learning rate" in line]
+    assert [line.split(":")[0] for line in lines] == [f"step {5 * i}/100" for i in range(1, 21)]
+    assert all("loss " in line and "/s" in line for line in lines)
+
+
+def test_resuming_a_finished_run_says_so_and_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    first = train(Toy(), config(), tmp_path, seed=3)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert train(Toy(), config(), tmp_path, seed=3, resume=True) == first
+    assert f"{tmp_path} finished at step {first.step} already" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

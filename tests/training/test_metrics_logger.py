@@ -8,10 +8,13 @@ import torch
 
 from magneto.training.environment import environment
 from magneto.training.metrics_logger import MetricsLogger, read_metrics
+from magneto.training.trackers import TensorBoard
 
 
 def write(run: Path, from_step: int, steps: range, tensorboard: bool = False) -> None:
-    logger = MetricsLogger(run, from_step, tensorboard)
+    recipe = {"seed": 3, "training": {"betas": [0.9, 0.98], "clip_norm": None}}
+    trackers = [TensorBoard(run, from_step, recipe)] if tensorboard else []
+    logger = MetricsLogger(run, from_step, trackers)
     for step in steps:
         logger.add({"step": step, "loss": 1 / step})
     logger.close()
@@ -39,7 +42,7 @@ def test_a_bad_row_loses_no_other(tmp_path: Path) -> None:
 
 def test_rows_of_a_folder_that_is_gone_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    logger = MetricsLogger(tmp_path / "run", 0, False)
+    logger = MetricsLogger(tmp_path / "run", 0)
     (tmp_path / "run").rename(tmp_path / "elsewhere")
     with pytest.raises(FileNotFoundError, match="removed or moved while it trained"):
         logger.add({"step": 1})
@@ -47,7 +50,7 @@ def test_rows_of_a_folder_that_is_gone_are_an_error(tmp_path: Path) -> None:
 
 
 def test_what_json_has_not_is_null(tmp_path: Path) -> None:
-    logger = MetricsLogger(tmp_path, 0, False)
+    logger = MetricsLogger(tmp_path, 0)
     logger.add({"step": 1, "loss": float("nan")})
     logger.close()
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": null}\n'
@@ -59,7 +62,7 @@ def test_tensorboard_files(tmp_path: Path) -> None:
 
     write(tmp_path, 0, range(1, 4), tensorboard=True)
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [(e.step, e.value) for e in events.Scalars("loss")][1] == (2, 0.5)
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")][1] == (2, 0.5)
 
 
 def test_environment_names_versions_and_machine() -> None:

@@ -299,3 +299,18 @@ def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.value.lines == [
         "cannot load hf:someone/pairs (no way to someone/pairs); offline, give --data PATH"
     ]
+
+
+def test_endings_are_languages_where_directions_name_them(tmp_path: Path) -> None:
+    folder = write(tmp_path / "own", {"a.de": "eins\n", "a.swiss": "eis\n"})
+    with pytest.raises(ValueError, match="no parallel text"):
+        open_parallel(str(folder), None)
+    text = open_parallel(str(folder), None, frozenset({"de", "swiss"}))
+    assert list(text.read("de", "swiss", "train", Counts())) == [("eins", "eis")]
+
+
+def test_the_built_in_phrases_take_their_languages_in_the_source() -> None:
+    pytest.importorskip("babel")
+    assert open_parallel("builtin:phrases:de,en", None).pairs("train") == {("de", "en")}
+    with pytest.raises(ValueError, match=r"builtin:phrases has no 'dee'"):
+        open_parallel("builtin:phrases:dee,en", None)

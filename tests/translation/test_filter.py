@@ -51,3 +51,14 @@ def test_text_that_is_only_a_test_set_is_none_to_train_on() -> None:
     config = ParallelDataConfig(source="text", languages=("en", "de"))
     with pytest.raises(ValueError, match=r"text has no text in de .* with en to train on$"):
         wanted_directions(config, set(), ["de", "en"])
+
+
+def test_two_languages_without_the_pivot_are_translated_both_ways() -> None:
+    both = wanted_directions(ParallelDataConfig(), {("src", "tgt")}, ["src", "tgt"])
+    assert both == [("src", "tgt"), ("tgt", "src")]
+    three = {("a", "b"), ("a", "c")}
+    with pytest.raises(ValueError, match=r"it has a, b, c; give --data.pivot_language a, or"):
+        wanted_directions(ParallelDataConfig(), three, ["a", "b", "c"])
+    others = ParallelDataConfig(languages=("de", "en"))
+    with pytest.raises(ValueError, match=r"it has src, tgt; .* give --data.languages null"):
+        wanted_directions(others, set(), ["src", "tgt"])

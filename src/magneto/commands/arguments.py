@@ -12,10 +12,12 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from magneto.config import ConfigError
+from magneto.names_elsewhere import ELSEWHERE
 
 EPILOG = """
 Any field of a recipe can be set: --training.steps 200 --model.placement pre
---data X is --data.source X, and --distributed X is --training.distributed X.
+--data X is --data.source X, --distributed X is
+--training.distributed X, and --wandb is --training.tracker wandb.
 """
 
 
@@ -87,7 +89,9 @@ class Parser(argparse.ArgumentParser):
         option = word.split("=")[0]
         near = get_close_matches(option, self._known(), n=1)
         if self.recipe:
-            field = _recipe_fields().get(option.removeprefix("--").replace("-", "_"))
+            word = option.removeprefix("--").replace("-", "_")
+            known = _recipe_fields()
+            field = known.get(word) or known.get(ELSEWHERE.get(word, ""))
             near = [field] if field else near
         return f"; did you mean {near[0]}?" if near else ""
 

@@ -6,22 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
-from magneto.speech.batching import SpeechBatch
-from magneto.speech.buckets import Bucket, budgets, full_group, largest_count, length_buckets
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import one_process, pick_device
-from magneto.training.initial import initial_model
-from magneto.training.optimizer import build_optimizer, set_learning_rate
-from magneto.training.step import accumulate, scale_gradients
-from magneto.training.task import Task
+
+if TYPE_CHECKING:
+    from magneto.speech.batching import SpeechBatch
+    from magneto.speech.buckets import Bucket
+    from magneto.training.task import Task
 
 TASKS = ("transducer",)
 GB = 1e9
@@ -67,6 +63,8 @@ def main(words: Sequence[str]) -> int:
     memory = StepMemory(task, config, recipe.seed)
     limit = given.memory * GB if given.memory else memory.whole() * 0.9
     slowest = min(task.data_config.augmentation.speeds)
+    from magneto.speech.buckets import budgets, length_buckets
+
     buckets = length_buckets(task.speech.train_maker.lengths(slowest), given.buckets)
     found = []
     for number, bucket in enumerate(buckets, 1):
@@ -110,6 +108,8 @@ def measure(memory: StepMemory, bucket: Bucket, groups: int, limit: float) -> tu
 
     If none does, what one takes.
     """
+    from magneto.speech.buckets import largest_count
+
     took: dict[int, float] = {}
 
     def fits(count: int) -> bool:
@@ -130,6 +130,10 @@ class StepMemory:
     """
 
     def __init__(self, task: Task, config: TrainingConfig, seed: int) -> None:
+        from magneto.training.distributed import one_process, pick_device
+        from magneto.training.initial import initial_model
+        from magneto.training.optimizer import build_optimizer
+
         self.task, self.config = task, config
         self.device = pick_device(config.device)
         self.world = one_process(self.device)
@@ -145,12 +149,18 @@ class StepMemory:
         Raises:
             ConfigError: If there is none.
         """
+        import torch
+
         if self.device.type != "cuda":
             raise ConfigError(["--memory GB is needed where there is no GPU"])
         return torch.cuda.get_device_properties(self.device).total_memory
 
     def __call__(self, bucket: Bucket, count: int, groups: int) -> float:
         """Take a step on `groups` groups of `count` utterances; infinite if memory runs out."""
+        import torch
+
+        from magneto.speech.buckets import full_group
+
         config = self.model.config
         batch = full_group(bucket, count, config.mel_bins, config.vocab_size)
         try:
@@ -164,6 +174,9 @@ class StepMemory:
 
     def _step(self, batch: list[SpeechBatch]) -> None:
         # Tensors of the groups are their own, as in training.
+        from magneto.training.optimizer import set_learning_rate
+        from magneto.training.step import accumulate, scale_gradients
+
         batch = [replace(group, features=group.features.clone()) for group in batch]
         sums, _ = accumulate(self.task, self.model, [batch], self.config, self.world)
         scale_gradients(self.parameters, sums[1], self.config.clip_norm, self.world)
@@ -171,6 +184,8 @@ class StepMemory:
         self.optimizer.step()
 
     def _reset(self) -> None:
+        import torch
+
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -178,6 +193,8 @@ class StepMemory:
             RESET.write_text("5")
 
     def _peak(self) -> float:
+        import torch
+
         if self.device.type == "cuda":
             return float(torch.cuda.max_memory_reserved(self.device))
         line = next(row for row in TOLD.read_text().splitlines() if row.startswith("VmHWM"))

@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from magneto.analysis.probe.measurements import measure
-from magneto.analysis.report.report import write_report
 from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Sweep
-from magneto.analysis.sweep.checks import repeated
-from magneto.analysis.sweep.compare import collect, refuse_several_metrics
-from magneto.analysis.sweep.near_best import with_more_seeds
-from magneto.analysis.sweep.sweep import is_done, open_sweep
-from magneto.analysis.sweep.workers import default_jobs, run_cluster, run_local
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
@@ -71,6 +64,12 @@ def main(words: Sequence[str]) -> int:
     grid = {**others, **placements(given, {**overrides, **first}), **grid}
     sweep = Sweep(given.recipe, dict(overrides), grid, given.keep_weights)
     folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
+    from magneto.analysis.probe.measurements import measure
+    from magneto.analysis.report.report import write_report
+    from magneto.analysis.sweep.compare import collect, refuse_several_metrics
+    from magneto.analysis.sweep.near_best import with_more_seeds
+    from magneto.analysis.sweep.sweep import is_done, open_sweep
+
     refuse_several_metrics(sweep)
     sweep = open_sweep(folder, sweep)
     report = ProgressBars()
@@ -95,8 +94,11 @@ def main(words: Sequence[str]) -> int:
     else:
         print(table(comparison))
         print(f"\nreport: {page}")
-    if whole:
-        return 0
+    return 0 if whole else say_missing(report)
+
+
+def say_missing(report: ProgressBars) -> int:
+    """Say why runs have no result; return the exit code for that."""
     report.say("another process holds the runs that have no result yet, or they were stopped; "
                "the same command goes on")  # fmt: skip
     return 1
@@ -108,6 +110,8 @@ def other_fields(words: Sequence[str], overrides: dict[str, Any]) -> dict[str, l
     Raises:
         ConfigError: If a field has an option of its own, or is given twice: one would be lost.
     """
+    from magneto.analysis.sweep.checks import repeated
+
     pairs = [field_values(word) for word in reversed(words)]
     names = [name for name, _ in pairs]
     lines = [
@@ -154,6 +158,8 @@ def placements(given: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
 
 def run(folder: Path, sweep: Sweep, given: Any, report: ProgressBars) -> bool:
     """Run the cells that are not done; return whether all are now."""
+    from magneto.analysis.sweep.workers import default_jobs, run_cluster, run_local
+
     jobs = default_jobs() if given.jobs is None else given.jobs
     if given.cluster:
         options = dict(word.split("=", 1) for word in given.cluster_option)

@@ -7,13 +7,14 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from magneto import hf
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # Beside the weights; they come along as they are.
 COPIED = ("preprocessor_config.json", "processor_config.json")

@@ -6,18 +6,15 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magneto.commands.arguments import print_json
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
-from magneto.vision.classification.frozen_features import (
-    Features,
-    FeatureScore,
-    collect_features,
-    score_features,
-)
 from magneto.vision.images import UNLABELLED, ImageSplit
+
+if TYPE_CHECKING:
+    from magneto.vision.classification.frozen_features import Features, FeatureScore
 
 NAMES = {"class_token": "[CLS]", "mean": "mean"}
 
@@ -28,6 +25,8 @@ def evaluate(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     A probe learns from training images and is asked of validation images: those of the run's own
     data, or of another source, of which some are held out where it has no split of its own.
     """
+    from magneto.vision.classification.frozen_features import score_features
+
     if given.data:
         other = {"data.source": given.data, "data.validation_source": None, "data.classes": None}
         overrides = {**other, **overrides}
@@ -60,6 +59,8 @@ def features(opened: Any, split: ImageSplit, limit: int | None, report: Progress
     Raises:
         ValueError: If they have no labels.
     """
+    from magneto.vision.classification.frozen_features import collect_features
+
     if (split.labels_of() == UNLABELLED).any():
         raise ValueError("there are images without a label: give labelled ones, --data")
     return collect_features(opened.model, islice(opened.task.fixed_batches(split), limit), report)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from magneto.commands.arguments import Parser, print_json
-from magneto.commands.predict import decoded, image_paths
+from magneto.commands.predict_images import decoded, image_paths
 from magneto.config import ConfigError
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task

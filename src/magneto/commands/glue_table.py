@@ -16,11 +16,8 @@ from statistics import fmean
 from typing import Any
 
 from magneto.analysis.sweep.cells import SEED, Cell, Sweep
-from magneto.analysis.sweep.sweep import read_result, read_sweep
 from magneto.config import ConfigError
 from magneto.functional.statistics import half_width
-from magneto.language.classification.baselines import label_baselines
-from magneto.language.classification.data import label_values
 from magneto.language.classification.glue import GLUE
 from magneto.language.classification.scores import class_scores, number_scores
 
@@ -68,6 +65,8 @@ def read_scores(folder: Path) -> list[Score]:
         FileNotFoundError: If there is no comparison in the folder.
         ConfigError: If it is not of one of GLUE's tasks.
     """
+    from magneto.analysis.sweep.sweep import read_sweep
+
     sweep = read_sweep(folder)
     first = sweep.load(sweep.cells()[0])
     task = first.to_mapping()["data"].get("glue", "none")
@@ -117,6 +116,8 @@ def best_point(
     folder: Path, cells: Sequence[Cell], metric: str
 ) -> tuple[dict[str, Any], list[dict[str, float]]] | None:
     """Return the best point of a grid and the metrics of its seeds; None if none is whole."""
+    from magneto.analysis.sweep.sweep import read_result
+
     points: dict[str, tuple[dict[str, Any], list[dict[str, float]]]] = {}
     for cell in sorted(cells, key=lambda cell: int(cell.values.get(SEED, 0))):
         point = {key: value for key, value in cell.values.items() if key != SEED}
@@ -130,6 +131,10 @@ def best_point(
 
 def baseline_scores(folder: Path) -> list[Score]:
     """Return what the commonest label and a bag of words reach on a comparison's data."""
+    from magneto.analysis.sweep.sweep import read_sweep
+    from magneto.language.classification.baselines import label_baselines
+    from magneto.language.classification.data import label_values
+
     sweep = read_sweep(folder)
     task: Any = sweep.load(sweep.cells()[0]).build_task()
     texts, rows = task.texts, []

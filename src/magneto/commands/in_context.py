@@ -8,15 +8,17 @@ from dataclasses import asdict
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
-from magneto.language.in_context.evaluate import SuiteScore, evaluate_suite
 from magneto.language.in_context.files import Questions, load_questions
 from magneto.language.in_context.suites import SUITES
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
+
+if TYPE_CHECKING:
+    from magneto.language.in_context.evaluate import SuiteScore
 
 
 def add_options(made: Parser) -> None:
@@ -37,6 +39,8 @@ def add_options(made: Parser) -> None:
 
 def evaluate(given: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Run `magneto evaluate RUN --tasks ...`."""
+    from magneto.language.in_context.evaluate import evaluate_suite
+
     names = [name.strip() for name in given.tasks.split(",") if name.strip()]
     num_fewshot = numbers("--num-fewshot", given.num_fewshot)
     seeds = numbers("--seeds", given.seeds)

@@ -19,8 +19,6 @@ from magneto.functional.statistics import half_width
 from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 from magneto.runs import open_task, run_task
-from magneto.training.resume import PLACES, differences
-from magneto.weights import find_weights
 
 SPLITS = ("dev-clean", "dev-other", "test-clean", "test-other")
 # In a run: what was measured, so that it is done once.
@@ -89,6 +87,8 @@ def main(words: Sequence[str]) -> int:
 
 def check_rows(runs: Sequence[Path]) -> None:
     """Raise ConfigError if runs of one row of the table are not seeds of one recipe."""
+    from magneto.training.resume import differences
+
     rows: dict[tuple[str, int, float], list[tuple[Path, Any]]] = {}
     for run in runs:
         recipe: Any = open_run(run)
@@ -108,6 +108,8 @@ def check_rows(runs: Sequence[Path]) -> None:
 
 def compared(name: str) -> bool:
     """Return whether runs of one row must have the same value of a field of their recipes."""
+    from magneto.training.resume import PLACES
+
     return name in TRAINED or (name.startswith(("model.", "data.")) and name not in PLACES)
 
 
@@ -115,6 +117,8 @@ def run_scores(
     run: Path, splits: Sequence[str], given: argparse.Namespace, report: ProgressBars
 ) -> dict[str, Any]:
     """Return placement, layers, rate and word error rates of a run; measure what is not known."""
+    from magneto.weights import find_weights
+
     recipe = open_run(run)
     weights = find_weights(run, given.weights)
     how = {

@@ -1,41 +1,19 @@
-"""`magneto predict`: what a run's model says of images, or answers to a question about them."""
+"""`magneto predict`: what a run's model says of images, of a question about them, or of texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from magneto.commands.arguments import Parser, print_json
-from magneto.config import ConfigError
-from magneto.data.counts import Counts
-from magneto.data.files import existing_path
-from magneto.files import write_bytes
-from magneto.progress import ProgressBars
-from magneto.runs import load_run, run_task
-from magneto.vision.decoding import BrokenImage, EncodedPicture, PixelPicture
-from magneto.vision.folders import image_names
-from magneto.vision.prediction import Prediction
+from magneto.commands.arguments import Parser
+from magneto.recipe import open_run
 
-# Images that the model reads at once.
-BATCH = 32
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What is said of one file.
-
-    Attributes:
-        path: Of the image.
-        labels: Names and shares, the largest first.
-        pictures: Files that were written.
-    """
-
-    path: Path
-    labels: Sequence[tuple[str, float]]
-    pictures: Sequence[Path]
+PREDICTIONS = {
+    "images": "magneto.commands.predict_images",
+    "texts": "magneto.commands.predict_texts",
+}
+"""Modules with `predict(given, overrides)`, by what a task's `prediction` says."""
 
 
 def parser() -> Parser:
@@ -44,16 +22,25 @@ def parser() -> Parser:
         "predict",
         "Say what images show: labels with probabilities, or, by a segmentation run, the classes\n"
         "of their pixels, with a picture of each and a legend. A run that answers questions takes\n"
-        "one after the images, in quotes.",
+        "one after the images, in quotes.\n\n"
+        "By a run that classifies texts: a line per text, its label and the text. Texts are lines\n"
+        "of .txt files or of standard input, rows of .csv, .tsv and .jsonl files, or words in\n"
+        "quotes; a pair of texts in a line has a tab between them.",
         "magneto predict runs/first cat.jpg dog.png photos/ --top 3\n"
-        '  magneto predict runs/vqa cat.jpg "what is the cat doing?"',
+        '  magneto predict runs/vqa cat.jpg "what is the cat doing?"\n'
+        "  magneto predict runs/reviews new.csv --data.text_column review --probabilities\n"
+        "  magneto predict runs/reviews < lines.txt > labels.tsv",
         recipe=True,
     )
     made.add_argument("run", type=Path, help="directory of a run")
     made.add_argument(
-        "images", nargs="+", help="files, or folders of them; the last word may be a question"
-    )
+        "inputs", nargs="*",
+        help="images or folders of them, the last word maybe a question; or texts and their files",
+    )  # fmt: skip
     made.add_argument("--top", type=int, default=5, help="labels shown of each image (5)")
+    made.add_argument(
+        "--probabilities", action="store_true", help="show those of all classes, of each text"
+    )
     made.add_argument("--weights", default="auto", help="best (default), final, averaged, last")
     made.add_argument(
         "--out", type=Path, default=Path("predictions"), metavar="DIR",
@@ -66,143 +53,16 @@ def main(words: Sequence[str]) -> int:
     """Run the command.
 
     Raises:
-        FileNotFoundError: If a file or folder is not there.
-        ValueError: If nothing among them is an image that can be read.
+        FileNotFoundError: If there is no such run, or nothing at a path.
+        ConfigError: If the run's task predicts nothing.
+        ValueError: If nothing of what is named can be read.
     """
     made = parser()
     given, overrides = made.parse_with_overrides(words)
     if given.top < 1:
         made.error(f"--top {given.top}: at least 1")
-    kind = run_task(given.run, overrides, "predict").predict_text
-    names, text = split_words(given.images, kind)
-    paths = [path for name in names for path in image_paths(name)]
-    opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
-    ask = partial(opened.task.predict, text=text) if kind else opened.task.predict
-    report, broken = ProgressBars(), dict[Path, str]()
-    answers = list(predict(partial(ask, opened.model), paths, given.out, broken, report))
-    report.finish()
-    for path, why in broken.items():
-        report.say(f"{path}: {why}")
-    if broken and answers:
-        report.say(f"{len(broken)} of {len(paths)} could not be read")
-    if not answers:
-        raise ValueError(f"none of {len(paths)} files could be read as an image")
-    if given.json:
-        print_json(described(given, opened.weights, answers, broken))
-    else:
-        print("\n".join(table(answers, given.top)))
-    return 0
+    open_run(given.run, overrides)  # what is wrong with it is said before torch is imported
+    from magneto.runs import run_task
 
-
-def image_paths(name: str) -> list[Path]:
-    """Return a file, or the images in a folder.
-
-    Raises:
-        FileNotFoundError: If there is neither; names the nearest.
-        ValueError: If the folder has no images.
-    """
-    path = existing_path(name)
-    if not path.is_dir():
-        return [path]
-    inside = [path / image for image in image_names(path, Counts())]
-    if not inside:
-        raise ValueError(f"no images in {path}")
-    return inside
-
-
-def split_words(words: Sequence[str], kind: str) -> tuple[Sequence[str], str]:
-    """Return the names of images and what is asked about them; "" where nothing is.
-
-    Args:
-        words: Of the command line.
-        kind: What the run's task takes after the images; "" for nothing.
-
-    Raises:
-        ConfigError: If it is not there.
-    """
-    if not kind:
-        return words, ""
-    if len(words) < 2 or Path(words[-1]).expanduser().exists():
-        raise ConfigError([f"the run takes a {kind} after the images, in quotes: "
-                           f'magneto predict RUN {words[0]} "..."'])  # fmt: skip
-    return words[:-1], words[-1]
-
-
-def predict(
-    say: Callable[[list[PixelPicture]], Sequence[Prediction]],
-    paths: Sequence[Path],
-    out: Path,
-    broken: dict[Path, str],
-    report: ProgressBars,
-) -> Iterator[Answer]:
-    """Yield what a run's model says of files, some at a time.
-
-    Args:
-        say: From pictures to what the model says of each.
-        paths: Of the images.
-        out: Where pictures are written.
-        broken: Is given the files that can't be read, and why.
-        report: Shows how far it is.
-    """
-    taken: set[str] = set()
-    for start in range(0, len(paths), BATCH):
-        some = paths[start : start + BATCH]
-        read = [(path, found) for path in some if (found := decoded(path, broken)) is not None]
-        said = say([picture for _, picture in read]) if read else []
-        for (path, _), prediction in zip(read, said, strict=True):
-            yield Answer(path, prediction.labels, written(path, prediction, out, taken))
-        report.update("reading images", start + len(some), len(paths))
-
-
-def decoded(path: Path, broken: dict[Path, str]) -> PixelPicture | None:
-    """Decode an image, or note why it can't be."""
-    try:
-        return PixelPicture(EncodedPicture(path.read_bytes()).pixels())
-    except BrokenImage as error:
-        broken[path] = str(error)
-    except OSError as error:
-        broken[path] = f"can't be read ({error.strerror})"
-    return None
-
-
-def written(path: Path, prediction: Prediction, out: Path, taken: set[str]) -> list[Path]:
-    """Write the pictures of a prediction, each under a name of its own."""
-    files = []
-    for kind, content in prediction.pictures.items():
-        name, number = f"{path.stem}-{kind}.png", 1
-        while name in taken:
-            number += 1
-            name = f"{path.stem}-{number}-{kind}.png"
-        taken.add(name)
-        out.mkdir(parents=True, exist_ok=True)
-        write_bytes(out / name, content)
-        files.append(out / name)
-    return files
-
-
-def described(
-    given: Any, weights: Path, answers: Sequence[Answer], broken: dict[Path, str]
-) -> dict[str, Any]:
-    """Return the answers as plain values."""
-    return {
-        "run": str(given.run),
-        "weights": str(weights),
-        "images": [
-            {
-                "path": str(answer.path),
-                "labels": [{"label": n, "share": s} for n, s in answer.labels[: given.top]],
-                "pictures": [str(file) for file in answer.pictures],
-            }
-            for answer in answers
-        ],
-        "broken": [{"path": str(path), "why": why} for path, why in broken.items()],
-    }
-
-
-def table(answers: Sequence[Answer], top: int) -> Iterator[str]:
-    """Yield a line per image: its path, its likeliest labels, its pictures."""
-    wide = max(len(str(answer.path)) for answer in answers)
-    for answer in answers:
-        shares = (f"{share:7.1%} {name}" for name, share in answer.labels[:top])
-        files = (f"  {file}" for file in answer.pictures)
-        yield f"{answer.path!s:<{wide}}{''.join(shares)}{''.join(files)}"
+    kind = run_task(given.run, overrides, "predict").prediction
+    return import_module(PREDICTIONS[kind]).predict(given, overrides)

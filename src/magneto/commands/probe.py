@@ -8,20 +8,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from magneto.analysis.probe.diagnosis import Diagnosis, diagnose
-from magneto.analysis.probe.measurements import bounds_over
-from magneto.analysis.probe.trial import Trial, run_trial
-from magneto.analysis.probe.update import growth, measure_growth, measured_shape
 from magneto.commands.arguments import Parser, print_json
-from magneto.commands.probe_tables import print_diagnoses, print_growth
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe, placement_name
 from magneto.theory.depth import Stack
 from magneto.theory.placement import find_placement
+
+if TYPE_CHECKING:
+    from magneto.analysis.probe.diagnosis import Diagnosis
+    from magneto.analysis.probe.trial import Trial
 
 MOST_LAYERS = 4096
 
@@ -109,6 +108,10 @@ def load_each(name: str, overrides: dict[str, str], placements: str | None) -> l
 
 def look_at_each(recipes: list[Recipe], given: Any, report: ProgressBars) -> tuple[dict, Any]:
     """Diagnose every recipe."""
+    from magneto.analysis.probe.diagnosis import diagnose
+    from magneto.analysis.probe.trial import run_trial
+    from magneto.commands.probe_tables import print_diagnoses
+
     seeds = 3 if given.seeds is None else given.seeds
     found: list[Diagnosis] = []
     trials: list[Trial] = []
@@ -126,6 +129,10 @@ def look_at_each(recipes: list[Recipe], given: Any, report: ProgressBars) -> tup
 
 def measure_depths(recipes: list[Recipe], given: Any, report: ProgressBars) -> tuple[dict, Any]:
     """Measure the growth of the update with depth, beside the bound's."""
+    from magneto.analysis.probe.measurements import bounds_over
+    from magneto.analysis.probe.update import growth, measure_growth, measured_shape
+    from magneto.commands.probe_tables import print_growth
+
     depths = read_depths(given.depths)
     stack: Stack = given.stack
     if not placement_name(recipes[0].model):

@@ -1,27 +1,37 @@
-"""`magneto recipes`: list the recipes, or print one."""
+"""`magneto recipes`: list the recipes, print one, or say what every field of it means."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from magneto.commands.arguments import Parser, print_json
-from magneto.recipe import load_recipe, recipe_names, recipe_path
+from magneto.fields import FieldDescription, as_yaml, describe_fields, type_words
+from magneto.recipe import Recipe, config_classes, load_recipe, recipe_names, recipe_path
+from magneto.training.config import TrainingConfig
 
 
 def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "recipes",
-        "List the recipes, or print one; save it, change it, and train it by its path.",
-        "magneto recipes causal-lm/tiny > mine.yaml",
+        "List the recipes, or print one; save it, change it, and train it by its path.\n"
+        "With --all, every field that it can have: value, type, default, choices and meaning.",
+        "magneto recipes causal-lm/tiny > mine.yaml\n  magneto recipes causal-lm/tiny --all",
     )
     made.add_argument("name", nargs="?", help="recipe to print")
+    made.add_argument("--all", action="store_true", help="explain every field, set or not")
     return made.with_json()
 
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
-    given = parser().parse(words)
+    made = parser()
+    given = made.parse(words)
+    if given.all and given.name is None:
+        made.error("--all is of one recipe: magneto recipes causal-lm/tiny --all")
     if given.name is None:
         rows = {name: headline(name) for name in recipe_names()}
         if given.json:
@@ -29,6 +39,8 @@ def main(words: Sequence[str]) -> int:
         else:
             width = max(map(len, rows))
             print("\n".join(f"{name:<{width}}  {line}" for name, line in rows.items()))
+    elif given.all:
+        explain(load_recipe(given.name), given.json)
     elif given.json:
         print_json(load_recipe(given.name).to_mapping())
     else:
@@ -40,3 +52,42 @@ def headline(name: str) -> str:
     """Return the first comment line of a recipe."""
     first = recipe_path(name).read_text(encoding="utf-8").splitlines()[0]
     return first.lstrip("# ")
+
+
+def explain(recipe: Recipe, as_json: bool) -> None:
+    """Print every field that a recipe can have."""
+    values = dotted(recipe.to_mapping())
+    found = list(task_fields(recipe.task))
+    if as_json:
+        print_json({f.name: {**asdict(f), "value": values.get(f.name)} for f in found})
+        return
+    print("\n".join(line for field in found for line in lines(field, values.get(field.name))))
+
+
+def task_fields(task: str) -> Iterator[FieldDescription]:
+    """Yield the fields of a task's recipes."""
+    model, data = config_classes(task)
+    yield FieldDescription("task", "text", (), None, True, "Its name, or module:Class of your own.")
+    words = "Of weights, data order, dropout and splits."
+    yield FieldDescription("seed", "whole number", (), 1, False, words)
+    for section, kind in (("model", model), ("data", data), ("training", TrainingConfig)):
+        yield from describe_fields(kind, section)
+    words = "Peak rate per placement, where training.learning_rate is not given."
+    yield FieldDescription("learning_rates", "numbers by name", (), {}, False, words)
+
+
+def dotted(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+    """Return nested values by dotted names; mappings are there whole, too."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found[f"{section}{key}"] = value
+        if isinstance(value, Mapping):
+            found |= dotted(value, f"{section}{key}.")
+    return found
+
+
+def lines(field: FieldDescription, value: Any) -> Iterator[str]:
+    """Yield the lines that explain a field: its value here, what it can be, what it means."""
+    default = "no default" if field.required else f"default {as_yaml(field.default)}"
+    yield f"{field.name}: {as_yaml(value)}  ({type_words(field)}; {default})"
+    yield from textwrap.wrap(field.meaning, 96, initial_indent="    ", subsequent_indent="    ")

@@ -6,15 +6,17 @@ import argparse
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.transcribe import recognition_search_options, search_of
 from magneto.files import write_text
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
-from magneto.speech.decoding import Search
 from magneto.speech.scores import half_width_of_rate, word_errors
+
+if TYPE_CHECKING:
+    from magneto.speech.decoding import Search
 
 # As they are printed, in percent.
 RATES = ("wer", "cer", "substitutions", "deletions", "insertions", "empty")

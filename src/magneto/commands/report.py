@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from magneto.analysis.report.provenance import environments, without_places
-from magneto.analysis.report.run_page import RunPage, write_run_page
 from magneto.commands.arguments import Parser, print_json
 from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import read_json
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe
 from magneto.runs import load_run, open_task
-from magneto.training.companion import place_companion
 from magneto.training.metrics_logger import METRICS_FILE, read_metrics
-from magneto.training.task import Figure, Task
+
+if TYPE_CHECKING:
+    from magneto.analysis.report.run_page import RunPage
+    from magneto.training.task import Figure, Task
 
 
 def parser() -> Parser:
@@ -51,6 +51,8 @@ def main(words: Sequence[str]) -> int:
         except FileNotFoundError as error:
             report.say(f"no pictures of the model: {error}")
     report.finish()
+    from magneto.analysis.report.run_page import write_run_page
+
     page = write_run_page(
         describe(given.run, recipe, task, figures), given.out or given.run / "report"
     )
@@ -69,6 +71,8 @@ def draw_figures(
     Raises:
         FileNotFoundError: If the run has no such weights.
     """
+    from magneto.training.companion import place_companion
+
     opened = load_run(run, weights, overrides)
     opened.task.prepare(report)
     place_companion(opened.task, next(opened.model.parameters()).device)
@@ -77,6 +81,9 @@ def draw_figures(
 
 def describe(run: Path, recipe: Recipe, task: Task, figures: Sequence[Figure]) -> RunPage:
     """Return what the page says."""
+    from magneto.analysis.report.provenance import environments, without_places
+    from magneto.analysis.report.run_page import RunPage
+
     rows = read_metrics(run) if (run / METRICS_FILE).is_file() else []
     baseline = task.baseline(recipe.training.evaluate_limit)
     last: dict[str, float] = {}

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from magneto.analysis.probe.probe_hook import PERIOD, ProbeHook
+from magneto.analysis.probe.levels import PERIOD
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
 from magneto.files import is_aside
 from magneto.lease import Lease, acquire_lease, alive_here, holder, newest_lease
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
-from magneto.training.distributed import any_rank, pick_device, pick_strategy
-from magneto.training.hooks import Hook
-from magneto.training.loop import train
-from magneto.training.state import TrainingState
+
+if TYPE_CHECKING:
+    from magneto.training.hooks import Hook
+    from magneto.training.state import TrainingState
 
 EXIT_CODES = {"finished": 0, "diverged": 3, "interrupted": 130}
 
@@ -46,46 +48,43 @@ def parser() -> Parser:
         const=PERIOD,
         help=f"write what each layer does to probe.jsonl ({PERIOD} costs under 2 %% of the time)",
     )
+    made.add_argument(
+        "--dry-run", action="store_true",
+        help="say parameters, tokens, memory, steps and time, by taking some steps; write no run",
+    )  # fmt: skip
+    made.add_argument("--wandb", action="store_true", help="send curves to Weights & Biases, too")
     return made.with_data().with_json()
 
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given, overrides = parser().parse_with_overrides(words)
-    if given.data:
-        overrides["data.source"] = given.data
-    if given.distributed:
-        overrides["training.distributed"] = given.distributed
-    if given.resume:
-        if given.recipe or given.out:
-            raise ConfigError(
-                ["--resume goes on in its own directory: give no recipe and no --out"]
-            )
-        run, recipe = given.resume, open_run(given.resume, overrides)
-    elif given.recipe:
-        recipe = load_recipe(given.recipe, overrides)
-        run = new_directory(given.out, recipe)
-    else:
-        raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
-    resume = given.resume is not None
+    run, recipe = asked(given, overrides)
     report = ProgressBars(quiet=not is_main_process())
+    if given.dry_run:
+        from magneto.commands.dry_run import dry_run
+
+        return dry_run(recipe, report, given.json)
+    from magneto.training.distributed import pick_device, pick_strategy
+    from magneto.training.loop import train
+    from magneto.training.trackers import check_trackers
+
+    check_trackers(recipe.training)
     pick_strategy(recipe.training)
     pick_device(recipe.training.device)
     task = recipe.build_task()
     task.check_strategy(recipe.training.distributed)
+    resume = given.resume is not None
     with held(run, new=not resume) as lease:
         if is_main_process():
             task.prepare(report)  # what is wrong with the data is known before anything is written
-        hooks = [lease_hook(lease, recipe.training.log_every)]
-        if given.probe_every is not None:
-            hooks.append(ProbeHook(given.probe_every).hook)
         result = train(
             task,
             recipe.training,
             run,
             seed=recipe.seed,
             resume=resume,
-            hooks=hooks,
+            hooks=own_hooks(lease, recipe, given.probe_every),
             report=report,
             recipe=recipe.to_mapping(),
             keep_recipe=lambda: recipe.save(run / RUN_FILE),
@@ -93,6 +92,42 @@ def main(words: Sequence[str]) -> int:
     if given.json and is_main_process():
         print_json({"run": str(run), **asdict(result)})
     return EXIT_CODES[result.status]
+
+
+def asked(given: argparse.Namespace, overrides: dict[str, str]) -> tuple[Path, Recipe]:
+    """Return where to train, and what.
+
+    Raises:
+        ConfigError: If neither a recipe nor a run to go on with is named, or both; or the recipe is
+            wrong.
+        FileNotFoundError: If there is none.
+    """
+    if given.data:
+        overrides["data.source"] = given.data
+    if given.distributed:
+        overrides["training.distributed"] = given.distributed
+    if given.wandb:
+        overrides["training.tracker"] = "wandb"
+    if given.resume:
+        if given.recipe or given.out:
+            raise ConfigError(
+                ["--resume goes on in its own directory: give no recipe and no --out"]
+            )
+        return given.resume, open_run(given.resume, overrides)
+    if given.recipe:
+        recipe = load_recipe(given.recipe, overrides)
+        return new_directory(given.out, recipe), recipe
+    raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
+
+
+def own_hooks(lease: Lease | None, recipe: Recipe, probe_every: int | None) -> list[Hook]:
+    """Return what the command adds to the loop."""
+    hooks = [lease_hook(lease, recipe.training.log_every)]
+    if probe_every is not None:
+        from magneto.analysis.probe.probe_hook import ProbeHook
+
+        hooks.append(ProbeHook(probe_every).hook)
+    return hooks
 
 
 @contextmanager
@@ -135,6 +170,8 @@ def living(run: Path) -> bool:
 
 def lease_hook(lease: Lease | None, every: int) -> Hook:
     """Return a hook that ends a run, without writing, once another process has taken it over."""
+    from magneto.training.distributed import any_rank
+    from magneto.training.hooks import Hook
 
     def check(state: TrainingState) -> None:
         if any_rank(lease is not None and lease.lost, state.world):

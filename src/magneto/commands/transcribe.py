@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,13 +18,13 @@ from magneto.files import nearest_path, write_text
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
 from magneto.speech.audio import header_seconds
-from magneto.speech.beam_search import AlignmentLengthBeamSearch, ModifiedBeamSearch
-from magneto.speech.config import SpeechDataConfig
-from magneto.speech.decoding import SYMBOLS_PER_FRAME, GreedySearch, Search
+from magneto.speech.config import SYMBOLS_PER_FRAME, SpeechDataConfig
 from magneto.speech.pieces import file_pieces, raw_pieces
-from magneto.speech.subtitles import as_srt, as_vtt
-from magneto.speech.transcriber import Transcriber
-from magneto.speech.words import Word
+
+if TYPE_CHECKING:
+    from magneto.speech.decoding import Search
+    from magneto.speech.transcriber import Transcriber
+    from magneto.speech.words import Word
 
 STDIN = "-"
 # Seconds that a model hears at once, if it was trained on as long ones; and of these the share that
@@ -79,6 +79,9 @@ def recognition_search_options(made: Any) -> None:
 
 def search_of(given: argparse.Namespace) -> Search:
     """Return the search that was asked for."""
+    from magneto.speech.beam_search import AlignmentLengthBeamSearch, ModifiedBeamSearch
+    from magneto.speech.decoding import GreedySearch
+
     if given.beams < 1 or given.symbols_per_frame < 1:
         raise ConfigError(["--beams and --symbols-per-frame must be 1 or more"])
     if given.search == "modified":
@@ -98,6 +101,8 @@ def main(words: Sequence[str]) -> int:
     window = given.window or min(WINDOW, data.max_duration)
     overlap = given.overlap or OVERLAP * window
     streamed = given.files == [STDIN]
+    from magneto.speech.transcriber import Transcriber
+
     transcriber = Transcriber(
         opened.model, opened.task.vocabulary, data, search_of(given), window, overlap,
         1 if streamed else given.batch_size,
@@ -204,6 +209,8 @@ class Transcription:
 
     def _text(self, name: str, words: list[Word]) -> str:
         """Return a transcript in the wanted form."""
+        from magneto.speech.subtitles import as_srt, as_vtt
+
         text = " ".join(word.text for word in words)
         if self.given.kind == "srt":
             return as_srt(words)

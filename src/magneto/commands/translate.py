@@ -8,12 +8,14 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from magneto.commands.arguments import Parser, finite
 from magneto.progress import ProgressBars
 from magneto.runs import OpenRun, load_run, run_task
-from magneto.translation.translator import TextTranslator, Translated, is_visible
+
+if TYPE_CHECKING:
+    from magneto.translation.translator import TextTranslator, Translated
 
 # Bytes read at once, if so many are there; and how much of one line is kept.
 PIECE = 1 << 18
@@ -92,6 +94,8 @@ def main(words: Sequence[str]) -> int:
         if language is not None:
             vocabulary.tag(language)
     how = search_of(given, given.n_best or 1)
+    from magneto.translation.translator import TextTranslator
+
     translator = TextTranslator(opened.model, vocabulary, opened.recipe.data.max_length, how)
     Lines(translator, given, ProgressBars()).run(sys.stdin.buffer, sys.stdout.buffer)
     return 0
@@ -149,6 +153,8 @@ class Lines:
         self.report.say(self.counts.describe(self.translator.max_length))
 
     def _translated(self, lines: list[bytes]) -> Iterator[str]:
+        from magneto.translation.translator import is_visible
+
         texts = [self._decoded(line) for line in lines]
         before, scored = self.counts.lines, self.given.json or self.given.n_best is not None
 

@@ -23,7 +23,6 @@ from magneto.translation.scores import (
     average_directions,
     signatures,
 )
-from magneto.translation.translator import TextTranslator, score_directions
 from magneto.translation.vocabulary import read_tags
 
 COLUMNS = "  {:<22}{:>10}{:>8}{:>8}"
@@ -47,6 +46,8 @@ def evaluate(given: argparse.Namespace, overrides: dict[str, str]) -> int:
     The loss is over sentences that pass the recipe's filters, of the same directions; translations
     are scored of all.
     """
+    from magneto.translation.translator import TextTranslator, score_directions
+
     report, how = ProgressBars(), search_of(given)
     directions = given.directions.split(",") if given.directions else None
     data = open_run(given.run, overrides).data

@@ -17,14 +17,12 @@ from statistics import fmean
 from typing import Any
 
 from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Cell
-from magneto.analysis.sweep.sweep import SPEC_FILE, cell_directory, read_result, read_sweep
 from magneto.commands.source_names import source_names
 from magneto.commands.validation_scores import SCORES
 from magneto.config import ConfigError
 from magneto.files import read_json
 from magneto.functional.statistics import half_width
 from magneto.recipe import Recipe, open_run, task_class
-from magneto.training.task import DIGEST_FILE
 
 Tasks = Mapping[str, str]
 """What the column of a task's own validation data is called; {} stands for the data's name."""
@@ -117,6 +115,9 @@ def read_folders(folders: Sequence[Path], tasks: Tasks = TASKS) -> list[Trained]
         FileNotFoundError: If a folder is neither.
         ConfigError: If one is of another task, or there twice.
     """
+    from magneto.analysis.sweep.sweep import SPEC_FILE
+    from magneto.training.task import DIGEST_FILE
+
     given = [(folder, run) for folder in folders for run in (
         comparison(folder) if (folder / SPEC_FILE).is_file() else [single(folder)])]  # fmt: skip
     digests: dict[str, set[str]] = {}
@@ -139,6 +140,8 @@ def read_folders(folders: Sequence[Path], tasks: Tasks = TASKS) -> list[Trained]
 
 def comparison(folder: Path) -> Iterator[Given]:
     """Yield the runs of a comparison."""
+    from magneto.analysis.sweep.sweep import cell_directory, read_result, read_sweep
+
     sweep = read_sweep(folder)
     for cell in sweep.cells():
         outcome = read_result(folder, cell) or {}

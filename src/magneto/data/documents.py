@@ -25,23 +25,29 @@ DOCUMENT_CHARACTERS = 4096
 # A longer line is cut, so that one file without line ends does not fill the memory.
 PIECE_BYTES = 1 << 20
 
+# What a document of plain text is.
+PARAGRAPHS, LINE = "paragraphs", "line"
+
 DOCUMENTS = "documents"
 CUT_LINES = "over-long lines cut"
 
 
-def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
+def read_documents(
+    source: str, field: str, counts: Counts, unit: str = PARAGRAPHS
+) -> Iterator[str]:
     """Yield the documents of a source.
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.
         field: Key of the text in .jsonl and Hugging Face records.
         counts: Filled while reading.
+        unit: What a document of plain text is: a run of paragraphs, or a line.
 
     Raises:
         FileNotFoundError: If there is no such path; names the nearest one.
         ValueError: If a name is unknown, a folder holds nothing to read or a file is damaged.
     """
-    for text in _all_documents(source, field, counts):
+    for text in _all_documents(source, field, counts, unit):
         if text.strip():
             counts[DOCUMENTS] += 1
             yield text
@@ -49,7 +55,7 @@ def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
             counts[EMPTY] += 1
 
 
-def _all_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
+def _all_documents(source: str, field: str, counts: Counts, unit: str) -> Iterator[str]:
     found = parse_source(source)
     if found.kind == "builtin":
         check_builtin(found, builtin.NAMES, "text")
@@ -61,6 +67,8 @@ def _all_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
         for path in source_files(source, ENDINGS):
             if ".jsonl" in path.name:
                 yield from _texts(read_objects(path, counts), field, str(path), counts)
+            elif unit == LINE:
+                yield from (line.rstrip("\r\n") for line in _pieces(path, counts))
             else:
                 yield from _plain_documents(path, counts)
 
@@ -110,10 +118,11 @@ def _last_character(piece: bytes) -> int:
     return next(starts, len(piece))
 
 
-def documents_fingerprint(source: str, field: str) -> str:
+def documents_fingerprint(source: str, field: str, unit: str = PARAGRAPHS) -> str:
     """Name the content of a source: files by path, size and time of change, others by name."""
     found = parse_source(source)
     if found.kind == "builtin":
         return fingerprint(source, field, sys.version_info[:3])
     files = hub_files(found) if found.kind == "hf" else source_files(source, ENDINGS)
-    return fingerprint(source if found.kind == "hf" else "", file_states(files), field)
+    place = source if found.kind == "hf" else ""
+    return fingerprint(place, file_states(files), field, *([unit] if unit == LINE else []))

@@ -72,6 +72,8 @@ class TextDataConfig:
         source: PATH (file or folder of .txt, .jsonl, with .gz too), hf:NAME[:CONFIG[:SPLIT]] or
             builtin:docstrings.
         text_field: Key of the text in .jsonl and Hugging Face records.
+        document: What a document of a .txt file is: some "paragraphs", which end at a blank line,
+            or each "line", for text with one sentence per line.
         tokenizer: "bpe" (byte-level, trained on the source on first use), "bytes", or the path of a
             tokenizer.json or a SentencePiece .model.
         vocab_size: Of a "bpe" tokenizer.
@@ -90,6 +92,7 @@ class TextDataConfig:
 
     source: str = "builtin:docstrings"
     text_field: str = "text"
+    document: Literal["paragraphs", "line"] = "paragraphs"
     tokenizer: str = "bpe"
     vocab_size: int = 8192
     max_length: int = 512

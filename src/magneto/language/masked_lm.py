@@ -17,8 +17,10 @@ from magneto.data.batching import NumberedRows, cut_windows, window_batch
 from magneto.data.frequencies import count_numbers, count_targets, frequency_nats
 from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
 from magneto.data.tokenizer import load_tokenizer
+from magneto.files import write_json
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedTextDataConfig
+from magneto.language.learnt import PLATEAU_BATCHES, PLATEAU_FILE
 from magneto.language.masked_language import MaskedLanguageModel
 from magneto.language.masking import Masking
 from magneto.language.text_task import TextTask
@@ -116,6 +118,14 @@ class MaskedLanguageModeling(TextTask):
             "count": asked.sum(),
         }
         return self.summarise({name: float(value) for name, value in sums.items()}, ())
+
+    def artifacts(self, directory: Path) -> None:
+        """Write the tokenizer, and what guessing by frequency scores, for those who go on."""
+        super().artifacts(directory)
+        if plateau := self.baseline(PLATEAU_BATCHES):
+            # Rounded: it is compared when the run is resumed, maybe on another machine.
+            rounded = {name: round(value, 3) for name, value in plateau.items()}
+            write_json(directory / PLATEAU_FILE, rounded)
 
     def export(self, model: nn.Module, directory: Path) -> str:
         """Write the model and its tokenizer for transformers."""

@@ -59,10 +59,10 @@ def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Itera
     """Yield the documents of "train" or "validation"."""
     if config.validation_source is not None:
         source = config.source if split == "train" else config.validation_source
-        yield from read_documents(source, config.text_field, counts)
+        yield from read_documents(source, config.text_field, counts, config.document)
         return
     wanted = split == "validation"
-    for text in read_documents(config.source, config.text_field, counts):
+    for text in read_documents(config.source, config.text_field, counts, config.document):
         if held_out(text, config.validation_fraction) == wanted:
             yield text
 
@@ -91,7 +91,7 @@ def _place(config: TextDataConfig) -> Path:
     sources = [config.source, config.validation_source or config.source]
     name = fingerprint(
         VERSION,
-        [documents_fingerprint(source, config.text_field) for source in sources],
+        [documents_fingerprint(source, config.text_field, config.document) for source in sources],
         tokenizer_part,
         None if config.validation_source else config.validation_fraction,
     )
@@ -165,12 +165,24 @@ def _open(directory: Path, config: TextDataConfig) -> PreparedText:
         if found <= config.max_length:
             raise ValueError(
                 f"{config.source} has {found} {split} tokens, too few for one sequence of "
-                f"{config.max_length}: give more text, or lower data.max_length"
+                f"{config.max_length}: {_remedy(config, Counts(index['counts']), split)}"
             )
         tokens = np.memmap(path, dtype=index["dtype"], mode="r")
         splits[split] = Split(tokens, index["text_bytes"][split])
     return PreparedText(
         load_tokenizer(directory), splits["train"], splits["validation"], Counts(index["counts"])
+    )
+
+
+def _remedy(config: TextDataConfig, counts: Counts, split: str) -> str:
+    """Say what to do about a split that is too small."""
+    few = counts[DOCUMENTS] * config.validation_fraction < 1
+    if split != "validation" or config.validation_source is not None or not few:
+        return "give more text, or lower data.max_length"
+    return (
+        f"documents are held out whole, {config.validation_fraction:.0%} of {counts[DOCUMENTS]}; a "
+        "document ends at a blank line: give --data.document line if each line is one, "
+        "--data.validation_source with other text, or a larger --data.validation_fraction"
     )
 
 
@@ -182,7 +194,7 @@ def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
     """Prepare tokenizer and validation split from the head of a stream."""
     head = fingerprint(
         VERSION,
-        documents_fingerprint(config.source, config.text_field),
+        documents_fingerprint(config.source, config.text_field, config.document),
         None if config.validation_source else config.validation_fraction,
         config.vocab_size,
         STREAM_HEAD,

@@ -9,6 +9,9 @@ from magneto.config import ConfigError
 from magneto.data.sources import check_builtin, parse_source
 from magneto.speech.data_config import AugmentationConfig, FilterBankConfig, SyntheticConfig
 
+# Labels written at one frame at most: without a limit a model can write them there for ever; one or
+# ten make no difference to a trained one.
+SYMBOLS_PER_FRAME = 10
 NAMES = ("spoken-digits", "spoken-commands", "morse")
 
 

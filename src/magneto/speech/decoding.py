@@ -14,12 +14,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from magneto.speech.config import SYMBOLS_PER_FRAME
 from magneto.speech.model import Transducer
 from magneto.speech.vocabulary import BLANK
 
-# Without a limit a model can write labels at one frame for ever; one or ten make no difference to
-# a trained one.
-SYMBOLS_PER_FRAME = 10
 # Frames that are looked at together.
 LOOK_AHEAD = 8
 

@@ -50,6 +50,7 @@ class TrainingConfig:
             the first step, or is half as high again as then, counts towards divergence.
         divergence_patience: Steps in a row after which the run is called diverged.
         tensorboard: Whether to write TensorBoard files.
+        tracker: "wandb" also sends the curves to Weights & Biases, as --wandb does.
         threads: CPU threads of torch in each process; None leaves the choice to torch.
         num_workers: Processes per rank that make batches (decode, augment); 0 for a thread of the
             rank's own. The batches do not depend on it.
@@ -96,6 +97,7 @@ class TrainingConfig:
     divergence_ratio: float = 0.5
     divergence_patience: int = 100
     tensorboard: bool = True
+    tracker: Literal["none", "wandb"] = "none"
     threads: int | None = None
     num_workers: int = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,12 +85,13 @@ def end(state: TrainingState, started: float) -> TrainingResult:
         write_json(state.run / "result.json", plain(asdict(result)))
     if wrong := state.task.problems.describe():
         state.report.say(f"data problems, listed in {state.run / PROBLEMS_FILE}: {wrong}")
-    state.report.say(last_words(state, result))
+    for line in last_words(state, result).splitlines():
+        state.report.say(line)
     return result
 
 
 def last_words(state: TrainingState, result: TrainingResult) -> str:
-    """Say in one line how it ended and what can be done now."""
+    """Say how it ended and what can be done now."""
     if result.status == "interrupted":
         where = f"interrupted after step {result.step} of {state.config.steps}"
         return f"{where}; go on with: magneto train --resume {state.run}"
@@ -99,7 +101,32 @@ def last_words(state: TrainingState, result: TrainingResult) -> str:
         what = "weights and batch" if has_tensors(folder, "batch") else "the weights"
         kept = f"{what} are kept in {folder}"
         return f"{where}; {kept}; {next_to_try(state.config)}"
-    return f"finished after {clock(result.seconds)}"
+    return "\n".join(finished_words(state, result))
+
+
+def finished_words(state: TrainingState, result: TrainingResult) -> Iterator[str]:
+    """Yield lines on a run that finished: its losses, its best step, where it is, what is next."""
+    yield f"finished after {clock(result.seconds)}, {result.step:,} steps"
+    losses = []
+    if state.losses:
+        mean = sum(state.losses) / len(state.losses)
+        losses.append(f"training loss {mean:.4g} (mean of the last {len(state.losses)} steps)")
+    if "loss" in result.metrics:
+        losses.append(f"validation loss {result.metrics['loss']:.4g}")
+    if losses:
+        yield ", ".join(losses)
+    if result.best:
+        name, step = state.task.primary_metric, result.best["step"]
+        yield f"best step {step}: validation {name} {result.best['value']:.4g}"
+    yield f"the run is in {state.run}; next:"
+    for verb in ("evaluate", "report", *state.task.verbs):
+        yield f"  magneto {command(verb, state.run)}"
+
+
+def command(verb: str, run: Path) -> str:
+    """Return a verb of a task with its run: what is trained on it names it last."""
+    first, _, options = verb.partition(" ")
+    return f"{verb} {run}" if first == "train" else f"{first} {run} {options}".rstrip()
 
 
 def next_to_try(config: TrainingConfig) -> str:

@@ -29,6 +29,9 @@ from magneto.training.state import Stop, TrainingState
 from magneto.training.task import NON_FINITE
 from magneto.weights import MODEL, list_steps, step_directory, step_of
 
+# Lines on the training loss that stay on the screen, in a whole run.
+LINES = 20
+
 
 @dataclass(frozen=True)
 class Hook:
@@ -73,7 +76,11 @@ def log(state: TrainingState) -> None:
     row["data_wait_seconds"] = state.batches.read_waited()
     state.add_row(row)
     note = f"loss {row['loss']:.4g}, {rate:,.0f} {state.task.unit}/s"
-    state.report.update("training", state.step, state.config.steps, note)
+    total = state.config.steps
+    if state.step * LINES // total > (state.step - len(steps)) * LINES // total:
+        rates = f"learning rate {row['learning_rate']:.3g}"
+        state.report.say(f"step {state.step}/{total}: {note}, {rates}")
+    state.report.update("training", state.step, total, note)
 
 
 def note_divergence(state: TrainingState, reason: str, step: int) -> None:
@@ -105,6 +112,8 @@ def evaluate(state: TrainingState) -> None:
     state.add_row(row)
     values = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
     state.report.say(f"step {state.step}: validation {values}")
+    for line in state.task.remarks(metrics):
+        state.report.say(line)
     if not math.isfinite(metrics.get("loss", 0.0)):
         note_divergence(state, f"the validation loss is {metrics['loss']}", state.step)
     keep_best(state, metrics)

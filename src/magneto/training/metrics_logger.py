@@ -1,39 +1,31 @@
-"""Rows of metrics of a run: metrics.jsonl, and TensorBoard."""
+"""Rows of metrics of a run: metrics.jsonl, and whatever else shows them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from magneto.files import plain, write_text
+from magneto.training.trackers import Tracker, grouped
 
 METRICS_FILE = "metrics.jsonl"
 
 
 class MetricsLogger:
-    """Rows of metrics, appended to metrics.jsonl and, if asked, to TensorBoard.
+    """Rows of metrics, appended to metrics.jsonl and given to trackers, with names in groups.
 
     Rows of a step beyond the checkpoint that a run resumes from are cut away first: those steps
     will be taken, and recorded, again.
     """
 
-    def __init__(
-        self, run: Path, from_step: int, tensorboard: bool, say: Callable[[str], None] = print
-    ) -> None:
+    def __init__(self, run: Path, from_step: int, trackers: Sequence[Tracker] = ()) -> None:
         self.path = run / METRICS_FILE
         if self.path.exists():
             cut_after(self.path, from_step)
         self.file = self.path.open("a", encoding="utf-8")
-        self.writer: Any = None
-        if tensorboard:
-            try:
-                from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
-            except ImportError:
-                say("no TensorBoard files: the package tensorboard is not installed")
-            else:
-                self.writer = SummaryWriter(str(run / "tensorboard"), purge_step=from_step + 1)
+        self.trackers = trackers
 
     def add(self, row: dict[str, Any]) -> None:
         """Write one row; it has the key "step".
@@ -44,10 +36,13 @@ class MetricsLogger:
         self.check()
         self.file.write(json.dumps(plain(row)) + "\n")
         self.file.flush()
-        if self.writer is not None:
-            for key, value in row.items():
-                if key != "step" and isinstance(value, int | float):
-                    self.writer.add_scalar(key, value, row["step"])
+        values = {
+            grouped(key): value
+            for key, value in row.items()
+            if key != "step" and isinstance(value, int | float)
+        }
+        for tracker in self.trackers:
+            tracker.add(values, row["step"])
 
     def check(self) -> None:
         """See that the records are still where they were opened.
@@ -63,10 +58,10 @@ class MetricsLogger:
             )
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the file and the trackers."""
         self.file.close()
-        if self.writer is not None:
-            self.writer.close()
+        for tracker in self.trackers:
+            tracker.close()
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

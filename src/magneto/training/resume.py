@@ -22,6 +22,7 @@ from magneto.training.environment import write_environment
 from magneto.training.metrics_logger import MetricsLogger
 from magneto.training.state import TrainingState
 from magneto.training.task import DIGEST_FILE, Task
+from magneto.training.trackers import open_trackers
 from magneto.weights import NAMED, has_tensors, list_checkpoints, open_tensors, undamaged
 
 # Sections of a recipe that a run keeps as long as it lives.
@@ -80,7 +81,8 @@ def begin(
             keep_recipe()
             put_in_place(made)
             (run / "result.json").unlink(missing_ok=True)
-            state.metrics_logger = MetricsLogger(run, state.step, state.config.tensorboard, say)
+            trackers = open_trackers(run, state.step, state.config, state.recipe, say)
+            state.metrics_logger = MetricsLogger(run, state.step, trackers)
             write_environment(run)
     return None
 

@@ -97,12 +97,11 @@ class Task(ABC):
         higher_is_better: Its direction.
         unit: What throughput counts, in the plural.
         verbs: Further commands that use its runs, as they are typed after `magneto`.
-        evaluation: How `magneto evaluate` measures its runs: a key of
-            `magneto.commands.evaluate.EVALUATIONS`.
-        generation: What `magneto generate` writes with its runs: a key of
-            `magneto.commands.generate.GENERATIONS`.
-        predict_text: What `magneto predict` takes after the images, as a word for its messages:
-            "question", "statement"; "" for nothing. It is given to the task's `predict` as `text`.
+        evaluation: How `magneto evaluate` measures its runs: a key of the command's `EVALUATIONS`.
+        generation: What `magneto generate` writes with them: a key of its `GENERATIONS`.
+        prediction: What `magneto predict` reads: a key of its `PREDICTIONS`.
+        predict_text: What it takes after images, as a word for messages ("question", "statement");
+            "" for nothing. The task's `predict` is given it as `text`.
         ModelConfig: Dataclass of a recipe's `model` section, of a task that is not in
             `magneto.tasks.TASKS` and named by its import path.
         DataConfig: Dataclass of the `data` section, likewise.
@@ -123,6 +122,7 @@ class Task(ABC):
     verbs: ClassVar[tuple[str, ...]] = ()
     evaluation: ClassVar[str] = "validation"
     generation: ClassVar[str] = "text"
+    prediction: ClassVar[str] = "images"
     predict_text: ClassVar[str] = ""
     ModelConfig: ClassVar[type]
     DataConfig: ClassVar[type]
@@ -234,6 +234,10 @@ class Task(ABC):
             predictions: Of the batches that have any, in the order of the batches, on the CPU.
         """
 
+    def remarks(self, metrics: Mapping[str, float]) -> Sequence[str]:
+        """Return what to look at in the metrics of an evaluation, a line each; usually nothing."""
+        return ()
+
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return metrics of a trivial answer to the validation data; {} if there is none.
 
@@ -257,7 +261,7 @@ class Task(ABC):
     def kept_settings(cls, run: Path) -> dict[str, Any]:
         """Return the recipe's fields that a run has its own values for, from `artifacts`.
 
-        With them a run's model is built without training data and without another run.
+        With them its model is built without training data and without another run.
         """
         return {}
 
@@ -267,11 +271,7 @@ class Task(ABC):
         return {"data.source": source}
 
     def figures(self, model: nn.Module) -> Sequence[Figure]:
-        """Return pictures of what a model does on validation data, for the run's report.
-
-        Args:
-            model: With a run's weights, in evaluation mode, on its device.
-        """
+        """Return pictures of what a model, in evaluation mode, does on validation data."""
         return ()
 
     def export(self, model: nn.Module, directory: Path) -> str:
@@ -287,5 +287,4 @@ class Task(ABC):
         Raises:
             ConfigError: If the task has no export.
         """
-        raise ConfigError([f"{type(self).__name__} has no export: its runs are used from Python, "
-                           "by magneto.runs.load_run"])  # fmt: skip
+        raise ConfigError([f"{type(self).__name__} has no export: use magneto.runs.load_run"])

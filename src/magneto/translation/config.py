@@ -42,7 +42,8 @@ class ParallelDataConfig:
 
     Attributes:
         source: PATH (a folder, the stem of line pairs such as a.en and a.de, or a .tsv, .jsonl or
-            .tmx file, each maybe packed), hf:NAME or builtin:phrases.
+            .tmx file, each maybe packed), hf:NAME, or builtin:phrases, of some languages if they
+            are named after a colon, as in builtin:phrases:de,en.
         validation_source: Another source to validate on: its validation split if it has one, else
             all of it. By default the source's own validation split; for a pair of languages that
             has none, a share of its sentences is held out.
@@ -51,7 +52,7 @@ class ParallelDataConfig:
         languages: Codes of the languages to use; null for all there are. Without `directions`, each
             must have text with `pivot_language`.
         pivot_language: Every other language is translated from it and into it (English in
-            OPUS-100).
+            OPUS-100). Text in two other languages alone is translated both ways.
         directions: Directions to train, such as en-de (from en to de), instead of all with
             `pivot_language`.
         tokenizer: "bpe" or "sentencepiece" (joint, trained on first use), "bytes", or the path of

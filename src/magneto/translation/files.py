@@ -98,7 +98,7 @@ def open_files(
     found = path.rglob("*") if folder else beside.glob(f"{path.name}.*")
     files = sorted(file for file in found if file.is_file())
     held = [file for file in files if has_ending(file, RECORD_ENDINGS)]
-    groups = _by_stem(files)
+    groups = _by_stem(files, sought | set(wanted or ()))
     names = {name for by_language in groups.values() for name in by_language}
     if names & sought or (groups and not (sought and folder and held)):
         return LineFiles({stem: _single(found) for stem, found in groups.items()}, wanted)
@@ -113,12 +113,16 @@ def open_files(
     raise FileNotFoundError(f"no parallel text {source}{nearest_path(path)}")
 
 
-def _by_stem(files: list[Path]) -> dict[str, dict[str, list[Path]]]:
-    """Return line files by stem and language, where a stem has two languages or more."""
+def _by_stem(files: list[Path], named: frozenset[str]) -> dict[str, dict[str, list[Path]]]:
+    """Return line files by stem and language, where a stem has two languages or more.
+
+    An ending is a language if it looks like a code of one, or is `named` as one.
+    """
     groups: dict[str, dict[str, list[Path]]] = {}
     for file in files:
         whole, dot, language = unpacked_name(file).removesuffix(".txt").rpartition(".")
-        if dot and LANGUAGE.fullmatch(language) and language not in NO_LANGUAGES:
+        code = LANGUAGE.fullmatch(language) and language not in NO_LANGUAGES
+        if dot and (code or language in named):
             key = re.sub(r"(^|[._-])(src|ref)$", "", whole)
             groups.setdefault(str(file.parent / key), {}).setdefault(language, []).append(file)
     return {stem: found for stem, found in groups.items() if len(found) > 1}

@@ -27,7 +27,9 @@ def wanted_directions(
     Raises:
         ValueError: If the text has none of them, or nothing for one of the languages.
     """
-    names = ", ".join(sorted({name for pair in there for name in pair})) or "no languages"
+    with_text = {name for pair in there for name in pair}
+    known = with_text if config.pivot_language in languages else set(languages)
+    names = ", ".join(sorted(known)) or "no languages to train on"
     if config.directions:
         chosen = [(d[0], d[1]) for d in map(split_direction, config.directions)]
         missing = [f"{a}-{b}" for a, b in chosen if (min(a, b), max(a, b)) not in there]
@@ -35,6 +37,10 @@ def wanted_directions(
             raise ValueError(f"{config.source} has no text for {', '.join(missing)}: "
                              f"it has {names}")  # fmt: skip
         return chosen
+    usual = config.languages is None and config.pivot_language == ParallelDataConfig.pivot_language
+    if len(there) == 1 and usual and config.pivot_language not in languages:
+        ((one, other),) = there
+        return [(one, other), (other, one)]
     pairs = [pair for pair in sorted(there) if config.pivot_language in pair]
     others = [pair[pair[0] == config.pivot_language] for pair in pairs]
     missing = sorted(set(config.languages or ()) - {config.pivot_language, *others})
@@ -47,9 +53,20 @@ def wanted_directions(
         raise ValueError(f"{what}{hint} (it has {', '.join(languages)})")
     if not pairs:
         what = f"{config.source} has no text with {config.pivot_language} (data.pivot_language)"
-        raise ValueError(f"{what}: it has {names}")
+        raise ValueError(f"{what}: it has {names}{_how_to_name(config, sorted(known))}")
     out = [(config.pivot_language, other) for other in others]
     return out + [(other, config.pivot_language) for other in others]
+
+
+def _how_to_name(config: ParallelDataConfig, languages: Sequence[str]) -> str:
+    """Return the options that use what languages there are."""
+    if len(languages) < 2:
+        return ""
+    one, other = languages[:2]
+    unnamed = "--data.languages null " if config.languages else ""
+    if len(languages) == 2 and unnamed:
+        return f"; for both ways between them give {unnamed}".rstrip()
+    return f"; give {unnamed}--data.pivot_language {one}, or --data.directions {one}-{other}"
 
 
 def unlike(texts: Texts, ratio: float) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
+from magneto.config import nearest
 from magneto.data.cache import file_states, fingerprint
 from magneto.data.counts import MALFORMED, Counts
 from magneto.data.sources import HubDataset, Source, check_builtin, hub_files, parse_source
@@ -22,6 +24,10 @@ class Phrases:
 
     def __init__(self, wanted: tuple[str, ...] | None) -> None:
         self.languages = phrase_languages()
+        if unknown := sorted(set(wanted or ()) - set(self.languages)):
+            hint = nearest(unknown[0], self.languages)
+            known = ", ".join(self.languages)
+            raise ValueError(f"builtin:phrases has no {unknown[0]!r}{hint} (it has {known})")
         self.wanted = [n for n in self.languages if wanted is None or n in wanted]
 
     def pairs(self, split: str) -> set[tuple[str, str]]:
@@ -97,7 +103,7 @@ def open_parallel(
     """Open a source of parallel text.
 
     Args:
-        source: PATH, hf:NAME or builtin:phrases.
+        source: PATH, hf:NAME or builtin:phrases[:CODES].
         wanted: Codes of the languages to use, or None for all.
         sought: Languages, of which a folder's line pairs must have one to be read before records.
 
@@ -107,8 +113,9 @@ def open_parallel(
     """
     found = parse_source(source)
     if found.kind == "builtin":
-        check_builtin(found, NAMES, "parallel text")
-        return Phrases(wanted)
+        name, _, codes = found.name.partition(":")
+        check_builtin(replace(found, name=name), NAMES, "parallel text")
+        return Phrases(wanted or tuple(codes.split(",") if codes else ()) or None)
     if found.kind == "hf":
         return HubPairs(found, wanted)
     return open_files(source, wanted, sought)

@@ -218,3 +218,20 @@ def test_word_order_is_balanced_and_tells_nothing_by_words(
     share = np.mean([row.label == "as-written" for row in rows])
     assert 0.43 < share < 0.57
     assert read_texts(ClassificationDataConfig()).train == whole.train  # the same each time
+
+
+def test_the_label_may_be_the_first_word(tmp_path: Path) -> None:
+    path = tmp_path / "train.label"
+    labels = ("LOC:x", "LOC:y", "DESC:z")
+    path.write_text("".join(f"{labels[i % 3]} Why {i} ?\n" for i in range(99)))
+    coarse = read_texts(config(path, label_place="first_word", label_until=":"))
+    assert coarse.labels == ("DESC", "LOC") and coarse.train[0].text.startswith("Why ")
+    assert read_texts(config(path, label_place="first_word")).labels == ("DESC:z", "LOC:x", "LOC:y")
+
+
+def test_columns_by_number_count_from_one(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("".join(f"{i % 2},{i},text {i}\n" for i in range(60)))
+    found = read_texts(config(tmp_path / "a.csv", text_column="3", label_column="1"))
+    assert found.labels == ("0", "1") and found.train[0].text == "text 0"
+    with pytest.raises(ConfigError, match="columns count from 1"):
+        config(tmp_path / "a.csv", text_column="0")

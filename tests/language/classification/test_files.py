@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from magneto.data.counts import EMPTY, HALF_CHARACTERS, INVALID_UTF8, MALFORMED, Counts
-from magneto.language.classification.files import ROWS, UNLABELLED, Row, read_file
+from magneto.language.classification.files import (
+    ROWS,
+    UNLABELLED,
+    Row,
+    labels_in_lines,
+    read_file,
+)
 from magneto.language.classification.glue import GLUE, Columns
 
 OWN = Columns(("text",), (), ("label",))
@@ -143,3 +149,23 @@ def test_half_a_character_is_replaced_and_counted(tmp_path: Path) -> None:
     rows, counts = read(path)
     assert [row.text for row in rows] == ["a \ufffd", "😀"]
     assert counts == {ROWS: 2, HALF_CHARACTERS: 1}
+
+
+def test_lines_that_begin_with_their_label(tmp_path: Path) -> None:
+    path, counts = tmp_path / "train_5500.label", Counts()
+    path.write_text("DESC:manner How did it\t go ?\nLOC:city Where ?\n\nHUM:ind\n")
+    found = list(labels_in_lines(path, counts))
+    assert found == [("How did it\t go ?", None, "DESC:manner"), ("Where ?", None, "LOC:city"),
+                     ("", None, "HUM:ind")]  # fmt: skip
+
+
+def test_columns_by_number(tmp_path: Path) -> None:
+    numbered = Columns(("2",), (), ("1",), (1, -1, 0))
+    (tmp_path / "a.csv").write_text("pos,a b\nneg,c\nneg\n")
+    rows, counts = read(tmp_path / "a.csv", numbered)
+    assert rows == [Row("a b", None, "pos"), Row("c", None, "neg")] and counts[MALFORMED] == 1
+    (tmp_path / "b.csv").write_text("1,2\npos,a\n")  # which are names here
+    assert read(tmp_path / "b.csv", numbered)[0] == [Row("a", None, "pos")]
+    (tmp_path / "c.csv").write_text("pos,a b\n")
+    with pytest.raises(ValueError, match=r"--data\.text_column 2 --data\.label_column 1"):
+        read(tmp_path / "c.csv")

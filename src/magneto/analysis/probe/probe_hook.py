@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import torch
 
+from magneto.analysis.probe.levels import PERIOD
 from magneto.analysis.probe.probe import LayerReading, Probe, first_trouble
 from magneto.files import plain
 from magneto.training.distributed import unwrap
@@ -17,9 +18,6 @@ from magneto.training.schedule import learning_rate
 from magneto.training.state import TrainingState
 
 PROBE_FILE = "probe.jsonl"
-# A watched step takes about a quarter of a step more on a CPU, a few thousandths in the mean (see
-# benchmarks/results/probe-cost-cpu.md). Even one that took three times as long would cost 2 %.
-PERIOD = 100
 
 
 class ProbeHook:

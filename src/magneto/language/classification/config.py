@@ -43,13 +43,18 @@ class ClassificationDataConfig:
     """Labelled texts: the `data` section of a recipe.
 
     Attributes:
-        source: PATH (a .tsv, .csv or .jsonl file, maybe packed, or a folder with train and dev
-            files), hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order.
+        source: PATH (a .tsv, .csv or .jsonl file, maybe packed, or a folder: with train and dev
+            files, with a .txt file per class, or with a folder of texts per class),
+            hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order.
         glue: One of GLUE's tasks, which sets columns, metric and kind of label; "none" for your
             own data.
-        text_column: Name of the text's column.
+        text_column: Name of the text's column; or its number, counted from 1, in a file without
+            a header line, where the others are given by their numbers too.
         pair_column: Of the text to compare it with; None for single texts.
         label_column: Of the label.
+        label_place: Where a file has the label: in its column, or as the first word of each line
+            before the text, as TREC and fastText have it.
+        label_until: Only what stands before this mark is the label: ":" makes LOC of LOC:city.
         target: "class", or "number" for regression.
         labels: The classes in order; None for the training set's (a file's are sorted).
         metric: What checkpoints and comparisons go by; "auto" is accuracy, Pearson correlation for
@@ -71,6 +76,8 @@ class ClassificationDataConfig:
     text_column: str = "text"
     pair_column: str | None = None
     label_column: str = "label"
+    label_place: Literal["column", "first_word"] = "column"
+    label_until: str | None = None
     target: Literal["class", "number"] = "class"
     labels: tuple[str, ...] | None = None
     metric: str = "auto"
@@ -98,6 +105,7 @@ class ClassificationDataConfig:
             wrong.append(f"vocab_size must be {256 + len(SPECIAL)} or more, not {self.vocab_size}")
         if self.labels is not None and len(set(self.labels)) < max(2, len(self.labels)):
             wrong.append(f"labels must be two or more different ones, not {list(self.labels)}")
+        wrong += self._wrong_columns()
         of_numbers = self.metric in ("pearson", "spearman")
         if not wrong and self.metric != "auto" and self.number != of_numbers:
             wrong.append(f"metric {self.metric!r} is not for a {self.kind} as the target")
@@ -105,6 +113,15 @@ class ClassificationDataConfig:
             check_builtin(parse_source(self.source), NAMES, "labelled text")
         if wrong:
             raise ConfigError(wrong)
+
+    def _wrong_columns(self) -> list[str]:
+        wrong = []
+        for name in ("text_column", "pair_column", "label_column"):
+            if getattr(self, name) == "0":
+                wrong.append(f"{name} must be a name or a number from 1 on: columns count from 1")
+        if self.label_place == "first_word" and self.pair_column is not None:
+            wrong.append("label_place first_word is for single texts: it has no pair_column")
+        return wrong
 
     @property
     def number(self) -> bool:
@@ -131,4 +148,12 @@ class ClassificationDataConfig:
         if self.glue in GLUE:
             return GLUE[self.glue].columns
         pair = () if self.pair_column is None else (self.pair_column,)
-        return Columns((self.text_column,), pair, (self.label_column,))
+        return Columns((self.text_column,), pair, (self.label_column,), self._places())
+
+    def _places(self) -> tuple[int, int, int] | None:
+        """Return the columns' numbers counted from 0, -1 for no pair; None if they have names."""
+        given = (self.text_column, self.pair_column or "0", self.label_column)
+        if not all(word.isdecimal() for word in given):
+            return None
+        text, pair, label = (int(word) - 1 for word in given)
+        return text, pair, label

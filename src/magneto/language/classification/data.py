@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from magneto.data.cache import cache_directory, made_whole
 from magneto.data.counts import Counts
@@ -57,8 +59,9 @@ def read_texts(config: ClassificationDataConfig) -> Texts:
             the training set's.
     """
     reader = Reader(
-        config.columns, config.number, Counts(), config.glue in GLUE, config.labels or ()
-    )
+        config.columns, config.number, Counts(), config.glue in GLUE, config.labels or (),
+        config.label_place, config.label_until,
+    )  # fmt: skip
     measured = config.validation_source == config.source  # only to be measured on: read once
     if measured:
         name, held = "", {}
@@ -142,6 +145,14 @@ def encode(
     progress: Progress,
 ) -> Examples:
     """Turn rows into numbers."""
+    inputs, second, truncated = assemble_all(rows, tokenizer, config, progress)
+    return Examples(inputs, second, label_values(rows, labels), truncated)
+
+
+def assemble_all(
+    rows: Sequence[Row], tokenizer: Tokenizer, config: ClassificationDataConfig, progress: Progress
+) -> tuple[list[np.ndarray], np.ndarray, int]:
+    """Return the inputs of rows, where the second text of each begins, how many were cut."""
     inputs, second, truncated = [], [], 0
     for start in range(0, len(rows), BATCH):
         piece = rows[start : start + BATCH]
@@ -155,7 +166,28 @@ def encode(
             second.append(begin)
             truncated += cut
         progress.update("tokenising rows", start + len(piece), len(rows))
-    return Examples(inputs, np.array(second), label_values(rows, labels), truncated)
+    return inputs, np.array(second), truncated
+
+
+def padded(rows: Sequence[np.ndarray], second: np.ndarray, pad: int) -> dict[str, Tensor]:
+    """Pad inputs: tokens, mask, token_types, all (batch, length).
+
+    Args:
+        rows: Tokens of each.
+        second: Where the second text of each begins, (batch,).
+        pad: The token that fills up.
+    """
+    lengths = np.array([len(row) for row in rows])
+    place = np.arange(lengths.max())[None]
+    mask = place < lengths[:, None]
+    tokens = np.full(mask.shape, pad, np.int64)
+    tokens[mask] = np.concatenate(rows)
+    types = (place >= second[:, None]) & mask
+    return {
+        "tokens": torch.from_numpy(tokens),
+        "mask": torch.from_numpy(mask),
+        "token_types": torch.from_numpy(types.astype(np.int64)),
+    }
 
 
 def label_values(rows: Sequence[Row], labels: tuple[str, ...]) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Labelled texts from files: rows in, what is odd counted, nothing dropped in silence.
 
-.tsv (and .txt) is split at tabs and has no quotes, as GLUE's files; .csv is quoted as spreadsheets
-do it; .jsonl has an object per line. Each may be packed.
+.tsv (and .txt, .label) is split at tabs and has no quotes, as GLUE's files; .csv is quoted as
+spreadsheets do it; .jsonl has an object per line. Each may be packed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from magneto.data.counts import EMPTY, MALFORMED, Counts
-from magneto.data.records import Record, read_objects, read_quoted, read_tabs
+from magneto.data.records import Record, read_lines, read_objects, read_quoted, read_tabs
 from magneto.language.classification.glue import Columns
 
-ENDINGS = (".tsv", ".csv", ".jsonl", ".txt")
+ENDINGS = (".tsv", ".csv", ".jsonl", ".txt", ".label")
 # What GLUE's files and the hub write where a label is not known; the first, what all files write.
 UNKNOWN = ("", "-", "-1")
 
+WITHOUT_HEADER = (
+    "; without a header line, give columns by number (--data.text_column 2 --data.label_column 1), "
+    "or --data.label_place first_word where each line begins with its label"
+)
+
 ROWS = "rows"
+OTHER_CLASS = "texts of other classes left out"
 UNLABELLED = "rows without a label left out"  # or with one that is no number, where one is asked
 
 
@@ -63,6 +69,14 @@ def read_file(
     yield from checked(records, number, counts, unknown)
 
 
+def labels_in_lines(path: Path, counts: Counts) -> Iterator[tuple[str, None, str]]:
+    """Yield (text, None, label) of lines that begin with their label; a bare label has no text."""
+    for line in read_lines(path, counts):
+        words = line.split(maxsplit=1)
+        if words:
+            yield words[1].strip() if len(words) > 1 else "", None, words[0]
+
+
 def checked(
     records: Iterable[Sequence[Any]],
     number: bool,
@@ -97,8 +111,16 @@ def pick(names: Sequence[str], wanted: Sequence[str]) -> str | None:
     return next((name for name in wanted if name in names), None)
 
 
-def pick_columns(names: Sequence[str], columns: Columns, where: str) -> tuple[str, str | None, str]:
+def pick_columns(
+    names: Sequence[str], columns: Columns, where: str, otherwise: str = ""
+) -> tuple[str, str | None, str]:
     """Return the names of text, pair (or None) and label among a table's.
+
+    Args:
+        names: Of the table's columns.
+        columns: Those wanted.
+        where: What the table is called.
+        otherwise: What else can be done, for the message.
 
     Raises:
         ValueError: If one is not there; names those that are.
@@ -113,6 +135,7 @@ def pick_columns(names: Sequence[str], columns: Columns, where: str) -> tuple[st
             raise ValueError(
                 f"{where} has no column {wanted[0]!r} for data.{role}_column{hint} "
                 f"(it has {', '.join(map(str, names)) or 'none'})"
+                f"{'' if near else otherwise}"
             )
         found.append(name)
     return found[0], found[1], found[2]
@@ -138,7 +161,7 @@ def _of_cells(
         least = max(columns.places) + 1
         rows = chain([first], rows)
     else:
-        names = pick_columns(first, columns, str(path))
+        names = pick_columns(first, columns, str(path), WITHOUT_HEADER)
         text, label = first.index(names[0]), first.index(names[2])
         pair = -1 if names[1] is None else first.index(names[1])
         least = len(first)

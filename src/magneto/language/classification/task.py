@@ -20,6 +20,7 @@ from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.length_buckets import LengthBuckets
 from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer, vocabulary_size
 from magneto.files import read_json
+from magneto.language.classification.balance import imbalance, score_remarks
 from magneto.language.classification.baselines import constant_answer
 from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
 from magneto.language.classification.data import (
@@ -29,11 +30,13 @@ from magneto.language.classification.data import (
     joined,
     label_values,
     make_tokenizer,
+    padded,
     read_texts,
 )
 from magneto.language.classification.files import ROWS
 from magneto.language.classification.model import TextClassifier
 from magneto.language.classification.scores import class_scores, number_scores
+from magneto.language.learnt import learnt_nothing
 from magneto.language.pretrained import check_pretrained, pretrained_run, pretrained_weights
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Scores, Task
@@ -50,6 +53,8 @@ class TextClassification(Task):
 
     higher_is_better = True
     unit = "texts"
+    verbs = ("predict",)
+    prediction = "texts"
     model_config: TextClassifierConfig
     data_config: ClassificationDataConfig
 
@@ -111,8 +116,13 @@ class TextClassification(Task):
         self._progress = progress
         if self.model_config.pretrained:
             check_pretrained(self.model_config)
+            if warning := learnt_nothing(pretrained_run(self.model_config)):
+                progress.say(warning)
         progress.say(f"{self.data_config.source}: {self.texts.counts.describe(ROWS)}, "
                      f"{len(self.labels) or 'no'} classes")  # fmt: skip
+        values = label_values(self.texts.train, self.labels)
+        if remark := "" if self.data_config.number else imbalance(values, self.labels):
+            progress.say(remark)
         given, most = self.data_config.max_length, self.model_config.max_length
         if self.model_config.positions == "learned" and most < given:
             raise ValueError(f"data.max_length ({given}) is above model.max_length ({most})")
@@ -157,20 +167,11 @@ class TextClassification(Task):
     def _batch(self, examples: Examples, numbers: np.ndarray) -> dict[str, Tensor]:
         """Pad numbered inputs: tokens, mask, token_types (all (batch, length)), labels (batch)."""
         rows = [examples.tokens[number] for number in numbers]
-        lengths = np.array([len(row) for row in rows])
-        place = np.arange(lengths.max())[None]
-        mask = place < lengths[:, None]
-        tokens = np.full(mask.shape, self.tokenizer.pad, np.int64)
-        tokens[mask] = np.concatenate(rows)
-        types = (place >= examples.second[numbers][:, None]) & mask
-        return {
-            "tokens": torch.from_numpy(tokens),
-            "mask": torch.from_numpy(mask),
-            "token_types": torch.from_numpy(types.astype(np.int64)),
-            "labels": torch.from_numpy(examples.labels[numbers]),
-        }
+        made = padded(rows, examples.second[numbers], self.tokenizer.pad)
+        return made | {"labels": torch.from_numpy(examples.labels[numbers])}
 
-    def _answers(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    def answers(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """Return the model's answers, (batch, classes) logits or (batch, 1) numbers."""
         types = batch["token_types"] if self.model_config.token_types > 1 else None
         return model(batch["tokens"], batch["mask"], types).float()
 
@@ -182,7 +183,7 @@ class TextClassification(Task):
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum cross-entropy, or squared error; "accuracy" of classes is logged with it."""
-        answers, labels = self._answers(model, batch), batch["labels"]
+        answers, labels = self.answers(model, batch), batch["labels"]
         total = self._losses(answers, labels).sum()
         count = torch.ones_like(labels).sum()
         if self.data_config.number:
@@ -207,7 +208,7 @@ class TextClassification(Task):
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Sum the losses of each set, and keep answers and labels."""
-        answers, labels, sets = self._answers(model, batch), batch["labels"], batch["sets"]
+        answers, labels, sets = self.answers(model, batch), batch["labels"], batch["sets"]
         losses = self._losses(answers, labels).double()
         sums = {
             name: losses.masked_fill(sets != number, 0).sum()
@@ -235,6 +236,10 @@ class TextClassification(Task):
             found = {"loss": total / len(known), **found}
             metrics |= {f"{key}_{name}" if name else key: v for key, v in found.items()}
         return metrics
+
+    def remarks(self, metrics: Mapping[str, float]) -> Sequence[str]:
+        """Return what an F1 or a correlation of 0 means."""
+        return score_remarks(metrics, self.labels)
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the classes' frequencies and the scores of the commonest.

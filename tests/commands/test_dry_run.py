@@ -1,0 +1,57 @@
+"""`magneto train --dry-run` says what a training would take, and writes no run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from magneto.cli import main
+from magneto.commands import dry_run
+
+WORDS = ["train", "text-classification/tiny", "--data.tokenizer", "bytes", "--model.width", "16",
+         "--model.layers", "1", "--model.heads", "2", "--training.device", "cpu", "--dry-run",
+         "--training.batch_size", "8", "--training.steps", "50"]  # fmt: skip
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\n" + "".join(f"{'ab'[i % 2]} {i},{i % 2}\n" for i in range(200)))
+    return path
+
+
+def test_it_says_what_a_training_takes_and_writes_nothing(
+    rows: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*WORDS, "--data", str(rows), "--out", "runs/x", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["steps"], found["batch_size"], found["unit"]) == (50, 8, "texts")
+    assert (found["units_per_step"], found["units"]) == (8, 400)
+    assert found["state_bytes"] == 16 * found["parameters"] > 0
+    assert (
+        found["seconds"] == pytest.approx(50 * found["seconds_per_step"]) and found["seconds"] > 0
+    )
+    assert found["peak_bytes"] > found["state_bytes"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]
+    assert main([*WORDS, "--data", str(rows)]) == 0
+    words = capsys.readouterr().out
+    for each in (
+        "parameters",
+        "50, each of 8 examples",
+        "400, 8 a step",
+        "GB",
+        "no run was written",
+    ):
+        assert each in words
+
+
+def test_what_fills_the_memory_is_not_tried(rows: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(dry_run, "free_memory", lambda device: 1000)
+    assert main([*WORDS, "--data", str(rows)]) == 0
+    assert "more than is free on cpu: no step was timed" in capsys.readouterr().out
+
+
+def test_the_same_mistakes_are_found(rows: Path, capsys) -> None:
+    assert main([*WORDS, "--data", str(rows), "--model.width", "15"]) == 2
+    assert "width" in capsys.readouterr().err

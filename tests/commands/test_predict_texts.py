@@ -1,0 +1,72 @@
+"""`magneto predict` by a classifier of text: lines, tables, quotes; probabilities on request."""
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from magneto.cli import main
+
+MODEL = ["--model.width", "32", "--model.layers", "1", "--model.heads", "2",
+         "--data.tokenizer", "bytes", "--training.tensorboard", "false"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Whether a text is of a or of b; columns by number, no header."""
+    folder = tmp_path_factory.mktemp("texts")
+    lines = (f"{'ab'[i % 2]},{'ab'[i % 2] * (1 + i % 7)} {i}\n" for i in range(200))
+    (folder / "rows.csv").write_text("".join(lines))
+    words = ["train", "text-classification/tiny", "--data", str(folder / "rows.csv"), *MODEL,
+             "--data.text_column", "2", "--data.label_column", "1", "--out", str(folder / "run"),
+             "--training.steps", "60", "--training.log_every", "60"]  # fmt: skip
+    assert main(words) == 0
+    (folder / "rows.csv").unlink()  # predicting needs no training data
+    return folder / "run"
+
+
+def test_texts_in_quotes_and_files(run: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "lines.txt").write_text("aaaa 1\n\nbb 2\n")
+    (tmp_path / "rows.csv").write_text('?,"bbb 7"\n?,aa 3\n')
+    (tmp_path / "rows.jsonl").write_text('{"2": "aaa 3"}\n')
+    names = [str(tmp_path / name) for name in ("lines.txt", "rows.csv", "rows.jsonl")]
+    capsys.readouterr()
+    assert main(["predict", str(run), "bbbb 5", *names]) == 0
+    captured = capsys.readouterr()
+    rows = [tuple(line.split("\t")) for line in captured.out.splitlines()]
+    assert rows == [("b", "bbbb 5"), ("a", "aaaa 1"), ("", ""), ("b", "bb 2"), ("b", "bbb 7"),
+                    ("a", "aa 3"), ("a", "aaa 3")]  # fmt: skip
+    assert "7 rows" in captured.err
+
+
+def test_probabilities_of_lines_from_standard_input(run: Path, capsys, monkeypatch) -> None:
+    stdin = SimpleNamespace(buffer=io.BytesIO(b"aaa 1\nbbb 2\n"), isatty=lambda: False)
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert main(["predict", str(run), "--probabilities"]) == 0
+    first, second = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert [first[0], first[2], second[0]] == ["a", "aaa 1", "b"]
+    shares = dict(part.split("=") for part in first[1].split(" "))
+    assert list(shares) == ["a", "b"] and float(shares["a"]) > 0.5
+    assert sum(map(float, shares.values())) == pytest.approx(1, abs=1e-3)
+
+
+def test_one_json_object(run: Path, capsys) -> None:
+    capsys.readouterr()
+    assert main(["predict", str(run), "aaa 1", "bb " * 300, "--json", "--probabilities"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)["texts"]
+    assert found[0]["label"] == "a" and set(found[0]["probabilities"]) == {"a", "b"}
+    assert "1 of 2 texts are read up to" in captured.err
+
+
+def test_mistakes_of_a_user(run: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    for words, answer in (
+        (["lines.txt"], "no file or folder lines.txt"),
+        ([str(tmp_path)], "is a folder"),
+        ([str(tmp_path / "empty.txt")], "no text in"),
+    ):
+        assert main(["predict", str(run), *words]) == 2
+        assert answer in capsys.readouterr().err

@@ -1,0 +1,50 @@
+"""An encoder that has learnt nothing is known by its loss, beside that of token frequencies."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from magneto.cli import main
+from magneto.language.learnt import PLATEAU_FILE, learnt_nothing
+
+
+def write(run: Path, loss: float, plateau: float | None = 6.0) -> Path:
+    run.mkdir(exist_ok=True)
+    (run / "result.json").write_text(json.dumps({"metrics": {"loss": loss}}))
+    if plateau is not None:
+        (run / PLATEAU_FILE).write_text(json.dumps({"loss": plateau}))
+    return run
+
+
+def test_a_loss_at_the_plateau_is_remarked_on(tmp_path: Path) -> None:
+    line = learnt_nothing(write(tmp_path / "a", 5.95))
+    assert "has learnt nothing" in line and "5.95" in line and str(tmp_path / "a") in line
+    assert learnt_nothing(write(tmp_path / "b", 5.5)) == ""
+    assert learnt_nothing(write(tmp_path / "c", 5.95, None)) == ""
+    assert learnt_nothing(tmp_path / "none") == ""
+
+
+def test_fine_tuning_says_it_when_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+    shape = ["--model.width", "16", "--model.layers", "1", "--model.heads", "2",
+             "--model.ffn_width", "16", "--training.tensorboard", "false"]  # fmt: skip
+    (tmp_path / "text.txt").write_text("".join(f"a word of {i}\n\n" for i in range(4000)))
+    text = ["--data", str(tmp_path / "text.txt"), "--data.tokenizer", "bytes",
+            "--data.max_length", "32"]  # fmt: skip
+    run = tmp_path / "encoder"
+    words = ["train", "masked-lm/tiny", *text, *shape, "--training.steps", "1"]
+    assert main([*words, "--out", str(run)]) == 0
+    assert json.loads((run / PLATEAU_FILE).read_text())["loss"] > 1
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\n" + "".join(f"word {i},{i % 20 == 0}\n" for i in range(200)))
+    words = ["train", "text-classification/tiny", "--data", str(rows), *shape, "--training.steps",
+             "1", "--model.pretrained", str(run), "--out", str(tmp_path / "run")]  # fmt: skip
+    capsys.readouterr()
+    code = main(words)
+    said = capsys.readouterr().err
+    assert code == 0, said
+    assert f"warning: the encoder of {run} has learnt nothing" in said
+    assert "classes of unequal size: 'False' is 9" in said
