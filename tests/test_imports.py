@@ -20,6 +20,7 @@ ALLOWED = {
     "config": set(),
     "functional": set(),
     "files": set(),
+    "yaml_file": {"config"},
     "lease": set(),
     "progress": set(),
     "weights": {"files"},
@@ -28,7 +29,7 @@ ALLOWED = {
     "data": GROUND,
     "training": {"functional", *GROUND},
     "recipe": {
-        *("config", "files", "tasks", "theory", "training.config", "nn.config"),
+        *("config", "files", "yaml_file", "tasks", "theory", "training.config", "nn.config"),
         *(f"{field}.config" for field in FIELDS),
     },
     "runs": {"recipe", "training", *GROUND},

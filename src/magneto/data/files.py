@@ -40,6 +40,8 @@ def existing_path(name: str) -> Path:
     Raises:
         FileNotFoundError: If there is none; names the nearest.
     """
+    if not name.strip():
+        raise FileNotFoundError("no file or folder is named: the source is empty")
     path = Path(name).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"no file or folder {name}{nearest_path(path)}")

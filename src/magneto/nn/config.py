@@ -21,6 +21,10 @@ ADDED_POSITIONS = ("none", "learned", "sinusoidal")
 Experts = Literal["decoupled", "shared_attention"]
 BaseInit = Literal["xavier_normal", "xavier_uniform", "normal", "truncated_normal"]
 
+# Beyond these a model is a slip of the keyboard: one matrix of the widest needs a petabyte.
+MOST = {"layers": 100_000, "encoder_layers": 100_000, "decoder_layers": 100_000}
+MOST_WIDTH = 1 << 24
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -143,6 +147,13 @@ class TransformerConfig:
             for name in (*sizes, *given)
             if getattr(self, name) < 1
         ]
+        wrong += [
+            f"{name} must be at most {MOST.get(name, MOST_WIDTH):,}, not {getattr(self, name)}"
+            for name in (*sizes, *given)
+            if getattr(self, name) > MOST.get(name, MOST_WIDTH)
+        ]
+        if self.width > MOST_WIDTH:
+            wrong[0] += f" (one matrix of such queries needs {4 * self.width**2 / 1e12:,.0f} TB)"
         if wrong:
             return wrong
         if (self.encoder_layers is None) != (self.decoder_layers is None):
