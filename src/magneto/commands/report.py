@@ -11,7 +11,7 @@ import yaml
 from magneto.analysis.report.provenance import environments, without_places
 from magneto.analysis.report.run_page import RunPage, write_run_page
 from magneto.commands.arguments import Parser, print_json
-from magneto.files import read_json
+from magneto.files import read_object
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe
 from magneto.runs import load_run, open_task
@@ -106,7 +106,7 @@ def ending_sentences(
         sentences.append(f"Validation {name} {last[name]:.4g}{beside}.")
     if not path.is_file():
         return [*sentences, "The run has not ended: there is no result.json."]
-    result = read_json(path)
+    result = read_object(path, "status", "reason", "seconds", "step", "best")
     reason = f": {result['reason']}" if result["reason"] else ""
     spent = clock(result["seconds"])
     sentences.append(f"It {result['status']} at step {result['step']:,} after {spent}{reason}.")

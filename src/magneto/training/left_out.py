@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from magneto.files import Damaged, read_json, write_json
+from magneto.files import Damaged, read_object, write_json
 from magneto.training.distributed import gather_lists
 from magneto.training.state import TrainingState
 
@@ -27,7 +27,7 @@ def record_left_out(state: TrainingState) -> None:
         return
     path, held = state.run / LEFT_OUT_FILE, {}
     with suppress(OSError, Damaged):  # what was lost is found again
-        held = read_json(path)
+        held = read_object(path)
     new = {name: why for name, why in found.items() if name not in held}
     if new or not held:
         write_json(path, {**held, **new})
