@@ -57,7 +57,7 @@ report.finish()
 ESCAPE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])")
 
 
-def shown(output: str) -> list[str]:
+def rows_on(output: str) -> list[str]:
     """Return the rows of a terminal of any height that was written to."""
     rows, row, column, place = [""], 0, 0, 0
     while place < len(output):
@@ -89,7 +89,7 @@ def on_a_terminal(program: str) -> str:
     given = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "50"}
     process = subprocess.Popen([sys.executable, "-c", program], stderr=theirs, env=given)
     os.close(theirs)
-    parts = []
+    output = b""
     while True:
         try:
             part = os.read(ours, 1 << 16)
@@ -97,14 +97,14 @@ def on_a_terminal(program: str) -> str:
             break
         if not part:
             break
-        parts.append(part)
+        output += part
     os.close(ours)
     assert process.wait() == 0
-    return b"".join(parts).decode()
+    return output.decode()
 
 
 def test_no_line_is_lost_to_a_bar() -> None:
-    rows = shown(on_a_terminal(PROGRAM))
+    rows = rows_on(on_a_terminal(PROGRAM))
     said = [row for row in rows if row.startswith("step ")]
     assert said == [f"step {step}: validation loss 1" for step in range(LINES)]
     assert not [row for row in rows if row.startswith(("training", "evaluating"))]

@@ -5,6 +5,7 @@ Nothing heavy is imported here: `magneto --help` needs neither torch nor a comma
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -45,6 +46,9 @@ COMMANDS = {
 
 # How torch says that there is no memory left, or that a size is beyond any.
 NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+# How numpy and safetensors say that the disk is full.
+NO_ROOM = (" requested and ", "(os error 28)", "(os error 27)", "(os error 122)")
+NO_ROOM_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 USAGE = """usage: magneto COMMAND ...
 
@@ -111,7 +115,7 @@ def guarded(run: Callable[[], int | None]) -> int:
     except BrokenPipeError:
         drop_output()
         return 0
-    except (ValueError, OSError, ModuleNotFoundError, MemoryError, RuntimeError) as error:
+    except Exception as error:
         lines = user_lines(error)
         if os.environ.get("MAGNETO_TRACEBACK") or not lines:
             raise
@@ -140,12 +144,16 @@ def user_lines(error: Exception) -> list[str]:
     torch says by a RuntimeError that there is no memory left.
     """
     text = str(error)
+    if any(word in text for word in NO_ROOM) or getattr(error, "errno", None) in NO_ROOM_ERRORS:
+        return [f"could not write, the disk is full or a limit is reached: {text}"]
     if isinstance(error, MemoryError) or any(word in text for word in NO_MEMORY):
         asked = re.search(r"allocate ([\d.,]+ ?\w+)", text)
         much = f" ({asked[1]} more were asked for)" if asked else ""
         return [f"out of memory{much}: make the model, the batch or the length smaller, or raise "
                 "training.gradient_accumulation_steps"]  # fmt: skip
-    if isinstance(error, RuntimeError):
+    if type(error).__name__ == "SafetensorError":  # its package need not be there
+        return [f"damaged file of weights: {text}"]
+    if not isinstance(error, ValueError | OSError | ModuleNotFoundError):
         return []
     return text.splitlines() or [type(error).__name__]
 
