@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import magneto.commands.train  # noqa: F401, what is imported here the children share
 from magneto.cli import main
 
 # Exit codes that the documentation promises: done, a mistake, divergence, interrupted.
@@ -92,6 +93,8 @@ def _be_child(words: Sequence[str], before: Callable[[], object], output: int) -
     try:
         os.dup2(output, 1)
         os.dup2(output, 2)
+        sys.stdout = os.fdopen(1, "w", closefd=False)  # a test may have put others there
+        sys.stderr = os.fdopen(2, "w", 1, closefd=False)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         before()
         code = main(list(words))

@@ -52,7 +52,7 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given, overrides = parser().parse_with_overrides(words)
-    if given.data:
+    if given.data is not None:
         overrides["data.source"] = given.data
     if given.distributed:
         overrides["training.distributed"] = given.distributed
