@@ -245,7 +245,8 @@ def shown(value: Any) -> str:
     """Return a value as the line of an error shows it: the beginning of a long one."""
     short = Repr()
     short.maxlong, short.maxstring, short.maxother, short.maxlevel = 40, 80, 80, 3
-    return short.repr(value)
+    text = short.repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
