@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from magneto.cli import COMMANDS, USAGE
-from magneto.recipe import config_classes
+from magneto.recipe import config_classes, load_recipe
 from magneto.tasks import TASKS
 from magneto.training.config import TrainingConfig
 
@@ -20,6 +20,11 @@ DOCS = ROOT / "docs"
 # The map is generated, and the log keeps commands as they were when it was written.
 PAGES = [ROOT / "README.md", *(p for p in sorted(DOCS.rglob("*.md")) if "reports" not in p.parts)]
 PRESENT = [page for page in PAGES if page.name not in ("log.md", "map.md")]
+
+RECIPES = {
+    str(path.relative_to(ROOT / "src/magneto/recipes").with_suffix(""))
+    for path in (ROOT / "src/magneto/recipes").rglob("*.yaml")
+}
 
 # What people search for, by the page that is about it.
 TERMS = {
@@ -154,6 +159,27 @@ def test_options_of_commands_that_are_named_exist(page: Path) -> None:
         options = {word.split("=")[0] for word in words if word.startswith("--")}
         wrong += [f"{command} {o}" for o in options - known if "." not in o]
     assert not wrong
+
+
+@pytest.mark.parametrize("page", PRESENT, ids=name_of)
+def test_commands_that_name_a_recipe_are_taken(page: Path) -> None:
+    """Each is parsed as typed, and its recipe is built with all that it overrides."""
+    wrong = []
+    for line in command_lines(page.read_text(encoding="utf-8")):
+        _, command, *words = shlex.split(line, comments=True)
+        recipe = next((word for word in words if word in RECIPES), None)
+        if recipe is None or command not in ("train", "compare", "probe"):
+            continue
+        try:
+            _, overrides = parser_of(command).parse_with_overrides(words)
+            load_recipe(recipe, overrides)
+        except (SystemExit, ValueError) as error:
+            wrong.append(f"{line}: {error}")
+    assert not wrong
+
+
+def parser_of(command: str) -> Any:
+    return importlib.import_module(COMMANDS[command][0]).parser()
 
 
 def command_lines(text: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Every example runs, and does what it says."""
 
 import importlib.util
+import json
 import math
 import sys
 from pathlib import Path
@@ -106,6 +107,20 @@ def test_bits_per_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     capsys.readouterr()
     example.show(bits)
     assert "better than this model: unigram" in capsys.readouterr().out
+
+
+def test_open_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"""train causal-lm/tiny --out {tmp_path / "run"} --model.width 32 --model.layers 1
+        --model.heads 2 --model.ffn_width 64 --data.tokenizer bytes --data.max_length 16
+        --training.batch_size 2 --training.steps 3 --training.log_every 1
+        --training.evaluate_limit 2"""
+    assert magneto(words.split()) == 0
+    capsys.readouterr()
+    found = load("open_a_run").main(tmp_path / "run")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert found["loss"] == pytest.approx(result["metrics"]["loss"])
+    said = capsys.readouterr().out
+    assert "causal-lm, sub, " in said and "(1, " in said and "(3, " in said
 
 
 def test_seeds_make_examples_repeatable() -> None:

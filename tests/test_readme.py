@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def test_the_map_has_every_room_and_no_other() -> None:
     source = ROOT / "src" / "magneto"
     block = next(b for b in README.split("```") if "theory/" in b and "commands/" in b)
-    named = [line.split()[0] for line in block.strip().splitlines()]
+    named = re.findall(r"(?:^|(?<=/ ))(\w+/)(?= )", block, re.MULTILINE)
     there = {f"{path.parent.name}/" for path in source.glob("*/__init__.py")} | {"recipes/"}
     assert len(named) == len(set(named)) and set(named) == there
 

@@ -1,8 +1,8 @@
 """Built-in scenes of shapes: captions, and questions and statements that no text gives away.
 
-Each question comes equally often with each of its answers. Each statement is as often true as
-false, and so it is with either of its two images: only both together decide. The sets are the same
-for every seed.
+Each question comes equally often with each of its answers, each statement is as often true as
+false, and so is what is said of each pair of images: neither words nor images alone tell. The sets
+are the same for every seed.
 
 How they are read::
 
@@ -36,8 +36,11 @@ from magneto.vision_language.shapes import (
 PAIRS = {"train": 4000, "validation": 400}
 # Scenes for each question and answer: 96 together.
 ANSWERED = {"train": 60, "validation": 8}
-# Fours of scenes for each of the seven things that statements speak of.
-FOURS = {"train": 150, "validation": 16}
+# Times six pairs of scenes for each kind of statement and each of the things.
+ROUNDS = {"train": 30, "validation": 5}
+THINGS = len(SHAPES) + len(COLOURS)
+# Scenes that those of statements are taken from.
+POOL = 32768
 NUMBERS = ("0", "1", "2", "3")
 # Scenes drawn at a time, of which those that are wanted are taken.
 DRAWN = 4096
@@ -47,6 +50,13 @@ PAIR_SET, IMAGE_SET, TEXT_SET, QUESTION_SET, STATEMENT_SET = range(5)
 
 Condition = Callable[[np.ndarray], np.ndarray]
 """From scenes, (count, CELLS), to which of them it holds for, (count,) boolean."""
+
+
+# What may be said of a thing: is it true, given whether the left and the right image have it?
+STATEMENT_KINDS: dict[str, Callable[[bool, bool], bool]] = {
+    "both images have": lambda left, right: left and right,
+    "some image has": lambda left, right: left or right,
+}
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ class SceneStatements:
     """Statements about two images.
 
     Attributes:
-        images: Each stands in two statements.
+        images: Each pair stands in two statements.
         pictures: Numbers of the left and the right image of each statement, int64 (statements, 2).
         statements: As words.
         truths: Whether each is true, boolean.
@@ -120,8 +130,7 @@ def scene_texts() -> dict[str, list[str]]:
     Answers are not among them.
     """
     asked = [question for question, _, _ in question_kinds()]
-    said = [words for thing, _ in conditions() for words, _ in statements_about(thing)]
-    others = list(dict.fromkeys(asked + said))
+    others = list(dict.fromkeys(asked + statements()))
     found = {}
     for split, count in PAIRS.items():
         random = generator(split, TEXT_SET)
@@ -146,36 +155,48 @@ def scene_questions() -> dict[str, SceneQuestions]:
 
 
 def scene_statements() -> dict[str, SceneStatements]:
-    """Return "train" and "validation": statements about what just one of two images has.
+    """Return "train" and "validation": statements about what two images have.
 
-    Of four scenes two have a thing and two lack it, one of each on the left and one on the right:
-    four pairs, two of which differ.
+    Each pair of images stands in two statements of one kind about two things: one is true, one not.
     """
     found = {}
-    for split, each in FOURS.items():
+    for split, rounds in ROUNDS.items():
         random = generator(split, STATEMENT_SET)
+        pool = draw_scenes(POOL, random)
+        has = np.stack([condition(pool) for _, condition in conditions()], 1)
         scenes, rows = [], []
-        for thing, has in conditions():
-            there = draw_where(has, 2 * each, random)
-            lacking = draw_where(lambda s, has=has: ~has(s), 2 * each, random)
-            pairs = there.reshape(each, 2, CELLS), lacking.reshape(each, 2, CELLS)
-            for having, without in zip(*pairs, strict=True):
-                start = 4 * len(scenes)
-                scenes.append(np.stack([having[0], without[0], having[1], without[1]]))
-                said, differing = statements_about(thing)[int(random.integers(2))]
-                rows += [(start + i, start + j, said, (i + j) % 2 == differing)
-                         for i, j in product((0, 1), (2, 3))]  # fmt: skip
+        for _, (words, holds) in product(range(rounds), STATEMENT_KINDS.items()):
+            for first, (step, patterns) in product(range(THINGS), enumerate(six_of_both(holds))):
+                second = (first + 1 + step) % THINGS
+                pair = len(scenes) // 2
+                rows += [(pair, f"{words} {name(first)}", True)]
+                rows += [(pair, f"{words} {name(second)}", False)]
+                for wanted in zip(*patterns, strict=True):
+                    fitting = np.flatnonzero((has[:, [first, second]] == wanted).all(1))
+                    scenes.append(pool[random.choice(fitting)])
         mixed = [rows[number] for number in random.permutation(len(rows))]
-        images = PixelStore(render(np.concatenate(scenes)))
-        pictures = np.array([row[:2] for row in mixed], np.int64)
-        truths = np.array([row[3] for row in mixed], bool)
-        found[split] = SceneStatements(images, pictures, [row[2] for row in mixed], truths)
+        images = PixelStore(render(np.stack(scenes)))
+        pictures = np.array([(2 * pair, 2 * pair + 1) for pair, _, _ in mixed], np.int64)
+        truths = np.array([truth for _, _, truth in mixed], bool)
+        found[split] = SceneStatements(images, pictures, [said for _, said, _ in mixed], truths)
     return found
 
 
-def statements_about(thing: str) -> list[tuple[str, int]]:
-    """Return statements, each with 1 if it is true of images that differ, 0 of others."""
-    return [(f"exactly one image has {thing}", 1), (f"both images or none have {thing}", 0)]
+Pattern = tuple[bool, bool]
+"""Whether the left image has a thing, and whether the right one has."""
+
+
+def six_of_both(holds: Callable[[bool, bool], bool]) -> list[tuple[Pattern, Pattern]]:
+    """Return six times a pattern for which a statement holds, and one for which it doesn't."""
+    every = list(product((True, False), repeat=2))
+    true = [pattern for pattern in every if holds(*pattern)]
+    false = [pattern for pattern in every if not holds(*pattern)]
+    return [(true[number % len(true)], false[number % len(false)]) for number in range(6)]
+
+
+def statements() -> list[str]:
+    """Return all that is said of two images."""
+    return [f"{words} {name(thing)}" for words in STATEMENT_KINDS for thing in range(THINGS)]
 
 
 def question_kinds() -> list[tuple[str, str, Condition]]:
@@ -206,6 +227,11 @@ def conditions() -> list[tuple[str, Condition]]:
     colours = [(f"something {colour}", lambda s, j=j: (colours_of(s) == j).any(1))
                for j, colour in enumerate(COLOURS)]  # fmt: skip
     return [*shapes, *colours]
+
+
+def name(thing: int) -> str:
+    """Return what a thing that statements speak of is called."""
+    return conditions()[thing][0]
 
 
 def alone(feature: Callable[[np.ndarray], np.ndarray], value: int, thing: int) -> Condition:

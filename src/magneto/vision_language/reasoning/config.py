@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,14 +18,22 @@ class VisualReasonerConfig(FineTunedConfig):
 
     Attributes:
         images: That a statement is about: 2 in NLVR2, 1 in NLVR v1, whose picture has three boxes.
+        head_scale: Of the first values of the head's matrices. BEiT-3's released fine-tuning has
+            0.001; small models from scratch stay at chance with it.
     """
 
     images: int = 2
+    head_scale: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        wrong = []
         if self.images < 1:
-            raise ConfigError([f"images must be 1 or more, not {self.images}"])
+            wrong.append(f"images must be 1 or more, not {self.images}")
+        if not 0 < self.head_scale < math.inf:
+            wrong.append(f"head_scale must be above 0, not {self.head_scale}")
+        if wrong:
+            raise ConfigError(wrong)
 
 
 @dataclass(frozen=True, kw_only=True)

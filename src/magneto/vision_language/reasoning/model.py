@@ -11,9 +11,6 @@ from magneto.vision_language.reasoning.config import VisualReasonerConfig
 from magneto.vision_language.reasoning.statements import ANSWERS
 from magneto.vision_language.samples import Samples
 
-# Of the head's matrices, as in BEiT-3's code: a thousandth of the usual.
-HEAD_STD = 0.001 * NORMAL_STD
-
 
 class VisualReasoner(nn.Module):
     """The statement is read with each image by itself; the head reads all of them (BEiT-3).
@@ -26,13 +23,14 @@ class VisualReasoner(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = VisionLanguageEncoder(config)
+        std = NORMAL_STD * config.head_scale
         inner, inputs = 2 * config.width, 2 * config.width * config.images
         self.head = nn.Sequential(
             nn.LayerNorm(inputs, eps=config.norm_eps),
-            NormalLinear(inputs, inner, bias=True, std=HEAD_STD),
+            NormalLinear(inputs, inner, bias=True, std=std),
             nn.LayerNorm(inner, eps=config.norm_eps),
             nn.GELU(),
-            NormalLinear(inner, len(ANSWERS), bias=True, std=HEAD_STD),
+            NormalLinear(inner, len(ANSWERS), bias=True, std=std),
         )
 
     def forward(self, images: Tensor, samples: Samples) -> Tensor:

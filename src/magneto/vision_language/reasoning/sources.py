@@ -85,7 +85,7 @@ def scene_split(scenes: SceneStatements) -> StatementSplit:
     """Return statements about scenes as those of any source."""
     rows = zip(scenes.statements, scenes.truths.tolist(), scenes.pictures.tolist(), strict=True)
     statements = [
-        Statement(str(number), said, int(true), tuple(pair), str(number), said)
+        Statement(str(number), said, int(true), tuple(pair), f"{pair}", said)
         for number, (said, true, pair) in enumerate(rows)
     ]
     return StatementSplit(scenes.images, statements)
