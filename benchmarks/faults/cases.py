@@ -84,11 +84,11 @@ def damaged_data(draw: random.Random) -> Case:
 
     def run(place: Path, folder: Path) -> Seen:
         source, pattern = FIELDS[field][2:]
-        shutil.copytree(place / source, folder / source) if (place / source).is_dir() else (
-            shutil.copytree((place / source).parent, folder / "speech")
-            if "/" in source
-            else shutil.copy(place / source, folder / source)
-        )
+        first = source.split("/")[0]
+        if (place / first).is_dir():
+            shutil.copytree(place / first, folder / first)
+        else:
+            shutil.copy(place / first, folder / first)
         files = sorted(folder.glob(pattern))
         _damage(random.Random(seed).choice(files), harm, seed)
         return watch(words(field, folder, folder / "run"))

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 import magneto.commands.train  # noqa: F401, what is imported here the children share
 from magneto.cli import main
@@ -111,7 +112,7 @@ def _be_child(words: Sequence[str], before: Callable[[], object], output: int) -
         os._exit(code)
 
 
-def _lines(output: object) -> list[str]:
+def _lines(output: IO[bytes]) -> list[str]:
     output.seek(0)
     text = output.read().decode("utf-8", errors="replace")
     return [line for line in text.splitlines() if line.strip()]
