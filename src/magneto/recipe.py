@@ -244,11 +244,11 @@ def config_classes(name: str) -> tuple[type, type]:
         entry = TASKS[name]
         return _resolve(entry.model_config, name), _resolve(entry.data_config, name)
     task = task_class(name)
-    found = [getattr(task, kind, None) for kind in ("ModelConfig", "DataConfig")]
-    if not all(isinstance(kind, type) and is_dataclass(kind) for kind in found):
+    wanted: list[Any] = [getattr(task, kind, None) for kind in ("ModelConfig", "DataConfig")]
+    if not all(isinstance(kind, type) and is_dataclass(kind) for kind in wanted):
         raise ConfigError([f"task {name} is no task: a Task has the dataclasses ModelConfig and "
                            "DataConfig"])  # fmt: skip
-    return found[0], found[1]
+    return wanted[0], wanted[1]
 
 
 def _resolve(target: str, name: str) -> Any:

@@ -7,6 +7,7 @@ import pytest
 
 from magneto.data import contents
 from magneto.data.contents import file_contents
+from magneto.progress import Progress
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +22,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
     usual = contents._hashed
 
-    def noted(path: Path, progress: object) -> str:
+    def noted(path: Path, progress: Progress) -> str:
         found.append(path)
         return usual(path, progress)
 
