@@ -1,5 +1,6 @@
 """The command line as a user meets it: a run, its mistakes, one JSON object."""
 
+import errno
 import json
 import signal
 import subprocess
@@ -8,8 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
-from magneto.cli import COMMANDS, main
+from magneto.cli import COMMANDS, guarded, main
 
 SMALL = """--model.width 32 --model.layers 2 --model.heads 4 --model.ffn_width 48
 --data.tokenizer bytes --data.max_length 32 --training.batch_size 4 --training.steps 6
@@ -137,10 +139,25 @@ def test_recipes(capsys) -> None:
         ("evaluate /nowhere/run", "no run in /nowhere/run"),
         ("generate /nowhere/run hello", "no run in /nowhere/run"),
         ("recipes causal", "causal"),
+        ("train causal-lm/tiny --training.steps inf", "steps must be a whole number, not 'inf'"),
+        ("train causal-lm/tiny --seed 1e400", "seed must be a whole number"),
+        ("train causal-lm/tiny --seed " + "9" * 30, "at most 18 digits"),
+        ("train causal-lm/tiny --model.width 1000000000", "matrix of such queries needs 4,000,000"),
+        ("train causal-lm/tiny --model.layers 1000000000", "layers must be at most 100,000"),
+        ("train causal-lm/tiny --training.batch_size 1e12", "batch_size must be at most"),
+        ("train causal-lm/tiny --data.vocab_size 1e12", "vocab_size must be at most 16,777,216"),
+        ("train causal-lm/tiny --training.power -2000", "power must be above 0"),
+        ("train causal-lm/tiny --training.device meta", "torch can't compute on one here"),
+        ("train causal-lm/tiny --task os:system", "task os:system is no task"),
+        ("train causal-lm/tiny --task .x:y", "task .x:y"),
+        ("train causal-lm/tiny --data=", "the source is empty"),
+        ("train causal-lm/tiny --data hf:", "'hf:' names no data set"),
+        ("train image-classification/tiny --model.patch_size 0", "patch_size must be 1 to"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(words: str, answer: str, capsys, tmp_path) -> None:
-    extra = ["--out", str(tmp_path / "run")] if words.startswith("train causal-lm/tiny") else []
+    trains = words.startswith(("train causal-lm/tiny", "train image"))
+    extra = ["--out", str(tmp_path / "run")] if trains else []
     code, out, err = outcome(capsys, *words.split(), *extra)
     lines = [line for line in err.splitlines() if line.startswith("magneto:")]
     assert code == 2 and out == "" and len(lines) == 1 and answer in lines[0], err
@@ -214,3 +231,42 @@ def test_mistakes_are_answered_before_torch_is_imported(tmp_path: Path) -> None:
     assert len(answers) == len(COMMANDS) + len(others)
     assert not [each for each, (code, _) in answers.items() if code != 2]
     assert not [each for each, (_, imported) in answers.items() if imported]
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+         "out of memory (8 bytes more were asked for)"),
+        (MemoryError(), "out of memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
+        (OSError("246642 requested and 50000 written"), "the disk is full"),
+        (SafetensorError("Error while serializing: I/O error: (os error 28)"), "the disk is full"),
+        (SafetensorError("header too large"), "damaged file of weights: header too large"),
+    ],
+)  # fmt: skip
+def test_what_a_library_says_of_memory_and_disk_is_one_line(error, answer: str, capsys) -> None:
+    def run() -> int:
+        raise error
+
+    assert guarded(run) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("magneto: ") and answer in line
+
+
+def test_a_fault_of_ours_is_not_hidden() -> None:
+    def run() -> int:
+        raise RuntimeError("shape mismatch")
+
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        guarded(run)
+
+
+@pytest.mark.parametrize("streams", ["2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_end_nothing(run: Path, streams: str, tmp_path: Path) -> None:
+    """Else the next file that is opened would be number 2, and lines would be written into it."""
+    command = f"exec {sys.executable} -m magneto export {run} {tmp_path / 'out'} {streams}"
+    pytest.importorskip("transformers")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not done.stderr
+    assert (tmp_path / "out" / "model.safetensors").is_file()

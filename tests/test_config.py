@@ -95,3 +95,29 @@ def test_every_hint_names_a_field_and_hides_none() -> None:
     known = {*TrainingConfig.__dataclass_fields__, *TransformerConfig.__dataclass_fields__,
              "source", "max_length"}  # fmt: skip
     assert set(ELSEWHERE.values()) <= known and not known & ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize("given", ["9007199254740993", 9007199254740993, " 9007199254740993"])
+def test_whole_numbers_stay_exact(given: object) -> None:
+    assert build(Inner, {"width": given}).width == 9007199254740993
+    assert build(Inner, {"width": "1e3"}).width == 1000
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "answer"),
+    [
+        ("width", "inf", "width must be a whole number, not 'inf'"),
+        ("width", float("nan"), "width must be a whole number, not nan"),
+        ("width", 10**18, "width must be a whole number of at most 18 digits, not 1000"),
+        ("width", "1e400", "width must be a whole number, not '1e400'"),
+        ("width", 10**400, "width must be a whole number of at most 18 digits, not 1000"),
+        ("rate", 10**400, "rate must be a number, not 1000"),
+        ("rate", "x" * 5000, "rate must be a number, not 'xxx"),
+        ("kind", [[["x"] * 50] * 50] * 50, "kind must be one of one, two, not [[['x', 'x'"),
+    ],
+)
+def test_odd_numbers_are_one_short_line(field: str, given: object, answer: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(Inner, {field: given})
+    (line,) = caught.value.lines
+    assert answer in line and len(line) < 400

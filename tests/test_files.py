@@ -18,6 +18,7 @@ from magneto.files import (
     import_extra,
     plain,
     read_json,
+    read_object,
     whole_directory,
     write_json,
     write_text,
@@ -123,3 +124,39 @@ def test_json_that_is_damaged_is_named(tmp_path: Path) -> None:
         read_json(path)
     write_json(path, {"a": 1})
     assert read_json(path) == {"a": 1}
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '"x"', "[" * 100_000, '{"b": 1}'])
+def test_json_of_another_kind_is_damaged_and_named(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(text)
+    with pytest.raises(Damaged, match=r"result\.json is damaged"):
+        read_object(path, "a")
+    path.write_text('{"a": 1}')
+    assert read_object(path, "a") == {"a": 1}
+
+
+def test_who_writes_again_sweeps_what_a_dead_process_left(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    name = f"{socket.gethostname()}.{gone.pid}"
+    other = tmp_path / f".other.{name}"
+    other.mkdir()
+    (tmp_path / f".best.{name}").mkdir()
+    (tmp_path / f".x.json.{name}").touch()
+    fill(tmp_path / "best", "new")
+    write_json(tmp_path / "x.json", 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"best", "x.json", other.name}
+    clear_dead(tmp_path)
+    assert not other.exists()
+
+
+def test_a_number_that_is_used_again_is_another_process(tmp_path: Path, monkeypatch) -> None:
+    left = tmp_path / f".best.{socket.gethostname()}.{os.getpid()}"
+    left.mkdir()
+    clear_dead(tmp_path)
+    assert left.exists()
+    later = left.stat().st_ctime + 10**9  # this process is younger than what lies there
+    monkeypatch.setattr("magneto.files.time.time", lambda: later)
+    clear_dead(tmp_path)
+    assert not left.exists()

@@ -22,6 +22,7 @@ ALLOWED = {
     "names_elsewhere": set(),
     "functional": set(),
     "files": set(),
+    "yaml_file": {"config"},
     "lease": set(),
     "progress": set(),
     "weights": {"files"},
@@ -30,7 +31,7 @@ ALLOWED = {
     "data": GROUND,
     "training": {"functional", "data.problems", *GROUND},
     "recipe": {
-        *("config", "files", "tasks", "theory", "training.config", "nn.config"),
+        *("config", "files", "yaml_file", "tasks", "theory", "training.config", "nn.config"),
         *(f"{field}.config" for field in FIELDS),
     },
     "runs": {"recipe", "training", *GROUND},

@@ -5,10 +5,13 @@ Nothing heavy is imported here: `magneto --help` needs neither torch nor a comma
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -47,6 +50,11 @@ ELSEWHERE = {
     "inference": "predict", "classify": "predict", "sample": "generate", "finetune": "train",
     "fine-tune": "train", "fit": "train", "resume": "train", "list": "recipes", "sweep": "compare",
 }  # fmt: skip
+# How torch says that there is no memory left, or that a size is beyond any.
+NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+# How numpy and safetensors say that the disk is full.
+NO_ROOM = (" requested and ", "(os error 28)", "(os error 27)", "(os error 122)")
+NO_ROOM_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 USAGE = """usage: magneto COMMAND ...
 
@@ -70,6 +78,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     # Threads that wait must not spin: on busy cores that made steps ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    open_missing_streams()
     words = list(sys.argv[1:] if words is None else words)
     if not words or words[0] in ("-h", "--help", "help"):
         lines = (f"  {name:<16}{what}" for name, (_, what) in COMMANDS.items())
@@ -85,7 +94,7 @@ def main(words: Sequence[str] | None = None) -> int:
         close = get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
         near = [ELSEWHERE[name]] if name in ELSEWHERE else close
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
-        print(f"magneto: no command {name!r}; {hint}", file=sys.stderr)
+        say(f"no command {name!r}; {hint}")
         return 2
     return guarded(lambda: import_module(COMMANDS[name][0]).main(rest))
 
@@ -97,23 +106,75 @@ def guarded(run: Callable[[], int | None]) -> int:
     def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
         """Print what a key is called now as one line; show other warnings as usual."""
         if issubclass(category, RenamedKey):
-            print(f"magneto: {message}", file=sys.stderr)
+            say(str(message))
         else:
             usual(message, category, *rest)
 
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show
-            return run() or 0
+            code = run() or 0
+            sys.stdout.flush()  # a full disk is known here, not at the interpreter's end
+            return code
     except KeyboardInterrupt:
-        print("magneto: stopped", file=sys.stderr)
+        say("stopped")
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 0
-    except (ValueError, OSError, ModuleNotFoundError) as error:
-        if os.environ.get("MAGNETO_TRACEBACK"):
+    except Exception as error:
+        lines = user_lines(error)
+        if os.environ.get("MAGNETO_TRACEBACK") or not lines:
             raise
-        for line in str(error).splitlines() or [type(error).__name__]:
-            print(f"magneto: {line}", file=sys.stderr)
+        for line in lines:
+            say(line)
+        if isinstance(error, OSError) and error.filename is None:
+            drop_output()  # perhaps it is what could not be written
         return 2
+
+
+def say(line: str) -> None:
+    """Print a line of our own on stderr; where that is closed, the exit code says enough."""
+    with suppress(OSError, ValueError):
+        print(f"magneto: {line}", file=sys.stderr)
+
+
+def drop_output() -> None:
+    """Let what is still to be written on stdout vanish, since nobody can read it."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def user_lines(error: Exception) -> list[str]:
+    """Return what an error says to a user, line by line; nothing where it is a fault of ours.
+
+    torch says by a RuntimeError that there is no memory left.
+    """
+    text = str(error)
+    if any(word in text for word in NO_ROOM) or getattr(error, "errno", None) in NO_ROOM_ERRORS:
+        return [f"could not write, the disk is full or a limit is reached: {text}"]
+    if isinstance(error, MemoryError) or any(word in text for word in NO_MEMORY):
+        asked = re.search(r"allocate ([\d.,]+ ?\w+)", text)
+        much = f" ({asked[1]} more were asked for)" if asked else ""
+        return [f"out of memory{much}: make the model, the batch or the length smaller, or raise "
+                "training.gradient_accumulation_steps"]  # fmt: skip
+    if type(error).__name__ == "SafetensorError":  # its package need not be there
+        return [f"damaged file of weights: {text}"]
+    if not isinstance(error, ValueError | OSError | ModuleNotFoundError):
+        return []
+    return text.splitlines() or [type(error).__name__]
+
+
+def open_missing_streams() -> None:
+    """Put the null device in the place of standard streams that are closed (`2>&-`).
+
+    Else the next file that is opened gets the number, and what is printed is written into it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            while os.open(os.devnull, os.O_RDWR) < number:
+                pass  # a lower one is free too
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115

@@ -7,14 +7,20 @@ own that names the key, and the nearest right one.
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import warnings
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
+from reprlib import Repr
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from magneto.names_elsewhere import ELSEWHERE
+
+WHOLE = re.compile(r"[+-]?\d+")
+# Whole numbers are below it: torch and numpy count with 64 bits.
+LARGEST = 10**18
 
 
 class RenamedKey(FutureWarning):
@@ -180,7 +186,7 @@ def _union(kinds: tuple[Any, ...], value: Any) -> Any:
             return convert(kind, value)
         except ValueError as failed:
             error = error or failed
-    raise error or ValueError(f"cannot be {value!r}")
+    raise error or ValueError(f"cannot be {shown(value)}")
 
 
 def _literal(choices: tuple[Any, ...], value: Any) -> Any:
@@ -189,7 +195,7 @@ def _literal(choices: tuple[Any, ...], value: Any) -> Any:
             return choice
     words = [str(choice) for choice in choices]
     raise ValueError(
-        f"must be one of {', '.join(words)}, not {value!r}{nearest(str(value), words)}"
+        f"must be one of {', '.join(words)}, not {shown(value)}{nearest(str(value), words)}"
     )
 
 
@@ -197,7 +203,7 @@ def _sequence(kind: Any, value: Any) -> Any:
     if isinstance(value, str):
         value = [part.strip() for part in value.strip("()[]").split(",") if part.strip()]
     if not isinstance(value, Sequence):
-        raise ValueError(f"must be a list, not {value!r}")
+        raise ValueError(f"must be a list, not {shown(value)}")
     kinds = get_args(kind)
     if get_origin(kind) is tuple and Ellipsis not in kinds:
         if len(value) != len(kinds):
@@ -208,7 +214,7 @@ def _sequence(kind: Any, value: Any) -> Any:
 
 def _mapping(kind: Any, value: Any) -> Any:
     if not isinstance(value, Mapping):
-        raise ValueError(f"must hold keys and values, not {value!r}")
+        raise ValueError(f"must hold keys and values, not {shown(value)}")
     return {str(key): convert(get_args(kind)[1], part) for key, part in value.items()}
 
 
@@ -217,20 +223,38 @@ def _scalar(kind: Any, value: Any) -> Any:
         words = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
         if str(value).lower() in words:
             return words[str(value).lower()]
-        raise ValueError(f"must be true or false, not {value!r}")
+        raise ValueError(f"must be true or false, not {shown(value)}")
     if kind is str and isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
     if kind in (int, float) and not isinstance(value, bool):
-        try:
+        return _number(kind, value)
+    raise ValueError(f"must be {getattr(kind, '__name__', kind)}, not {shown(value)}")
+
+
+def _number(kind: Any, value: Any) -> Any:
+    number: int | float
+    try:
+        if isinstance(value, int) or (isinstance(value, str) and WHOLE.fullmatch(value.strip())):
+            number = int(value)  # stays exact: a float has no 9007199254740993
+        else:
             number = float(value)  # YAML reads 1e-3 as text
-        except (TypeError, ValueError):
-            raise ValueError(f"must be a number, not {value!r}") from None
         if kind is float:
-            return number
-        if number.is_integer():
-            return int(number)
-        raise ValueError(f"must be a whole number, not {value!r}")
-    raise ValueError(f"must be {getattr(kind, '__name__', kind)}, not {value!r}")
+            return float(number)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"must be a number, not {shown(value)}") from None
+    if isinstance(number, float) and not number.is_integer():
+        raise ValueError(f"must be a whole number, not {shown(value)}")
+    if abs(number) >= LARGEST:
+        raise ValueError(f"must be a whole number of at most 18 digits, not {shown(value)}")
+    return int(number)
+
+
+def shown(value: Any) -> str:
+    """Return a value as the line of an error shows it: the beginning of a long one."""
+    short = Repr()
+    short.maxlong, short.maxstring, short.maxother, short.maxlevel = 40, 80, 80, 3
+    text = short.repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,15 +7,19 @@ import math
 import os
 import shutil
 import socket
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from glob import escape
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
+# Seconds by which the times of files and of processes may differ.
+CLOCKS_APART = 10.0
 
 
 class Damaged(ValueError):
@@ -74,6 +78,7 @@ def is_aside(path: Path) -> bool:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file aside and rename it into place."""
     aside = aside_path(path)
+    clear_dead(path.parent, path.name)
     try:
         with aside.open("wb") as file:
             file.write(content)
@@ -103,8 +108,27 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged: {error}") from error
+
+
+def read_object(path: Path, *keys: str) -> dict[str, Any]:
+    """Read a file of one JSON object that we wrote.
+
+    Args:
+        path: The file.
+        keys: That it must have.
+
+    Raises:
+        Damaged: If it holds something else, or lacks a key; names it.
+        OSError: If it can't be read.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise Damaged(f"{path} is damaged: it must hold one JSON object")
+    if missing := [key for key in keys if key not in value]:
+        raise Damaged(f"{path} is damaged: it has no {', '.join(missing)}")
+    return value
 
 
 def plain(value: Any) -> Any:
@@ -131,25 +155,40 @@ def clear_aside(directory: Path) -> None:
             _remove(path)
 
 
-def clear_dead(directory: Path) -> None:
+def clear_dead(directory: Path, name: str = "*") -> None:
     """Clear a shared directory of what processes of this machine that are gone left half-written.
 
     What another machine's processes write is left: whether they live can't be known here.
+
+    Args:
+        directory: It need not be there.
+        name: Of what they wrote; by default whatever it was.
     """
-    for path in directory.glob(f".*.{socket.gethostname()}.*"):
+    pattern = f".{name if name == '*' else escape(name)}.{escape(socket.gethostname())}.*"
+    for path in directory.glob(pattern):
         process = path.suffix[1:]
-        if process.isdigit() and not _is_alive(int(process)):
+        if process.isdigit() and not _writes_still(int(process), path):
             _remove(path)
 
 
-def _is_alive(process: int) -> bool:
+def _writes_still(process: int, path: Path) -> bool:
+    """Return whether the process that began to write may be alive.
+
+    One of its number that started after the last change is another: numbers are used again.
+    """
     try:
         os.kill(process, 0)  # sends nothing
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         pass  # another user's
-    return True
+    try:
+        ticks = float(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[19])
+        up = float(Path("/proc/uptime").read_text().split()[0])
+        age = up - ticks / os.sysconf("SC_CLK_TCK")
+        return time.time() - path.stat().st_ctime <= age + CLOCKS_APART
+    except (OSError, ValueError, IndexError):
+        return True  # not known here
 
 
 def _remove(path: Path) -> None:
@@ -163,6 +202,7 @@ def _remove(path: Path) -> None:
 def directory_aside(path: Path) -> Iterator[Path]:
     """Give an empty directory beside `path`, to be filled and renamed; else it is removed."""
     aside = aside_path(path)
+    clear_dead(path.absolute().parent, path.name)
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     try:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any, Protocol
 
 # Seconds between plain lines where there is no terminal.
 EVERY = 10.0
+# Seconds between drawings of the bars.
+DRAWN_EVERY = 0.1
 
 
 class Progress(Protocol):
@@ -48,27 +52,38 @@ class Piece:
 
 
 class ProgressBars:
-    """Shows pieces of work, which may lie inside each other, with their rate and the time left."""
+    """Shows pieces of work, which may lie inside each other, with their rate and the time left.
+
+    Bars are drawn here and nowhere else, one thread at a time: a thread of rich's that draws them
+    meanwhile may wipe away a line that was said. What can't be written is let go: a full disk or a
+    closed terminal must not end a run.
+    """
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
         self.pieces: dict[str, Piece] = {}
         self.bars: Any = None
+        self.drawn = 0.0
+        self.lock = RLock()
 
     def say(self, line: str) -> None:
         """Print one line."""
         if self.quiet:
             return
-        if self.bars is not None:
-            self.bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(line, file=sys.stderr, flush=True)
+        with self.lock, suppress(OSError, ValueError):
+            if self.bars is not None:
+                self.bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            else:
+                print(line, file=sys.stderr, flush=True)
 
     def update(self, what: str, done: int, total: int | None, note: str = "") -> None:
         """Show that `done` of `total` of `what` is done; all done takes its bar away."""
         if self.quiet:
             return
-        now = time.monotonic()
+        with self.lock, suppress(OSError, ValueError):
+            self._show(what, done, total, note, time.monotonic())
+
+    def _show(self, what: str, done: int, total: int | None, note: str, now: float) -> None:
         if what not in self.pieces:
             self.pieces[what] = Piece(done, now, now)
             if sys.stderr.isatty():
@@ -76,6 +91,9 @@ class ProgressBars:
         piece = self.pieces[what]
         if self.bars is not None:
             self.bars.update(piece.row, completed=done, total=total, note=note)
+            if now - self.drawn >= DRAWN_EVERY:
+                self.drawn = now
+                self.bars.refresh()
         elif now - piece.shown >= EVERY or (done == total and piece.spoken):
             piece.shown, piece.spoken = now, True
             self.say(line_of(what, piece, done, total, note, now))
@@ -96,6 +114,7 @@ class ProgressBars:
                 progress.TextColumn("{task.fields[note]}"),
                 console=Console(stderr=True),
                 transient=True,
+                auto_refresh=False,
             )
             self.bars.start()
         self.pieces[what].row = self.bars.add_task(what, total=total, note="")
@@ -110,8 +129,9 @@ class ProgressBars:
 
     def finish(self) -> None:
         """Take every bar away."""
-        for what in list(self.pieces):
-            self._remove(what)
+        with self.lock, suppress(OSError, ValueError):
+            for what in list(self.pieces):
+                self._remove(what)
 
 
 def line_of(what: str, piece: Piece, done: int, total: int | None, note: str, now: float) -> str:

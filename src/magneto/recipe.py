@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.resources import files
@@ -27,6 +27,7 @@ from magneto.files import write_text
 from magneto.nn.config import TransformerConfig
 from magneto.tasks import TASKS
 from magneto.training.config import TrainingConfig
+from magneto.yaml_file import read_yaml
 
 if TYPE_CHECKING:
     from magneto.training.task import Task
@@ -102,13 +103,7 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe
         ConfigError: With everything that is wrong in it.
     """
     path = recipe_path(name)
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or error
-        raise ConfigError([f"{path}{line}: not YAML: {problem}"]) from error
+    values = read_yaml(path)
     if not isinstance(values, Mapping):
         raise ConfigError([f"{path}: a recipe holds keys and values"])
     return build_recipe(name, _overridden(values, overrides or {}))
@@ -249,7 +244,11 @@ def config_classes(name: str) -> tuple[type, type]:
         entry = TASKS[name]
         return _resolve(entry.model_config, name), _resolve(entry.data_config, name)
     task = task_class(name)
-    return task.ModelConfig, task.DataConfig
+    wanted: list[Any] = [getattr(task, kind, None) for kind in ("ModelConfig", "DataConfig")]
+    if not all(isinstance(kind, type) and is_dataclass(kind) for kind in wanted):
+        raise ConfigError([f"task {name} is no task: a Task has the dataclasses ModelConfig and "
+                           "DataConfig"])  # fmt: skip
+    return wanted[0], wanted[1]
 
 
 def _resolve(target: str, name: str) -> Any:
@@ -259,11 +258,11 @@ def _resolve(target: str, name: str) -> Any:
     module, attribute = target.split(":", 1)
     try:
         found = import_module(module)
-    except ModuleNotFoundError as error:
+    except (ImportError, TypeError, ValueError) as error:  # "", ".x" are no names of modules
         raise ConfigError([f"task {name}: {error}"]) from error
     if not hasattr(found, attribute):
         hint = nearest(attribute, [key for key in vars(found) if not key.startswith("_")])
-        raise ConfigError([f"task {name}: module {module} has no {attribute}{hint}"])
+        raise ConfigError([f"task {name}: module {module} has no {attribute or 'class'}{hint}"])
     return getattr(found, attribute)
 
 

@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from magneto.files import Damaged, check_directory, read_json
+from magneto.files import Damaged, check_directory, read_object
 
 MODEL = "model"
 # Weights that a run keeps besides those of its checkpoints.
@@ -67,7 +67,7 @@ def open_tensors(directory: Path, kind: str = MODEL) -> dict[str, StoredTensor]:
             name: StoredTensor(name, shape, ((file, 0, shape[0] if shape else 1),))
             for name, shape in shapes.items()
         }
-    index = read_json(index_path(directory, kind))
+    index = read_object(index_path(directory, kind))
     names = {piece["file"] for entry in index.values() for piece in entry["pieces"]}
     files = {name: safe_open(directory / name, framework="pt") for name in sorted(names)}
     return {

@@ -1,7 +1,9 @@
 """Files are found, unpacked and lose their byte-order mark; what can't be read is named."""
 
+import bz2
 import gzip
 import lzma
+import random
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,34 @@ def test_the_nearest_path_is_of_the_first_part_that_is_wrong(tmp_path: Path) -> 
             existing_path(str(tmp_path / wrong))
     with pytest.raises(FileNotFoundError, match=r"no file or folder \S+$"):
         existing_path(str(tmp_path / "something-else-entirely"))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
+def test_what_is_packed_is_known_by_its_content(tmp_path: Path, pack) -> None:
+    text = "naïve 東京\n" * 100
+    path = tmp_path / "named.txt"
+    path.write_bytes(pack(text.encode()))
+    with open_text(path) as file:
+        assert file.read().decode() == text
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(ValueError, match=r"named\.txt: damaged"), open_text(path) as file:
+        file.read()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"PK\x03\x04 and so on", "a zip archive"),
+        (b"%PDF-1.4 text", "a PDF"),
+        (bytes(random.Random(1).choices(range(1, 256), k=9999)), "% of its first characters"),
+        (b"a\0b", "NUL bytes"),
+        ("Текст".encode("koi8-r") * 50, "% of its first characters"),
+    ],
+)
+def test_binary_files_are_refused(content: bytes, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=why):
+        open_text(path)
+    path.write_bytes("Übergang, schön größer als sonst. ".encode("latin-1") * 50)
+    open_text(path).close()

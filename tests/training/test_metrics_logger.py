@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from magneto.training.environment import environment
-from magneto.training.metrics_logger import MetricsLogger, read_metrics
+from magneto.training.metrics_logger import METRICS_FILE, MetricsLogger, read_metrics
 from magneto.training.trackers import TensorBoard
 
 
@@ -69,3 +69,9 @@ def test_environment_names_versions_and_machine() -> None:
     found = environment()
     assert found["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert found["cores"] >= 1 and found["platform"] and found["python"]
+
+
+def test_a_line_nested_too_deeply_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / METRICS_FILE
+    path.write_text('{"step": 1}\n' + "[" * 100_000 + '\n{"step": 2}\n')
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]

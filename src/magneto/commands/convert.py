@@ -227,7 +227,7 @@ def copy_tokenizer(source: Path, directory: Path) -> None:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError([f"{path} is no JSON: {error}"]) from error
     if not isinstance(values, dict):
         raise ConfigError([f"{path} must hold one JSON object"])

@@ -10,7 +10,7 @@ import yaml
 
 from magneto.commands.arguments import Parser, print_json
 from magneto.data.problems import PROBLEMS_FILE
-from magneto.files import read_json
+from magneto.files import read_object
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe
 from magneto.runs import load_run, open_task
@@ -117,7 +117,7 @@ def ending_sentences(
         sentences.append(f"Validation {name} {last[name]:.4g}{beside}.")
     if not path.is_file():
         return [*sentences, "The run has not ended: there is no result.json.", *problems]
-    result = read_json(path)
+    result = read_object(path, "status", "reason", "seconds", "step", "best")
     reason = f": {result['reason']}" if result["reason"] else ""
     spent = clock(result["seconds"])
     sentences.append(f"It {result['status']} at step {result['step']:,} after {spent}{reason}.")

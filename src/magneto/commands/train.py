@@ -102,7 +102,7 @@ def asked(given: argparse.Namespace, overrides: dict[str, str]) -> tuple[Path, R
             wrong.
         FileNotFoundError: If there is none.
     """
-    if given.data:
+    if given.data is not None:
         overrides["data.source"] = given.data
     if given.distributed:
         overrides["training.distributed"] = given.distributed

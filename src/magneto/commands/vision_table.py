@@ -20,7 +20,7 @@ from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Cell
 from magneto.commands.source_names import source_names
 from magneto.commands.validation_scores import SCORES
 from magneto.config import ConfigError
-from magneto.files import read_json
+from magneto.files import read_json, read_object
 from magneto.functional.statistics import half_width
 from magneto.recipe import Recipe, open_run, task_class
 
@@ -155,7 +155,7 @@ def single(run: Path) -> Given:
         FileNotFoundError: If there is none.
     """
     recipe, ended = open_run(run), run / "result.json"
-    outcome = read_json(ended) if ended.is_file() else {}
+    outcome = read_object(ended) if ended.is_file() else {}
     return Given(run, recipe, outcome, ((RATE, recipe.training.learning_rate),))
 
 

@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from magneto.data.cache import cache_directory, made_whole
+from magneto.data.cache import cache_directory, is_kept, made_whole
 
 # Not prose that people read: tests, vendored packages, and tools that are being removed.
 LEFT_OUT = {
@@ -33,7 +33,7 @@ def docstrings() -> list[str]:
     """
     version = ".".join(map(str, sys.version_info[:3]))
     held = cache_directory() / f"docstrings-{version}-1"
-    if not held.exists():
+    if not is_kept(held):
         with made_whole(held) as aside:
             lines = (json.dumps(document) for document in _extract())
             (aside / "documents.jsonl").write_text("\n".join(lines), encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from magneto.files import clear_dead, directory_aside, sync_to_disk
+from magneto.data.checksums import check_checksums, write_checksums
+from magneto.files import Damaged, aside_path, clear_dead, directory_aside, sync_to_disk
+from magneto.progress import SILENT, Progress
 
 
 def cache_directory() -> Path:
@@ -47,9 +50,29 @@ def file_states(files: Iterable[Path]) -> list[tuple[str, int, int]]:
     return [(str(file.resolve()), state.st_size, state.st_mtime_ns) for file, state in states]
 
 
+def is_kept(held: Path, progress: Progress = SILENT) -> bool:
+    """Return whether a directory of the cache is there, as it was written.
+
+    A damaged one is taken away, and said, so that it is made again; see `checksums`.
+    """
+    if not held.exists():
+        return False
+    try:
+        check_checksums(held)
+    except Damaged as error:
+        progress.say(f"{error}: made again")
+        damaged = held.resolve()
+        aside = aside_path(damaged)
+        with suppress(FileNotFoundError):  # another process was faster
+            damaged.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+        return False
+    return True
+
+
 @contextmanager
 def made_whole(path: Path) -> Iterator[Path]:
-    """Give a directory to fill, which appears at `path` when it is complete.
+    """Give a directory to fill, which appears at `path`, with checksums, when it is complete.
 
     If another process was faster, its result stays.
     """
@@ -57,6 +80,7 @@ def made_whole(path: Path) -> Iterator[Path]:
     clear_dead(path.parent)
     with directory_aside(path) as aside:
         yield aside
+        write_checksums(aside)
         for made in (*aside.iterdir(), aside):
             sync_to_disk(made)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import lzma
@@ -12,14 +13,23 @@ from typing import Any
 from magneto.files import nearest_path
 
 PACKINGS: dict[str, tuple[str, Any]] = {
-    ".gz": ("gzip", gzip.GzipFile), ".xz": ("xz", lzma.LZMAFile),
+    ".gz": ("gzip", gzip.GzipFile), ".xz": ("xz", lzma.LZMAFile), ".bz2": ("bzip2", bz2.BZ2File),
 }  # fmt: skip
+# First bytes of packed files, whatever they are called; and of files that hold no text at all.
+SIGNATURES = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\0": ".xz", b"BZh": ".bz2"}
+NO_TEXT = {
+    b"PK\x03\x04": "a zip archive", b"%PDF-": "a PDF", b"\x28\xb5\x2f\xfd": "packed by zstd",
+    b"7z\xbc\xaf": "a 7z archive", b"PAR1": "a Parquet table",
+}  # fmt: skip
+# Share of characters that are not UTF-8 above which a file is taken for something else.
+MOST_INVALID = 0.3
 # Endings that no part of Python 3.11 to 3.13 can read, and what unpacks them.
 UNREAD = {".zst": "zstd -d --rm"}
-DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, OSError)
 # Bytes unpacked at a time; and looked at to tell text from what is none.
 BUFFER = 1 << 17
 FIRST_BLOCK = 1 << 13
+FEW_BYTES = 64
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -40,6 +50,8 @@ def existing_path(name: str) -> Path:
     Raises:
         FileNotFoundError: If there is none; names the nearest.
     """
+    if not name.strip():
+        raise FileNotFoundError("no file or folder is named: the source is empty")
     path = Path(name).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"no file or folder {name}{nearest_path(path)}")
@@ -63,7 +75,9 @@ def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
 
 
 def open_bytes(path: Path) -> io.BufferedReader:
-    """Open a file, unpacking .gz and .xz, behind a UTF-8 byte-order mark if it begins with one.
+    """Open a file, unpacked, behind a UTF-8 byte-order mark if it begins with one.
+
+    What gzip, xz or bzip2 has packed is known by its first bytes, whatever it is called.
 
     Raises:
         ValueError: Here or on reading on, if a packed file is cut off, damaged or can't be
@@ -71,7 +85,14 @@ def open_bytes(path: Path) -> io.BufferedReader:
     """
     if path.suffix in UNREAD:
         raise ValueError(f"{path}: unpack it first ({UNREAD[path.suffix]} {path.name})")
-    raw: Any = Unpacked(path) if path.suffix in PACKINGS else io.FileIO(path)
+    raw: Any = io.FileIO(path)
+    first = raw.read(8)
+    raw.seek(0)
+    packing = next((ending for bytes_, ending in SIGNATURES.items() if first.startswith(bytes_)),
+                   path.suffix)  # fmt: skip
+    if packing in PACKINGS:
+        raw.close()
+        raw = Unpacked(path, packing)
     file = io.BufferedReader(raw, BUFFER)
     try:
         if file.peek(len(BYTE_ORDER_MARK)).startswith(BYTE_ORDER_MARK):
@@ -86,13 +107,28 @@ def open_text(path: Path) -> io.BufferedReader:
     """Open a file as `open_bytes` does, if it can be text in UTF-8.
 
     Raises:
-        ValueError: If it has NUL bytes near its start.
+        ValueError: If its beginning is that of something else: has NUL bytes, or hardly any UTF-8.
     """
     file = open_bytes(path)
-    if b"\0" in file.peek(FIRST_BLOCK)[:FIRST_BLOCK]:
+    if why := _no_text(file.peek(FIRST_BLOCK)[:FIRST_BLOCK]):
         file.close()
-        raise ValueError(f"{path} is not text in UTF-8: it has NUL bytes")
+        raise ValueError(f"{path} is not text in UTF-8: {why}")
     return file
+
+
+def _no_text(block: bytes) -> str:
+    """Return why the first block of a file is no text, or nothing."""
+    for signature, kind in NO_TEXT.items():
+        if block.startswith(signature):
+            return f"it is {kind}"
+    if b"\0" in block:
+        return "it has NUL bytes"
+    characters = block.decode("utf-8", errors="replace")
+    replaced = characters.count("\ufffd") - block.count(b"\xef\xbf\xbd")  # less the author's own
+    invalid = replaced / max(len(characters), 1)
+    if len(block) < FEW_BYTES or invalid <= MOST_INVALID:
+        return ""
+    return f"{invalid:.0%} of its first characters are not"
 
 
 class Unpacked(io.RawIOBase):
@@ -100,11 +136,12 @@ class Unpacked(io.RawIOBase):
 
     Args:
         path: The file.
+        packing: Ending by which it would be known.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, packing: str) -> None:
         self.path = path
-        self.kind, unpack = PACKINGS[path.suffix]
+        self.kind, unpack = PACKINGS[packing]
         self.file = unpack(path, "rb")
 
     def readable(self) -> bool:

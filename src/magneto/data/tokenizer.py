@@ -18,6 +18,7 @@ PAD_NAMES = (PAD, "[PAD]")
 MASK_NAMES = (MASK, "[MASK]")
 # Characters of training text from which a tokenizer is learnt; more changes little and takes long.
 BPE_CHARACTERS = 100_000_000
+MOST_TOKENS = 1 << 24
 
 
 class Tokenizer(Protocol):
@@ -245,7 +246,12 @@ def train_bpe(
     """Train a byte-level BPE and write it to `path` as a tokenizer.json.
 
     Any text round-trips exactly. The special tokens have the first numbers.
+
+    Raises:
+        ValueError: If the vocabulary is larger than any.
     """
+    if vocab_size > MOST_TOKENS:  # the library takes the memory at once, and ends the process
+        raise ValueError(f"vocab_size must be at most {MOST_TOKENS:,}, not {vocab_size}")
     tokenizers = import_tokenizers()
     inner = tokenizers.Tokenizer(tokenizers.models.BPE())
     inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)

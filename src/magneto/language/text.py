@@ -16,7 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from magneto.data.cache import also_known, cache_directory, fingerprint, made_whole
+from magneto.data.cache import (
+    also_known,
+    cache_directory,
+    content_digest,
+    fingerprint,
+    is_kept,
+    made_whole,
+)
 from magneto.data.counts import Counts
 from magneto.data.documents import DOCUMENTS, documents_fingerprint, read_documents
 from magneto.data.splits import held_out
@@ -27,7 +34,8 @@ from magneto.progress import Progress
 
 # Documents tokenised at a time; the tokenizer spreads them over the cores.
 BATCH = 256
-VERSION = 2
+SPLITS = ("train", "validation")
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -47,12 +55,14 @@ class PreparedText:
         train: Training split; empty when streaming.
         validation: Validation split.
         counts: What was met while reading.
+        digest: Of all tokens, by which a run knows its data again; taken once, when they were made.
     """
 
     tokenizer: Tokenizer
     train: Split
     validation: Split
     counts: Counts
+    digest: str
 
 
 def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Iterator[str]:
@@ -76,22 +86,25 @@ def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
     """
     if config.streaming:
         return _prepare_stream(config, progress)
-    held = _place(config)
-    if not held.exists():
+    held = _place(config, progress)
+    if not is_kept(held, progress):
         with made_whole(held) as aside:
             _fill(config, aside, progress)
     if config.tokenizer == "bpe":
         # A run keeps the tokenizer that came out, and finds the same tokens by it.
-        also_known(held, _place(replace(config, tokenizer=str(held))))
+        also_known(held, _place(replace(config, tokenizer=str(held)), progress))
     return _open(held, config)
 
 
-def _place(config: TextDataConfig) -> Path:
+def _place(config: TextDataConfig, progress: Progress) -> Path:
     tokenizer_part = _tokenizer_name(config)
     sources = [config.source, config.validation_source or config.source]
     name = fingerprint(
         VERSION,
-        [documents_fingerprint(source, config.text_field, config.document) for source in sources],
+        [
+            documents_fingerprint(source, config.text_field, config.document, progress)
+            for source in sources
+        ],
         tokenizer_part,
         None if config.validation_source else config.validation_fraction,
     )
@@ -143,7 +156,14 @@ def _fill(config: TextDataConfig, directory: Path, progress: Progress) -> None:
                 progress.update(f"tokenising {split} documents", counts[DOCUMENTS], None)
         index["text_bytes"][split] = size
         index["counts"] = counts
+    index["digest"] = content_digest(*(_tokens(directory, split, kind) for split in SPLITS))
     (directory / "index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def _tokens(directory: Path, split: str, kind: Any) -> np.ndarray:
+    """Map the tokens of a split; what is empty can't be mapped."""
+    path = directory / f"{split}.bin"
+    return np.memmap(path, kind, mode="r") if path.stat().st_size else np.zeros(0, kind)
 
 
 def tokenised(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, int]]:
@@ -159,18 +179,21 @@ def tokenised(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[
 def _open(directory: Path, config: TextDataConfig) -> PreparedText:
     index = read_json(directory / "index.json")
     splits = {}
-    for split in ("train", "validation"):
-        path = directory / f"{split}.bin"
-        found = path.stat().st_size // np.dtype(index["dtype"]).itemsize
+    for split in SPLITS:
+        tokens = _tokens(directory, split, index["dtype"])
+        found = len(tokens)
         if found <= config.max_length:
             raise ValueError(
                 f"{config.source} has {found} {split} tokens, too few for one sequence of "
                 f"{config.max_length}: {_remedy(config, Counts(index['counts']), split)}"
             )
-        tokens = np.memmap(path, dtype=index["dtype"], mode="r")
         splits[split] = Split(tokens, index["text_bytes"][split])
     return PreparedText(
-        load_tokenizer(directory), splits["train"], splits["validation"], Counts(index["counts"])
+        load_tokenizer(directory),
+        splits["train"],
+        splits["validation"],
+        Counts(index["counts"]),
+        index["digest"],
     )
 
 
@@ -194,14 +217,14 @@ def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
     """Prepare tokenizer and validation split from the head of a stream."""
     head = fingerprint(
         VERSION,
-        documents_fingerprint(config.source, config.text_field, config.document),
+        documents_fingerprint(config.source, config.text_field, config.document, progress),
         None if config.validation_source else config.validation_fraction,
         config.vocab_size,
         STREAM_HEAD,
         *config.special[1:],
     )
     held = cache_directory() / f"tokenizer-{head}"
-    if config.tokenizer == "bpe" and not held.exists():
+    if config.tokenizer == "bpe" and not is_kept(held, progress):
         with made_whole(held) as aside:
             texts = islice(split_documents(config, "train", Counts()), STREAM_HEAD)
             path = aside / "tokenizer.json"
@@ -217,4 +240,6 @@ def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
             f"{config.source} has {len(tokens)} validation tokens, too few for a sequence"
         )
     empty = Split(np.zeros(0, np.int64), 0)
-    return PreparedText(tokenizer, empty, Split(tokens, sum(size for _, size in parts)), counts)
+    validation = Split(tokens, sum(size for _, size in parts))
+    digest = content_digest(empty.tokens, tokens)
+    return PreparedText(tokenizer, empty, validation, counts, digest)

@@ -11,7 +11,6 @@ import numpy as np
 from torch import Tensor
 
 from magneto.data.batching import ShuffledExamples, StreamedWindows, cut_windows, window_batch
-from magneto.data.cache import content_digest
 from magneto.data.counts import Counts
 from magneto.data.documents import DOCUMENTS
 from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer, vocabulary_size
@@ -95,7 +94,7 @@ class TextTask(Task):
         """Write the tokenizer."""
         (directory / "tokenizer").mkdir(exist_ok=True)
         self.tokenizer.save(directory / "tokenizer")
-        (directory / DIGEST_FILE).write_text(self._digest, encoding="utf-8")
+        (directory / DIGEST_FILE).write_text(self.text.digest, encoding="utf-8")
 
     @classmethod
     def kept_settings(cls, run: Path) -> dict[str, Any]:
@@ -113,11 +112,6 @@ class TextTask(Task):
 
     def _baseline(self, limit: int | None) -> dict[str, float]:
         raise NotImplementedError
-
-    @cached_property
-    def _digest(self) -> str:
-        # All tokens are read for it: once, however often a start asks.
-        return content_digest(self.text.train.tokens, self.text.validation.tokens)
 
     def documents(self, split: str) -> list[str]:
         """Return the text of "train" or "validation"."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from magneto.data.cache import cache_directory, fingerprint, made_whole
+from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
 from magneto.progress import Progress
 from magneto.speech.features import FilterBank
 from magneto.speech.utterances import Utterances
@@ -80,7 +80,7 @@ class StoredFeatures:
         states = [row.recording.state() for row in self.utterances.rows]
         name = fingerprint(VERSION, states, repr(config.features), config.sample_rate)
         held = cache_directory() / f"speech-features-{name}"
-        if not held.exists():
+        if not is_kept(held, progress):
             with made_whole(held) as aside:
                 self._fill(aside, progress)
         self._offsets = np.load(held / "offsets.npy", allow_pickle=False)

@@ -163,7 +163,7 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
         values = json.loads(path.read_text(encoding="utf-8"))
         mean, deviation = (np.array(values[k], np.float32) for k in ("mean", "deviation"))
         found = Normaliser(mean, deviation, int(values["frames"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is no {CMVN_FILE} of a run") from error
     if mean.shape != (mel_bins,) or deviation.shape != (mel_bins,) or not (deviation > 0).all():
         raise ValueError(f"{path} is of {mean.size} features, and data.features has {mel_bins}")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from magneto.data.cache import cache_directory, fingerprint, made_whole
+from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
 from magneto.progress import Progress
 from magneto.speech.utterances import Row, Utterances
 
@@ -29,7 +29,7 @@ def measure(rows: Sequence[Row], sample_rate: int, progress: Progress) -> Uttera
     """
     name = fingerprint(VERSION, [row.recording.state() for row in rows])
     held = cache_directory() / f"speech-headers-{name}"
-    if not held.exists():
+    if not is_kept(held, progress):
         durations, problems = _read(rows, progress)
         with made_whole(held) as aside:
             np.save(aside / "durations.npy", durations, allow_pickle=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from magneto.data.cache import cache_directory, fingerprint, made_whole
+from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
 from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.tokenizer import kept_tokenizer
 from magneto.progress import SILENT, Progress
@@ -129,7 +129,7 @@ def make_normaliser(
     states = [row.recording.state() for row in source.utterances.rows]
     name = fingerprint(VERSION, states, repr(config.features), config.sample_rate)
     held = cache_directory() / f"speech-cmvn-{name}"
-    if not held.exists():
+    if not is_kept(held, progress):
         statistics = FeatureStatistics(bins)
         count = len(source.utterances)
         chosen = np.random.default_rng(CMVN_SEED).permutation(count)[:CMVN_UTTERANCES]

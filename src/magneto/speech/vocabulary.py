@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from magneto.data.cache import cache_directory, made_whole
+from magneto.data.cache import cache_directory, is_kept, made_whole
 from magneto.data.tokenizer import (
     END,
     Tokenizer,
@@ -70,7 +70,7 @@ def make_vocabulary(config: SpeechDataConfig, texts: Sequence[str]) -> SpeechVoc
     for text in (str(VERSION), config.tokenizer, str(config.vocab_size), *texts):
         digest.update(text.encode("utf-8", errors="surrogatepass") + b"\n")
     held = cache_directory() / f"speech-tokenizer-{digest.hexdigest()}"
-    if not held.exists():
+    if not is_kept(held):
         with made_whole(held) as aside:
             _learn(config, texts, aside)
     return SpeechVocabulary(load_tokenizer(held))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.files import read_json
+from magneto.files import read_object
 from magneto.training.distributed import Piece, piece_of, unwrap
 from magneto.training.ema import WeightAverage
 from magneto.weights import StoredTensor, find_weights, list_checkpoints, open_tensors, step_of
@@ -106,7 +106,7 @@ def load_checkpoint(
     """Put a checkpoint into model and optimizer; return its state. Every rank calls this."""
     fill(model_pieces(model), open_tensors(directory), directory)
     fill_optimizer(model, optimizer, open_tensors(directory, OPTIMIZER))
-    return read_json(directory / STATE)
+    return read_object(directory / STATE)
 
 
 def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:

@@ -8,6 +8,9 @@ from typing import ClassVar, Literal
 
 from magneto.config import ConfigError
 
+# Beyond these a machine is only filled: a batch's examples are chosen at once.
+MOST = {"batch_size": 1 << 24, "gradient_accumulation_steps": 1 << 24, "num_workers": 1024}
+
 Schedule = Literal["constant", "linear", "polynomial", "cosine", "inverse_sqrt"]
 
 
@@ -112,9 +115,14 @@ class TrainingConfig:
             for name, bound in least.items()
             if getattr(self, name) < bound
         ]
+        wrong += [
+            f"{name} must be at most {most:,}, not {getattr(self, name)}"
+            for name, most in MOST.items()
+            if getattr(self, name) > most
+        ]
         wrong += wrong_numbers(self)
-        if self.threads is not None and self.threads < 1:
-            wrong.append(f"threads must be 1 or more (or null), not {self.threads}")
+        if self.threads is not None and not 1 <= self.threads <= 4096:
+            wrong.append(f"threads must be 1 to 4096 (or null), not {self.threads}")
         if self.evaluate_limit is not None and self.evaluate_limit < 1:
             wrong.append(f"evaluate_limit must be 1 or more (or null), not {self.evaluate_limit}")
         if self.average_checkpoints > self.keep_checkpoints and self.average_by == "last":

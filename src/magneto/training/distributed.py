@@ -113,6 +113,10 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"training.device: torch knows no device {name!r}") from error
+    if device.type not in ("cpu", "cuda") and not usable(device):
+        raise ValueError(f"training.device is {name}, and torch can't compute on one here")
+    if device.type == "cpu":
+        return torch.device("cpu")  # torch counts none: cpu:99 is the same
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ValueError("training.device is cuda, and there is no GPU that torch can use here")
@@ -123,6 +127,14 @@ def pick_device(name: str) -> torch.device:
             raise ValueError(f"training.device: there is no {device}, torch sees {count} GPUs here")
         torch.cuda.set_device(device)
     return device
+
+
+def usable(device: torch.device) -> bool:
+    """Return whether a tensor can be made and read on a device; on "meta" it has no values."""
+    try:
+        return torch.ones(1, device=device).item() == 1
+    except (RuntimeError, AssertionError, ImportError, NotImplementedError):
+        return False
 
 
 def shard_model(model: nn.Module, world: World) -> nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 
-from magneto.files import write_json
+from magneto.files import Damaged, read_json, write_json
 
 PACKAGES = (
     "foundation-transformers",
@@ -49,10 +48,22 @@ def write_environment(run: Path) -> None:
     path, earlier = run / "environment.json", []
     if path.exists():
         try:
-            earlier = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+            earlier = read_environments(path)
+        except Damaged:
             path.replace(path.with_name("environment.damaged.json"))
     write_json(path, [*earlier, environment()])
+
+
+def read_environments(path: Path) -> list[dict[str, Any]]:
+    """Read environment.json: what each start of a run was made with.
+
+    Raises:
+        Damaged: If it holds something else; names it.
+    """
+    records = read_json(path)
+    if not isinstance(records, list) or not all(isinstance(each, dict) for each in records):
+        raise Damaged(f"{path} is damaged: it must hold a list of JSON objects")
+    return records
 
 
 def _version(name: str) -> str | None:

@@ -30,6 +30,7 @@ from magneto.training.distributed import (
     shard_model,
     unwrap,
 )
+from magneto.training.memory import check_memory
 from magneto.training.task import BatchStream, Task
 
 
@@ -53,7 +54,7 @@ def initial_model(
         world: The ranks. Every one calls this.
         say: Told why each rank had to build the whole model, where it had to under "fsdp".
     """
-    model, reason = build_on_meta(task)
+    model, reason = build_on_meta(task, world)
     if model is not None:
         shard_model(model, world)
         materialize(model, world.device)
@@ -96,11 +97,16 @@ def values_from_data(
     task.begin_training(unwrap(model), batches(), partial(gather_rows, world=world))
 
 
-def build_on_meta(task: Task) -> tuple[nn.Module | None, str]:
-    """Build a model without memory; or return None, and why it can't be drawn module by module."""
+def build_on_meta(task: Task, world: World) -> tuple[nn.Module | None, str]:
+    """Build a model without memory; or return None, and why it can't be drawn module by module.
+
+    Raises:
+        ValueError: If it would not fit in the memory there is.
+    """
     try:
         with torch.device("meta"), Writes() as building:
             model = task.build_model()
+        check_memory(model, world)
         reason = why_not_by_module(model, building)
     except RuntimeError as error:  # it reads a value, which on the meta device is not there
         return None, str(error).splitlines()[0]

@@ -81,7 +81,7 @@ def as_row(line: bytes) -> dict[str, Any] | None:
     """Return the row that a line holds, or None if it holds none."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 

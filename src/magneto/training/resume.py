@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from magneto.files import clear_aside, directory_aside, read_json
+from magneto.files import clear_aside, directory_aside, read_object
 from magneto.training.checkpoint import AVERAGE, STATE, fill, load_checkpoint, model_pieces
 from magneto.training.distributed import broadcast_from_main
 from magneto.training.ending import TrainingResult, finished_result
@@ -113,7 +113,7 @@ def compare_recipe(state: TrainingState, directory: Path) -> None:
     Raises:
         ValueError: If the task, the model, the data or the seed is another; names the fields.
     """
-    kept = read_json(directory / STATE).get("recipe", {})
+    kept = read_object(directory / STATE).get("recipe", {})
     now = json.loads(json.dumps(state.recipe, default=str))
     content_is_compared = (state.run / DIGEST_FILE).exists()
     found = {

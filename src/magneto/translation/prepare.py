@@ -10,14 +10,20 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from magneto.data.cache import also_known, cache_directory, fingerprint, made_whole
+from magneto.data.cache import (
+    also_known,
+    cache_directory,
+    content_digest,
+    fingerprint,
+    is_kept,
+    made_whole,
+)
 from magneto.data.counts import EMPTY, Counts
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
 from magneto.data.tokenizer_training import train_sentencepiece
@@ -41,7 +47,8 @@ from magneto.translation.vocabulary import (
     read_tags,
 )
 
-VERSION = 3
+SPLITS = ("train", "validation")
+VERSION = 4
 # Pairs of sentences tokenised at a time.
 BATCH = 1024
 # Tokenizers that are trained on the text itself.
@@ -85,6 +92,7 @@ class PreparedParallel:
         train: Training split.
         validation: Validation split.
         counts: What was met in the text of each pair of languages, by split.
+        digest: Of all tokens, by which a run knows its data again; taken once, when they were made.
     """
 
     vocabulary: TranslationVocabulary
@@ -92,6 +100,7 @@ class PreparedParallel:
     train: ParallelSplit
     validation: ParallelSplit
     counts: dict[str, dict[Pair, Counts]]
+    digest: str
 
     def describe(self, source: str) -> Iterator[str]:
         """Say in lines what there is and what was left out; nothing of a split that has no text."""
@@ -114,22 +123,22 @@ def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> Prepared
         FileNotFoundError: If there is no such source or tokenizer.
         ValueError: If it has no text for a direction, or none to validate on.
     """
-    held = _place(config)
-    if not held.exists():
+    held = _place(config, progress)
+    if not is_kept(held, progress):
         with made_whole(held) as aside:
             Preparation(config, progress).fill(aside)
     if config.tokenizer in TRAINED:
         # A run keeps the vocabulary that came out, and finds the same tokens by it.
-        also_known(held, _place(replace(config, tokenizer=str(held))))
+        also_known(held, _place(replace(config, tokenizer=str(held)), progress))
     return _open(held)
 
 
-def _place(config: ParallelDataConfig) -> Path:
+def _place(config: ParallelDataConfig, progress: Progress) -> Path:
     sources = [config.source, config.validation_source or config.source]
     name = fingerprint(
         VERSION,
         [
-            parallel_fingerprint(name, config.languages, sought_languages(config))
+            parallel_fingerprint(name, config.languages, sought_languages(config), progress)
             for name in sources
         ],
         (config.languages, config.pivot_language, config.directions),
@@ -182,6 +191,8 @@ class Preparation:
         seen: dict[Pair, set[int]] = {}
         for split in ("validation", "train"):
             index[split] = self._write(split, directory, tokenizer, kind, seen)
+        digest = content_digest(*(_tokens(directory, split, kind) for split in SPLITS))
+        index["digest"] = digest
         (directory / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
     def _write(
@@ -265,18 +276,21 @@ class Preparation:
 def _open(directory: Path) -> PreparedParallel:
     index = read_json(directory / "index.json")
     splits = {}
-    for split in ("train", "validation"):
-        path = directory / f"{split}.tokens.bin"
-        read = (
-            partial(np.memmap, mode="r") if path.stat().st_size else np.fromfile
-        )  # what is empty can't be mapped
-        tokens = read(path, dtype=index["dtype"])
+    for split in SPLITS:
+        tokens = _tokens(directory, split, index["dtype"])
         offsets = np.fromfile(directory / f"{split}.offsets.bin", np.int64)
         ranges = {tuple(found["pair"]): tuple(found["range"]) for found in index[split]}
         splits[split] = ParallelSplit(tokens, offsets, ranges)
     counts = {
         split: {tuple(found["pair"]): Counts(found["counts"]) for found in index[split]}
-        for split in ("train", "validation")
+        for split in SPLITS
     }
     directions = [tuple(direction) for direction in index["directions"]]
-    return PreparedParallel(load_vocabulary(directory), directions, **splits, counts=counts)
+    vocabulary = load_vocabulary(directory)
+    return PreparedParallel(vocabulary, directions, **splits, counts=counts, digest=index["digest"])
+
+
+def _tokens(directory: Path, split: str, kind: Any) -> np.ndarray:
+    """Map the tokens of a split; what is empty can't be mapped."""
+    path = directory / f"{split}.tokens.bin"
+    return np.memmap(path, kind, mode="r") if path.stat().st_size else np.zeros(0, kind)

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from magneto.data.cache import content_digest
 from magneto.data.frequencies import count_targets, frequency_nats
 from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
 from magneto.data.tokenizer import kept_tokenizer
@@ -232,9 +231,4 @@ class Translation(Task):
         """Write the vocabulary: tokenizer and languages."""
         (directory / "tokenizer").mkdir(exist_ok=True)
         self.vocabulary.save(directory / "tokenizer")
-        (directory / DIGEST_FILE).write_text(self._digest, encoding="utf-8")
-
-    @cached_property
-    def _digest(self) -> str:
-        # All tokens are read for it: once, however often a start asks.
-        return content_digest(self.text.train.tokens, self.text.validation.tokens)
+        (directory / DIGEST_FILE).write_text(self.text.digest, encoding="utf-8")

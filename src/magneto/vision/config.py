@@ -36,6 +36,9 @@ class ImageEncoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("image_size", "patch_size", "channels"):
+            if not 1 <= getattr(self, name) <= 1 << 16:
+                raise ValueError(f"{name} must be 1 to 65,536, not {getattr(self, name)}")
         if self.image_size % self.patch_size:
             raise ValueError(
                 f"patch_size ({self.patch_size}) must divide image_size ({self.image_size})"

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from magneto.data.cache import cache_directory, file_states, fingerprint, made_whole
+from magneto.data.cache import cache_directory, file_states, fingerprint, is_kept, made_whole
 from magneto.data.counts import MALFORMED, Counts
 from magneto.files import write_json
 from magneto.progress import Progress
@@ -157,7 +157,7 @@ def kept_index(shards: Sequence[Path], progress: Progress, words: WordMembers = 
     name = fingerprint(VERSION, file_states(shards), words.endings)
     held = cache_directory() / f"shards-{name}"
     kept = held / "index.json"
-    if not kept.exists():
+    if not is_kept(held, progress):
         made = Index()
         for number, shard in enumerate(shards):
             progress.update("indexing shards", number, len(shards))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from magneto.data.tokenizer import load_tokenizer
-from magneto.files import read_json
+from magneto.files import read_json, read_object
 from magneto.vision_language.config import VisionLanguageConfig
 from magneto.weights import StoredTensor, open_tensors
 
@@ -28,7 +28,7 @@ def exported_config(folder: Path) -> VisionLanguageConfig:
     Raises:
         ValueError: If it is no model of vision and language.
     """
-    core: Any = read_json(folder / CONFIG).get("core")
+    core: Any = read_object(folder / CONFIG).get("core")
     names = {field.name for field in fields(VisionLanguageConfig)}
     if not isinstance(core, dict) or not {"experts", "image_size"} <= core.keys():
         raise ValueError(f"{folder} is no model of vision and language")

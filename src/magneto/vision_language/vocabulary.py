@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from magneto.data.cache import cache_directory, content_digest, fingerprint, made_whole
+from magneto.data.cache import cache_directory, content_digest, fingerprint, is_kept, made_whole
 from magneto.data.tokenizer import BPE_CHARACTERS, SPECIAL, Tokenizer, load_tokenizer, train_bpe
 from magneto.progress import SILENT, Progress
 
@@ -29,7 +29,7 @@ def text_tokenizer(
     some = list(limited(texts))
     digest = content_digest(*(text.encode("utf-8", errors="surrogatepass") for text in some))
     held = cache_directory() / f"tokenizer-{fingerprint(VERSION, digest, vocab_size, SPECIAL)}"
-    if not held.exists():
+    if not is_kept(held, progress):
         progress.say(f"learning a tokenizer from {len(some):,} texts")
         with made_whole(held) as aside:
             train_bpe(some, vocab_size, aside / "tokenizer.json", SPECIAL)

@@ -11,7 +11,7 @@ from magneto.analysis.probe.diagnosis import find_stacks
 from magneto.analysis.probe.short_run import initial_model, short_run
 from magneto.analysis.probe.update import growth, measure_growth, measured_shape
 from magneto.analysis.sweep.cells import PLACEMENT, Sweep
-from magneto.files import plain, read_json, write_json
+from magneto.files import plain, read_object, write_json
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
 from magneto.theory.bounds import bound, find_family
@@ -41,7 +41,7 @@ def measure(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> dict[str
     """
     path, rows = folder / FILE, [str(name) for name in sweep.grid[PLACEMENT]]
     if path.is_file():
-        known = read_json(path)
+        known = read_object(path)
         if list(known.get("activations", ())) == rows:
             return known
     first = {str(cell.values[PLACEMENT]): cell for cell in reversed(sweep.cells())}

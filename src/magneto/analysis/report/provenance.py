@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from magneto.files import read_json
-from magneto.training.environment import environment
+from magneto.training.environment import environment, read_environments
 
 # What is kept of a run's environment. The command of a worker says nothing that the sweep does not.
 KEPT = ("python", "packages", "processor", "cores", "threads", "gpus", "commit")
@@ -25,7 +24,7 @@ def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
     records: list[Mapping[str, Any]] = []
     for path in sorted(run / "environment.json" for run in runs):
         if path.is_file():
-            records += read_json(path)
+            records += read_environments(path)
     found: dict[str, dict[str, None]] = {}
     for record in records or [environment()]:
         for name, value in _flat(record):

@@ -17,7 +17,7 @@ from typing import Any
 from magneto.analysis.sweep.cells import SEED, Cell, Sweep
 from magneto.analysis.sweep.checks import base_of, refuse_edited, refuse_other, refuse_repeated
 from magneto.config import ConfigError
-from magneto.files import plain, read_json, write_json
+from magneto.files import Damaged, plain, read_object, write_json
 from magneto.lease import acquire_lease
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe
@@ -87,7 +87,10 @@ def read_sweep(folder: Path) -> Sweep:
     path = folder / SPEC_FILE
     if not path.is_file():
         raise FileNotFoundError(f"no comparison in {folder} (there is no {SPEC_FILE})")
-    return Sweep(**read_json(path))
+    try:
+        return Sweep(**read_object(path))
+    except TypeError as error:  # other keys
+        raise Damaged(f"{path} is damaged: {error}") from error
 
 
 def cell_directory(folder: Path, cell: Cell) -> Path:
@@ -104,7 +107,7 @@ def is_done(folder: Path, cell: Cell) -> bool:
 def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
     """Return a cell's result, or None if it has none yet."""
     path = cell_directory(folder, cell) / "outcome.json"
-    return read_json(path) if path.exists() else None
+    return read_object(path, "status", "step") if path.exists() else None
 
 
 def work(

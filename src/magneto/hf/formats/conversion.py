@@ -127,7 +127,8 @@ def read_config(source: str | Path | nn.Module) -> Any:
         # What transformers does not know is none of ours either: say what is.
         text = Path(source, "config.json")
         if text.is_file():
-            find_format(str(json.loads(text.read_text(encoding="utf-8")).get("model_type")))
+            held = json.loads(text.read_text(encoding="utf-8"))
+            find_format(str(held.get("model_type") if isinstance(held, dict) else None))
         raise ValueError(f"{source}: {str(error).splitlines()[0]}") from error
 
 

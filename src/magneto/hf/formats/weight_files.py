@@ -107,7 +107,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no JSON: {error}") from error
     return held if isinstance(held, dict) else {}
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.cache import cache_directory, made_whole
+from magneto.data.cache import cache_directory, is_kept, made_whole
 from magneto.data.counts import Counts
 from magneto.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_bpe
 from magneto.language.classification.config import ClassificationDataConfig
@@ -228,7 +228,7 @@ def make_tokenizer(config: ClassificationDataConfig, rows: Sequence[Row]) -> Tok
     for text in (str(config.vocab_size), *texts):
         digest.update(text.encode("utf-8", errors="surrogatepass") + b"\n")
     held = cache_directory() / f"classification-{digest.hexdigest()}-1"
-    if not held.exists():
+    if not is_kept(held):
         with made_whole(held) as aside:
             train_bpe(texts, config.vocab_size, aside / "tokenizer.json", SPECIAL)
     return load_tokenizer(held)

@@ -80,7 +80,7 @@ def read_answers(name: str) -> list[str]:
     try:
         text = path.read_text(encoding="utf-8")
         found = json.loads(text) if text.lstrip().startswith("[") else _lines(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no list of answers: {error}") from error
     if not found or not all(isinstance(answer, str) for answer in found):
         raise ValueError(f"{path} is no list of answers")
