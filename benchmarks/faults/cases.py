@@ -54,6 +54,8 @@ def all_cases(per_group: int) -> Iterator[Case]:
 def odd_value(draw: random.Random) -> Case:
     """Give a field what nobody should."""
     field, value = draw.choice(NUMBERS), draw.choice(ODD_VALUES)
+    if (field, value) == ("training.steps", "1e12"):
+        value = "1e18"  # the other is a long run, and no fault
 
     def run(place: Path, folder: Path) -> Seen:
         return watch([*words("text", place, folder / "run"), f"--{field}={value}"])

@@ -128,8 +128,10 @@ def guarded(run: Callable[[], int | None]) -> int:
             raise
         for line in lines:
             say(line)
-        if isinstance(error, OSError) and error.filename is None:
-            drop_output()  # perhaps it is what could not be written
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError):
+            drop_output()  # it is what could not be written
         return 2
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self, get_args
 
 from magneto.config import ConfigError
+from magneto.nn.sizes import wrong_sizes
 from magneto.theory.depth import Depth, Stack
 from magneto.theory.placement import Placement, find_placement
 
@@ -21,10 +22,6 @@ ADDED_POSITIONS = ("none", "learned", "sinusoidal")
 RELATIVE_POSITIONS = ("t5", "transformer_xl", "alibi")
 Experts = Literal["decoupled", "shared_attention"]
 BaseInit = Literal["xavier_normal", "xavier_uniform", "normal", "truncated_normal"]
-
-# Beyond these a model is a slip of the keyboard: one matrix of the widest needs a petabyte.
-MOST = {"layers": 100_000, "encoder_layers": 100_000, "decoder_layers": 100_000}
-MOST_WIDTH = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -155,22 +152,11 @@ class TransformerConfig:
         maybe = ("encoder_layers", "decoder_layers", "key_value_heads", "head_dim",
                  "reference_grid")  # fmt: skip
         given = [name for name in maybe if getattr(self, name) is not None]
-        wrong = [
-            f"{name} must be 1 or more, not {getattr(self, name)}"
-            for name in (*sizes, *given)
-            if getattr(self, name) < 1
-        ]
+        wrong = wrong_sizes({name: getattr(self, name) for name in (*sizes, *given)})
         wrong += [f"windows must be 1 or more, not {window}" for window in self.windows
                   if window is not None and window < 1]  # fmt: skip
         if not (self.attention_logit_cap is None or self.attention_logit_cap > 0):
             wrong.append(f"attention_logit_cap must be above 0, not {self.attention_logit_cap}")
-        wrong += [
-            f"{name} must be at most {MOST.get(name, MOST_WIDTH):,}, not {getattr(self, name)}"
-            for name in (*sizes, *given)
-            if getattr(self, name) > MOST.get(name, MOST_WIDTH)
-        ]
-        if self.width > MOST_WIDTH:
-            wrong[0] += f" (one matrix of such queries needs {4 * self.width**2 / 1e12:,.0f} TB)"
         if wrong:
             return wrong
         if (self.encoder_layers is None) != (self.decoder_layers is None):

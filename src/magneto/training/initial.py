@@ -97,8 +97,12 @@ def values_from_data(
     task.begin_training(unwrap(model), batches(), partial(gather_rows, world=world))
 
 
-def build_on_meta(task: Task, world: World) -> tuple[nn.Module | None, str]:
+def build_on_meta(task: Task, world: World | None = None) -> tuple[nn.Module | None, str]:
     """Build a model without memory; or return None, and why it can't be drawn module by module.
+
+    Args:
+        task: Prepared.
+        world: Of ranks in whose memory it must fit; None asks for no such thing.
 
     Raises:
         ValueError: If it would not fit in the memory there is.
@@ -106,7 +110,8 @@ def build_on_meta(task: Task, world: World) -> tuple[nn.Module | None, str]:
     try:
         with torch.device("meta"), Writes() as building:
             model = task.build_model()
-        check_memory(model, world)
+        if world is not None:
+            check_memory(model, world)
         reason = why_not_by_module(model, building)
     except RuntimeError as error:  # it reads a value, which on the meta device is not there
         return None, str(error).splitlines()[0]
