@@ -329,7 +329,7 @@ def test_what_is_wrong_with_data_is_said_once_and_counted_at_the_end(
         said = capsys.readouterr().err
         assert ("odd row: of all (found before training)" in said) == (steps == 4)
         assert ("late row: of rank 0 (found in training)" in said) == (steps == 4)
-        total = said.splitlines()[-2]
+        (total,) = [line for line in said.splitlines() if "data problems, listed" in line]
         assert total.endswith("data_problems.tsv: odd row: 1; late row: 1")
     assert len(listed(tmp_path)) == 2
 
