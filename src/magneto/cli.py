@@ -114,7 +114,8 @@ def guarded(run: Callable[[], int | None]) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = show
             code = run() or 0
-            sys.stdout.flush()  # a full disk is known here, not at the interpreter's end
+            if sys.stdout is not None:
+                sys.stdout.flush()  # a full disk is known here, not at the interpreter's end
             return code
     except KeyboardInterrupt:
         say("stopped")
@@ -129,7 +130,8 @@ def guarded(run: Callable[[], int | None]) -> int:
         for line in lines:
             say(line)
         try:
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except (OSError, ValueError):
             drop_output()  # it is what could not be written
         return 2
@@ -172,11 +174,11 @@ def open_missing_streams() -> None:
 
     Else the next file that is opened gets the number, and what is printed is written into it.
     """
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+    for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
             while os.open(os.devnull, os.O_RDWR) < number:
                 pass  # a lower one is free too
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115
+    if sys.stderr is None:  # else what is printed there would go to stdout
+        sys.stderr = open(2, "w", closefd=False, encoding="utf-8")  # noqa: SIM115

@@ -36,7 +36,7 @@ def comparison(folder: Path, task: str, results: dict[tuple, dict | None], **ove
             directory = cell_directory(folder, cell)
             directory.mkdir(parents=True)
             status = "diverged" if metrics == {} else "finished"
-            content = {"status": status, "metrics": metrics, "curve": []}
+            content = {"status": status, "step": 1, "metrics": metrics, "curve": []}
             (directory / "outcome.json").write_text(json.dumps(content))
     return folder
 

@@ -40,7 +40,8 @@ def comparison(
         own, *others = found
         metric = {"segmentation": "mean_iou"}.get(task, "accuracy")
         status = "finished" if found[own] is not None else "diverged"
-        content = {"status": status, "metrics": {metric: found[own]}, "curve": []}
+        metrics = {metric: found[own]}
+        content = {"status": status, "step": 1, "metrics": metrics, "curve": []}
         (run / "outcome.json").write_text(json.dumps(content))
         for name in others:
             kept = {"metrics": {"accuracy": found[name], "loss": 1.0}}

@@ -40,7 +40,7 @@ def predict(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     task, counts, report = opened.task, Counts(), ProgressBars()
     if given.probabilities and task.data_config.number:
         raise ConfigError([f"{given.run} answers with numbers, which have no --probabilities"])
-    if not given.inputs and sys.stdin.isatty():
+    if not given.inputs and (sys.stdin is None or sys.stdin.isatty()):
         report.say("texts from standard input, one per line")
     rows = all_rows(given.inputs, task.data_config.columns, counts)
     texts: list[dict[str, Any]] = []

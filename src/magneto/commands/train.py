@@ -70,10 +70,10 @@ def main(words: Sequence[str]) -> int:
     from magneto.training.trackers import check_trackers
 
     check_trackers(recipe.training)
-    pick_strategy(recipe.training)
-    pick_device(recipe.training.device)
     task = recipe.build_task()
     task.check_strategy(recipe.training.distributed)
+    pick_strategy(recipe.training)
+    pick_device(recipe.training.device)
     resume = given.resume is not None
     with held(run, new=not resume) as lease:
         if is_main_process():
