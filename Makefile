@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types unit distributed slow gpu demo demo-all first-run docs clean
+.PHONY: help setup test lint types unit distributed slow gpu bench demo demo-all first-run docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,12 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-core
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,vision,speech,hf,dev]'
 	# Our formats are held against timm's own classes, which compute nothing with its torchvision.
 	$(BIN)/python -m pip install --quiet --no-deps timm==1.0.31
+	@touch $@
+
+$(VENV)/.stamp-bench: $(VENV)/.stamp-dev
+	@echo "setup: torchscale, which other versions of its dependencies serve too"
+	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/peers \
+		torchscale==0.3.0 fairscale==0.4.13 || echo "setup: without torchscale, which the results will say"
 	@touch $@
 
 $(VENV)/.stamp-docs: $(VENV)/.stamp-core
@@ -75,6 +81,11 @@ gpu: $(VENV)/.stamp-dev ## on a machine with a GPU: its tests, then its benchmar
 	echo "gpu: the benchmark has $$left seconds"; \
 	$(BIN)/python -m benchmarks.gpu --seconds $$left || failed=1; \
 	exit $$failed
+
+bench: $(VENV)/.stamp-bench ## a training step beside its peers, and how it grows, on a CPU that is idle (20 minutes)
+	PYTHONPATH=$(VENV)/peers $(BIN)/python -m benchmarks.bench --profile $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.scaling
+	$(BIN)/python docs/generate_bench.py
 
 demo: $(VENV)/.stamp-core ## which placement, at which learning rate? a comparison and its report (10 minutes in all)
 	$(ONE_THREAD) $(BIN)/magneto compare $(TASK)/tiny $(DEMO_GRID) $(DEMO_ARGS) --out $(DEMO)

@@ -38,10 +38,11 @@ from magneto.training.checkpoint import (
     optimizer_pieces,
 )
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import World, barrier, join_world, shard_model
+from magneto.training.distributed import World, barrier, join_world
 from magneto.training.environment import environment
 from magneto.training.initial import initial_model
 from magneto.training.optimizer import build_optimizer
+from magneto.training.sharding import shard_model
 from magneto.training.writer import Writer
 from magneto.weights import MODEL
 

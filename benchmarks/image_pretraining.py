@@ -1,7 +1,7 @@
 """Does masked image modelling help where labels are few? Accuracy over labelled images per class.
 
     python -m benchmarks.image_pretraining --size digits
-    python -m benchmarks.image_pretraining --size cifar --data DIR        (DIR has train/ and test/)
+    python -m benchmarks.image_pretraining --size cifar --data DIR        (DIR has train/ and val/)
 
 A model is pre-trained once on all training images, without their labels. Then, for each number of
 labelled images per class and each seed, two classifiers of the same shape are trained on these
@@ -72,8 +72,8 @@ SIZES = {
     ),
     "cifar": Size(
         {
-            "width": 96, "layers": 6, "heads": 3, "ffn_width": 384, "max_length": 65,
-            "class_token": "learned", "image_size": 32, "patch_size": 4, "channels": 3,
+            "width": 96, "layers": 6, "heads": 3, "ffn_width": 384, "max_length": 17,
+            "class_token": "learned", "image_size": 32, "patch_size": 8, "channels": 3,
         },
         {"model.codes": 256, "training.steps": 2000, **CROPS},
         {
@@ -120,7 +120,7 @@ def parse() -> argparse.Namespace:
     """Read the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--size", choices=SIZES, default="digits")
-    parser.add_argument("--data", help="folder with train/ and test/, a folder per class in each")
+    parser.add_argument("--data", help="folder with train/ and val/, a folder per class in each")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of each point (3)")
     parser.add_argument("--counts", help="images per class, with commas (the size's own)")
     parser.add_argument("--pretraining-steps", type=int, help="in place of the size's own")

@@ -1,7 +1,7 @@
 """A GPT in a page of plain torch, as people write it who want nothing between them and the device.
 
 Pre-activation layer norms, one projection for queries, keys and values, torch's attention, exact
-GELU, learned positions, a tied head.
+GELU, learned positions, a tied head. The blocks serve the plain models of other fields too.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """One layer."""
+    """One layer; `causal` says whether a position sees only those before it."""
 
-    def __init__(self, width: int, heads: int, ffn_width: int) -> None:
+    def __init__(self, width: int, heads: int, ffn_width: int, causal: bool = True) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv_proj = nn.Linear(width, 3 * width)
         self.out_proj = nn.Linear(width, width)
@@ -27,7 +27,7 @@ class Block(nn.Module):
         batch, length, width = x.shape
         projected = self.qkv_proj(self.attention_norm(x))
         parts = projected.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(*parts.unbind(), is_causal=True)
+        attended = F.scaled_dot_product_attention(*parts.unbind(), is_causal=self.causal)
         x = x + self.out_proj(attended.transpose(1, 2).reshape(batch, length, width))
         return x + self.fc2(F.gelu(self.fc1(self.mlp_norm(x))))
 

@@ -4,9 +4,10 @@ r"""Time one training step of the same shape: our placements, torch, transformer
     python benchmarks/training_step.py --shape gpu --device cuda --precision bf16 \
         --modes eager compiled
 
-A step is: forward, cross-entropy over all tokens, backward, fused AdamW. Contenders take turns, a
-new random order each round, so that a change of the machine's mood meets all of them; a turn is one
-step that does not count and `--turn` that do. Results go to benchmarks/results/NAME.json and .md.
+A step is: forward, cross-entropy over all tokens, backward, clipping, fused AdamW. Contenders take
+turns, a new random order each round, so that a change of the machine's mood meets all of them; a
+turn is one step that does not count and `--turn` that do. Results go to
+benchmarks/results/NAME.json and .md.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import random
 import statistics
+import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -25,12 +30,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.contenders import CONTENDERS, NOTES, SHAPES, Shape, build
+from benchmarks.usual_step import usual_step
 from magneto.files import write_text
 from magneto.training.environment import environment
 
@@ -71,22 +77,17 @@ def make_step(
     model: nn.Module, shape: Shape, device: torch.device, precision: str, run: Any
 ) -> Any:
     """Return a function that takes one training step of `model`, calling it through `run`."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     generator = torch.Generator().manual_seed(2)
     size = (shape.batch, shape.length + 1)
     window = torch.randint(shape.vocab_size, size, generator=generator).to(device)
     tokens, targets = window[:, :-1].contiguous(), window[:, 1:].flatten()
 
-    def step() -> float:
+    def loss() -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             logits = run(tokens)
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets)
 
-    return step
+    return usual_step(model.parameters(), loss)
 
 
 def wait(device: torch.device) -> None:
@@ -160,11 +161,13 @@ def measure(
         print(f"round {number + 1} of {args.rounds}", file=sys.stderr)
 
 
-def machine(device: torch.device) -> dict[str, Any]:
-    """Describe the machine and the versions."""
+def machine(
+    device: torch.device, packages: Sequence[str] = ("x-transformers", "triton")
+) -> dict[str, Any]:
+    """Describe the machine and the versions; of these packages too."""
     where = environment()
     del where["command"]
-    for package in ("x-transformers", "triton"):
+    for package in packages:
         try:
             where["packages"][package] = version(package)
         except PackageNotFoundError:
@@ -173,6 +176,14 @@ def machine(device: torch.device) -> dict[str, Any]:
     where["date"] = datetime.now(UTC).strftime("%Y-%m-%d")
     where["accelerator"] = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return where
+
+
+def source_commit() -> str:
+    """Return the commit of what is measured; results and pages that were written are no change."""
+    commit = (environment()["commit"] or "unknown").removesuffix("-dirty")
+    words = ["git", "-C", str(ROOT), "diff", "--quiet", "HEAD", "--", "src", "benchmarks/*.py"]
+    changed = commit != "unknown" and subprocess.run(words, check=False).returncode
+    return f"{commit}-dirty" if changed else commit
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -259,6 +270,19 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     }
     write_result(result, markdown(result), args.out)
     return result
+
+
+@contextmanager
+def measured(name: str) -> Iterator[dict[str, Any]]:
+    """Yield a result to be filled: name, machine, date, and the load before and after the body."""
+    where = environment()
+    del where["command"]
+    result: dict[str, Any] = {
+        "name": name, "load": [os.getloadavg()[0]], "machine": where,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }  # fmt: skip
+    yield result
+    result["load"].append(os.getloadavg()[0])
 
 
 def write_result(result: dict[str, Any], page: str, folder: Path, show: bool = True) -> None:

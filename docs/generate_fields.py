@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from write_pages import write_or_check
+
 from magneto.fields import FieldDescription, as_yaml, describe_fields, type_words
 from magneto.recipe import config_classes
 from magneto.tasks import TASKS
@@ -60,16 +62,7 @@ def generated() -> dict[Path, str]:
 
 def main(words: list[str]) -> int:
     """Write the pages; or, with --check, only say whether they are as they would be written."""
-    old = [path for path, text in generated().items()
-           if not path.is_file() or path.read_text(encoding="utf-8") != text]  # fmt: skip
-    if words == ["--check"]:
-        for path in old:
-            print(f"docs/fields/{path.name} is out of date: python docs/generate_fields.py")
-        return 1 if old else 0
-    for path in old:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(generated()[path], encoding="utf-8")
-    return 0
+    return write_or_check(generated(), DOCS, "generate_fields.py", words)
 
 
 if __name__ == "__main__":

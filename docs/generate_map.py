@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from draw_map import BOXES, drawing
+from write_pages import write_or_check
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "magneto"
@@ -152,16 +153,8 @@ def generated() -> dict[Path, str]:
 
 
 def main(words: list[str]) -> int:
-    """Write the files; or, with --check, only say whether they are as they would be written."""
-    old = [path for path, text in generated().items()
-           if not path.is_file() or path.read_text(encoding="utf-8") != text]  # fmt: skip
-    if words == ["--check"]:
-        for path in old:
-            print(f"docs/{path.name} is out of date: python docs/generate_map.py")
-        return 1 if old else 0
-    for path in old:
-        path.write_text(generated()[path], encoding="utf-8")
-    return 0
+    """Write the pages; or, with --check, only say whether they are as they would be written."""
+    return write_or_check(generated(), DOCS, "generate_map.py", words)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Seeded faults before the real command line: no traceback, no hang, no other result."""
 
+import os
 import random
 import signal
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from benchmarks.faults.cases import all_cases, misspelt_recipe, odd_value
 from benchmarks.faults.place import make_data, make_place
 from benchmarks.faults.table import observe, page
-from benchmarks.faults.watch import Seen, watch
+from benchmarks.faults.watch import Seen, closed, watch
 
 
 def findings(cases: list, place: Path) -> list[tuple[str, str, list[str]]]:
@@ -52,6 +53,17 @@ def test_the_same_cases_come_each_time() -> None:
 def test_a_child_that_hangs_is_ended() -> None:
     seen = watch(["recipes"], signal.pause, seconds=0.2)
     assert seen.finding == "it hangs"
+
+
+def test_a_child_whose_streams_are_closed_ends_as_one() -> None:
+    """It must not go on in the parent's program, and clear its folders."""
+    parent = os.getpid()
+    try:
+        seen = watch(["recipes"], closed(0, 1, 2))
+    finally:
+        if os.getpid() != parent:
+            os._exit(77)
+    assert seen.code == 0, seen
 
 
 @pytest.mark.slow

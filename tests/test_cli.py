@@ -1,6 +1,7 @@
 """The command line as a user meets it: a run, its mistakes, one JSON object."""
 
 import errno
+import io
 import json
 import signal
 import subprocess
@@ -94,6 +95,34 @@ def test_train_evaluate_generate_export(run: Path, place: Path, capsys) -> None:
     assert code == 0 and (place / "exported" / "model.safetensors").exists()
 
 
+@pytest.mark.slow
+def test_a_folded_export_is_loaded_by_a_new_process(run: Path, place: Path, capsys) -> None:
+    pytest.importorskip("transformers")
+    assert outcome(capsys, "export", run, place / "as-it-is")[0] == 0
+    assert outcome(capsys, "export", run, place / "folded", "--fold")[0] == 0
+    assert_alike(place / "as-it-is", place / "folded")
+
+
+def assert_alike(*directories: Path) -> None:
+    """See that a process that knows nothing of them loads both, and that they answer alike."""
+    program = (
+        "import sys, torch; from transformers import AutoModelForCausalLM\n"
+        "x = torch.arange(8)[None]\n"
+        "a, b = (AutoModelForCausalLM.from_pretrained(d, trust_remote_code=True).eval()"
+        " for d in sys.argv[1:])\n"
+        "with torch.no_grad(): torch.testing.assert_close(a(x).logits, b(x).logits,"
+        " rtol=1e-5, atol=1e-5)\n"
+        "kept = sum(p.numel() for p in a.parameters()) - sum(p.numel() for p in b.parameters())\n"
+        "print('fewer', kept)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, directories)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) > 0
+
+
 def test_json_is_one_object_and_only_language_models_generate(place: Path, capsys) -> None:
     words = ["train", "image-classification/tiny", "--out", str(place / "digits"), "--json"]
     changes = ["--training.steps", "3", "--training.warmup_steps", "1"]
@@ -132,6 +161,7 @@ def test_recipes(capsys) -> None:
         ("train causal-lm/tiny --model placement", "did you mean --model.FIELD?"),
         ("train causal-lm/tiny --training.steps", "needs a value"),
         ("train causal-lm/tiny --data /nowhere/book.txt", "no file or folder /nowhere/book.txt"),
+        ("train causal-lm/tiny --data a --data.source b", "are the same field: give one of them"),
         ("train causal-lm/tiny --distributed ddp", "needs torchrun"),
         ("train causal-lm/tiny --training.device cuda:99", "training.device"),
         ("train", "give a recipe"),
@@ -242,7 +272,9 @@ def test_mistakes_are_answered_before_torch_is_imported(tmp_path: Path) -> None:
         (OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
         (OSError("246642 requested and 50000 written"), "the disk is full"),
         (SafetensorError("Error while serializing: I/O error: (os error 28)"), "the disk is full"),
+        (Exception("No space left on device (os error 28)"), "the disk is full"),
         (SafetensorError("header too large"), "damaged file of weights: header too large"),
+        (ValueError("2 requested and 3 given"), "magneto: 2 requested and 3 given"),
     ],
 )  # fmt: skip
 def test_what_a_library_says_of_memory_and_disk_is_one_line(error, answer: str, capsys) -> None:
@@ -260,6 +292,18 @@ def test_a_fault_of_ours_is_not_hidden() -> None:
 
     with pytest.raises(RuntimeError, match="shape mismatch"):
         guarded(run)
+
+
+def test_what_an_encoding_has_no_sign_for_is_printed_as_an_escape() -> None:
+    """Also the bytes of a file's name that are no UTF-8."""
+    for encoding, sign, printed in (("ascii", "ü", b"\\xfc"), ("utf-8", "\udcff", b"\\udcff")):
+        stdout = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.stdout", stdout)
+            patch.setattr("magneto.cli.USAGE", f"{sign}{{commands}}")
+            assert main(["--help"]) == 0
+            stdout.flush()
+        assert printed in stdout.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("streams", ["2>&-", "<&- >&- 2>&-"])

@@ -49,6 +49,8 @@ TERMS = {
     "docs/concepts/decoding.md": ["beam search", "length penalty", "BLEU", "greedy"],
     "docs/concepts/hugging_face.md": ["AutoModelForCausalLM", "save_pretrained", "LoRA",
                                       "gradient checkpointing"],
+    "docs/concepts/clusters.md": ["hybrid sharding", "HSDP", "SLURM", "torchrun", "preemption",
+                                  "object store", "world size"],
     "docs/concepts/loop.md": ["gradient accumulation", "mixed precision", "gradient clipping",
                               "num_workers", "resume"],
     "docs/concepts/image_modelling.md": ["BEiT", "codebook", "perplexity", "mask_ratio", "CLIP",

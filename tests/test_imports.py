@@ -29,7 +29,7 @@ ALLOWED = {
     "tasks": set(),
     "nn": {"theory", "config"},
     "data": GROUND,
-    "training": {"functional", "data.problems", *GROUND},
+    "training": {"functional", "data.problems", "data.learnt", *GROUND},
     "recipe": {
         *("config", "files", "yaml_file", "tasks", "theory", "training.config", "nn.config"),
         *(f"{field}.config" for field in FIELDS),

@@ -23,6 +23,7 @@ COVERED_BY = {
     "commands.evaluate": "test_cli.py",
     "commands.generate": "test_cli.py",
     "commands.glue": "commands/test_glue_table.py",
+    "commands.plan_table": "commands/test_plan.py",
     "commands.predict_images": "commands/test_predict.py",
     "commands.probe_tables": "commands/test_probe.py",
     "commands.tokenizer": "data/test_tokenizer_training.py",
@@ -53,6 +54,8 @@ COVERED_BY = {
     "training.environment": "training/test_metrics_logger.py",
     "training.hooks": "training/test_loop.py",
     "training.task": "training/toy.py",
+    "training.batch_stream": "training/toy.py",
+    "training.peaks": "training/test_throughput.py",
     "training.state": "training/test_loop.py",
     # Data.
     "data.batching": "language/test_text.py",
@@ -163,6 +166,7 @@ ABOUT_MANY = {
     "nn/test_placement_equations.py",
     "speech/test_espeak.py",
     "training/test_sharding.py",
+    "vision_language/test_chain.py",
 }
 
 

@@ -23,6 +23,13 @@ NUMBERS = (
     "data.source", "data.tokenizer", "seed", "task",
 )  # fmt: skip
 RUN = "runs/text"
+# Command, run, the files of which it is asked about one, and further words.
+ASKED = (
+    ("predict", "images", "images/*/*.png"),
+    ("predict", "questions", "questions/*/*.jpg", "Is it red?"),
+    ("predict", "classification", "rows.csv"),
+    ("transcribe", "speech", "speech/*.wav"),
+)
 
 
 @dataclass(frozen=True)
@@ -42,9 +49,9 @@ class Case:
 
 def all_cases(per_group: int) -> Iterator[Case]:
     """Yield so many faults of each kind, the same ones each time."""
-    groups = (odd_value, misspelt_recipe, damaged_data, damaged_run, damaged_cache,
-              broken_weights, full, killed)  # fmt: skip
-    shares = (1.5, 1.5, 2.0, 1.5, 0.5, 0.7, 0.5, 0.4)
+    groups = (odd_value, misspelt_recipe, damaged_data, damaged_input, damaged_run,
+              damaged_cache, broken_weights, full, killed)  # fmt: skip
+    shares = (1.5, 1.5, 3.0, 1.0, 1.5, 0.5, 0.7, 0.5, 0.4)
     for group, share in zip(groups, shares, strict=True):
         for seed in range(max(1, round(per_group * share))):
             yield group(random.Random(f"{group.__name__} {seed}"))
@@ -58,7 +65,10 @@ def odd_value(draw: random.Random) -> Case:
         value = "1e18"  # the other is a long run, and no fault
 
     def run(place: Path, folder: Path) -> Seen:
-        return watch([*words("text", place, folder / "run"), f"--{field}={value}"])
+        usual = words("text", place, folder / "run")
+        if field == "data.source":  # which --data names
+            del usual[2:4]
+        return watch([*usual, f"--{field}={value}"])
 
     return Case("odd value", f"--{field} {value}", run)
 
@@ -96,6 +106,21 @@ def damaged_data(draw: random.Random) -> Case:
         return watch(words(field, folder, folder / "run"))
 
     return Case("damaged data", f"{field}: {harm.__name__}", run)
+
+
+def damaged_input(draw: random.Random) -> Case:
+    """Ask a run about a file that is damaged."""
+    command, run_name, pattern, *more = draw.choice(ASKED)
+    harm, seed = draw.choice(OF_TEXT), draw.random()
+
+    def run(place: Path, folder: Path) -> Seen:
+        file = random.Random(seed).choice(sorted(place.glob(pattern)))
+        copied = Path(shutil.copy(file, folder / file.name))
+        _damage(copied, harm, seed)
+        out = ["--out", str(folder)] if command == "predict" else []
+        return watch([command, str(place / "runs" / run_name), str(copied), *more, *out])
+
+    return Case("damaged input", f"{command} {run_name}: {harm.__name__}", run)
 
 
 def damaged_run(draw: random.Random) -> Case:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 import wave
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.faults.images_with_texts import (
+    make_pairs,
+    make_questions,
+    make_shards,
+    make_statements,
+)
 from magneto.cli import main
 
 COMMON = (
@@ -18,6 +25,8 @@ COMMON = (
 SMALL = ("--model.width", "32", "--model.layers", "1", "--model.heads", "4", "--model.ffn_width",
          "48", *COMMON)  # fmt: skip
 TEXT = (*SMALL, "--data.tokenizer", "bytes", "--data.max_length", "32")
+SEEN = (*SMALL, "--model.image_size", "16", "--model.patch_size", "8")
+READ = (*SEEN, "--data.tokenizer", "bytes")
 # Recipe, what to change in it, and the data: file or folder, and the files in it that are damaged.
 FIELDS = {
     "text": ("causal-lm/tiny", TEXT, "book.txt", "book.txt"),
@@ -39,6 +48,19 @@ FIELDS = {
         "image-classification/tiny",
         ("--data.validation_fraction", "0.4", *COMMON), "images", "images/*/*",
     ),
+    "images in shards": (
+        "image-modelling/tiny",
+        (*SEEN, "--model.channels", "3", "--model.codes", "8", "--model.positions", "sinusoidal"),
+        "shards", "shards/*",
+    ),
+    "captions": ("image-text-retrieval/tiny", READ, "captions", "captions/**/*.*"),
+    "captions in shards": ("image-captioning/tiny", READ, "shards", "shards/*"),
+    "questions": (
+        "visual-question-answering/tiny",
+        (*READ, "--data.least_answer_count", "1", "--data.validation_split", "val2014"),
+        "questions", "questions/**/*.*",
+    ),
+    "statements": ("visual-reasoning/tiny", READ, "statements", "statements/**/*.*"),
 }  # fmt: skip
 
 
@@ -66,6 +88,10 @@ def make_data(folder: Path) -> None:
         table.append(f"{i}.wav\tnumber {i % 4}\n")
     (speech / "train.tsv").write_text("".join(table))
     make_images(folder / "images", draw)
+    make_pairs(folder / "captions", draw)
+    make_shards(folder / "shards", draw)
+    make_questions(folder / "questions", draw)
+    make_statements(folder / "statements", draw)
 
 
 def make_images(folder: Path, draw: np.random.Generator) -> None:
@@ -92,3 +118,6 @@ def make_place(folder: Path) -> None:
         out = folder / "runs" / field.replace(" ", "-")
         if code := main(words(field, folder, out)):
             raise RuntimeError(f"the undamaged data of {field} ended with exit code {code}")
+    main(["report", str(folder / "runs" / "text")])
+    with suppress(ImportError):  # where transformers is not installed, nothing is converted
+        import magneto.hf  # noqa: F401

@@ -27,6 +27,7 @@ from benchmarks.faults.cases import (
     Case,
     all_cases,
     damaged_data,
+    damaged_input,
     damaged_run,
     misspelt_recipe,
     odd_value,
@@ -71,7 +72,7 @@ def observe(cases: Iterable[Case], place: Path, say: bool = True) -> list[tuple[
 def fuzz(seconds: float, place: Path, seed: int) -> list[tuple[Case, Seen]]:
     """Run new faults until the time is up."""
     began, found, number = time.monotonic(), [], 0
-    kinds = (odd_value, misspelt_recipe, damaged_data, damaged_run, damaged_weights)
+    kinds = (odd_value, misspelt_recipe, damaged_data, damaged_input, damaged_run, damaged_weights)
     while time.monotonic() - began < seconds:
         draw = random.Random(f"fuzz {seed} {number}")
         found += observe([draw.choice(kinds)(draw)], place)
@@ -118,7 +119,7 @@ def code(text: str) -> str:
 
 def main() -> None:
     """Run the program."""
-    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    words = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     words.add_argument("--per-group", type=int, default=PER_GROUP)
     words.add_argument("--minutes", type=float, help="fuzz with new seeds; writes no page")
     words.add_argument("--seed", type=int, default=int(time.time()), help="of the fuzzing")

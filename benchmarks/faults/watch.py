@@ -62,7 +62,7 @@ class Seen:
 def watch(
     words: Sequence[str],
     before: Callable[[], object] = lambda: None,
-    seconds: float = 60.0,
+    seconds: float = 300.0,
     kill_after: float | None = None,
 ) -> Seen:
     """Run the command line with these words in a child.
@@ -104,12 +104,13 @@ def _be_child(words: Sequence[str], before: Callable[[], object], output: int) -
     except BaseException:
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            try:
+        try:
+            for stream in filter(None, (sys.stdout, sys.stderr)):  # None where it was closed
                 stream.flush()
-            except (OSError, ValueError):
-                code = code or 1
-        os._exit(code)
+        except BaseException:
+            code = code or 1
+        finally:
+            os._exit(code)  # never back into the parent's program, whose folders it would clear
 
 
 def _lines(output: IO[bytes]) -> list[str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -32,6 +31,7 @@ COMMANDS = {
         "magneto.commands.vision_language",
         "the paper's VQA and NLVR2 table, from comparisons",
     ),
+    "plan": ("magneto.commands.plan", "memory, exchange and hours on so many GPUs, before"),
     "probe": ("magneto.commands.probe", "will this recipe train: theory, layers, a verdict"),
     "generate": ("magneto.commands.generate", "let a language model continue a prompt"),
     "translate": ("magneto.commands.translate", "translate lines with a translation model"),
@@ -50,9 +50,8 @@ ELSEWHERE = {
     "inference": "predict", "classify": "predict", "sample": "generate", "finetune": "train",
     "fine-tune": "train", "fit": "train", "resume": "train", "list": "recipes", "sweep": "compare",
 }  # fmt: skip
-# How torch says that there is no memory left, or that a size is beyond any.
-NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
-# How numpy and safetensors say that the disk is full.
+# How numpy, safetensors and tokenizers (a plain Exception) say that the disk is full.
+WRITE_ERRORS = ("SafetensorError", "Exception")
 NO_ROOM = (" requested and ", "(os error 28)", "(os error 27)", "(os error 122)")
 NO_ROOM_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
@@ -79,6 +78,7 @@ def main(words: Sequence[str] | None = None) -> int:
     # Threads that wait must not spin: on busy cores that made steps ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     open_missing_streams()
+    print_everything()
     words = list(sys.argv[1:] if words is None else words)
     if not words or words[0] in ("-h", "--help", "help"):
         lines = (f"  {name:<16}{what}" for name, (_, what) in COMMANDS.items())
@@ -114,8 +114,7 @@ def guarded(run: Callable[[], int | None]) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = show
             code = run() or 0
-            if sys.stdout is not None:
-                sys.stdout.flush()  # a full disk is known here, not at the interpreter's end
+            flush_output()  # a full disk is known here, not at the interpreter's end
             return code
     except KeyboardInterrupt:
         say("stopped")
@@ -130,8 +129,7 @@ def guarded(run: Callable[[], int | None]) -> int:
         for line in lines:
             say(line)
         try:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            flush_output()
         except (OSError, ValueError):
             drop_output()  # it is what could not be written
         return 2
@@ -141,6 +139,21 @@ def say(line: str) -> None:
     """Print a line of our own on stderr; where that is closed, the exit code says enough."""
     with suppress(OSError, ValueError):
         print(f"magneto: {line}", file=sys.stderr)
+
+
+def print_everything() -> None:
+    """Print what an encoding has no sign for as an escape, on stdout as Python does on stderr.
+
+    A text or the name of a file must not end a command in the middle of its output.
+    """
+    with suppress(AttributeError):  # closed, or in place of it something of another kind
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def flush_output() -> None:
+    """Write what is still to be written on stdout, unless that is closed."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 def drop_output() -> None:
@@ -154,14 +167,16 @@ def user_lines(error: Exception) -> list[str]:
 
     torch says by a RuntimeError that there is no memory left.
     """
+    from magneto.commands.out_of_memory import OutOfMemory, is_out_of_memory, what_happened
+
     text = str(error)
-    if any(word in text for word in NO_ROOM) or getattr(error, "errno", None) in NO_ROOM_ERRORS:
+    writing = isinstance(error, OSError) or type(error).__name__ in WRITE_ERRORS
+    full = getattr(error, "errno", None) in NO_ROOM_ERRORS or any(w in text for w in NO_ROOM)
+    if writing and full:
         return [f"could not write, the disk is full or a limit is reached: {text}"]
-    if isinstance(error, MemoryError) or any(word in text for word in NO_MEMORY):
-        asked = re.search(r"allocate ([\d.,]+ ?\w+)", text)
-        much = f" ({asked[1]} more were asked for)" if asked else ""
-        return [f"out of memory{much}: make the model, the batch or the length smaller, or raise "
-                "training.gradient_accumulation_steps"]  # fmt: skip
+    if is_out_of_memory(error) and not isinstance(error, OutOfMemory):
+        return [f"{what_happened(error)}: make the model, the batch or the length smaller, or "
+                "raise training.gradient_accumulation_steps"]  # fmt: skip
     if type(error).__name__ == "SafetensorError":  # its package need not be there
         return [f"damaged file of weights: {text}"]
     if not isinstance(error, ValueError | OSError | ModuleNotFoundError):

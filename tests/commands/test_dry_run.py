@@ -1,7 +1,9 @@
 """`magneto train --dry-run` says what a training would take, and writes no run."""
 
 import json
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,20 @@ from magneto.commands import dry_run
 WORDS = ["train", "text-classification/tiny", "--data.tokenizer", "bytes", "--model.width", "16",
          "--model.layers", "1", "--model.heads", "2", "--training.device", "cpu", "--dry-run",
          "--training.batch_size", "8", "--training.steps", "50"]  # fmt: skip
+
+
+def test_control_c_ends_it_at_once(rows: Path, monkeypatch, capsys) -> None:
+    """There is no checkpoint to wait for."""
+    steps = []
+
+    def step(*given: Any) -> None:
+        steps.append(given)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(dry_run, "train_step", step)
+    assert main([*WORDS, "--data", str(rows)]) == 130
+    err = capsys.readouterr().err
+    assert len(steps) == 1 and "magneto: stopped" in err and "checkpoint" not in err
 
 
 @pytest.fixture

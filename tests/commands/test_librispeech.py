@@ -96,6 +96,17 @@ def test_evaluate_by_splits(run: Path, capsys, tmp_path: Path) -> None:
     assert main(["evaluate", str(run), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["utterances"] == 5 and found["wer"] >= 0 and found["search"] == "greedy"
+    pytest.importorskip("transformers")
+    words = ["evaluate", str(run), "--normaliser", "whisper-english"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "normalised by whisper-english (transformers " in out
+    assert main([*words, "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["wer"] == found["wer"] and found["normaliser"] is None
+    assert f"{100 * scores['wer_normalised']:.2f}" in out.splitlines()[-1]
+    assert scores["normaliser"].startswith("whisper-english (transformers ")
+    assert main(["evaluate", str(run), "--normaliser", "wisper"]) == 2
     assert main(["evaluate", str(run), "--splits", "tests"]) == 2
 
 

@@ -52,6 +52,33 @@ def test_probabilities_of_lines_from_standard_input(run: Path, capsys, monkeypat
     assert sum(map(float, shares.values())) == pytest.approx(1, abs=1e-3)
 
 
+class Typed:
+    """Standard input of somebody who waits for an answer before the next line."""
+
+    def __init__(self, capsys: pytest.CaptureFixture) -> None:
+        self.lines, self.capsys, self.seen = [b"\xef\xbb\xbfaaa 1\r\n", b"bbb 2\n"], capsys, ""
+
+    def read1(self, size: int) -> bytes:
+        self.seen += f"{self.capsys.readouterr().out}|"
+        return self.lines.pop(0) if self.lines else b""
+
+
+def test_each_line_that_is_typed_is_answered(run: Path, capsys, monkeypatch) -> None:
+    """Not only when there are many, or none is to come; without a byte-order mark."""
+    typed = Typed(capsys)
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=typed, isatty=lambda: True))
+    assert main(["predict", str(run)]) == 0
+    assert typed.seen == "|a\taaa 1\n|b\tbbb 2\n|"
+
+
+def test_standard_input_that_is_closed(run: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["predict", str(run)]) == 2
+    err = capsys.readouterr().err
+    assert err == "magneto: standard input must be open, or name texts and their files\n"
+
+
 def test_one_json_object(run: Path, capsys) -> None:
     capsys.readouterr()
     assert main(["predict", str(run), "aaa 1", "bb " * 300, "--json", "--probabilities"]) == 0

@@ -19,19 +19,9 @@ from magneto.training.hooks import log
 from magneto.training.metrics_logger import read_metrics
 from magneto.training.state import TrainingState
 from magneto.weights import list_checkpoints
+from tests.commands.small_run import NEW, outcome
 
 pytest.importorskip("sklearn")
-
-SMALL = """--model.width 16 --model.layers 1 --model.heads 2 --model.ffn_width 16
---training.steps 6 --training.batch_size 4 --training.save_every 2 --training.log_every 1
---training.warmup_steps 0 --training.tensorboard false --training.device cpu""".split()  # noqa: SIM905
-NEW = ["train", "image-classification/tiny", *SMALL]
-
-
-def outcome(capsys: pytest.CaptureFixture, *words: object) -> tuple[int, str, str]:
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_a_diverged_run_has_an_exit_code_of_its_own(tmp_path: Path, capsys) -> None:
@@ -213,6 +203,7 @@ def test_a_run_killed_before_its_end_was_written_ends_again(run: Path, capsys) -
     assert (run / "final" / "model.safetensors").read_bytes() == expected
 
 
+@pytest.mark.distributed
 def test_a_kill_before_the_recipe_is_written_leaves_the_place_free(tmp_path: Path, capsys) -> None:
     program = (
         "import os, sys; from magneto.recipe import Recipe; from magneto.cli import main; "

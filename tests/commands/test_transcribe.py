@@ -67,6 +67,31 @@ def test_text_and_times_of_files(run: Path, capsys, monkeypatch, tmp_path: Path)
         assert transcribed(run, capsys, files[0], "--search", search, "--beams", "2").strip()
 
 
+def test_n_best_lists(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
+    talkative(run, monkeypatch)
+    files = [str(run.parent / f"{name}.wav") for name in "ba"]
+    words = ["--search", "alignment-length", "--beams", "3", "--n-best", "2", "--window", "6"]
+    assert main(["transcribe", str(run), *files, *words]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "2", "2"]
+    assert float(rows[2][1]) >= float(rows[3][1]) and rows[2][2] != rows[3][2]
+    assert main(["transcribe", str(run), files[1], *words, "--jsonl", "--out", str(tmp_path)]) == 0
+    record = json.loads((tmp_path / "a.jsonl").read_text())
+    assert [each["text"] for each in record["transcripts"]] == [row[2] for row in rows[2:]]
+    assert record["text"].split() == record["transcripts"][0]["text"].split()
+    assert record["words"] and capsys.readouterr().out == ""
+    wrong = {
+        ("--n-best", "4"): "1 to --beams (3)",
+        ("--search", "greedy"): "needs a beam",
+        ("--srt",): "as text or --jsonl",
+        ("--window", "1.5"): f"{files[1]} takes 5 s",
+    }
+    for changes, said in wrong.items():
+        assert main(["transcribe", str(run), *files, *words, *changes]) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
+
+
 class Watched(io.BytesIO):
     """Standard input that notes what was printed by the time each piece is read."""
 
@@ -107,6 +132,17 @@ def test_mistakes_are_one_line(run: Path, capsys, tmp_path: Path) -> None:
         assert main(list(words)) == 2
         error = capsys.readouterr().err
         assert said in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize(("name", "words"), [("stdin", ["-"]), ("stdout", ["a.wav"])])
+def test_closed_standard_streams(run: Path, name: str, words: list, capsys, monkeypatch) -> None:
+    """Of standard output it is said before hours of sound are heard for nobody."""
+    words = [word.replace("a.wav", str(run.parent / "a.wav")) for word in words]
+    with monkeypatch.context() as patch:
+        patch.setattr(f"sys.{name}", None)
+        assert main(["transcribe", str(run), *words]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and {"stdin": "input", "stdout": "output"}[name] in err
 
 
 def test_a_recording_without_sound(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:

@@ -40,6 +40,13 @@ def test_one_row_per_placement_and_a_column_per_set(folders: list[Path], capsys)
     assert numbers == ["71.0", "71.5", "71.2", "81.0", "82.0"]
 
 
+@pytest.mark.parametrize("given", ["[]", "[7]", '{"test-dev": 71}', '[{"test-dev": {"all": 7}}]'])
+def test_what_no_leaderboard_gave_is_refused(folders: list[Path], given: str) -> None:
+    next(folders[0].glob("cells/*/scores")).joinpath("leaderboard.json").write_text(given)
+    with pytest.raises(ConfigError, match=r"leaderboard\.json is neither what"):
+        read_folders(folders, VISION_LANGUAGE_TASKS)
+
+
 def test_other_tasks_are_refused(folders: list[Path]) -> None:
     with pytest.raises(ConfigError, match="not image-classification or segmentation"):
         read_folders(folders)

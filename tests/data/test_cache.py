@@ -1,5 +1,6 @@
 """What is kept is whole or not there, and is known again by what it describes."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -12,7 +13,6 @@ from magneto.data.cache import (
     also_known,
     cache_directory,
     content_digest,
-    file_states,
     fingerprint,
     made_whole,
 )
@@ -73,6 +73,20 @@ def test_another_name_leads_to_it_and_makes_way_once_it_is_gone(tmp_path: Path) 
     assert not other.is_symlink() and (other / "file").read_text() == "new"
 
 
+@pytest.mark.parametrize("place", ["file", "file/cache", "readonly"])
+def test_a_cache_that_cannot_be_written_says_what_to_do(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home that can only be read is usual in containers."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "readonly").mkdir()
+    usual = os.access
+    monkeypatch.setattr(os, "access", lambda p, mode: "readonly" not in str(p) and usual(p, mode))
+    wanted = pytest.raises(OSError, match=r"^no prepared data can be kept in .*MAGNETO_CACHE=")
+    with wanted, made_whole(tmp_path / place / "text-1"):
+        pass
+
+
 def test_made_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), made_whole(tmp_path / "text-1") as aside:
         (aside / "train.bin").write_bytes(b"half")
@@ -95,12 +109,3 @@ def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
     with made_whole(tmp_path / "text-2"), made_whole(tmp_path / "text-3"):
         assert not left.exists()
     assert {path.name for path in tmp_path.iterdir()} == {"text-2", "text-3"}
-
-
-def test_a_file_that_changed_has_another_state(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("one")
-    before = file_states([path])
-    assert before == file_states([tmp_path / "." / "a.txt"])
-    path.write_text("more")
-    assert file_states([path]) != before

@@ -1,7 +1,9 @@
 """Files are known by their content, which is read again only where it may have changed."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
     usual = contents._hashed
 
-    def noted(path: Path, progress: Progress) -> str:
+    def noted(path: Path, progress: Progress) -> Any:
         found.append(path)
         return usual(path, progress)
 
@@ -76,7 +78,30 @@ def test_a_damaged_note_is_no_note(tmp_path: Path, hashed: list[Path]) -> None:
     path.write_text("one")
     before = file_contents([path])
     (note,) = (tmp_path / "cache" / "contents").iterdir()
-    for text in ("", "[]", "{}", '{"blocks": 3}', "\0"):
+    whole = json.loads(note.read_text())
+    (noted,) = whole["files"].values()
+    texts = ["", "[]", "{}", '{"files": 3}', '{"files": {"a.txt": 3}}', "\0"]
+    for key, value in (("blocks", 3), ("blocks", [[0, 1]]), ("digest", 3), ("state", [])):
+        texts.append(json.dumps({"files": {"a.txt": {**noted, key: value}}}))
+    for text in texts:
         note.write_text(text)
         assert file_contents([path]) == before
-    assert len(hashed) == 6
+    assert len(hashed) == 1 + len(texts)
+
+
+def test_of_many_files_only_some_blocks_are_read_again(
+    tmp_path: Path, hashed: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / f"{number % 3}" / f"{number}.wav" for number in range(100)]
+    for path in files:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(path.name)
+    before = file_contents(files)
+    assert len(hashed) == 100 and len(list((tmp_path / "cache" / "contents").iterdir())) == 3
+    read: list[Path] = []
+    usual = contents.block_checksums
+    monkeypatch.setattr(
+        contents, "block_checksums", lambda path, blocks: read.append(path) or usual(path, blocks)
+    )
+    assert file_contents(files) == before and len(hashed) == 100
+    assert len(read) == len(set(read)) == contents.SAMPLE

@@ -32,8 +32,7 @@ def compilable(model: nn.Module) -> Iterator[nn.Module]:
 
 
 # Of fields whose models are much alike, one is compiled by default on a CPU.
-OFTEN = ("causal-lm/tiny", "translation/tiny", "image-classification/tiny", "transducer/tiny",
-         "vision-language-modelling/tiny")  # fmt: skip
+OFTEN = ("causal-lm/tiny", "image-classification/tiny", "vision-language-modelling/tiny")
 
 
 @pytest.mark.usefixtures("exact_fp32")

@@ -229,13 +229,21 @@ def test_layers_that_stay_on_disk(tmp_path: Path, make: Any) -> None:
     assert torch.equal(loaded(IDS).logits, model(IDS).logits)
 
 
-def test_a_translators_stacks_that_stay_on_disk(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [0, 0.5, 0.75])
+def test_a_translators_stacks_that_stay_on_disk(tmp_path: Path, share: float) -> None:
+    """By a map of one's own, and by those that are found for some memory."""
     pytest.importorskip("accelerate")
     model = seq2seq()
+    with torch.no_grad():
+        model.core.logits_bias.copy_(torch.randn_like(model.core.logits_bias))
     model.save_pretrained(tmp_path)
-    places = dict.fromkeys(("core.embedding", "core.head", "core.logits_bias"), "cpu")
-    places |= {"core.transformer": "disk"}
+    own = dict.fromkeys(("core.embedding", "core.head", "core.logits_bias"), "cpu")
+    size = sum(parameter.numel() * 4 for parameter in model.parameters())
+    places: dict[str, Any] = {"device_map": {**own, "core.transformer": "disk"}}
+    if share:
+        places = {"device_map": "auto", "max_memory": {"cpu": round(size * share)}}
     load: Any = hf.MagnetoForSeq2SeqLM.from_pretrained
-    loaded = load(tmp_path, device_map=places, offload_folder=tmp_path / "offload")
+    loaded = load(tmp_path, **places, offload_folder=tmp_path / "offload")
+    assert set(loaded.hf_device_map.values()) == {"cpu", "disk"}
     written = loaded.generate(IDS, max_new_tokens=5, do_sample=False)
     assert torch.equal(written, model.generate(IDS, max_new_tokens=5, do_sample=False))

@@ -26,10 +26,19 @@ from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
 from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.classification.model import ImageClassifier  # noqa: E402
+from magneto.vision_language.question_answering.config import QuestionAnsweringConfig  # noqa: E402
+from magneto.vision_language.question_answering.model import QuestionAnswerer  # noqa: E402
+from magneto.vision_language.reasoning.config import VisualReasonerConfig  # noqa: E402
+from magneto.vision_language.reasoning.model import VisualReasoner  # noqa: E402
+from magneto.vision_language.samples import join_samples  # noqa: E402
+from tests.vision.segmentation.small import small_model  # noqa: E402
 
 ROWS, RATE = 7, 0.05
 STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
 TEXT: dict[str, Any] = {**STACK, "vocab_size": 40, "positions": "learned"}
+SEEN: dict[str, Any] = {
+    **STACK, "image_size": 8, "patch_size": 4, "vocab_size": 40, "max_length": 9
+}  # fmt: skip
 Batch = dict[str, torch.Tensor]
 
 
@@ -43,6 +52,7 @@ class Kind:
         logits: Of our own model.
         targets: What the logits are compared with.
         loss: Of one number or row of logits each, not reduced; None for cross-entropy.
+        whole: The mean loss, where it is not of the logits alone.
     """
 
     model: Any
@@ -50,9 +60,12 @@ class Kind:
     logits: Callable[[Any, Batch], torch.Tensor]
     targets: torch.Tensor
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+    whole: Callable[[Any, Batch], torch.Tensor] | None = None
 
     def mean_loss(self, model: Any, smoothing: float = 0.0) -> torch.Tensor:
         """Return the mean over all targets, written out."""
+        if self.whole is not None:
+            return self.whole(model, self.data)
         logits = self.logits(model, self.data)
         if self.loss is not None:
             return self.loss(logits, self.targets).mean()
@@ -154,6 +167,58 @@ def images() -> Kind:
     return Kind(wrap(ImageClassifier(config)), data, lambda m, b: m.core(b["pixel_values"]), labels)
 
 
+def segmentation(ignored: int = -100) -> Kind:
+    labels = torch.randint(5, (ROWS, 16, 16))
+    for row in range(ROWS):  # a different number in each
+        labels[row, : 1 + row] = ignored
+    data = {"pixel_values": torch.randn(ROWS, 3, 16, 16), "labels": labels}
+
+    def whole(model: Any, batch: Batch) -> torch.Tensor:
+        both = [
+            F.interpolate(x, (16, 16), mode="bilinear") for x in model.core(batch["pixel_values"])
+        ]
+        shares = [x.movedim(1, -1).log_softmax(-1) for x in both]
+        right = labels.clamp(0, 4)[..., None]
+        each = [-x.gather(-1, right)[..., 0] * (labels != ignored) for x in shares]
+        return (each[0] + 0.4 * each[1]).sum() / (labels != ignored).sum()
+
+    def logits(model: Any, batch: Batch) -> torch.Tensor:
+        answers = model.core(batch["pixel_values"])[0]
+        return F.interpolate(answers, (16, 16), mode="bilinear")
+
+    model = wrap(small_model(head_dropout=0.0))
+    return Kind(model, data, logits, labels, whole=whole)
+
+
+def questions() -> Kind:
+    model = wrap(QuestionAnswerer(QuestionAnsweringConfig(**SEEN, answers=4)), end=0)
+    labels = torch.rand(ROWS, 4)
+    data = {"pixel_values": torch.randn(ROWS, 3, 8, 8), "input_ids": tokens(6), "labels": labels}
+
+    def whole(model: Any, batch: Batch) -> torch.Tensor:
+        x = answers(model, batch)
+        each = -(labels * x.sigmoid().log() + (1 - labels) * (-x).sigmoid().log())
+        return each.sum(1).mean()
+
+    return Kind(model, data, answers, labels, whole=whole)
+
+
+def statements() -> Kind:
+    model = wrap(VisualReasoner(VisualReasonerConfig(**SEEN)), end=0)
+    labels = torch.randint(2, (ROWS,))
+    images = torch.randn(ROWS, 2, 3, 8, 8)
+    data = {"pixel_values": images, "input_ids": tokens(6), "labels": labels}
+    return Kind(model, data, answers, labels)
+
+
+def answers(model: Any, batch: Batch) -> torch.Tensor:
+    """Return what our own model says, of images with texts that are all as long."""
+    images = batch["pixel_values"]
+    several = 1 if images.ndim == 4 else images.shape[1]
+    texts = [row.numpy() for row in batch["input_ids"] for _ in range(several)]
+    return model.core(images.view(-1, 3, 8, 8), join_samples(5, paired=texts))
+
+
 @pytest.fixture(autouse=True)
 def forget_accumulation() -> Iterator[None]:
     """Let no later test accumulate gradients: accelerate keeps the number for the process."""
@@ -162,8 +227,11 @@ def forget_accumulation() -> Iterator[None]:
     state.GradientState._reset_state()
 
 
-CLASSES = [causal, masked, seq2seq, text_classes, images]
-NUMBERS = [regression, regression_of_three, several_labels]
+CLASSES = [causal, masked, seq2seq, text_classes, images, statements]
+NUMBERS = [regression, regression_of_three, several_labels, segmentation, questions]
+SLOW = [
+    pytest.param(make, marks=pytest.mark.slow) for make in (statements, segmentation, questions)
+]
 
 
 def trainer(kind: Any, folder: Path, metrics: Any = None, **changes: Any) -> Any:
@@ -210,7 +278,9 @@ def test_train_evaluate_and_predict(tmp_path: Path, make: Any, smoothing: float)
     assert (found.label_ids == kind.data["labels"].numpy()).all()
 
 
-@pytest.mark.parametrize("make", [*CLASSES, *NUMBERS], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [*CLASSES[:-1], *NUMBERS[:-2], *SLOW], ids=lambda make: make.__name__
+)
 def test_the_best_model_is_loaded_at_the_end(tmp_path: Path, make: Any) -> None:
     torch.manual_seed(0)
     kind = make()
@@ -251,6 +321,21 @@ def test_an_adapted_model_is_shifted_too(tmp_path: Path) -> None:
     kind.model = peft.get_peft_model(kind.model, peft.LoraConfig(target_modules=["qkv_proj"]))
     found = trainer(kind, tmp_path, label_smoothing_factor=0.2).evaluate()
     assert found["eval_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_pixels_without_a_class_as_datasets_have_them(tmp_path: Path) -> None:
+    """Trainer counts the 255 among the labels; of a step that is one batch it changes nothing."""
+    torch.manual_seed(0)
+    kind = segmentation(255)
+    expected = kind.trained(2)
+    changes = {"per_device_train_batch_size": ROWS, "gradient_accumulation_steps": 1}
+    trainer(kind, tmp_path, **changes).train()
+    assert_same_weights(kind.model, expected)
+
+
+def test_pixels_cannot_be_smoothed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="can't be smoothed"):
+        trainer(segmentation(), tmp_path, label_smoothing_factor=0.1).train()
 
 
 def test_labels_of_another_shape_are_refused() -> None:

@@ -318,8 +318,9 @@ def test_eager_backend_compiles_every_row_in_one_graph(placement: str) -> None:
     assert close(compiled(x, mask), model(x, mask))
 
 
-@pytest.mark.parametrize("placement", ["sub", pytest.param("deepnorm", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("steps", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["sub", "deepnorm"])
+@pytest.mark.parametrize("steps", [2, 20])
 def test_a_thousand_layers_train(placement: str, steps: int) -> None:
     torch.manual_seed(0)
     model = Decoder(small(width=64, layers=1000, ffn_width=256, placement=placement))

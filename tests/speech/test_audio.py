@@ -152,17 +152,6 @@ def test_silence_and_non_finite_samples(tmp_path: Path) -> None:
     assert read_sound(str(path), 8000).problem == NON_FINITE
 
 
-def test_a_state_tells_of_changes(tmp_path: Path) -> None:
-    file = AudioFile(str(write(tmp_path / "a.wav")))
-    before = file.state()
-    assert file.state() == before
-    assert AudioFile(file.path, channel=1).state() != before  # features of it are kept by this
-    write(tmp_path / "a.wav", seconds=2)
-    assert file.state() != before
-    (tmp_path / "a.wav").unlink()
-    assert file.state() != before
-
-
 @pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3"])
 def test_no_damage_raises(tmp_path: Path, ending: str, capfd: pytest.CaptureFixture) -> None:
     """Bytes are overwritten anywhere, the header included, and the file is cut anywhere."""

@@ -1,10 +1,12 @@
 """Beam searches against enumeration of every sequence, against greedy, and alone against beside."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
 from magneto.speech.beam_search import AlignmentLengthBeamSearch, ModifiedBeamSearch
-from magneto.speech.decoding import GreedySearch
+from magneto.speech.decoding import GreedySearch, Hypothesis, StreamingSearch
 from tests.speech.searching import every_score, features, small_model
 
 # More hypotheses than there are sequences: nothing is cut off.
@@ -83,17 +85,38 @@ def test_a_wider_beam_finds_no_worse() -> None:
     assert better > 5
 
 
-def test_in_parts_as_at_once() -> None:
-    model = small_model(4)
-    encoded, lengths = features([8, 3, 11])
-    search = ModifiedBeamSearch(width=3)
-    beam = search.begin(model, 3, 11, encoded.device)
-    for start in (0, 3, 8):
-        part = encoded[:, start : {0: 3, 3: 8, 8: 11}[start]]
-        beam = search.advance(model, beam, part, (lengths - start).clamp(0, part.shape[1]), start)
-    whole = search.advance(model, search.begin(model, 3, 11, encoded.device), encoded, lengths)
-    assert torch.equal(beam.labels, whole.labels) and torch.equal(beam.frames, whole.frames)
-    torch.testing.assert_close(beam.scores, whole.scores)
+@pytest.mark.parametrize(
+    "search",
+    [
+        GreedySearch(3, 2), ModifiedBeamSearch(width=3, count=3),
+        AlignmentLengthBeamSearch(width=3, count=3),
+        AlignmentLengthBeamSearch(width=2, normalise=0.0),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_in_parts_as_at_once(search: StreamingSearch) -> None:
+    """However the frames are cut; and a state can be gone on from twice."""
+    for seed, predictor in enumerate(("lstm", "stateless")):
+        model = small_model(seed, predictor=predictor)
+        encoded, lengths = features([8, 3, 0, 11], seed)
+        whole = search(model, encoded, lengths)
+        assert sum(len(each[0].labels) for each in whole) > 3
+        for cuts in ((3, 8), range(1, 11), (0, 11)):
+            state = search.begin(model, lengths)
+            for start, stop in pairwise([0, *cuts, 11]):
+                there = (lengths - start).clamp(0, stop - start)
+                search.advance(model, state, encoded[:, start:stop] + 1.0, there)
+                state = search.advance(model, state, encoded[:, start:stop], there)
+            assert alike(search.finish(model, state), whole), (seed, cuts)
+
+
+def alike(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> bool:
+    """Return whether labels, frames and scores are the same."""
+    return all(
+        (a.labels, a.frames) == (b.labels, b.frames) and a.score == pytest.approx(b.score, abs=1e-4)
+        for one, other in zip(found, expected, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 @pytest.mark.parametrize("kind", [ModifiedBeamSearch, AlignmentLengthBeamSearch])

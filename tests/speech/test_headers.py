@@ -1,5 +1,7 @@
 """Headers are read once; a recording that has changed is read anew."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,16 @@ def test_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.done == [256, 300]
     assert again.durations.tolist() == found.durations.tolist()
     assert list(again.problems) == list(found.problems)
-    write(path, seconds=2)
+    times = path.stat().st_mtime_ns
+    write(path, seconds=2, sample_rate=8000)  # of the same size
+    os.utime(path, ns=(times, times))
     assert measure(rows, 16000, seen).durations[0] == 2
+    moved = path.rename(tmp_path / "b.wav")
+    seen.done.clear()
+    rows = [replace(row, recording=replace(row.recording, path=str(moved))) for row in rows[:9]]
+    assert measure(rows, 16000, seen).durations[0] == 2 and seen.done == [9]
+    (tmp_path / "c").mkdir()
+    again = moved.rename(tmp_path / "c" / "b.wav")
+    rows = [replace(row, recording=replace(row.recording, path=str(again))) for row in rows]
+    assert measure(rows, 16000, seen).durations[0] == 2 and seen.done == [9]
     assert len(measure([], 16000, SILENT)) == 0

@@ -1,6 +1,6 @@
 """What ranks begin with, in a process of its own under torchrun or alone.
 
-python sharded.py OUT none|ddp|fsdp
+python sharded.py OUT none|ddp|fsdp|hybrid
 
 Writes the first weights to OUT/initial, and the largest number of elements that each rank had in
 memory while they were made, beside what it may have, to OUT/rank-N.json.
@@ -68,7 +68,8 @@ class Elements(TorchDispatchMode):
 
 
 def main(out: Path, strategy: str) -> None:
-    config = TrainingConfig(device="cpu", distributed=strategy)  # type: ignore[arg-type]
+    size = 2 if strategy == "hybrid" else None
+    config = TrainingConfig(device="cpu", distributed=strategy, shard_size=size)  # type: ignore[arg-type]
     with join_world(config) as world:
         task = Translating()
         with Elements() as elements:
@@ -76,7 +77,7 @@ def main(out: Path, strategy: str) -> None:
         pieces = model_pieces(model)
         whole = {name: math.prod(piece.shape) for name, piece in pieces.items()}
         # Every rank's share is padded to that of the first.
-        rows = {n: math.ceil(p.shape[0] / world.world_size) for n, p in pieces.items()}
+        rows = {n: math.ceil(p.shape[0] / world.shard_size) for n, p in pieces.items()}
         share = {
             name: rows[name] * math.prod(piece.shape[1:]) if piece.sharded else whole[name]
             for name, piece in pieces.items()

@@ -1,5 +1,6 @@
 """World that are not there, and devices that are not there."""
 
+import sys
 from datetime import timedelta
 
 import pytest
@@ -7,12 +8,18 @@ import torch
 
 from magneto.training import distributed
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import join_world, pick_device
+from magneto.training.distributed import join_world, meeting_place, pick_device, pick_shard_size
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "TORCHELASTIC_RESTART_COUNT",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -22,7 +29,7 @@ def test_one_process() -> None:
         assert world.is_main_process
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "hybrid"])
 def test_ranks_need_torchrun(kind: str) -> None:
     settings = TrainingConfig(device="cpu", distributed=kind)
     with pytest.raises(ValueError, match="needs torchrun"), join_world(settings):
@@ -32,7 +39,51 @@ def test_ranks_need_torchrun(kind: str) -> None:
 def test_torchrun_needs_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     settings = TrainingConfig(device="cpu", distributed="none")
-    with pytest.raises(ValueError, match="say --distributed ddp or fsdp"), join_world(settings):
+    with (
+        pytest.raises(ValueError, match="say --distributed ddp, fsdp or hybrid"),
+        join_world(settings),
+    ):
+        pass
+
+
+def test_the_shards_of_a_copy_are_those_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"none": 1, "ddp": 1, "fsdp": 8}
+    assert {kind: pick_shard_size(TrainingConfig(), kind, 8) for kind in sizes} == sizes
+    assert pick_shard_size(TrainingConfig(), "hybrid", 8) == 8
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert pick_shard_size(TrainingConfig(), "hybrid", 8) == 4
+    assert pick_shard_size(TrainingConfig(shard_size=2), "hybrid", 8) == 2
+    assert pick_shard_size(TrainingConfig(shard_size=2), "fsdp", 8) == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "here", "line"),
+    [
+        (3, 4, r"^hybrid sharding: training.shard_size is 3, which does not divide the 4 proc"),
+        (8, 4, r"^hybrid sharding: training.shard_size is 8, which does not divide the 4 proc"),
+        (None, 3, r"^hybrid sharding: the number of processes of a node is 3, which does not"),
+    ],
+)
+def test_shards_that_do_not_divide_the_ranks_are_refused(
+    given: int | None, here: int, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before torchrun's processes have met."""
+    for name, value in {"RANK": 0, "WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": here}.items():
+        monkeypatch.setenv(name, str(value))
+    settings = TrainingConfig(device="cpu", distributed="hybrid", shard_size=given)
+    with pytest.raises(ValueError, match=line), join_world(settings):
+        pass
+
+
+def test_nodes_of_unequal_size_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": 0, "WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(distributed.dist, "init_process_group", lambda *rest, **more: None)
+    monkeypatch.setattr(distributed, "gather_lists", lambda values, world: [*values, 1, 1])
+    for name, value in {"get_rank": 0, "get_world_size": 4, "destroy_process_group": None}.items():
+        monkeypatch.setattr(distributed.dist, name, lambda value=value: value)
+    settings = TrainingConfig(device="cpu", distributed="hybrid")
+    with pytest.raises(ValueError, match="nodes have 1 and 2 processes"), join_world(settings):
         pass
 
 
@@ -57,6 +108,27 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ValueError, match=r"there is no cuda:[23], torch sees 2 GPUs"):
             pick_device(name)
     assert chosen == [torch.device("cuda:1")] * 2
+
+
+def test_each_start_on_one_machine_has_names_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process that is gone left in torchrun's store is not taken for a living one's."""
+    kept = torch.distributed.HashStore()
+    module = sys.modules["torch.distributed.rendezvous"]
+    monkeypatch.setattr(module, "rendezvous", lambda url, timeout: iter([(kept, 1, 2)]))
+    assert meeting_place() == {}, "not started by torchrun"
+    for name, value in {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    stores = []
+    for start in ("1", "2"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", start)
+        where = meeting_place()
+        assert (where["rank"], where["world_size"]) == (1, 2)
+        assert not where["store"].check(["address"])
+        where["store"].set("address", start)
+        stores.append(where["store"])
+    assert [store.get("address") for store in stores] == [b"1", b"2"]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    assert meeting_place() == {}, "machines may count otherwise"
 
 
 @pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda:0", "nccl")])

@@ -12,13 +12,9 @@ from torch import nn
 
 from magneto.cli import main
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import (
-    World,
-    join_world,
-    replicate_model,
-    shard_model,
-)
+from magneto.training.distributed import World, join_world
 from magneto.training.evaluation import evaluate
+from magneto.training.sharding import replicate_model, shard_model
 from magneto.training.task import Scores
 from tests.evaluating import measured
 from tests.training.toy import Toy, config, run_toy

@@ -1,4 +1,4 @@
-"""A first signal asks for an end, a second one ends; afterwards the handlers are as before."""
+"""A first signal asks for an end, a second Ctrl-C ends; afterwards the handlers are as before."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,8 @@ def test_the_first_asks_and_the_second_ends(number: signal.Signals) -> None:
         assert not interrupt.wanted
         signal.raise_signal(number)
         assert interrupt.wanted and len(said) == 1 and "with a checkpoint" in said[0]
-        signal.raise_signal(number)
+        signal.raise_signal(signal.SIGTERM)  # a scheduler's, and its launcher's
+        signal.raise_signal(signal.SIGINT)
     assert len(said) == 1 and signal.getsignal(number) is before
 
 

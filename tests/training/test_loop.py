@@ -126,6 +126,7 @@ def kill_at_random_moments(tmp_path: Path, kills: int, *more: str) -> None:
     assert same(whole, cut)
 
 
+@pytest.mark.distributed
 def test_killed_thrice(tmp_path: Path) -> None:
     kill_at_random_moments(tmp_path, 3)
 

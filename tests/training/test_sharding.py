@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from magneto.training.checkpoint import load_weights
+from magneto.training.distributed import World, one_process
+from magneto.training.metrics_logger import read_metrics
+from magneto.training.sharding import piece_of, replicate_model, shard_model, unwrap
 from magneto.weights import list_checkpoints, open_tensors, undamaged
 from tests.training.toy import Toy, ToyData, run_toy
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-
-pytestmark = pytest.mark.distributed
 
 
 def torchrun(ranks: int, script: str, *words: str) -> None:
@@ -43,8 +44,26 @@ def furthest(first: Path, second: Path) -> float:
     return max((a[name] - b[name]).abs().max().item() for name in a)
 
 
+def test_one_process_has_everything() -> None:
+    alone = one_process(torch.device("cpu"))
+    model = Toy().build_model()
+    assert replicate_model(shard_model(model, alone), alone) is unwrap(model) is model
+    piece = piece_of(torch.ones(5, 2, requires_grad=True))
+    assert (piece.start, piece.stop, piece.sharded, piece.replica) == (0, 5, False, 0)
+    assert not piece.tensor.requires_grad
+    assert piece_of(torch.tensor(3.0)).stop == 1
+
+
+def test_how_a_model_lies_on_ranks_in_words() -> None:
+    device = torch.device("cpu")
+    assert World(0, 4, device, "hybrid", 2).describe() == "4 x cpu, hybrid (2 copies in 2 shards)"
+    assert World(0, 4, device, "fsdp", 4).describe() == "4 x cpu, fsdp"
+    assert [World(0, 4, device, "hybrid", size).replicas for size in (1, 2, 4)] == [4, 2, 1]
+
+
+@pytest.mark.distributed
 def test_all_begin_with_the_same_bits_and_no_rank_holds_the_whole(tmp_path: Path) -> None:
-    for ranks, strategy in ((1, "none"), (2, "ddp"), (2, "fsdp"), (4, "fsdp")):
+    for ranks, strategy in ((1, "none"), (2, "ddp"), (2, "fsdp"), (4, "fsdp"), (4, "hybrid")):
         out = tmp_path / f"{strategy}-{ranks}"
         if strategy == "none":
             command = [sys.executable, str(HERE / "sharded.py"), str(out), strategy]
@@ -58,10 +77,11 @@ def test_all_begin_with_the_same_bits_and_no_rank_holds_the_whole(tmp_path: Path
             if strategy != "ddp":  # whose buckets are as large as all gradients
                 # A few numbers more: the ranks of the mesh.
                 assert held["most"] <= held["share"] + held["largest"] + 16, (ranks, held)
-            if strategy == "fsdp":
+            if strategy in ("fsdp", "hybrid"):
                 assert held["most"] < 0.8 * held["whole"], (ranks, held)
 
 
+@pytest.mark.distributed
 def test_no_file_of_a_rank_holds_a_whole_tensor(tmp_path: Path) -> None:
     torchrun(2, "toy.py", str(tmp_path), "distributed=fsdp", "ema_decay=0.9", "steps=14")
     checkpoint = list_checkpoints(tmp_path)[-1]
@@ -90,6 +110,7 @@ def cut(run: Path, step: int) -> None:
             shutil.rmtree(path)
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("async_save", [0, 1])
 def test_any_number_of_ranks_goes_on_from_any_other(tmp_path: Path, async_save: int) -> None:
     """2 sharded, 4 sharded, 1, 2 copies: as one process from beginning to end, to 1e-5."""
@@ -116,3 +137,45 @@ def test_any_number_of_ranks_goes_on_from_any_other(tmp_path: Path, async_save: 
             torchrun(ranks, "toy.py", str(run), *words, "wrong_way=1", f"distributed={strategy}")
         for name in ("final", "averaged"):
             assert furthest(tmp_path / "one" / name, run / name) < 1e-5, (ranks, strategy)
+
+
+@pytest.mark.distributed
+def test_copies_in_shards(tmp_path: Path) -> None:
+    """2 copies in 2 shards are as one process; any number of ranks goes on, and the other way."""
+    settings = {"clip_norm": 0.5, "ema_decay": 0.9, "keep_checkpoints": 9, "average_checkpoints": 3}
+    task = Toy(ToyData(wrong_way=True))
+    run_toy(tmp_path / "one", task=task, **settings)
+    words = [*(f"{key}={value}" for key, value in settings.items()), "wrong_way=1"]
+    hybrid, run = ["distributed=hybrid", "shard_size=2"], tmp_path / "many"
+    torchrun(4, "toy.py", str(run), *words, *hybrid)
+    for name in ("final", "averaged"):
+        assert furthest(tmp_path / "one" / name, run / name) < 1e-5
+    for row, expected in zip(losses(run), losses(tmp_path / "one"), strict=True):
+        assert row == pytest.approx(expected, abs=1e-5)
+    # One copy is written, each rank's rows by the rank's place in it.
+    for directory in (*list_checkpoints(run), run / "final", run / "best"):
+        parts = {f"model-{rank:05d}-of-00002.safetensors" for rank in (1, 2)}
+        assert {p.name for p in directory.glob("model*")} == {"model.index.json", *parts}
+        assert not undamaged([directory])[1]
+
+    for step, ranks, how in (
+        (21, 2, ["distributed=ddp"]),
+        (14, 4, hybrid),
+        (7, 4, ["distributed=fsdp"]),
+        (7, 1, []),
+    ):
+        cut(run, step)
+        if ranks == 1:
+            run_toy(run, resume=True, task=task, **settings)
+        else:
+            torchrun(ranks, "toy.py", str(run), *words, *how)
+        for name in ("final", "averaged"):
+            assert furthest(tmp_path / "one" / name, run / name) < 1e-5, (ranks, how)
+    cut(run, 7)  # of the sharded, by ranks that are copies in shards
+    torchrun(4, "toy.py", str(run), *words, *hybrid)
+    assert furthest(tmp_path / "one" / "final", run / "final") < 1e-5
+
+
+def losses(run: Path) -> list[dict[str, float]]:
+    timed = ("rows_per_second", "flops_utilisation", "data_wait_seconds")
+    return [{k: v for k, v in row.items() if k not in timed} for row in read_metrics(run)]

@@ -10,8 +10,9 @@ import torch
 
 from magneto import Encoder, TransformerConfig
 from magneto.training import throughput
+from magneto.training.peaks import nominal_peaks
 from magneto.training.task import Loss
-from magneto.training.throughput import Throughput, count_flops, measured_peak, nominal_peaks
+from magneto.training.throughput import Throughput, count_flops, measured_peak
 from tests.training.toy import Toy, ToyData
 
 

@@ -137,7 +137,10 @@ def weights_of(recipe: str, run: Path, stop_at: int = 0, resume: bool = False, *
     return metrics, load_file(run / "final" / "model.safetensors")
 
 
-@pytest.mark.parametrize("recipe", ["image-classification/tiny", "masked-lm/tiny"])
+@pytest.mark.parametrize(
+    "recipe",
+    ["image-classification/tiny", pytest.param("masked-lm/tiny", marks=pytest.mark.distributed)],
+)
 def test_the_loop_gives_equal_bits(recipe: str, tmp_path: Path) -> None:
     if recipe.startswith("image"):
         pytest.importorskip("sklearn")

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from magneto.training import writer as module
-from magneto.training.distributed import World, piece_of
+from magneto.training.distributed import World
+from magneto.training.sharding import piece_of
 from magneto.training.writer import Writer
 from magneto.weights import open_tensors, undamaged
 

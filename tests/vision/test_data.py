@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -196,9 +197,18 @@ def test_tar_shards(tmp_path: Path) -> None:
         assert found.train.name(5) == f"{tmp_path / 'train-1.tar'}, 0005"
         assert np.abs(found.train.pixels(5).astype(int) - photo(5)).mean() < 8
         assert found.counts == {WITHOUT_IMAGE: 1}
-    assert len(list((tmp_path / "cache").iterdir())) == 2
-    shard(tmp_path / "val-0.tar", examples(8, lambda n: {f"{n:04}.cls": b"2"}))
+    assert len(list((tmp_path / "cache").glob("shards-*"))) == 2
+    held = tmp_path / "val-0.tar"
+    times = held.stat().st_mtime_ns
+    shard(held, examples(8, lambda n: {f"{n:04}.cls": b"2"}))
+    os.utime(held, ns=(times, times))
     assert set(load(tmp_path).validation.labels_of()) == {2}  # a changed shard is indexed anew
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in tmp_path.glob("*.tar"):
+        path.rename(moved / path.name)
+    assert load(moved).train.name(5) == f"{moved / 'train-1.tar'}, 0005"
+    assert len(list((tmp_path / "cache").glob("shards-*"))) == 3  # and one that has moved is not
 
 
 def test_a_shard_that_is_cut_off_is_counted(tmp_path: Path) -> None:

@@ -1,15 +1,21 @@
 """Segmentation that begins with another run's encoder, at another size."""
 
+import json
+import math
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from magneto.data.learnt import PLATEAU_FILE
 from magneto.nn.resize import resize_positions
-from magneto.progress import ProgressBars
-from magneto.recipe import build_recipe
+from magneto.progress import Progress, ProgressBars
+from magneto.recipe import build_recipe, load_recipe
 from magneto.training.loop import train
+from magneto.vision.classification.task import ImageClassification
 from magneto.vision.pretrained import encoder_weights
 from magneto.vision.segmentation.config import SegmentationDataConfig
 from magneto.vision.segmentation.task import Segmentation
@@ -75,6 +81,48 @@ def test_a_run_begins_with_it(run: Path, tmp_path: Path) -> None:
     weight = "encoder.layers.2.feed_forward.mlp.fc1.weight"
     assert torch.equal(model.get_parameter(weight), stored[weight].read())
     assert "encoder.final_norm.weight" not in model.state_dict()
+
+
+class Said(Progress):
+    """Keeps the lines that are said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def update(self, what: str, done: int, total: int | None) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def at_plateau(run: Path, copy: Path, **metrics: float) -> str:
+    """Return a copy of a run with metrics of its own, two classes' plateau aside."""
+    shutil.copytree(run, copy)
+    result = json.loads((run / "result.json").read_text())
+    (copy / "result.json").write_text(json.dumps({**result, "metrics": metrics}))
+    return str(copy)
+
+
+def test_an_encoder_that_learnt_nothing_is_told_once(run: Path, tmp_path: Path) -> None:
+    plateau = json.loads((run / PLATEAU_FILE).read_text())
+    assert plateau["loss"] == pytest.approx(math.log(2), abs=1e-4) and plateau["accuracy"] == 0.5
+    write_pairs(tmp_path / "pairs", sizes=[(20, 30), (16, 16)])
+    pairs = {"source": str(tmp_path / "pairs"), "validation_source": str(tmp_path / "pairs")}
+    stuck = at_plateau(run, tmp_path / "stuck-sub", loss=0.7, accuracy=0.5)
+    # One that is overconfident and mostly right has learnt something.
+    knows = at_plateau(run, tmp_path / "knows-sub", loss=0.9, accuracy=0.8)
+    recipe = load_recipe(str(run / "recipe.yaml"))
+    for place, times in ((stuck, 1), (knows, 0)):
+        both = [
+            Segmentation(small_config(pretrained=place), SegmentationDataConfig(**pairs), 1),
+            ImageClassification(replace(recipe.model, pretrained=place), recipe.data, 1),
+        ]
+        for task in both:
+            said = Said()
+            task.prepare(said)
+            task.prepare(said)
+            assert sum("learnt nothing" in line for line in said.lines) == times, said.lines
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Pictures of attention: what is dark, and that the weights are those of the words."""
 
+import io
+
 import numpy as np
 import torch
 
@@ -10,6 +12,7 @@ from magneto.vision_language.attention_pictures import (
     draw_attention,
     plain,
     reading_layer,
+    words_left_out,
 )
 from magneto.vision_language.config import VisionLanguageConfig
 from magneto.vision_language.model import VisionLanguageEncoder
@@ -46,3 +49,22 @@ def test_a_picture_of_two_texts() -> None:
             WordAttention(image, "none", [], maps[:0])]  # fmt: skip
     assert draw_attention(rows).startswith(b"\x89PNG")
     assert plain("$") == r"\$"
+
+
+def test_long_texts_have_further_lines() -> None:
+    """No word is left out in silence, and no heading runs out of the picture."""
+    from PIL import Image
+
+    image, maps = np.full((8, 8, 3), 200, np.uint8), np.ones((30, 2, 2))
+
+    def drawn(words: int, heading: str) -> np.ndarray:
+        row = WordAttention(image, heading, ["word"] * words, maps[:words])
+        assert bool(words_left_out([row])) == (words > 20)
+        return np.asarray(Image.open(io.BytesIO(draw_attention([row]))).convert("L"))
+
+    five, thirty = (drawn(count, "short") for count in (5, 30))
+    assert five.shape == (160, 690) and thirty.shape == (550, 690)
+    # Twenty words are four lines of panels, each as grey as the image.
+    assert ((thirty == 200).mean(1) > 0.5).sum() / ((five == 200).mean(1) > 0.5).sum() == 4
+    long = drawn(1, "a statement of very many words " * 12)
+    assert long.shape[0] > five.shape[0] and (long[:, -2:] == 255).all()

@@ -51,6 +51,12 @@ def test_captions_of_a_file_of_pairs_come_together(tmp_path: Path) -> None:
     assert {row.captions for row in every} == {(f"{n} 1", f"{n} 2") for n in "abcdefghij"}
 
 
+def test_a_split_of_another_layout_is_refused() -> None:
+    """Scores of a validation split would be taken for those of the test split."""
+    with pytest.raises(ValueError, match=r"builtin:shapes is none: .*data\.validation_source"):
+        loaded("builtin:shapes", validation_split="test")
+
+
 def test_built_in_captions_are_distinct() -> None:
     found = loaded("builtin:shapes")
     for part in (found.train, found.validation):

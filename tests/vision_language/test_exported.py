@@ -59,7 +59,7 @@ def test_fine_tuning_begins_with_converted_weights(released: Path, converted: Pa
     task.prepare()
     model = task.build_model()
     assert task.tokenizer.vocab_size == model.config.vocab_size == PIECES
-    assert task.framed(["a blue cross"])[0][0] == 0
+    assert task.framed("training", "questions", ["a blue cross"])[0][0] == 0
     state = torch.load(released / "beit3_small_patch16_32.pth")["model"]
     found = {name: tensor.read() for name, tensor in task.initial_weights().items()}
     assert found.keys() == {n for n in model.state_dict() if n.startswith("encoder.")}

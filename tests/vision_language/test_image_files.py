@@ -18,6 +18,15 @@ def test_folders_do_not_matter(tmp_path: Path) -> None:
     assert find_images(str(tmp_path / "b.png")).numbers.keys() == found.numbers.keys()
 
 
+def test_names_of_several_files_are_counted(tmp_path: Path) -> None:
+    for name in ("a/one.png", "b/one.png", "b/two.png"):
+        write_image(tmp_path / name, 0)
+    found = find_images(str(tmp_path))
+    assert found.twice == {"one.png"} and found.store.key(found.numbers["one.png"]) == "a/one.png"
+    assert found.several([found.numbers["one.png"], found.numbers["two.png"], -1]) == 1
+    assert found.several([found.numbers["two.png"]]) == 0
+
+
 def test_zip_files_stand_in_for_images(tmp_path: Path) -> None:
     write_image(tmp_path / "a.png", 3)
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:

@@ -72,6 +72,13 @@ def test_a_file_with_everything_that_can_be_odd(tmp_path: Path) -> None:
     assert not held & kept, "all texts of an image are in one split"
 
 
+def test_too_few_pairs_say_what_was_left_out(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "pairs.jsonl", [{"image": images(tmp_path)[0], "caption": "a"}, "[1]"])
+    wanted = r"1 pairs to train on and 0 to validate on \(1 malformed records left out\): set"
+    with pytest.raises(ValueError, match=wanted):
+        load(path)
+
+
 def test_ids_tell_pairs_apart(tmp_path: Path) -> None:
     names = images(tmp_path)
     records = [{"image": name, "caption": "the same", "id": number // 2}
@@ -90,6 +97,15 @@ def test_splits_and_another_folder_of_images(tmp_path: Path) -> None:
     assert len(found.train) == 4 and found.validation.text(1) == "val 5.png"
     with pytest.raises(ValueError, match="0 pairs to train on"):
         load(str(tmp_path))
+
+
+def test_of_another_source_its_test_split_is_rather_measured_than_its_training_split(
+    tmp_path: Path,
+) -> None:
+    for split, name in zip(("train", "test"), images(tmp_path, 2), strict=True):
+        jsonl(tmp_path / f"{split}.jsonl", [{"image": name, "caption": f"of {split}"}])
+    found = load(str(tmp_path), validation_source=str(tmp_path))
+    assert list(found.validation.texts) == ["of test"] and list(found.train.texts) == ["of train"]
 
 
 def test_images_that_can_not_be_decoded_are_told_when_they_are_read(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from magneto.data.learnt import PLATEAU_FILE
 from magneto.data.tokenizer import load_tokenizer
+from magneto.files import read_json
 from magneto.vision_language.config import FineTunedConfig
 from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.pretrained import load_pretrained, pretrained_reading
@@ -63,6 +65,10 @@ def test_another_size_of_images_and_shorter_texts(run: Path) -> None:
     model.load_state_dict({n: t.read() for n, t in found.weights.items()}, strict=False)
     assert model.encoder.vision_embedding.positions.weight.shape == (26, config.width)
     assert len([name for name in found.unused if "final_norm" in name]) == 4
+
+
+def test_a_run_that_others_begin_with_keeps_what_frequencies_score(run: Path) -> None:
+    assert read_json(run / PLATEAU_FILE)["loss"] > 1
 
 
 def test_how_it_reads(run: Path) -> None:

@@ -110,6 +110,19 @@ class Parser(argparse.ArgumentParser):
         return self
 
 
+def name_source(overrides: dict[str, Any], data: str | None) -> None:
+    """Put what --data names in the place of the recipe's source.
+
+    Raises:
+        ConfigError: If --data.source names another one.
+    """
+    if data is None:
+        return
+    if overrides.setdefault("data.source", data) != data:
+        raise ConfigError([f"--data {data} and --data.source {overrides['data.source']} are the "
+                           "same field: give one of them"])  # fmt: skip
+
+
 def _recipe_fields() -> dict[str, str]:
     """Return options of fields that most recipes have, by the fields' names and sections."""
     from magneto.nn.config import TransformerConfig

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.arguments import Parser, print_json
+from magneto.commands.arguments import Parser, name_source, print_json
 from magneto.config import ConfigError
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
@@ -48,8 +48,7 @@ def main(words: Sequence[str]) -> int:
     given, overrides = parser().parse_with_overrides(words)
     if given.buckets < 1 or given.ranks < 1 or (given.memory or 1) <= 0:
         raise ConfigError(["--buckets and --ranks must be 1 or more, and --memory above 0"])
-    if given.data:
-        overrides["data.source"] = given.data
+    name_source(overrides, given.data)
     recipe = load_recipe(given.recipe, overrides)
     if recipe.task not in TASKS:
         raise ConfigError([f"magneto buckets is for recipes of {', '.join(TASKS)}, "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Sweep
-from magneto.commands.arguments import Parser, print_json
+from magneto.commands.arguments import Parser, name_source, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
@@ -51,8 +51,7 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given, overrides = parser().parse_with_overrides(words)
-    if given.data:
-        overrides["data.source"] = given.data
+    name_source(overrides, given.data)
     if given.jobs is not None and given.jobs < 1:
         raise ConfigError([f"--jobs {given.jobs}: at least 1"])
     grid: dict[str, list[Any]] = {

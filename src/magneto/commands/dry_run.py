@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -18,14 +16,15 @@ from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World, join_world
+from magneto.training.freed_memory import keep_freed_memory
 from magneto.training.length import in_steps
 from magneto.training.loop import begin_state, train_step
+from magneto.training.memory import free_memory, gigabytes, peak_memory, state_bytes
 from magneto.training.task import Task
 
 # Steps that are timed after a first one, which is slower; fewer if they take more seconds in all.
 STEPS = 5
 SECONDS = 20.0
-GB = 1e9
 
 
 def dry_run(recipe: Recipe, report: ProgressBars, as_json: bool) -> int:
@@ -35,11 +34,12 @@ def dry_run(recipe: Recipe, report: ProgressBars, as_json: bool) -> int:
     optimizer alone fill the memory is not built: of it nothing is timed.
     """
     task = recipe.build_task()
-    with join_world(recipe.training) as world:
+    with join_world(recipe.training) as world, keep_freed_memory(world.device):
         task.prepare(report)
         config = in_steps(recipe.training, task)
         found = sizes(task, config)
-        if found["state_bytes"] < free_memory(world.device):
+        free = free_memory(world.device)
+        if free is None or found["state_bytes"] < free:
             found |= measured(task, config, recipe.seed, world, report)
         report.finish()
         if world.is_main_process:
@@ -54,12 +54,9 @@ def sizes(task: Task, config: TrainingConfig) -> dict[str, Any]:
     """Return what needs no step: parameters, steps, and the bytes that every weight takes."""
     with torch.device("meta"):
         model = task.build_model()
-    count = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    # A weight, its gradient, AdamW's two moments, an average: four bytes each.
-    numbers = 2 + 2 * (config.optimizer == "adamw") + (config.ema_decay is not None)
     return {
-        "parameters": count,
-        "state_bytes": 4 * numbers * count,
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "state_bytes": state_bytes(model, config).total,
         "steps": config.steps,
         "batch_size": config.batch_size,
         "examples": task.examples(),
@@ -73,7 +70,7 @@ def measured(
     nowhere = Path(os.devnull) / "run"  # a state begins before anything is written
     state = begin_state(task, config, nowhere, seed, world, report)
     seconds, units = [], 0
-    with closing(state), state.interrupt:
+    with closing(state):  # Ctrl-C ends it at once: there is nothing to keep
         batches = state.batches.start(0)
         for number in range(STEPS + 1):
             started = time.perf_counter()
@@ -98,29 +95,13 @@ def measured(
     }
 
 
-def free_memory(device: torch.device) -> float:
-    """Return the bytes that are free on a device."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    free = "SC_AVPHYS_PAGES" in os.sysconf_names  # macOS tells only what there is in all
-    return os.sysconf("SC_AVPHYS_PAGES" if free else "SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def peak_memory(device: torch.device) -> float:
-    """Return the most bytes in use so far: torch's on a GPU, else all of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return largest * (1 if sys.platform == "darwin" else 1024)
-
-
 def lines(found: dict[str, Any], unit: str, device: str) -> list[str]:
     """Write what was found for people."""
     steps, batch = found["steps"], found["batch_size"]
     epochs = ""
     if found["examples"]:
         epochs = f", {steps * batch / found['examples']:.3g} epochs of {found['examples']:,}"
-    state = f"{found['state_bytes'] / GB:.3g} GB of weights, gradients and optimizer"
+    state = f"{gigabytes(found['state_bytes'])} of weights, gradients and optimizer"
     rows = [
         ("parameters", f"{found['parameters']:,}"),
         ("steps", f"{steps:,}, each of {batch} examples{epochs}"),
@@ -129,7 +110,7 @@ def lines(found: dict[str, Any], unit: str, device: str) -> list[str]:
         each, whole = found["units_per_step"], found["units"]
         rows += [
             (unit, f"{whole:,.0f}, {each:,.0f} a step"),
-            ("memory", f"{state}; {found['peak_bytes'] / GB:.3g} GB in use at most, on {device}"),
+            ("memory", f"{state}; {gigabytes(found['peak_bytes'])} in use at most, on {device}"),
             ("time", f"{clock(found['seconds'])}, {found['seconds_per_step']:.3g} s a step "
              f"(median of {found['timed_steps']}), without evaluations and checkpoints"),
         ]  # fmt: skip

@@ -19,11 +19,12 @@ from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
 from magneto.vision.decoding import BrokenImage, EncodedPicture, PixelPicture
 from magneto.vision.folders import image_names
+from magneto.vision.listing import IMAGE_ENDINGS
 
 if TYPE_CHECKING:
     from magneto.vision.prediction import Prediction
 
-# Images that the model reads at once.
+# Images, or groups of images that belong together, that the model reads at once.
 BATCH = 32
 
 
@@ -56,9 +57,14 @@ def predict(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     names, text = split_words(given.inputs, kind)
     paths = [path for name in names for path in image_paths(name)]
     opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
+    together = opened.task.images_together() if kind else 1
+    if len(paths) % together:
+        raise ConfigError([f"a {kind} is about {together} images, and there are {len(paths)}: "
+                           "name them one after the other"])  # fmt: skip
     ask = partial(opened.task.predict, text=text) if kind else opened.task.predict
     report, broken = ProgressBars(), dict[Path, str]()
-    answers = list(read_images(partial(ask, opened.model), paths, given.out, broken, report))
+    groups = [paths[start : start + together] for start in range(0, len(paths), together)]
+    answers = list(read_images(partial(ask, opened.model), groups, given.out, broken, report))
     report.finish()
     for path, why in broken.items():
         report.say(f"{path}: {why}")
@@ -101,15 +107,22 @@ def split_words(words: Sequence[str], kind: str) -> tuple[Sequence[str], str]:
     """
     if not kind:
         return words, ""
-    if len(words) < 2 or os.path.exists(words[-1]):
+    text = words[-1].strip()
+    if len(words) < 2 or not text or os.path.exists(text) or is_image_name(text):
+        image = next(filter(is_image_name, words[:-1]), "photo.jpg")
         raise ConfigError([f"the run takes a {kind} after the images, in quotes: "
-                           f'magneto predict RUN {words[0]} "..."'])  # fmt: skip
-    return words[:-1], words[-1]
+                           f'magneto predict RUN {image} "..."'])  # fmt: skip
+    return words[:-1], text
+
+
+def is_image_name(word: str) -> bool:
+    """Return whether a word is the name of an image, not a sentence."""
+    return word.lower().endswith(IMAGE_ENDINGS) and " " not in word
 
 
 def read_images(
     say: Callable[[list[PixelPicture]], Sequence[Prediction]],
-    paths: Sequence[Path],
+    groups: Sequence[Sequence[Path]],
     out: Path,
     broken: dict[Path, str],
     report: ProgressBars,
@@ -118,19 +131,32 @@ def read_images(
 
     Args:
         say: From pictures to what the model says of each.
-        paths: Of the images.
+        groups: Paths of the images, those together that one thing is said of: where one of them
+            can't be read, nothing is said of the others.
         out: Where pictures are written.
         broken: Is given the files that can't be read, and why.
         report: Shows how far it is.
     """
     taken: set[str] = set()
-    for start in range(0, len(paths), BATCH):
-        some = paths[start : start + BATCH]
-        read = [(path, found) for path in some if (found := decoded(path, broken)) is not None]
+    for start in range(0, len(groups), BATCH):
+        some = groups[start : start + BATCH]
+        read = [pair for group in some for pair in decoded_group(group, broken)]
         said = say([picture for _, picture in read]) if read else []
         for (path, _), prediction in zip(read, said, strict=True):
             yield Answer(path, prediction.labels, written(path, prediction, out, taken))
-        report.update("reading images", start + len(some), len(paths))
+        report.update("reading images", start + len(some), len(groups))
+
+
+def decoded_group(
+    paths: Sequence[Path], broken: dict[Path, str]
+) -> list[tuple[Path, PixelPicture]]:
+    """Decode the images that belong together; none of them if one can't be read."""
+    found = [(path, decoded(path, broken)) for path in paths]
+    lost = [path for path, picture in found if picture is None]
+    for path, picture in found:
+        if lost and picture is not None:
+            broken.setdefault(path, f"belongs to {lost[0]}")
+    return [] if lost else [(path, picture) for path, picture in found if picture is not None]
 
 
 def decoded(path: Path, broken: dict[Path, str]) -> PixelPicture | None:

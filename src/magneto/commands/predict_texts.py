@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from magneto.commands.arguments import print_json
+from magneto.commands.translate import arriving
 from magneto.config import ConfigError
 from magneto.data.counts import Counts
 from magneto.data.files import existing_path
@@ -40,12 +42,11 @@ def predict(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     task, counts, report = opened.task, Counts(), ProgressBars()
     if given.probabilities and task.data_config.number:
         raise ConfigError([f"{given.run} answers with numbers, which have no --probabilities"])
-    if not given.inputs and (sys.stdin is None or sys.stdin.isatty()):
+    if not given.inputs and sys.stdin is not None and sys.stdin.isatty():
         report.say("texts from standard input, one per line")
-    rows = all_rows(given.inputs, task.data_config.columns, counts)
     texts: list[dict[str, Any]] = []
     done = cut = 0
-    while some := list(islice(rows, SORTED)):
+    for some in groups(given.inputs, task.data_config.columns, counts):
         said, longer = predict_texts(task, opened.model, some)
         done, cut = done + len(some), cut + longer
         for row, each in zip(some, said, strict=True):
@@ -67,16 +68,29 @@ def predict(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     return 0
 
 
-def all_rows(inputs: Sequence[str], columns: Columns, counts: Counts) -> Iterator[Row]:
-    """Yield the texts of files, those in quotes, or the lines of standard input.
+def groups(inputs: Sequence[str], columns: Columns, counts: Counts) -> Iterator[list[Row]]:
+    """Yield the texts of files, those in quotes, or the lines of standard input, some at a time.
+
+    Of standard input it is what is there: nobody who types, or whose program does, has to end it
+    before there are answers.
 
     Raises:
+        ConfigError: If standard input is needed, and closed.
         FileNotFoundError: If a word is neither a file nor has a space in it, as a text.
     """
-    if not inputs:
-        lines = (line.decode("utf-8", errors="replace") for line in sys.stdin.buffer)
-        return line_rows(lines, columns)
-    return chain.from_iterable(input_rows(word, columns, counts) for word in inputs)
+    if inputs:
+        rows = chain.from_iterable(input_rows(word, columns, counts) for word in inputs)
+        while some := list(islice(rows, SORTED)):
+            yield some
+        return
+    if sys.stdin is None:
+        raise ConfigError(["standard input must be open, or name texts and their files"])
+    mark = BOM_UTF8
+    for lines in arriving(sys.stdin.buffer):
+        lines[0], mark = lines[0].removeprefix(mark), b""
+        texts = [line.decode("utf-8", errors="replace") for line in lines]
+        for start in range(0, len(texts), SORTED):
+            yield list(line_rows(texts[start : start + SORTED], columns))
 
 
 def input_rows(word: str, columns: Columns, counts: Counts) -> Iterator[Row]:

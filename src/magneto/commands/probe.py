@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.arguments import Parser, print_json
+from magneto.commands.arguments import Parser, name_source, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
@@ -64,8 +64,7 @@ def main(words: Sequence[str]) -> int:
     """Run the command."""
     command = parser()
     given, overrides = command.parse_with_overrides(words)
-    if given.data:
-        overrides["data.source"] = given.data
+    name_source(overrides, given.data)
     if given.steps < 1:
         command.error(f"--steps must be 1 or more, not {given.steps}")
     if given.seeds is not None and given.seeds < (1 if given.depths else 0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ from magneto.commands.transcribe import recognition_search_options, search_of
 from magneto.files import write_text
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
-from magneto.speech.scores import half_width_of_rate, word_errors
+from magneto.speech.scores import character_errors, half_width_of_rate, word_errors
+from magneto.speech.text_normalisers import TextNormaliser, text_normaliser
 
 if TYPE_CHECKING:
     from magneto.speech.decoding import Search
@@ -30,11 +31,16 @@ def add_options(made: Parser) -> None:
         "--splits", metavar="A,B", help="splits of the data, each measured by itself"
     )
     recognition_search_options(group)
+    group.add_argument(
+        "--normaliser", metavar="NAME",
+        help="rates of normalised texts too: whisper-english or whisper-basic, of transformers",
+    )  # fmt: skip
 
 
 def evaluate(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run `magneto evaluate RUN` for a speech recognition run."""
     report = ProgressBars()
+    normaliser = text_normaliser(given.normaliser) if given.normaliser else None
     if given.data:
         overrides = {**run_task(given.run, overrides).other_data(given.data), **overrides}
     found = {}
@@ -42,16 +48,22 @@ def evaluate(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
         found[name] = measure_split(
             given.run, given.weights, overrides, name, search_of(given), given.limit, report
         )
+        if normaliser is not None:
+            found[name] |= normalised(found[name]["answers"], normaliser)
         if given.write:
             write(given.write, name or "validation", found[name]["answers"])
     report.finish()
     if given.json:
         results = {name: {k: v for k, v in each.items() if k != "answers"}
                    for name, each in found.items()}  # fmt: skip
-        only = {"run": str(given.run), "search": given.search, "normaliser": None}
+        only = {
+            "run": str(given.run),
+            "search": given.search,
+            "normaliser": normaliser and normaliser.title,
+        }
         print_json(only | results.get("", {"splits": results}))
     else:
-        print("\n".join(as_text(found)))
+        print("\n".join([*as_text(found), *normalised_text(found, normaliser)]))
     return 0
 
 
@@ -93,6 +105,33 @@ def measure_split(
         "words": word_errors(references, hypotheses).units,
         "answers": answers,
     }
+
+
+def normalised(
+    answers: Sequence[tuple[str, str, str]], normaliser: TextNormaliser
+) -> dict[str, float]:
+    """Return the error rates of normalised texts."""
+    references, hypotheses = (
+        [normaliser.normalise(texts[place]) for texts in answers] for place in (1, 2)
+    )
+    return {
+        "wer_normalised": word_errors(references, hypotheses).rate,
+        "cer_normalised": character_errors(references, hypotheses).rate,
+        "wer_normalised_half_width": half_width_of_rate(references, hypotheses),
+    }
+
+
+def normalised_text(found: Mapping[str, Scored], normaliser: TextNormaliser | None) -> list[str]:
+    """Return the error rates of normalised texts as lines, if there are any."""
+    if normaliser is None:
+        return []
+    wide = max(len(name or "validation") for name in found)
+    lines = [f"normalised by {normaliser.title}:", f"  {'':<{wide}}{'wer':>8}{'cer':>16}"]
+    for name, each in found.items():
+        around = f"±{100 * each['wer_normalised_half_width']:.2f}"
+        wer, cer = (100 * each[f"{kind}_normalised"] for kind in ("wer", "cer"))
+        lines.append(f"  {name or 'validation':<{wide}}{wer:>8.2f}{around:>8}{cer:>8.2f}")
+    return lines
 
 
 def split_settings(run: Path, overrides: Mapping[str, Any], split: str) -> dict[str, Any]:

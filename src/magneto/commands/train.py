@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
-from datetime import datetime
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magneto.analysis.probe.levels import PERIOD
-from magneto.commands.arguments import Parser, print_json
+from magneto.commands.arguments import Parser, name_source, print_json
+from magneto.commands.out_of_memory import advised
+from magneto.commands.run_folder import held, is_main_process, is_run, new_directory
 from magneto.config import ConfigError
-from magneto.files import is_aside
-from magneto.lease import Lease, acquire_lease, alive_here, holder, newest_lease
+from magneto.lease import Lease, holder
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
 
 if TYPE_CHECKING:
     from magneto.training.hooks import Hook
+    from magneto.training.mirror import Snapshot
     from magneto.training.state import TrainingState
 
 EXIT_CODES = {"finished": 0, "diverged": 3, "interrupted": 130}
@@ -37,9 +37,21 @@ def parser() -> Parser:
         recipe=True,
     )
     made.add_argument("recipe", nargs="?", help="name (see `magneto recipes`) or path of a recipe")
-    made.add_argument("--resume", metavar="RUN", type=Path, help="go on with this run")
+    made.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="go on with this run; with --out, with the copy of it that training.mirror made",
+    )
+    made.add_argument(
+        "--auto-resume",
+        action="store_true",
+        help="go on with the run in --out if there is one, else begin it: for jobs that are "
+        "started again by the same command",
+    )
     made.add_argument("--out", metavar="DIR", type=Path, help="where the run goes (new, or empty)")
-    made.add_argument("--distributed", choices=("none", "ddp", "fsdp"), help="under torchrun")
+    made.add_argument(
+        "--distributed", choices=("none", "ddp", "fsdp", "hybrid"), help="under torchrun"
+    )
     made.add_argument(
         "--probe-every",
         metavar="STEPS",
@@ -59,7 +71,8 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given, overrides = parser().parse_with_overrides(words)
-    run, recipe = asked(given, overrides)
+    ask = asked(given, overrides)
+    run, recipe = ask.run, ask.recipe
     report = ProgressBars(quiet=not is_main_process())
     if given.dry_run:
         from magneto.commands.dry_run import dry_run
@@ -74,50 +87,99 @@ def main(words: Sequence[str]) -> int:
     task.check_strategy(recipe.training.distributed)
     pick_strategy(recipe.training)
     pick_device(recipe.training.device)
-    resume = given.resume is not None
-    with held(run, new=not resume) as lease:
+    new = not ask.resume or ask.snapshot is not None
+    with held(run, report, new=new, patient=given.auto_resume) as lease:
         if is_main_process():
+            if ask.snapshot is not None:
+                ask.snapshot.copy_to(run, RUN_FILE, report)
             task.prepare(report)  # what is wrong with the data is known before anything is written
-        result = train(
-            task,
-            recipe.training,
-            run,
-            seed=recipe.seed,
-            resume=resume,
-            hooks=own_hooks(lease, recipe, given.probe_every),
-            report=report,
-            recipe=recipe.to_mapping(),
-            keep_recipe=lambda: recipe.save(run / RUN_FILE),
-        )
+        with advised(lambda changes: asked(given, {**overrides, **changes}).recipe):
+            result = train(
+                task,
+                recipe.training,
+                run,
+                seed=recipe.seed,
+                resume=ask.resume,
+                hooks=own_hooks(lease, recipe, given.probe_every),
+                report=report,
+                recipe=recipe.to_mapping(),
+                keep_recipe=lambda: recipe.save(run / RUN_FILE),
+            )
     if given.json and is_main_process():
         print_json({"run": str(run), **asdict(result)})
     return EXIT_CODES[result.status]
 
 
-def asked(given: argparse.Namespace, overrides: dict[str, str]) -> tuple[Path, Recipe]:
-    """Return where to train, and what.
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for.
+
+    Attributes:
+        run: Where to train.
+        recipe: What.
+        resume: Whether a run is there, to go on with, or is copied there first.
+        snapshot: The copy that it is copied from, if it is.
+    """
+
+    run: Path
+    recipe: Recipe
+    resume: bool
+    snapshot: Snapshot | None = None
+
+
+def asked(given: argparse.Namespace, overrides: dict[str, str]) -> Asked:
+    """Return where to train, what, and whether to go on.
 
     Raises:
         ConfigError: If neither a recipe nor a run to go on with is named, or both; or the recipe is
             wrong.
         FileNotFoundError: If there is none.
     """
-    if given.data is not None:
-        overrides["data.source"] = given.data
+    name_source(overrides, given.data)
     if given.distributed:
         overrides["training.distributed"] = given.distributed
     if given.wandb:
         overrides["training.tracker"] = "wandb"
     if given.resume:
-        if given.recipe or given.out:
-            raise ConfigError(
-                ["--resume goes on in its own directory: give no recipe and no --out"]
-            )
-        return given.resume, open_run(given.resume, overrides)
-    if given.recipe:
-        recipe = load_recipe(given.recipe, overrides)
-        return new_directory(given.out, recipe), recipe
-    raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
+        if given.recipe or given.auto_resume:
+            raise ConfigError(["--resume RUN goes on with the run's own recipe: give no other"])
+        if given.out is not None:
+            return copied_back(given.resume, given.out, overrides)
+        return Asked(Path(given.resume), open_run(Path(given.resume), overrides), resume=True)
+    if not given.recipe:
+        raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
+    if given.auto_resume and given.out is None:
+        raise ConfigError(["--auto-resume goes on with what is in a directory: name it by --out"])
+    recipe = load_recipe(given.recipe, overrides)
+    run = new_directory(given.out, recipe)
+    if not given.auto_resume or is_run(run):
+        return Asked(run, recipe, resume=given.auto_resume)
+    if not recipe.training.mirror:
+        return Asked(run, recipe, resume=False)
+    from magneto.training.mirror import newest_snapshot
+
+    snapshot = newest_snapshot(recipe.training.mirror)
+    return Asked(run, recipe, snapshot is not None, snapshot)
+
+
+def copied_back(place: str, run: Path, overrides: dict[str, str]) -> Asked:
+    """Return how to go on, in another directory, with the run that a mirror has a copy of.
+
+    Raises:
+        FileNotFoundError: If there is no such copy.
+    """
+    from magneto.training.mirror import newest_snapshot
+
+    snapshot = newest_snapshot(place)
+    if snapshot is None:
+        raise FileNotFoundError(
+            f"{place} holds no complete copy of a run, as training.mirror makes them; a run itself "
+            "goes on in its own directory, by --resume without --out"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        snapshot.fetch([RUN_FILE], Path(folder))
+        recipe = open_run(Path(folder), overrides)
+    return Asked(run, recipe, resume=True, snapshot=snapshot)
 
 
 def own_hooks(lease: Lease | None, recipe: Recipe, probe_every: int | None) -> list[Hook]:
@@ -128,44 +190,6 @@ def own_hooks(lease: Lease | None, recipe: Recipe, probe_every: int | None) -> l
 
         hooks.append(ProbeHook(probe_every).hook)
     return hooks
-
-
-@contextmanager
-def held(run: Path, new: bool) -> Iterator[Lease | None]:
-    """Hold a run's directory while it is trained, so that no other process writes there.
-
-    The main process holds it for all ranks; the others get None.
-
-    Raises:
-        FileExistsError: If another process holds it, or a new run would go into another's place.
-    """
-    if not is_main_process():
-        yield None
-        return
-    if new and newest_lease(run) is None:
-        refuse_taken(run)  # a folder that is no run's stays untouched
-    made = not run.exists()
-    lease = None if living(run) else acquire_lease(run)
-    if lease is None:
-        raise FileExistsError(
-            f"{run} is being trained by {holder(run)}: wait for it, stop it, or train in another "
-            "directory (--out)"
-        )
-    try:
-        if new:
-            refuse_taken(run)
-        yield lease
-    finally:
-        lease.release()
-        if made:
-            with suppress(OSError):
-                run.rmdir()  # which is so only where nothing was written: it never began
-
-
-def living(run: Path) -> bool:
-    """Return whether a process of this machine holds a run, even if it sleeps."""
-    lease = newest_lease(run)
-    return lease is not None and alive_here(lease)
 
 
 def lease_hook(lease: Lease | None, every: int) -> Hook:
@@ -181,31 +205,3 @@ def lease_hook(lease: Lease | None, every: int) -> Hook:
             )
 
     return Hook(every, check)
-
-
-def is_main_process() -> bool:
-    """Return whether this process is the one that writes and talks."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def new_directory(out: Path | None, recipe: Recipe) -> Path:
-    """Return where a new run goes."""
-    if out is not None:
-        return out
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = Path(recipe.name).stem if "." in recipe.name else recipe.name
-    return Path("runs") / f"{name}-{stamp}"
-
-
-def refuse_taken(out: Path) -> None:
-    """Raise FileExistsError if something is in a new run's place.
-
-    What a start that was killed leaves (a lease, files aside) is nothing.
-    """
-    if out.is_dir():
-        found = [p for p in out.iterdir() if not p.match("lease-*") and not is_aside(p)]
-    else:
-        found = [out] if out.exists() else []
-    if found:
-        hint = f"; go on with it: magneto train --resume {out}" if (out / RUN_FILE).exists() else ""
-        raise FileExistsError(f"{out} is there already and not empty{hint}")

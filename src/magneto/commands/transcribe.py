@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from magneto.commands.arguments import Parser
+from magneto.commands.arguments import Parser, finite
 from magneto.config import ConfigError
 from magneto.files import nearest_path, write_text
 from magneto.progress import ProgressBars
@@ -60,6 +60,7 @@ def parser() -> Parser:
     add("--overlap", type=float, help="seconds of it that are heard twice (a fifth)")
     recognition_search_options(made)
     add("--beams", type=int, default=4, help="hypotheses of a beam (4)")
+    add("--n-best", type=int, metavar="K", help="K lines each: recording's number, score, text")
     add("--batch-size", type=int, default=8, help="windows at a time (8)")
     made.set_defaults(kind="txt")
     return made
@@ -77,17 +78,17 @@ def recognition_search_options(made: Any) -> None:
     )  # fmt: skip
 
 
-def search_of(given: argparse.Namespace) -> Search:
-    """Return the search that was asked for."""
+def search_of(given: argparse.Namespace, count: int = 1) -> Search:
+    """Return the search that was asked for, of so many hypotheses."""
     from magneto.speech.beam_search import AlignmentLengthBeamSearch, ModifiedBeamSearch
     from magneto.speech.decoding import GreedySearch
 
     if given.beams < 1 or given.symbols_per_frame < 1:
         raise ConfigError(["--beams and --symbols-per-frame must be 1 or more"])
     if given.search == "modified":
-        return ModifiedBeamSearch(width=given.beams)
+        return ModifiedBeamSearch(width=given.beams, count=count)
     if given.search == "alignment-length":
-        return AlignmentLengthBeamSearch(width=given.beams)
+        return AlignmentLengthBeamSearch(width=given.beams, count=count)
     return GreedySearch(given.symbols_per_frame)
 
 
@@ -104,17 +105,34 @@ def main(words: Sequence[str]) -> int:
     from magneto.speech.transcriber import Transcriber
 
     transcriber = Transcriber(
-        opened.model, opened.task.vocabulary, data, search_of(given), window, overlap,
-        1 if streamed else given.batch_size,
+        opened.model, opened.task.vocabulary, data, search_of(given, given.n_best or 1),
+        window, overlap, 1 if streamed else given.batch_size,
     )  # fmt: skip
-    Transcription(transcriber, given).run()
+    run = Transcription(transcriber, given)
+    run.run() if given.n_best is None else run.n_best()
     return 0
+
+
+def check_n_best(made: Parser, given: argparse.Namespace) -> None:
+    """Refuse lists of hypotheses that can't be had."""
+    if given.search == "greedy":
+        made.error("--n-best needs a beam: --search modified or alignment-length")
+    if not 1 <= given.n_best <= given.beams:
+        made.error(f"--n-best {given.n_best}: 1 to --beams ({given.beams})")
+    if STDIN in given.files or given.kind in ("srt", "vtt"):
+        made.error("--n-best is of recordings in files, as text or --jsonl")
 
 
 def check(made: Parser, given: argparse.Namespace) -> None:
     """Refuse what can't be done, before a model is loaded."""
+    if given.n_best is not None:
+        check_n_best(made, given)
     if STDIN in given.files and len(given.files) > 1:
         made.error("standard input (-) is transcribed alone")
+    if STDIN in given.files and (sys.stdin is None or sys.stdin.isatty()):
+        made.error("standard input must be raw sound: arecord ... | magneto transcribe RUN -")
+    if sys.stdout is None and given.out is None:
+        made.error("standard output must be open, or give --out DIR")
     if given.kind in ("srt", "vtt") and len(given.files) > 1 and given.out is None:
         made.error(f"subtitles of several recordings need --out DIR: a .{given.kind} each")
     for name in ("batch_size", "sample_rate"):
@@ -175,6 +193,34 @@ class Transcription:
             what = "standard input has" if self.streamed else f"none of {len(files)} recordings has"
             raise ValueError(f"{what} any sound that can be transcribed")
 
+    def n_best(self) -> None:
+        """Transcribe recordings that are heard at once, and write several hypotheses of each.
+
+        Raises:
+            ValueError: If there was nothing to hear in any recording, or one is too long.
+        """
+        files, heard = self.given.files, False
+        headers = [header_seconds(name) for name in files]
+        longest = self.transcriber.size / self.transcriber.rate
+        for name, (seconds, _) in zip(files, headers, strict=True):
+            if seconds > longest:
+                raise ValueError(f"{name} takes {seconds:.3g} s, and an n-best list is of what is "
+                                 f"heard at once: {longest:g} s (--window)")  # fmt: skip
+        recordings = [self._file(*each) for each in zip(files, headers, strict=True)]
+        for number, found in enumerate(self.transcriber.n_best(recordings), 1):
+            heard = heard or found.seconds >= self.transcriber.least_seconds
+            lines = [f"{number}\t{score:.4f}\t{text}\n" for text, score in found.texts]
+            if self.given.kind == "jsonl":
+                each = [{"text": text, "score": score} for text, score in found.texts]
+                record = self._record(files[number - 1], found.words) | {"transcripts": each}
+                lines = [json.dumps(finite(record), ensure_ascii=False) + "\n"]
+            self._put(files[number - 1], "".join(lines))
+            self.report.update("transcribing recordings", number, len(files))
+        self.report.finish()
+        if not heard:
+            raise ValueError(f"none of {len(files)} recordings has any sound that can be "
+                             "transcribed")  # fmt: skip
+
     def _file(self, name: str, header: tuple[float, str]) -> Iterator[np.ndarray]:
         """Yield a file's samples; say what is wrong with it."""
         told = [header[1]] if header[1] else []
@@ -196,16 +242,19 @@ class Transcription:
             print(text, end="\n" if last else "", flush=True)
 
     def _write(self, name: str, words: list[Word]) -> None:
-        kind, out = self.given.kind, self.given.out
         text = self._text(name, words)
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
-            stem = "stdin" if name == STDIN else Path(name).stem
-            write_text(out / f"{stem}.{kind}", text)
-        elif kind == "txt" and len(self.given.files) > 1:
-            print(f"{name}\t{text}", end="", flush=True)
-        else:
+        several = self.given.kind == "txt" and len(self.given.files) > 1 and self.given.out is None
+        self._put(name, f"{name}\t{text}" if several else text)
+
+    def _put(self, name: str, text: str) -> None:
+        """Print what is said in a recording, or write it into its file."""
+        out = self.given.out
+        if out is None:
             print(text, end="", flush=True)
+            return
+        out.mkdir(parents=True, exist_ok=True)
+        stem = "stdin" if name == STDIN else Path(name).stem
+        write_text(out / f"{stem}.{self.given.kind}", text)
 
     def _text(self, name: str, words: list[Word]) -> str:
         """Return a transcript in the wanted form."""
@@ -217,10 +266,13 @@ class Transcription:
         if self.given.kind == "vtt":
             return as_vtt(words)
         if self.given.kind == "jsonl":
-            rounded = [
-                asdict(word) | {"start": round(word.start, 3), "end": round(word.end, 3)}
-                for word in words
-            ]
-            record = {"file": name, "text": text, "words": rounded}
-            return json.dumps(record, ensure_ascii=False) + "\n"
+            return json.dumps(self._record(name, words), ensure_ascii=False) + "\n"
         return text + "\n"
+
+    def _record(self, name: str, words: list[Word]) -> dict[str, Any]:
+        """Return a transcript and the times of its words as plain values."""
+        rounded = [
+            asdict(word) | {"start": round(word.start, 3), "end": round(word.end, 3)}
+            for word in words
+        ]
+        return {"file": name, "text": " ".join(word.text for word in words), "words": rounded}

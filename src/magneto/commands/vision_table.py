@@ -203,19 +203,30 @@ def kept_scores(file: Path, metric: str) -> dict[str, float]:
         metric: By which the run is chosen.
 
     Raises:
-        ConfigError: If `magneto evaluate` measured other weights than the best, or a part of a set.
+        ConfigError: If `magneto evaluate` measured other weights than the best, or a part of a
+            set; or if the file is neither.
     """
     found = read_json(file)
-    if "metrics" not in found:
-        parts = found if isinstance(found, list) else [found]
-        pairs = [pair for part in parts for pair in part.items()]
-        return {name: float(v["overall"]) for name, v in pairs if isinstance(v, dict)}
+    if not isinstance(found, dict) or "metrics" not in found:
+        return leaderboard_scores(file, found)
     weights, limit = found.get("weights", "best"), found.get("limit")
     if weights != "best" or limit is not None:
         what = f"{limit} batches alone" if limit is not None else f"the weights {weights}, not best"
         raise ConfigError([f"{file} was measured with {what}: measure it anew, or remove it"])
     value = found["metrics"].get(metric)
     return {} if value is None else {file.stem: 100 * value}
+
+
+def leaderboard_scores(file: Path, found: Any) -> dict[str, float]:
+    """Return what a leaderboard gave for parts of a test set; raise ConfigError for nothing."""
+    parts = found if isinstance(found, list) else [found]
+    pairs = [pair for part in parts if isinstance(part, dict) for pair in part.items()]
+    scores = {name: value.get("overall") for name, value in pairs if isinstance(value, dict)}
+    numbers = {name: score for name, score in scores.items() if isinstance(score, int | float)}
+    if not scores or len(numbers) < len(scores):
+        raise ConfigError([f"{file} is neither what `magneto evaluate --keep` writes nor a result "
+                           'as [{"test-dev": {"overall": 71.2}}]'])  # fmt: skip
+    return {name: float(score) for name, score in numbers.items()}
 
 
 def whole_points(runs: Sequence[Trained]) -> dict[tuple[str, str, Point], list[Trained]]:

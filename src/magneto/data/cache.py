@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,6 @@ def also_known(held: Path, other: Path) -> None:
         other.symlink_to(held.name)
 
 
-def file_states(files: Iterable[Path]) -> list[tuple[str, int, int]]:
-    """Return path, size and time of change of files, by which their content is known."""
-    states = ((file, file.stat()) for file in files)
-    return [(str(file.resolve()), state.st_size, state.st_mtime_ns) for file, state in states]
-
-
 def is_kept(held: Path, progress: Progress = SILENT) -> bool:
     """Return whether a directory of the cache is there, as it was written.
 
@@ -70,13 +65,33 @@ def is_kept(held: Path, progress: Progress = SILENT) -> bool:
     return True
 
 
+def make_writable(folder: Path) -> None:
+    """Make a folder of the cache, and see that something can be written there.
+
+    Raises:
+        OSError: If not; says what to do.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        why = f"no prepared data can be kept in {folder} ({error.strerror})"
+        raise OSError(f"{why}: give a folder that can be written, MAGNETO_CACHE=...") from error
+
+
 @contextmanager
 def made_whole(path: Path) -> Iterator[Path]:
     """Give a directory to fill, which appears at `path`, with checksums, when it is complete.
 
     If another process was faster, its result stays.
+
+    Raises:
+        OSError: If nothing can be written there.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_writable(path.parent)
     clear_dead(path.parent)
     with directory_aside(path) as aside:
         yield aside

@@ -82,6 +82,35 @@ def read_objects(path: Path, counts: Counts) -> Iterator[Record]:
         yield value
 
 
+def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
+    """Return the list in a file of JSON; halves of a character in it become U+FFFD.
+
+    Args:
+        path: The file, maybe packed.
+        key: Of the object that has the list; None where the file is the list.
+        counts: Told of halves of a character.
+
+    Raises:
+        ValueError: If the file is damaged, or holds no such list.
+    """
+    with open_text(path) as file:
+        raw = file.read()
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    rows = found
+    if key is not None:
+        rows = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(rows, list):
+        raise ValueError(f"{path} has no list" + (f' of "{key}"' if key else ""))
+    if SPELT_HALF.search(raw.decode(errors="ignore")):
+        whole = [_whole(row) for row in rows]
+        counts[HALF_CHARACTERS] += sum(a != b for a, b in zip(whole, rows, strict=True))
+        return whole
+    return rows
+
+
 def _whole(value: Any) -> Any:
     if isinstance(value, str):
         return HALF.sub("\ufffd", value)

@@ -69,13 +69,23 @@ def forward_scores(lattice: Lattice) -> Tensor:
     blank, label = lattice.blank, lattice.label
     scores = _nothing(blank.shape, blank)
     scores[0, :, 0].zero_()
-    if blank.is_meta:  # the loop counts operations, of which these are hardly any
+    if without_values(blank):  # of the operations that are counted these are hardly any
         return scores
     for n in range(len(blank) - 1):
         stay, move = scores[n] + blank[n], scores[n] + label[n]
         scores[n + 1, :, 0] = stay[:, 0]
         torch.logaddexp(stay[:, 1:], move[:, :-1], out=scores[n + 1, :, 1:])
     return scores
+
+
+def without_values(tensor: Tensor) -> bool:
+    """Return whether a tensor has only a shape: on the meta device, or a fake of a plan's."""
+    return tensor.is_meta or is_fake(tensor)
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Return whether a tensor stands for one on its device: such ones belong to a fake mode."""
+    return hasattr(tensor, "fake_mode")
 
 
 def log_likelihood(lattice: Lattice, scores: Tensor) -> Tensor:
@@ -91,7 +101,7 @@ def backward_scores(lattice: Lattice) -> Tensor:
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape
     scores = _nothing((steps + 1, batch, width), blank)
-    if blank.is_meta:
+    if without_values(blank):
         return scores
     utterance = torch.arange(batch, device=blank.device)
     end = (lattice.frames + lattice.labels, utterance, lattice.labels)

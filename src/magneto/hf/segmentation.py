@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from transformers.modeling_outputs import SemanticSegmenterOutput
 from transformers.utils.generic import can_return_tuple
 
+from magneto.functional.cross_entropy import IGNORED as TRAINERS_IGNORED
 from magneto.hf.configuration import MagnetoSegmentationConfig
 from magneto.hf.losses import divided
 from magneto.hf.wrapper import MagnetoPreTrainedModel, refuse
@@ -44,8 +45,10 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
         Args:
             pixel_values: (batch, channels, height, width): of any size without labels, by windows
                 or whole as the configuration's `inference` says; with labels, of `image_size`.
-            labels: (batch, height, width), 255 for none.
-            num_items_in_batch: What the summed loss is divided by; by default the labelled pixels.
+            labels: (batch, height, width), 255 or -100 for none.
+            num_items_in_batch: Of Trainer, which counts all labels but -100; the summed loss is
+                divided by it less what is 255 here, by default by the labelled pixels. So where a
+                step is accumulated from several batches, -100 is exact.
             **others: Arguments that change no number.
 
         Returns:
@@ -58,6 +61,8 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
         if self.wants_hidden_states(others):
             raise ValueError("output_hidden_states cannot be given: the core has features(images)")
         if labels is None:
+            if self.training:
+                raise ValueError("labels are needed in training; they can't be smoothed by Trainer")
             logits = torch.stack(list(pixel_logits(self.core, list(pixel_values))))
             return SemanticSegmenterOutput(logits=logits)  # type: ignore[arg-type]
         side = self.core.config.image_size
@@ -69,10 +74,14 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
             update_statistics(self.core, lambda sums: sums)  # as torch's batch norm, by call
         main, auxiliary = (resize(x.float(), labels.shape[1:]) for x in answers)
         weight = self.core.config.auxiliary_weight
-        total = _summed(main, labels) + weight * _summed(auxiliary, labels)
-        loss = divided(total, (labels != IGNORED).sum(), num_items_in_batch)
+        known = torch.where(labels == TRAINERS_IGNORED, IGNORED, labels.long())
+        total = _summed(main, known) + weight * _summed(auxiliary, known)
+        number = num_items_in_batch
+        if number is not None:
+            number = torch.as_tensor(number, device=labels.device) - (labels == IGNORED).sum()
+        loss = divided(total, (known != IGNORED).sum(), number)
         return SemanticSegmenterOutput(loss=loss, logits=main)  # type: ignore[arg-type]
 
 
 def _summed(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits, labels.long(), ignore_index=IGNORED, reduction="sum")
+    return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")

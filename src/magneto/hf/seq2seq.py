@@ -30,6 +30,17 @@ def source_mask(attention_mask: Tensor | None, shape: tuple[int, int]) -> Tensor
     return None if bool(mask.all()) else mask
 
 
+def placeable(core: TranslationModel) -> TranslationModel:
+    """Make the bias of the logits a fixed parameter; its name among the weights is the same.
+
+    transformers' device maps have no place for a buffer beside modules.
+    """
+    bias = core.logits_bias
+    del core.logits_bias
+    core.register_parameter("logits_bias", nn.Parameter(bias, requires_grad=False))
+    return core
+
+
 class SourceEncoder(nn.Module):
     """What reads the source, as `generate` calls it."""
 
@@ -61,7 +72,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
 
     def __init__(self, config: MagnetoSeq2SeqConfig, core: TranslationModel | None = None) -> None:
         super().__init__(config)
-        self.core = core or TranslationModel(config.core_config())
+        self.core = core or placeable(TranslationModel(config.core_config()))
         self.ready()
         # Otherwise transformers breaks off after 20 tokens.
         self.generation_config.max_length = self.core.config.max_length
@@ -70,7 +81,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         """Replace the output projection, and fit the bias of the logits to it."""
         super().set_output_embeddings(new_embeddings)
         bias, size = self.core.logits_bias, int(new_embeddings.weight.shape[0])  # type: ignore[index, union-attr]
-        self.core.logits_bias = nn.functional.pad(bias, (0, max(size - len(bias), 0)))[:size]
+        bias.data = nn.functional.pad(bias.data, (0, max(size - len(bias), 0)))[:size]
 
     def get_encoder(self, modality: str | None = None) -> SourceEncoder:
         """Return what reads the source."""

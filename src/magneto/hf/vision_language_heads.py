@@ -73,7 +73,8 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
             attention_mask: (questions, length), 1 for a question's own tokens.
             labels: Soft targets, (questions, answers). The loss is binary cross-entropy, summed
                 over answers, the mean of questions.
-            num_items_in_batch: What the summed loss is divided by; by default the questions.
+            num_items_in_batch: Of Trainer, which counts labels, an answer each; the summed loss is
+                divided by the questions in them, by default those given.
             **others: Arguments that change no number.
         """
         self.refuse(others)
@@ -85,7 +86,8 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
             total = F.binary_cross_entropy_with_logits(
                 logits.float(), labels.float(), reduction="sum"
             )
-            loss = divided(total, torch.ones_like(labels[:, 0]).sum(), num_items_in_batch)
+            count = labels.numel() if num_items_in_batch is None else num_items_in_batch
+            loss = total * labels.shape[1] / torch.as_tensor(count, device=total.device)
         return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
 
 

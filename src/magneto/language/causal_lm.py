@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from magneto.data.batching import cut_windows, window_batch
+from magneto.data.batching import as_batch, cut_windows, window_batch
 from magneto.data.frequencies import count_numbers, count_targets, frequency_nats
 from magneto.data.lazy_batches import LazyBatches
 from magneto.language.model import LanguageModel
@@ -34,6 +34,12 @@ class CausalLanguageModeling(TextTask):
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return packed windows in random order."""
         return self.windows(self.data_config.max_length, batch_size, seed)
+
+    def example_batch(self, examples: int) -> dict[str, Tensor]:
+        """Return windows of one token, without text."""
+        self.assume_tokenizer()
+        windows = np.zeros((examples, self.data_config.max_length + 1), np.int64)
+        return as_batch(windows)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the cross-entropy over the batch's tokens."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,18 +18,17 @@ from magneto.data.batching import NumberedRows, cut_windows, window_batch
 from magneto.data.frequencies import count_numbers, count_targets, frequency_nats
 from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
 from magneto.data.tokenizer import load_tokenizer
-from magneto.files import write_json
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedTextDataConfig
-from magneto.language.learnt import PLATEAU_BATCHES, PLATEAU_FILE
 from magneto.language.masked_language import MaskedLanguageModel
 from magneto.language.masking import Masking
 from magneto.language.text_task import TextTask
 from magneto.progress import SILENT, Progress
 from magneto.training.task import BatchStream, Loss, Scores
 
-# Sequences of an evaluation batch.
+# Sequences of an evaluation batch; and such batches that the plateau is measured on.
 EVALUATION_BATCH = 16
+PLATEAU_BATCHES = 20
 
 
 class MaskedLanguageModeling(TextTask):
@@ -61,6 +61,15 @@ class MaskedLanguageModeling(TextTask):
         return NumberedRows(
             self.windows(self.data_config.max_length - 1, batch_size, seed), batch_size, make
         )
+
+    def example_batch(self, examples: int) -> dict[str, Tensor]:
+        """Return rows of one token with as many hidden as there may be, without text."""
+        self.assume_tokenizer()
+        shapes = {"tokens": self.data_config.max_length, "positions": self.masking.most,
+                  "targets": self.masking.most}  # fmt: skip
+        return {
+            name: torch.zeros(examples, length, dtype=torch.long) for name, length in shapes.items()
+        }
 
     def _begun(self, rows: np.ndarray) -> np.ndarray:
         """Put the token that begins an input before each row."""
@@ -119,13 +128,9 @@ class MaskedLanguageModeling(TextTask):
         }
         return self.summarise({name: float(value) for name, value in sums.items()}, ())
 
-    def artifacts(self, directory: Path) -> None:
-        """Write the tokenizer, and what guessing by frequency scores, for those who go on."""
-        super().artifacts(directory)
-        if plateau := self.baseline(PLATEAU_BATCHES):
-            # Rounded: it is compared when the run is resumed, maybe on another machine.
-            rounded = {name: round(value, 3) for name, value in plateau.items()}
-            write_json(directory / PLATEAU_FILE, rounded)
+    def plateau(self) -> dict[str, float]:
+        """Return the metrics of token frequencies: where a model is stuck that learns no more."""
+        return self.baseline(PLATEAU_BATCHES)
 
     def export(self, model: nn.Module, directory: Path) -> str:
         """Write the model and its tokenizer for transformers."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from magneto.language.config import TextEncoderConfig
 from magneto.language.text_encoder import TextEncoder
+from magneto.runs import open_run
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
 PREFIX = "text_encoder."
@@ -34,13 +32,13 @@ def check_pretrained(config: Any) -> None:
         ValueError: If its encoder has another shape; names the options that give it that shape.
     """
     run = pretrained_run(config)
-    held = _read_recipe(run)
+    held = open_run(run).model
     different = [
-        f"--model.{field.name} {_word(held[field.name])}"
+        f"--model.{field.name} {_word(getattr(held, field.name))}"
         for field in fields(TextEncoderConfig)
         if field.name not in FREE
-        and field.name in held
-        and _word(held[field.name]) != _word(getattr(config, field.name))
+        and hasattr(held, field.name)
+        and _word(getattr(held, field.name)) != _word(getattr(config, field.name))
     ]
     if different:
         raise ValueError(f"{run} has an encoder of another shape: give {' '.join(different)}")
@@ -69,17 +67,6 @@ def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTenso
             name = name.removeprefix(PREFIX)
             raise ValueError(f"{run} has another encoder: {name} is {there}, the model has {here}")
     return tensors
-
-
-def _read_recipe(run: Path) -> dict[str, Any]:
-    path = run / "recipe.yaml"
-    if not path.is_file():
-        beside = run.parent if run.parent.is_dir() else Path(".")
-        runs = [p.name for p in beside.iterdir() if (p / "recipe.yaml").is_file()]
-        near = get_close_matches(run.name, runs, n=1, cutoff=0.4)
-        hint = f"; did you mean {beside / near[0]}?" if near else ""
-        raise FileNotFoundError(f"no run in {run} (there is no recipe.yaml){hint}")
-    return yaml.safe_load(path.read_text(encoding="utf-8")).get("model") or {}
 
 
 def _word(value: Any) -> str:

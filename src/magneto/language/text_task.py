@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.batching import ShuffledExamples, StreamedWindows, cut_windows, window_batch
 from magneto.data.counts import Counts
 from magneto.data.documents import DOCUMENTS
@@ -48,6 +49,11 @@ class TextTask(Task):
         self._progress = progress
         counts, tokens = self.text.counts, f"{len(self.text.train.tokens):,} tokens"
         progress.say(f"{self.data_config.source}: {counts.describe(DOCUMENTS)}, {tokens}")
+
+    def assume_tokenizer(self) -> None:
+        """Let the text's tokenizer be one of the size that the configuration says."""
+        data, size = self.data_config, self.model_config.vocab_size
+        self.tokenizer = assume_tokenizer(data.tokenizer, ("bpe",), data.vocab_size, size)
 
     def vocabulary(self) -> int:
         """Return the model's vocabulary: the tokenizer's, if none is set.

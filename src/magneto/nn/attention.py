@@ -16,7 +16,7 @@ from magneto.nn.config import TransformerConfig
 from magneto.nn.dot_product import build_dot_product
 from magneto.nn.init import projection
 from magneto.nn.mask import Mask
-from magneto.nn.norm import Nothing, optional_norm
+from magneto.nn.norm import Nothing, optional_norm, slot_norm
 from magneto.nn.position import build_logits
 from magneto.theory.placement import Sublayer
 
@@ -80,7 +80,7 @@ class Attention(nn.Module):
         self.gate_proj = projection(config, width, [("gate", inner)]) if gated else Nothing()
         self.gate = Gate() if gated else NoGate()
         self.scale_before_out = self._head_scale(config, "before_out")
-        self.inside = optional_norm("inside" in row.slots(sublayer), inner, config)
+        self.inside = slot_norm("inside", row.slots(sublayer), inner, config)
         self.out_proj = projection(config, inner, [("out", width)])
         self.scale_after_out = self._head_scale(config, "after_out")
 

@@ -88,6 +88,8 @@ class TransformerConfig:
             "rotary", by row and column, as in EVA-02. Of images' encoders.
         reference_grid: Rows and columns of the grid that rotary positions of a grid are stretched
             to: that of pre-training. By default they are not stretched.
+        folded_norms: Slots whose norms only normalise, without scale and shift: of products that
+            have taken these in, as `magneto export --fold` leaves them.
         input_norm: Norm of the embeddings after positions are added (BERT and BART have one).
         init: Base initialisation, before the placement's gain.
         residual_dtype: Storage of the residual stream: as the input, or forced.
@@ -124,15 +126,15 @@ class TransformerConfig:
     rotary_base: float = 10000.0
     grid_positions: GridPositions = "none"
     reference_grid: int | None = None
+    folded_norms: tuple[Literal["before", "inside"], ...] = ()
     input_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     init: BaseInit = "xavier_normal"
     residual_dtype: Literal["input", "float32", "bfloat16"] = "input"
     checkpoint_activations: bool = False
 
     def __post_init__(self) -> None:
-        # JSON gives lists.
-        object.__setattr__(self, "unbiased", tuple(self.unbiased))
-        object.__setattr__(self, "windows", tuple(self.windows))
+        for name in ("unbiased", "windows", "folded_norms"):  # JSON gives lists
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         sizes = self._wrong_sizes()
         wrong = [*sizes, *self._wrong_rates(), *self._wrong_biases()]
         if not sizes:

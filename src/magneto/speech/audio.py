@@ -57,8 +57,12 @@ class Recording(Protocol):
         """Return its samples."""
         ...
 
+    def file(self) -> Path | None:
+        """Return the file that it is in, if it is there."""
+        ...
+
     def state(self) -> Any:
-        """Return what changes when its content may have changed, as plain values."""
+        """Return what tells it from others, as plain values: of a file, which stretch."""
         ...
 
 
@@ -86,12 +90,14 @@ class AudioFile:
         """Return the samples of the stretch."""
         return read_sound(self.path, sample_rate, self.start, self.stop, self.channel)
 
-    def state(self) -> Any:
-        """Return path, stretch, channel, size and time of change."""
+    def file(self) -> Path | None:
+        """Return the file, if it is there."""
         found = Path(self.path)
-        state = found.stat() if found.is_file() else None
-        known = (state.st_size, state.st_mtime_ns) if state else ()
-        return (str(found.absolute()), self.start, self.stop, self.channel, *known)
+        return found if found.is_file() else None
+
+    def state(self) -> Any:
+        """Return stretch and channel."""
+        return (self.start, self.stop, self.channel)
 
 
 def import_soundfile() -> Any:

@@ -40,54 +40,90 @@ class BeamOptions:
         return Grower(model, self.width, self.fusion, self.fusion_weight)
 
 
+@dataclass(frozen=True)
+class TimedBeam:
+    """Hypotheses of which each has looked at the same frames.
+
+    Attributes:
+        beam: The hypotheses.
+        heard: Frames of each utterance that were looked at, (batch,).
+    """
+
+    beam: Beam
+    heard: Tensor
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModifiedBeamSearch(BeamOptions):
     """Time-synchronous, with at most one label per frame (icefall's modified beam search).
 
-    At each frame a hypothesis takes a blank or one label, and goes on to the next. It can be run in
-    parts, as frames come: `begin`, then `advance` for each part.
+    At each frame a hypothesis takes a blank or one label, and goes on to the next. A
+    `StreamingSearch`.
     """
 
-    @torch.no_grad()
     def __call__(
         self, model: Transducer, encoded: Tensor, lengths: Tensor
     ) -> list[list[Hypothesis]]:
         """Decode a batch; see `magneto.speech.decoding.Search`."""
-        beam = self.begin(model, len(encoded), encoded.shape[1], encoded.device)
-        return best(self.advance(model, beam, encoded, lengths), self.count, self.normalise)
+        return self.finish(model, self.advance(model, self.begin(model, lengths), encoded, lengths))
 
     @torch.no_grad()
-    def begin(self, model: Transducer, batch: int, frames: int, device: torch.device) -> Beam:
+    def begin(self, model: Transducer, frames: Tensor) -> TimedBeam:
         """Return a beam for utterances of so many frames, at most."""
-        return self.grower(model).begin(batch, frames, device)
+        most = int(frames.max()) if len(frames) else 0
+        beam = self.grower(model).begin(len(frames), most, frames.device)
+        return TimedBeam(beam, torch.zeros_like(frames))
 
     @torch.no_grad()
     def advance(
-        self, model: Transducer, beam: Beam, encoded: Tensor, lengths: Tensor, start: int = 0
-    ) -> Beam:
-        """Return the beam after some more frames.
-
-        Args:
-            model: In evaluation mode.
-            beam: After the frames before.
-            encoded: (batch, frames, width), of these frames.
-            lengths: How many of these are of each utterance, (batch,).
-            start: Number of the first one, for the times of labels.
-        """
-        grower = self.grower(model)
+        self, model: Transducer, state: TimedBeam, encoded: Tensor, lengths: Tensor
+    ) -> TimedBeam:
+        """Return the beam after some more frames."""
+        grower, beam = self.grower(model), state.beam
         frames = model.joiner.encoder_proj(encoded)
-        times = torch.full_like(beam.lengths, start)
+        times = state.heard[:, None].expand_as(beam.lengths)
         for number in range(int(lengths.max()) if len(lengths) else 0):
             candidates = grower.candidates(beam, frames[:, number, None])
             beam = grower.grown(beam, candidates, times + number, number < lengths)
-        return beam
+        return TimedBeam(beam, state.heard + lengths)
+
+    def finish(self, model: Transducer, state: TimedBeam) -> list[list[Hypothesis]]:
+        """Return the best hypotheses of each utterance."""
+        return best(state.beam, self.count, self.normalise)
+
+
+@dataclass(frozen=True)
+class AlignedBeam:
+    """Hypotheses that each look at a frame of their own.
+
+    Attributes:
+        beam: Those that go on.
+        ended: Those that have looked at all frames of their utterance.
+        step: Symbols of each so far, blanks too.
+        frames: Projected, (batch, frames, joint), from the first that is still looked at.
+        first: Its number.
+        heard: Frames of each utterance that came, (batch,).
+        whole: Whether they are all, (batch,).
+        most: Labels of each utterance, at most, (batch, 1).
+    """
+
+    beam: Beam
+    ended: Beam
+    step: int
+    frames: Tensor
+    first: int
+    heard: Tensor
+    whole: Tensor
+    most: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentLengthBeamSearch(BeamOptions):
     """Alignment-length-synchronous (Saon et al. 2020): any number of labels per frame.
 
-    At step i a hypothesis of u labels looks at frame i - u; those of one step are compared.
+    At step i a hypothesis of u labels looks at frame i - u; those of one step are compared. A
+    `StreamingSearch`; what it can't know in parts is how many frames there will be in all, so that
+    labels are limited by how many there are at most.
 
     Attributes:
         labels_per_frame: Labels of an utterance per frame of the encoder, at most.
@@ -95,33 +131,80 @@ class AlignmentLengthBeamSearch(BeamOptions):
 
     labels_per_frame: float = 1.0
 
-    @torch.no_grad()
     def __call__(
         self, model: Transducer, encoded: Tensor, lengths: Tensor
     ) -> list[list[Hypothesis]]:
         """Decode a batch; see `magneto.speech.decoding.Search`."""
-        grower = self.grower(model)
+        state = self._given(model, self.begin(model, lengths), encoded, lengths)
+        return self.finish(model, state)
+
+    @torch.no_grad()
+    def begin(self, model: Transducer, frames: Tensor) -> AlignedBeam:
+        """Return the state before any frame."""
+        most = (self.labels_per_frame * frames).long().clamp(min=1)[:, None]
+        beam = self.grower(model).begin(
+            len(frames), int(most.max()) if len(most) else 1, frames.device
+        )
+        ended = replace(beam, scores=torch.full_like(beam.scores, -torch.inf))
+        none = torch.zeros_like(frames)
+        seen = beam.predicted.new_zeros(len(frames), 0, beam.predicted.shape[-1])
+        return AlignedBeam(beam, ended, 0, seen, 0, none, none.bool(), most)
+
+    @torch.no_grad()
+    def advance(
+        self, model: Transducer, state: AlignedBeam, encoded: Tensor, lengths: Tensor
+    ) -> AlignedBeam:
+        """Return the state after some more frames: all hypotheses that can go on have done so."""
+        return self._run(model, self._given(model, state, encoded, lengths), wait=True)
+
+    @torch.no_grad()
+    def finish(self, model: Transducer, state: AlignedBeam) -> list[list[Hypothesis]]:
+        """Return the best hypotheses of each utterance."""
+        state = replace(state, whole=torch.ones_like(state.whole))
+        return best(self._run(model, state, wait=False).ended, self.count, self.normalise)
+
+    @torch.no_grad()
+    def _given(
+        self, model: Transducer, state: AlignedBeam, encoded: Tensor, lengths: Tensor
+    ) -> AlignedBeam:
+        """Return the state with some more frames, at which nothing has looked yet."""
         frames = model.joiner.encoder_proj(encoded)
-        batch, last = len(frames), frames.shape[1] - 1
-        rows = torch.arange(batch, device=frames.device)[:, None]
-        longest = int(lengths.max()) if batch else 0
-        most = (self.labels_per_frame * lengths).long().clamp(min=1)[:, None]
-        beam = grower.begin(batch, int(most.max()) if batch else 1, frames.device)
-        # Without frames the empty transcript is certain.
-        ended = replace(beam, scores=torch.where((lengths == 0)[:, None], beam.scores, -torch.inf))
-        beam = replace(beam, scores=torch.where((lengths > 0)[:, None], beam.scores, -torch.inf))
-        always = torch.ones_like(lengths, dtype=torch.bool)
-        for step in range(longest + beam.labels.shape[2]):
-            times = step - beam.lengths
-            candidates = grower.candidates(beam, frames[rows, times.clamp(0, last)])
-            candidates[..., 1:].masked_fill_((beam.lengths >= most)[..., None], -torch.inf)
-            beam = grower.grown(beam, candidates, times, always)
-            over = step + 1 - beam.lengths >= lengths[:, None]
+        return replace(
+            state,
+            frames=torch.cat((state.frames.to(frames.dtype), frames), 1),
+            heard=state.heard + lengths,
+            whole=state.whole | (lengths < encoded.shape[1]),
+        )
+
+    def _run(self, model: Transducer, state: AlignedBeam, wait: bool) -> AlignedBeam:
+        """Let hypotheses grow, to their ends or until one has to wait for a frame."""
+        grower, frames, heard = self.grower(model), state.frames, state.heard[:, None]
+        beam, ended, step = state.beam, state.ended, state.step
+        rows = torch.arange(len(frames), device=frames.device)[:, None]
+        always = torch.ones_like(state.whole)
+        while True:
+            at_end = step - beam.lengths >= heard
+            over = at_end & state.whole[:, None]
             ended = joined(ended, replace(beam, scores=beam.scores.masked_fill(~over, -torch.inf)))
             beam = replace(beam, scores=beam.scores.masked_fill(over, -torch.inf))
-            if step % LOOK_EVERY == 0 and self._settled(beam, ended):
+            going = beam.scores > -torch.inf
+            if wait and bool((going & at_end).any() | ~going.any()):
                 break
-        return best(ended, self.count, self.normalise)
+            look = step % LOOK_EVERY == 0 or frames.shape[1] == 0
+            if look and not wait and self._settled(beam, ended):
+                break
+            times = step - beam.lengths
+            place = (times - state.first).clamp(0, frames.shape[1] - 1)
+            candidates = grower.candidates(beam, frames[rows, place])
+            candidates[..., 1:].masked_fill_((beam.lengths >= state.most)[..., None], -torch.inf)
+            beam = grower.grown(beam, candidates, times, always)
+            step += 1
+        longest = int((beam.lengths * going).max()) if wait and len(frames) else 0
+        dropped = max(step - longest - state.first, 0) if wait else 0
+        return replace(
+            state, beam=beam, ended=ended, step=step, frames=frames[:, dropped:],
+            first=state.first + dropped,
+        )  # fmt: skip
 
     def _settled(self, beam: Beam, ended: Beam) -> bool:
         """Return whether no hypothesis that still grows can become one of the kept.

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from magneto.speech.config import SYMBOLS_PER_FRAME
 from magneto.speech.model import Transducer
+from magneto.speech.predictor import State
 from magneto.speech.vocabulary import BLANK
 
 # Frames that are looked at together.
@@ -56,9 +57,67 @@ class Search(Protocol):
         ...
 
 
+class StreamingSearch(Search, Protocol):
+    """A search that can be run in parts, as frames come, and finds the same.
+
+    How it is used::
+
+        state = search.begin(model, frames)                       # of each utterance, at most
+        for encoded, lengths in parts:
+            state = search.advance(model, state, encoded, lengths)
+        hypotheses = search.finish(model, state)
+    """
+
+    def begin(self, model: Transducer, frames: Tensor) -> Any:
+        """Return the state before any frame.
+
+        Args:
+            model: In evaluation mode.
+            frames: Of each utterance, at most, (batch,).
+        """
+        ...
+
+    def advance(self, model: Transducer, state: Any, encoded: Tensor, lengths: Tensor) -> Any:
+        """Return the state after some more frames.
+
+        Args:
+            model: In evaluation mode.
+            state: After the frames before; it is left as it is.
+            encoded: (batch, frames, width), of these frames.
+            lengths: How many of these are of each utterance, (batch,). One that has not all of
+                them has ended.
+        """
+        ...
+
+    def finish(self, model: Transducer, state: Any) -> list[list[Hypothesis]]:
+        """Return what is found where no more frames come; as far as they came, at any time."""
+        ...
+
+
+@dataclass(frozen=True)
+class GreedyState:
+    """Where greedy decoding stands.
+
+    Attributes:
+        predicted: The predictor's projected output after the last label, (batch, joint).
+        state: The predictor's.
+        emitted: Labels at the frame that each utterance is at, (batch,).
+        heard: Frames that were looked at, (batch,).
+        score: Log-probability of the path so far, (batch,), float32.
+        found: Rows, labels and frames, in the order of emission.
+    """
+
+    predicted: Tensor
+    state: State
+    emitted: Tensor
+    heard: Tensor
+    score: Tensor
+    found: tuple[tuple[Tensor, Tensor, Tensor], ...] = ()
+
+
 @dataclass
 class GreedySearch:
-    """The most probable symbol at each step.
+    """The most probable symbol at each step; a `StreamingSearch`.
 
     Attributes:
         symbols_per_frame: Labels at one frame, at most.
@@ -68,39 +127,58 @@ class GreedySearch:
     symbols_per_frame: int = SYMBOLS_PER_FRAME
     look_ahead: int = LOOK_AHEAD
 
-    @torch.no_grad()
     def __call__(
         self, model: Transducer, encoded: Tensor, lengths: Tensor
     ) -> list[list[Hypothesis]]:
-        """Decode a batch; waits for the device at each step."""
+        """Decode a batch."""
+        return self.finish(model, self.advance(model, self.begin(model, lengths), encoded, lengths))
+
+    @torch.no_grad()
+    def begin(self, model: Transducer, frames: Tensor) -> GreedyState:
+        """Return the state before any frame."""
+        start = torch.full_like(frames, BLANK)
+        output, state = model.predictor.step(
+            start, model.predictor.begin(len(start), start.device)
+        )  # fmt: skip
+        none = torch.zeros_like(frames)
+        predicted = model.joiner.predictor_proj(output)
+        return GreedyState(predicted, state, none, none, none.float())
+
+    @torch.no_grad()
+    def advance(
+        self, model: Transducer, state: GreedyState, encoded: Tensor, lengths: Tensor
+    ) -> GreedyState:
+        """Return the state after some more frames; waits for the device at each step."""
         frames = model.joiner.encoder_proj(encoded)
-        batch, device = len(frames), frames.device
-        place = torch.zeros(batch, dtype=torch.long, device=device)
-        emitted, score = torch.zeros_like(place), frames.new_zeros(batch, dtype=torch.float32)
-        last = torch.full_like(place, BLANK)
-        state = model.predictor.begin(batch, device)
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        predicted, emitted, score = (
+            part.clone() for part in (state.predicted, state.emitted, state.score)
+        )
+        inner, found = tuple(part.clone() for part in state.state), list(state.found)
+        place = torch.zeros_like(lengths)
         rows = (lengths > 0).nonzero()[:, 0]
         while len(rows):
-            output, after = model.predictor.step(last[rows], tuple(s[rows] for s in state))
-            for whole, part in zip(state, after, strict=True):
-                whole[rows] = part.to(whole.dtype)
-            labels = model.joiner.predictor_proj(output)
             # Where a frame has given all that it may, a label comes from the next.
             full = emitted[rows] >= self.symbols_per_frame
             place[rows] += full
-            emitted[rows] = torch.where(full, 0, emitted[rows])
+            at_frame = torch.where(full, 0, emitted[rows])
             label, passed, gained = self._next_label(
-                model, frames, lengths, rows, place[rows], labels
+                model, frames, lengths, rows, place[rows], predicted[rows]
             )
             place[rows] += passed
-            emitted[rows] = torch.where(passed > 0, 0, emitted[rows]) + 1
             score[rows] += gained
             there = place[rows] < lengths[rows]
+            emitted[rows] = torch.where(there, torch.where(passed > 0, 0, at_frame) + 1, 0)
             rows, label = rows[there], label[there]
-            last[rows] = label
-            found.append((rows, label, place[rows]))
-        return collected(batch, found, score)
+            found.append((rows, label, state.heard[rows] + place[rows]))
+            output, after = model.predictor.step(label, tuple(part[rows] for part in inner))
+            for whole, part in zip(inner, after, strict=True):
+                whole[rows] = part.to(whole.dtype)
+            predicted[rows] = model.joiner.predictor_proj(output).to(predicted.dtype)
+        return GreedyState(predicted, inner, emitted, state.heard + lengths, score, tuple(found))
+
+    def finish(self, model: Transducer, state: GreedyState) -> list[list[Hypothesis]]:
+        """Return one hypothesis of each utterance."""
+        return collected(len(state.score), state.found, state.score)
 
     def _next_label(
         self,

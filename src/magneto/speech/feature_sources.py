@@ -12,9 +12,9 @@ import numpy as np
 from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
 from magneto.progress import Progress
 from magneto.speech.features import FilterBank
-from magneto.speech.utterances import Utterances
+from magneto.speech.utterances import Utterances, recording_contents
 
-VERSION = 1
+VERSION = 2
 
 Vary = Callable[[np.ndarray], np.ndarray]
 """From samples to samples."""
@@ -77,8 +77,8 @@ class StoredFeatures:
         self.computed, self.utterances = computed, computed.utterances
         self.mel_bins = computed.mel_bins
         config = computed.filter_bank.config
-        states = [row.recording.state() for row in self.utterances.rows]
-        name = fingerprint(VERSION, states, repr(config.features), config.sample_rate)
+        contents = recording_contents(self.utterances.rows, progress)
+        name = fingerprint(VERSION, contents, repr(config.features), config.sample_rate)
         held = cache_directory() / f"speech-features-{name}"
         if not is_kept(held, progress):
             with made_whole(held) as aside:

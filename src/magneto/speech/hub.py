@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from magneto.data.counts import MALFORMED, Counts
@@ -39,6 +40,10 @@ class HubRecording:
         """Return the samples."""
         file = self._file()
         return read_sound(file, sample_rate) if file else Sound(NOTHING, MISSING)
+
+    def file(self) -> Path | None:
+        """Return none."""
+        return None
 
     def state(self) -> Any:
         """Return the name that the library gives the table's content, and the row."""

@@ -206,16 +206,21 @@ def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", errors="surrogatepass"), digest_size=8).digest()
 
 
+def place(row: Row) -> str:
+    """Return where a recording lies: its file and the stretch of it."""
+    return repr((row.recording.file(), row.recording.state()))
+
+
 def _fit_to_train(
     split: Utterances, validation: Utterances, config: SpeechDataConfig, counts: Counts
 ) -> tuple[Utterances, dict[str, str]]:
     """Leave out what can't be trained on, and what is validated on; return why, by id."""
     excluded = {}
     kept = []
-    validated = {repr(row.recording.state()) for row in validation.rows}
+    validated = {place(row) for row in validation.rows}
     for number, row in enumerate(split.rows):
         why = split.problems[number] or _misfit(row.text, float(split.durations[number]), config)
-        if not why and repr(row.recording.state()) in validated:
+        if not why and place(row) in validated:
             why = ALSO_VALIDATED
         if why:
             excluded[row.id] = why

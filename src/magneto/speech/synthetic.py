@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,10 @@ class Spoken:
         noise = np.sqrt(power) * random.standard_normal(len(samples), np.float32)
         return Sound((random.uniform(0.2, 1.0) * (samples + noise)).astype(np.float32))
 
+    def file(self) -> Path | None:
+        """Return none."""
+        return None
+
     def state(self) -> Any:
         """Return all that it is made of."""
         return (VERSION, self.seed, self.words, self.speaker, repr(self.config), self.sample_rate)
@@ -92,6 +97,10 @@ class Keyed:
         random = self._random()
         keying = morse.key(self.text, random, self.config)
         return Sound(morse.sound(keying, random, self.config, sample_rate))
+
+    def file(self) -> Path | None:
+        """Return none."""
+        return None
 
     def state(self) -> Any:
         """Return all that it is made of."""

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.progress import SILENT, Progress
+from magneto.speech.assumed import longest_batch
 from magneto.speech.batching import SpeechBatch
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.decoding import GreedySearch, Search
@@ -22,7 +24,16 @@ from magneto.speech.prepare import PreparedSpeech, kept_speech
 from magneto.speech.scores import character_errors, import_jiwer, word_errors
 from magneto.speech.transducer_config import TransducerConfig
 from magneto.speech.vocabulary import TRAINED, SpeechVocabulary, make_vocabulary
-from magneto.training.task import DIGEST_FILE, NON_FINITE, BatchStream, Figure, Loss, Scores, Task
+from magneto.training.task import (
+    DIGEST_FILE,
+    NON_FINITE,
+    WHOLE_MODEL,
+    BatchStream,
+    Figure,
+    Loss,
+    Scores,
+    Task,
+)
 
 # Share of validation transcripts without a word above which something is wrong, and is said.
 MOSTLY_EMPTY = 0.9
@@ -76,7 +87,7 @@ class SpeechRecognition(Task):
 
     def check_strategy(self, kind: str) -> None:
         """Refuse ranks that hold shares of a model: evaluations transcribe."""
-        if kind == "fsdp":
+        if kind not in WHOLE_MODEL:
             raise ValueError("speech recognition transcribes in evaluations, which needs a whole "
                              "model on each rank: use --distributed ddp")  # fmt: skip
 
@@ -105,6 +116,14 @@ class SpeechRecognition(Task):
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return groups of utterances of like length, `batch_size` groups at a time."""
         return self.speech.train_stream(batch_size, seed)
+
+    def example_batch(self, examples: int) -> list[SpeechBatch]:
+        """Return groups of the longest utterances, as many as fit, without recordings."""
+        data, size = self.data_config, self.model_config.vocab_size
+        most = size - 1 if size else None  # blank is no token
+        tokenizer = assume_tokenizer(data.tokenizer, TRAINED, data.vocab_size, most)
+        self.vocabulary = SpeechVocabulary(tokenizer)
+        return [longest_batch(data) for _ in range(examples)]
 
     def loss(self, model: nn.Module, batch: list[SpeechBatch]) -> Loss:
         """Sum the losses of the utterances of a list of groups.

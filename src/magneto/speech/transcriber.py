@@ -12,7 +12,7 @@ from torch import Tensor
 
 from magneto.speech.batching import MIN_FRAMES, heard_frames
 from magneto.speech.config import SpeechDataConfig
-from magneto.speech.decoding import Search
+from magneto.speech.decoding import Hypothesis, Search
 from magneto.speech.features import SpeechFeatures
 from magneto.speech.model import Transducer
 from magneto.speech.transducer_config import SUBSAMPLING
@@ -36,6 +36,21 @@ class Transcribed:
     words: list[Word]
     seconds: float
     last: bool
+
+
+@dataclass(frozen=True)
+class NBest:
+    """The hypotheses of a recording that was heard at once.
+
+    Attributes:
+        texts: With their scores, the best first: log-probabilities in nats.
+        words: Of the best.
+        seconds: How long the recording is.
+    """
+
+    texts: list[tuple[str, float]]
+    words: list[Word]
+    seconds: float
 
 
 class Transcriber:
@@ -102,15 +117,39 @@ class Transcriber:
 
     def hear(self, windows: Sequence[Window]) -> list[list[Word]]:
         """Return the words of windows, with times of their recordings."""
+        found = self.hypotheses(windows)
+        return [self.words(best[0], w) for w, best in zip(windows, found, strict=True)]
+
+    def n_best(self, recordings: Sequence[Iterable[np.ndarray]]) -> Iterator[NBest]:
+        """Yield the hypotheses of recordings, each heard at once, as many as the search returns.
+
+        Args:
+            recordings: Each as samples at the data's rate, in pieces of any size.
+
+        Raises:
+            ValueError: If one is longer than a window.
+        """
+        windows = (next(cut_windows(each, self.size, self.overlap)) for each in recordings)
+        while batch := list(islice(windows, self.batch_size)):
+            if not all(window.last for window in batch):
+                raise ValueError(f"n-best lists are of recordings that are heard at once: of at "
+                                 f"most {self.size / self.rate:g} s, a window")  # fmt: skip
+            for window, found in zip(batch, self.hypotheses(batch), strict=True):
+                texts = [(self.vocabulary.decode(each.labels), each.score) for each in found]
+                yield NBest(texts, self.words(found[0], window), len(window.samples) / self.rate)
+
+    def words(self, hypothesis: Hypothesis, window: Window) -> list[Word]:
+        """Return the words of a hypothesis, with times of its window's recording."""
+        start = window.start / self.rate
+        return timed_words(hypothesis, self.vocabulary, self.frame_seconds, start)
+
+    def hypotheses(self, windows: Sequence[Window]) -> list[list[Hypothesis]]:
+        """Return what the search finds in windows."""
         features = [self.features(window.samples) for window in windows]
         padded, lengths = self._padded(features)
         with torch.no_grad():
             encoded, lengths = self.model.encode(padded, lengths)
-            hypotheses = self.search(self.model, encoded, lengths)
-        return [
-            timed_words(best[0], self.vocabulary, self.frame_seconds, window.start / self.rate)
-            for window, best in zip(windows, hypotheses, strict=True)
-        ]
+            return self.search(self.model, encoded, lengths)
 
     def _padded(self, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
         device = next(self.model.parameters()).device

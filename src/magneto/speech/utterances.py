@@ -6,10 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from magneto.data.cache import content_digest
+from magneto.data.contents import file_contents
+from magneto.progress import Progress
 from magneto.speech.audio import Recording
 
 
@@ -28,6 +31,17 @@ class Row:
     recording: Recording
     text: str
     speaker: str = ""
+
+
+def recording_contents(rows: Sequence[Row], progress: Progress) -> list[Any]:
+    """Return what names the content of each row's recording, wherever it lies, as plain values."""
+    files = [row.recording.file() for row in rows]
+    there = list(dict.fromkeys(file for file in files if file is not None))
+    contents = dict(zip(there, file_contents(there, progress), strict=True))
+    return [
+        (contents[file][1:] if file is not None else (), row.recording.state())
+        for row, file in zip(rows, files, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

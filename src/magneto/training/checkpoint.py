@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from magneto.files import read_object
-from magneto.training.distributed import Piece, piece_of, unwrap
 from magneto.training.ema import WeightAverage
+from magneto.training.sharding import Piece, piece_of, unwrap
 from magneto.weights import StoredTensor, find_weights, list_checkpoints, open_tensors, step_of
 
 OPTIMIZER = "optimizer"

@@ -45,10 +45,14 @@ class TrainingConfig:
         save_every: Steps between checkpoints; 0 for one at the end.
         keep_checkpoints: How many undamaged checkpoints stay.
         async_save: Copy what is saved to the CPU's memory and write it while training goes on.
+        mirror: Folder or URL (s3://bucket/run) to which the newest checkpoint is copied in the
+            background, with all that is needed to go on from it; None for none.
         average_checkpoints: Average the weights of so many checkpoints at the end; 0 for none.
         average_by: Average the last ones or the best ones.
         device: "auto", "cpu", "cuda" or any name torch knows.
-        distributed: "auto" is ddp under torchrun and one process elsewhere.
+        distributed: "auto" is ddp under torchrun and one process elsewhere; "hybrid" shards the
+            model within a node and keeps a copy on each.
+        shard_size: Ranks that hold a copy of the model under "hybrid"; None for those of a node.
         divergence_ratio: A loss that has given back more than this share of its progress since
             the first step, or is half as high again as then, counts towards divergence.
         divergence_patience: Steps in a row after which the run is called diverged.
@@ -93,10 +97,12 @@ class TrainingConfig:
     save_every: int = 0
     keep_checkpoints: int = 2
     async_save: bool = False
+    mirror: str | None = None
     average_checkpoints: int = 0
     average_by: Literal["last", "best"] = "last"
     device: str = "auto"
-    distributed: Literal["auto", "none", "ddp", "fsdp"] = "auto"
+    distributed: Literal["auto", "none", "ddp", "fsdp", "hybrid"] = "auto"
+    shard_size: int | None = None
     divergence_ratio: float = 0.5
     divergence_patience: int = 100
     tensorboard: bool = True
@@ -123,6 +129,8 @@ class TrainingConfig:
         wrong += wrong_numbers(self)
         if self.threads is not None and not 1 <= self.threads <= 4096:
             wrong.append(f"threads must be 1 to 4096 (or null), not {self.threads}")
+        if self.shard_size is not None and self.shard_size < 1:
+            wrong.append(f"shard_size must be 1 or more (or null), not {self.shard_size}")
         if self.evaluate_limit is not None and self.evaluate_limit < 1:
             wrong.append(f"evaluate_limit must be 1 or more (or null), not {self.evaluate_limit}")
         if self.average_checkpoints > self.keep_checkpoints and self.average_by == "last":

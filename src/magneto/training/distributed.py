@@ -1,34 +1,29 @@
-"""Distributed training: process group, rank and world size; DDP and FSDP.
+"""Distributed training: process group, rank and world size, and what ranks exchange.
 
 Started by torchrun, processes find each other through its environment variables: NCCL on GPUs, gloo
-on CPUs. "ddp" keeps a copy of the model on each rank, "fsdp" (FSDP2) a shard of every parameter.
+on CPUs. How a model lies on them is in `magneto.training.sharding`.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from magneto.training.config import TrainingConfig
-
-if TYPE_CHECKING:
-    # Only "fsdp" needs them, and every process would wait a second for their import.
-    from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
 
 # How long ranks wait for the first, which prepares the data; by default NCCL gives up after ten
 # minutes. A rank that dies ends the others at once: torchrun sees to it.
 PATIENCE = timedelta(hours=6)
+# Strategies under which a rank holds a shard of the model.
+SHARDED = ("fsdp", "hybrid")
 
 
 @dataclass(frozen=True)
@@ -39,18 +34,39 @@ class World:
         rank: Number of this process, from 0.
         world_size: How many processes there are.
         device: Where its tensors live.
-        strategy: "none", "ddp" or "fsdp".
+        strategy: "none", "ddp", "fsdp" or "hybrid".
+        shard_size: How many ranks, one after the other, hold one copy of the model among them: 1
+            where each holds all of it.
     """
 
     rank: int
     world_size: int
     device: torch.device
     strategy: str
+    shard_size: int = 1
 
     @property
     def is_main_process(self) -> bool:
         """True on the rank that writes files and prints."""
         return self.rank == 0
+
+    @property
+    def is_sharded(self) -> bool:
+        """True where FSDP holds the model, even if all shards are one rank's."""
+        return self.strategy in SHARDED
+
+    @property
+    def replicas(self) -> int:
+        """How many copies of the model there are."""
+        return self.world_size // self.shard_size
+
+    def describe(self) -> str:
+        """Say how many ranks there are, on what, and how a model lies on them."""
+        shape = f" ({self.replicas} copies in {self.shard_size} shards)"
+        return (
+            f"{self.world_size} x {self.device.type}, {self.strategy}"
+            f"{shape if self.strategy == 'hybrid' else ''}"
+        )
 
 
 def one_process(device: torch.device) -> World:
@@ -59,24 +75,45 @@ def one_process(device: torch.device) -> World:
 
 
 def pick_strategy(config: TrainingConfig) -> str:
-    """Return "none", "ddp" or "fsdp"; "auto" is "ddp" where torchrun has started several processes.
+    """Return the strategy; "auto" is "ddp" where torchrun has started several processes.
 
     Raises:
         ValueError: If `distributed` asks for several processes and torchrun started none, or the
-            other way.
+            other way; or the ranks can't be cut into shards of the size that is asked for.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     strategy = config.distributed
     if strategy == "auto":
         strategy = "ddp" if world_size > 1 else "none"
     if strategy == "none" and world_size > 1:
-        raise ValueError(f"torchrun started {world_size} processes: say --distributed ddp or fsdp")
+        raise ValueError(
+            f"torchrun started {world_size} processes: say --distributed ddp, fsdp or hybrid"
+        )
     if strategy != "none" and "RANK" not in os.environ:
         raise ValueError(
             f"--distributed {strategy} needs torchrun: "
             "torchrun --nproc-per-node 2 -m magneto train RECIPE ..."
         )
+    pick_shard_size(config, strategy, world_size)
     return strategy
+
+
+def pick_shard_size(config: TrainingConfig, strategy: str, world_size: int) -> int:
+    """Return how many ranks hold one copy of the model among them.
+
+    Raises:
+        ValueError: If the ranks of "hybrid" can't be cut into so many.
+    """
+    if strategy != "hybrid":
+        return world_size if strategy in SHARDED else 1
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
+    size = config.shard_size or here
+    if world_size % size:
+        whose = "training.shard_size" if config.shard_size else "the number of processes of a node"
+        raise ValueError(
+            f"hybrid sharding: {whose} is {size}, which does not divide the {world_size} processes"
+        )
+    return size
 
 
 @contextmanager
@@ -84,21 +121,51 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
     """Join the other processes, if there are any, and leave them at the end.
 
     Raises:
-        ValueError: As `pick_strategy` and `pick_device` do.
+        ValueError: As `pick_strategy` and `pick_device` do; or if nodes have unequal numbers of
+            processes, and shards were to be within a node.
     """
     strategy = pick_strategy(config)
     device = pick_device(config.device)
     if strategy == "none":
         yield one_process(device)
         return
+    where = meeting_place()
     if device.type == "cuda":
-        dist.init_process_group("nccl", device_id=device, timeout=PATIENCE)
+        dist.init_process_group("nccl", device_id=device, timeout=PATIENCE, **where)
     else:
-        dist.init_process_group("gloo", timeout=PATIENCE)
+        dist.init_process_group("gloo", timeout=PATIENCE, **where)
     try:
-        yield World(dist.get_rank(), dist.get_world_size(), device, strategy)
+        size = pick_shard_size(config, strategy, dist.get_world_size())
+        world = World(dist.get_rank(), dist.get_world_size(), device, strategy, size)
+        sizes = sorted(set(gather_lists([size], world)))
+        if len(sizes) > 1:
+            raise ValueError(
+                f"hybrid sharding: nodes have {' and '.join(map(str, sizes))} processes; start as "
+                "many on each, or give --training.shard_size"
+            )
+        yield world
     finally:
         dist.destroy_process_group()
+
+
+def meeting_place() -> dict[str, Any]:
+    """Return where the processes find each other, as `init_process_group` takes it.
+
+    torchrun keeps one store over its restarts of a worker, in which the addresses of processes that
+    are gone stand until they are overwritten: on one machine each start has names of its own. Where
+    there are more, the machines count their restarts differently.
+    """
+    environment = os.environ
+    start = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if start == "0" or environment.get("LOCAL_WORLD_SIZE") != environment.get("WORLD_SIZE"):
+        return {}
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, world_size = next(iter(rendezvous("env://", timeout=PATIENCE)))
+    return {
+        "store": PrefixStore(f"start-{start}", store), "rank": rank, "world_size": world_size
+    }  # fmt: skip
 
 
 def pick_device(name: str) -> torch.device:
@@ -135,97 +202,6 @@ def usable(device: torch.device) -> bool:
         return torch.ones(1, device=device).item() == 1
     except (RuntimeError, AssertionError, ImportError, NotImplementedError):
         return False
-
-
-def shard_model(model: nn.Module, world: World) -> nn.Module:
-    """Cut every layer, and what is around the layers, among the ranks of "fsdp"; in place.
-
-    The model may be on the meta device, so that no rank ever holds all of it.
-    """
-    if world.strategy == "fsdp":
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        # Without a mesh, FSDP takes the GPU of a machine that has one, even for ranks on its CPU.
-        mesh = init_device_mesh(world.device.type, (world.world_size,))
-        for module in model.modules():
-            if isinstance(module, nn.ModuleList):
-                for layer in module:
-                    fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-    return model
-
-
-def replicate_model(model: nn.Module, world: World) -> nn.Module:
-    """Let the ranks of "ddp" add up their gradients.
-
-    Buffers are each rank's own: what a step adds to them is added up once, by `Task.end_step`.
-    """
-    if world.strategy != "ddp":
-        return model
-    return DistributedDataParallel(model, broadcast_buffers=False)
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """Return the model without the wrapper that `replicate_model` may have put around it."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
-
-
-def is_fsdp(model: nn.Module) -> TypeGuard[FSDPModule]:
-    """Return whether `shard_model` has cut this module."""
-    return hasattr(model, "set_requires_gradient_sync")
-
-
-def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Return whether each rank holds a shard of this tensor: only those have a mesh of devices."""
-    return hasattr(tensor, "device_mesh")
-
-
-def reshard(model: nn.Module) -> None:
-    """Drop the whole parameters that FSDP's root keeps after a forward pass without a backward.
-
-    Otherwise it would take them for current after the weights have been exchanged.
-    """
-    if is_fsdp(model):
-        model.reshard()
-
-
-def local_shard(tensor: Tensor) -> Tensor:
-    """Return this rank's shard of a tensor."""
-    return tensor.to_local() if is_sharded(tensor) else tensor
-
-
-@dataclass(frozen=True)
-class Piece:
-    """What this rank holds of a tensor: some of its rows, or all of it.
-
-    Attributes:
-        tensor: The rows, the very memory of the model, detached.
-        start: Number of the first row.
-        shape: Of the whole tensor.
-        sharded: Whether other ranks hold other rows; if not, each holds everything.
-    """
-
-    tensor: Tensor
-    start: int
-    shape: tuple[int, ...]
-    sharded: bool
-
-    @property
-    def stop(self) -> int:
-        """Number of the row after the last; a scalar is its only row."""
-        return self.start + (len(self.tensor) if self.shape else 1)
-
-
-def piece_of(tensor: Tensor) -> Piece:
-    """Return what this rank holds of a tensor."""
-    tensor = tensor.detach()
-    if not is_sharded(tensor):
-        return Piece(tensor, 0, tuple(tensor.shape), sharded=False)
-    # Rows are cut as torch.chunk cuts them: the last ranks may have fewer, or none.
-    mesh, rows = tensor.device_mesh, tensor.shape[0]
-    start = min(mesh.get_local_rank() * math.ceil(rows / mesh.size()), rows)
-    return Piece(tensor.to_local(), start, tuple(tensor.shape), sharded=True)
 
 
 def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from magneto.training.distributed import local_shard
+from magneto.training.sharding import local_shard
 
 
 class WeightAverage:

@@ -10,14 +10,16 @@ from typing import Any
 
 from torch import Tensor
 
+from magneto.data.learnt import write_plateau
 from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import check_directory, plain, read_json, write_json
 from magneto.progress import clock
 from magneto.training.batch import named_tensors
 from magneto.training.checkpoint import average_weights, model_pieces
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import broadcast_from_main, piece_of
+from magneto.training.distributed import broadcast_from_main
 from magneto.training.hooks import check_weights, save, used_weights
+from magneto.training.sharding import piece_of
 from magneto.training.state import Stop, TrainingState
 from magneto.weights import MODEL, has_tensors, step_directory, undamaged
 
@@ -75,6 +77,8 @@ def end(state: TrainingState, started: float) -> TrainingResult:
     if stop.status == "diverged":
         save_diverged(state, stop)
     state.writer.wait()
+    if state.mirror is not None:
+        state.mirror.wait()
     best = state.best[0] if state.best else {}
     seconds = time.perf_counter() - started
     result = TrainingResult(
@@ -83,6 +87,8 @@ def end(state: TrainingState, started: float) -> TrainingResult:
     if state.metrics_logger is not None:
         state.metrics_logger.check()
         write_json(state.run / "result.json", plain(asdict(result)))
+        if stop.status != "interrupted":
+            write_plateau(state.run, state.task.plateau())
     if wrong := state.task.problems.describe():
         state.report.say(f"data problems, listed in {state.run / PROBLEMS_FILE}: {wrong}")
     for line in last_words(state, result).splitlines():

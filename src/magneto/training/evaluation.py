@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from magneto.progress import SILENT, Progress
 from magneto.training.batch import map_tensors, to_device
-from magneto.training.distributed import World, all_reduce_sum, gather_lists, reshard, unwrap
+from magneto.training.distributed import World, all_reduce_sum, gather_lists
+from magneto.training.sharding import reshard, unwrap
 from magneto.training.task import Task
 
 
@@ -48,7 +49,6 @@ def evaluate(
     count = len(batches) if limit is None else min(limit, len(batches))
     if count < 1:
         raise ValueError("there is nothing to evaluate on: the validation data makes no batch")
-    used = model if world.strategy == "fsdp" else unwrap(model)
     autocast = torch.autocast(world.device.type, torch.bfloat16, enabled=precision == "bf16")
     sums: dict[str, Tensor] = {}
     predictions: list[tuple[int, Any]] = []
@@ -58,7 +58,7 @@ def evaluate(
             # that hold shards of the model run it together.
             number = start + world.rank
             batch = to_device(batches[min(number, count - 1)], world.device)
-            found = task.score(used, batch)
+            found = task.score(unwrap(model), batch)
             add(sums, found.sums, counted=number < count)
             if number < count and found.predictions is not None:
                 predictions.append((number, found.predictions))

@@ -22,9 +22,10 @@ from magneto.training.checkpoint import (
     model_pieces,
     optimizer_pieces,
 )
-from magneto.training.distributed import Piece, any_rank, local_shard
+from magneto.training.distributed import any_rank
 from magneto.training.evaluation import evaluate as evaluate_task
 from magneto.training.schedule import learning_rate
+from magneto.training.sharding import Piece, local_shard
 from magneto.training.state import Stop, TrainingState
 from magneto.training.task import NON_FINITE
 from magneto.weights import MODEL, list_steps, step_directory, step_of
@@ -193,6 +194,8 @@ def save(state: TrainingState) -> None:
     def keep() -> None:
         state.whole[:] = [*(path for path in state.whole if path != directory), directory]
         forget_old(state.run, state.whole, state.config.keep_checkpoints)
+        if state.mirror is not None:
+            state.mirror.send(directory)
 
     state.writer.write(directory, kinds, values, keep)
     state.throughput.pause(time.perf_counter() - started)

@@ -22,15 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from magneto.training.batch import to_device
 from magneto.training.checkpoint import fill, model_pieces
-from magneto.training.distributed import (
-    World,
-    gather_rows,
-    piece_of,
-    replicate_model,
-    shard_model,
-    unwrap,
-)
+from magneto.training.distributed import World, gather_rows
 from magneto.training.memory import check_memory
+from magneto.training.sharding import piece_of, replicate_model, shard_model, unwrap
 from magneto.training.task import BatchStream, Task
 
 
@@ -52,7 +46,7 @@ def initial_model(
         task: Prepared.
         seed: Of the draws.
         world: The ranks. Every one calls this.
-        say: Told why each rank had to build the whole model, where it had to under "fsdp".
+        say: Told why each rank had to build the whole model, before it is sharded.
     """
     model, reason = build_on_meta(task, world)
     if model is not None:
@@ -60,7 +54,7 @@ def initial_model(
         materialize(model, world.device)
         draw_parameters(model, seed)
     else:
-        if world.strategy == "fsdp":
+        if world.is_sharded:
             say(f"each rank builds the whole model before it is sharded: {reason}")
         torch.manual_seed(seed)
         model = shard_model(task.build_model().to(world.device), world)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run after its current step; a second one ends it at once."""
+"""Ctrl-C and SIGTERM end a run after its current step; a second Ctrl-C ends it at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 
 class Interrupt:
-    """Inside this context a first signal sets `wanted`; a second raises KeyboardInterrupt."""
+    """Inside this context a first signal sets `wanted`; a second Ctrl-C raises KeyboardInterrupt.
+
+    SIGTERM only asks, however often it comes: a scheduler and a launcher may both pass it on.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
@@ -17,10 +20,11 @@ class Interrupt:
         self._kept: dict[int, Any] = {}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.wanted:
+        if not self.wanted:
+            self.wanted = True
+            self.say("stopping after this step, with a checkpoint; Ctrl-C stops at once")
+        elif number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.wanted = True
-        self.say("stopping after this step, with a checkpoint; once more to stop at once")
 
     def __enter__(self) -> Interrupt:
         """Listen; only the main thread may handle signals, in others this does nothing."""

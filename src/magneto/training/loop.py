@@ -29,19 +29,22 @@ from magneto.training.distributed import (
     broadcast_from_main,
     join_world,
     main_process_first,
-    unwrap,
 )
 from magneto.training.divergence import DivergenceDetector
 from magneto.training.ema import WeightAverage
 from magneto.training.ending import TrainingResult, end
+from magneto.training.freed_memory import keep_freed_memory
 from magneto.training.hooks import Hook
 from magneto.training.initial import initial_model, values_from_data
 from magneto.training.interrupt import Interrupt
 from magneto.training.length import in_steps
+from magneto.training.memory import check_batch
+from magneto.training.mirror import Mirror
 from magneto.training.optimizer import build_optimizer, set_learning_rate
 from magneto.training.prefetch import Prefetch
 from magneto.training.resume import begin
 from magneto.training.schedule import learning_rate
+from magneto.training.sharding import unwrap
 from magneto.training.state import Stop, TrainingState
 from magneto.training.step import accumulate, scale_gradients, step_seed
 from magneto.training.task import Task
@@ -91,10 +94,11 @@ def train(
     task.check_strategy(config.distributed)
     if config.threads:
         torch.set_num_threads(config.threads)
-    with join_world(config) as world:
+    with join_world(config) as world, keep_freed_memory(world.device):
         main = world.is_main_process
         report = report if report and main else ProgressBars(quiet=not main)
-        run = broadcast_from_main(run, world)  # a name made of the time would differ
+        # A name made of the time would differ, and the main process may have begun the run.
+        run, resume = broadcast_from_main((run, resume), world)
         with main_process_first(world):
             run.mkdir(parents=True, exist_ok=True)
             task.prepare(report)
@@ -124,6 +128,7 @@ def begin_state(
 ) -> TrainingState:
     """Build model, optimizer and batches, before any step."""
     wanted, parts = own_parts(config, world)
+    check_batch(task, config, seed, world)
     stream = task.train_stream(config.batch_size, seed)
     sample = task.train_stream(config.batch_size, seed).next(parts, wanted)[0]
     place_companion(task, world.device)
@@ -152,6 +157,9 @@ def begin_state(
         ),
         throughput=throughput,
         writer=Writer(world, config.async_save),
+        mirror=Mirror(config.mirror, run, report.say)
+        if config.mirror and world.is_main_process
+        else None,
         detector=DivergenceDetector(config.divergence_ratio, config.divergence_patience),
         interrupt=Interrupt(report.say),
         stream_state=stream.state_dict(),

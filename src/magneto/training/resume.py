@@ -20,6 +20,7 @@ from magneto.training.distributed import broadcast_from_main
 from magneto.training.ending import TrainingResult, finished_result
 from magneto.training.environment import write_environment
 from magneto.training.metrics_logger import MetricsLogger
+from magneto.training.mirror import newest_snapshot
 from magneto.training.state import TrainingState
 from magneto.training.task import DIGEST_FILE, Task
 from magneto.training.trackers import open_trackers
@@ -57,6 +58,11 @@ def begin(
             f"{run} already holds a run with checkpoints up to {held[-1].name}: "
             "resume it (--resume), or train in another directory (--out)"
         )
+    if not resume and broadcast_from_main(mirrored(state), world):
+        raise ValueError(
+            f"training.mirror: {state.config.mirror} already holds a copy of a run: name another "
+            f"place, or go on with that run (--resume {state.config.mirror} --out {run})"
+        )
     directory = broadcast_from_main(newest_whole(state), world)
     if directory is not None:
         compare_recipe(state, directory)
@@ -76,7 +82,7 @@ def begin(
                 )
             say(f"no whole checkpoint in {run}: starting from step 0")
         count = sum(parameter.numel() for parameter in state.parameters)
-        say(f"{count:,} parameters on {world.world_size} x {world.device.type}, {world.strategy}")
+        say(f"{count:,} parameters on {world.describe()}")
         if world.is_main_process:
             keep_recipe()
             put_in_place(made)
@@ -85,6 +91,11 @@ def begin(
             state.metrics_logger = MetricsLogger(run, state.step, trackers)
             write_environment(run)
     return None
+
+
+def mirrored(state: TrainingState) -> bool:
+    """Return whether the mirror holds a run's copy; only the main process looks."""
+    return state.mirror is not None and newest_snapshot(state.mirror.place) is not None
 
 
 def has_weights(run: Path) -> bool:

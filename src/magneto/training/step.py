@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from magneto.training.batch import to_device
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import World, all_reduce_sum, is_fsdp, local_shard
+from magneto.training.distributed import World, all_reduce_sum
+from magneto.training.sharding import is_fsdp, local_shard
 from magneto.training.task import Loss, Task
 
 
@@ -73,8 +74,8 @@ def scale_gradients(
     """
     gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
     square = torch.stack(torch._foreach_norm(gradients)).square().sum()
-    if world.strategy == "fsdp":
-        square = all_reduce_sum(square, world)
+    if world.is_sharded:  # each copy's shards give the square once
+        square = all_reduce_sum(square, world) / world.replicas
     scale = world.world_size / count.clamp(min=1)
     norm = square.sqrt() * scale
     if clip_norm is not None:

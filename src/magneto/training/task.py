@@ -6,19 +6,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from magneto.config import ConfigError
 from magneto.data.problems import DataProblems
 from magneto.progress import SILENT, Progress
+from magneto.training.batch_stream import BatchStream as BatchStream
 from magneto.weights import StoredTensor
 
 DIGEST_FILE = "data.digest"
 """In a run: what names the content of the data it is trained on."""
 NON_FINITE = "non_finite"
 """Among a loss's logs: predictions left out as not finite; if a step's all are, it diverged."""
+WHOLE_MODEL = ("auto", "none", "ddp")
+"""What `training.distributed` may be where a task needs a whole model on each rank."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,8 @@ class Scores:
     Attributes:
         sums: Tensors of any shape on the model's device, under the same names for every batch; they
             are added up over batches and ranks in float64.
-        predictions: What a metric needs of the whole set at once (answers and labels for a
-            correlation, texts for BLEU): nested dicts, lists and tuples of tensors and plain
-            values, or None. Tensors stay on their device; the evaluation moves them, once.
+        predictions: What a metric needs of the whole set at once (texts for BLEU): nested dicts,
+            lists and tuples of tensors and plain values, or None. Tensors stay on their device.
     """
 
     sums: Mapping[str, Tensor]
@@ -69,26 +71,6 @@ class Figure:
     image: str | bytes
 
 
-class BatchStream(Protocol):
-    """Global batches in a reproducible order, cut for ranks and micro-batches."""
-
-    def next(self, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Cut the next batch in `parts` near-equal pieces; return those numbered `wanted`."""
-        ...
-
-    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
-        """Say of which examples `next` would make these pieces, for messages; make nothing."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the stream stands, as plain JSON values that will not change."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where another stream stood."""
-        ...
-
-
 class Task(ABC):
     """One objective on one kind of data.
 
@@ -108,8 +90,7 @@ class Task(ABC):
         model_config: What to train.
         data_config: On what.
         seed: Of weights, data order, dropout and splits.
-        problems: Told by the task of each example with which something is wrong; the run keeps
-            them, by name, of all ranks and processes.
+        problems: Told of each example with which something is wrong; the run keeps them by name.
         companion: A frozen model that `loss` and `score` may ask, such as the tokenizer whose codes
             a model of images predicts: on the model's device, in no optimizer and no checkpoint.
             It is what `build_companion` gives, put there by `magneto.training.companion`.
@@ -134,7 +115,7 @@ class Task(ABC):
         self.problems = DataProblems()
 
     def check_strategy(self, kind: str) -> None:
-        """Raise ValueError if it can't be trained on ranks of a kind ("ddp", "fsdp", ...)."""
+        """Raise ValueError if ranks of a kind ("ddp", "fsdp", ...) can't train it."""
         return None
 
     def prepare(self, progress: Progress = SILENT) -> None:
@@ -183,6 +164,15 @@ class Task(ABC):
             gather: Returns the rows of all ranks' tensors, rank by rank, alike on every rank.
         """
         return None
+
+    def example_batch(self, examples: int) -> Any:
+        """Return a training batch of the largest shape that the configuration allows, on the CPU.
+
+        It is made without data, if the task can; then `build_model`, `build_companion` and `loss`
+        work without data, too: what only data tells is assumed. Its values mean nothing.
+        """
+        self.prepare()
+        return self.train_stream(examples, self.seed).next(1, [0])[0]
 
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Change what is no gradient's to change (moving averages); after every optimizer step.
@@ -246,6 +236,13 @@ class Task(ABC):
 
         Args:
             limit: Of the first batches only, as `training.evaluate_limit` of what is compared.
+        """
+        return {}
+
+    def plateau(self) -> dict[str, float]:
+        """Return, of a task whose encoders others begin with, the metrics of having learnt nothing.
+
+        A few batches of `baseline` are enough; `magneto.data.learnt` tells those who fine-tune.
         """
         return {}
 

@@ -12,23 +12,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from magneto.training.batch import map_tensors
+from magneto.training.peaks import nominal_peaks
 from magneto.training.task import Task
-
-# Dense matrix-product peaks by part of the device's name, FLOP/s in (bf16, fp32 with TF32 off).
-# The first part that is in the name counts. Source: the vendors' data sheets.
-PEAKS = {
-    "H200": (989e12, 67e12),
-    "H100 PCIe": (756e12, 51e12),
-    "H100 NVL": (835e12, 60e12),
-    "H100": (989e12, 67e12),
-    "A100": (312e12, 19.5e12),
-    "L40S": (362e12, 91.6e12),
-    "L40": (181e12, 90.5e12),
-    "L4": (121e12, 30.3e12),
-    "V100": (125e12, 15.7e12),
-    "4090": (165e12, 82.6e12),
-    "3090": (71e12, 35.6e12),
-}
 
 
 def count_flops(task: Task, batch: Any) -> float:
@@ -51,6 +36,18 @@ def count_flops(task: Task, batch: Any) -> float:
 
 
 def _count(task: Task, batch: Any, dtype: torch.dtype) -> float:
+    with FlopCounterMode(display=False) as counter:
+        loss_on_meta(task, batch, dtype).backward()
+    return counter.get_total_flops() / max(task.size(batch), 1)
+
+
+def loss_on_meta(task: Task, batch: Any, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the loss of a new model on the meta device, which has a graph and no value.
+
+    Raises:
+        RuntimeError: Where the model or the loss looks at values.
+    """
+
     def on_meta(tensor: Tensor) -> Tensor:
         return tensor.to("meta", dtype if tensor.is_floating_point() else tensor.dtype)
 
@@ -59,11 +56,9 @@ def _count(task: Task, batch: Any, dtype: torch.dtype) -> float:
     companion = task.companion
     task.companion = None if companion is None else deepcopy(companion).to("meta", dtype)
     try:
-        with FlopCounterMode(display=False) as counter:
-            task.loss(model, map_tensors(batch, on_meta)).total.backward()
+        return task.loss(model, map_tensors(batch, on_meta)).total
     finally:
         task.companion = companion
-    return counter.get_total_flops() / max(task.size(batch), 1)
 
 
 def peak_flops(device: torch.device, precision: str) -> float:
@@ -73,11 +68,6 @@ def peak_flops(device: torch.device, precision: str) -> float:
         if peaks is not None:
             return peaks[0 if precision == "bf16" else 1]
     return measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
-
-
-def nominal_peaks(name: str) -> tuple[float, float] | None:
-    """Return the data sheet's FLOP/s (bf16, fp32) of a device by its name, or None."""
-    return next((peaks for part, peaks in PEAKS.items() if part in name), None)
 
 
 def measured_peak(device: torch.device, dtype: torch.dtype, size: int | None = None) -> float:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from magneto.files import aside_path, fingerprint, process_name, publish, write_json
 from magneto.training.checkpoint import STATE
-from magneto.training.distributed import Piece, World, broadcast_from_main
+from magneto.training.distributed import World, broadcast_from_main
+from magneto.training.sharding import Piece
 from magneto.weights import index_path
 
 Kinds = Mapping[str, Mapping[str, Piece]]
@@ -53,8 +54,8 @@ class Writer:
 
         Args:
             directory: Appears when it is complete; what stood there is replaced.
-            kinds: What this rank holds. Where a kind is sharded every rank writes its rows, and the
-                main process an index; what all ranks hold is written by the main process.
+            kinds: What this rank holds. Where a kind is sharded every rank of the first copy
+                writes its rows, and the main process an index and what all ranks hold.
             state: Plain values, written as JSON.
             after: Called by the main process when the directory is there.
 
@@ -104,11 +105,7 @@ class Writer:
             for kind, pieces in kinds.items():
                 sharded = any(piece.sharded for piece in pieces.values())
                 name = f"{kind}{self._number()}.safetensors" if sharded else f"{kind}.safetensors"
-                mine = {
-                    key: piece
-                    for key, piece in pieces.items()
-                    if (piece.sharded and piece.tensor.numel()) or self._writes(piece)
-                }
+                mine = {key: piece for key, piece in pieces.items() if self._writes(piece)}
                 if mine or (self.world.is_main_process and not sharded):
                     manifest[name] = write_tensors(aside / name, mine)
                 if sharded:
@@ -123,11 +120,14 @@ class Writer:
                 shutil.rmtree(aside, ignore_errors=True)
 
     def _number(self) -> str:
-        return f"-{self.world.rank + 1:05d}-of-{self.world.world_size:05d}"
+        size = self.world.shard_size
+        return f"-{self.world.rank % size + 1:05d}-of-{size:05d}"
 
     def _writes(self, piece: Piece) -> bool:
-        """Return whether this rank writes a piece that every rank holds."""
-        return self.world.is_main_process and not piece.sharded
+        """Return whether this rank writes a piece: what several ranks hold is the first's."""
+        if piece.sharded:
+            return piece.replica == 0 and piece.tensor.numel() > 0
+        return self.world.is_main_process
 
     def _gather(self, value: Any) -> list[Any]:
         """Return every rank's value on the main process; no rank is done before all have come."""

@@ -15,15 +15,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.frequencies import count_targets, frequency_nats
 from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
 from magneto.data.tokenizer import kept_tokenizer
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Scores, Task
-from magneto.translation.batching import Group, GroupMaker, TokenGroups, cut_groups
-from magneto.translation.config import ParallelDataConfig, Texts, TranslationConfig
+from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, BatchStream, Loss, Scores, Task
+from magneto.translation.batching import Group, GroupMaker, TokenGroups, cut_groups, longest_group
+from magneto.translation.config import (
+    ParallelDataConfig,
+    Texts,
+    TranslationConfig,
+    sought_languages,
+)
 from magneto.translation.model import TranslationModel
-from magneto.translation.prepare import Pair, PreparedParallel, known_tags, prepare_parallel
+from magneto.translation.prepare import (
+    TRAINED,
+    Pair,
+    PreparedParallel,
+    known_tags,
+    prepare_parallel,
+)
 from magneto.translation.references import read_validation_texts
 from magneto.translation.scores import score_translations
 from magneto.translation.translator import TextTranslator
@@ -71,7 +83,7 @@ class Translation(Task):
 
     def check_strategy(self, kind: str) -> None:
         """Refuse ranks that hold shares of a model where translations are made in training."""
-        if kind == "fsdp" and self.data_config.select_by == "bleu":
+        if kind not in WHOLE_MODEL and self.data_config.select_by == "bleu":
             raise ValueError("data.select_by: bleu needs a whole model on each rank: "
                              "use --distributed ddp, or select_by: loss")  # fmt: skip
 
@@ -104,6 +116,15 @@ class Translation(Task):
         data = self.data_config
         maker = GroupMaker(self.text.train, self.vocabulary, self.text.directions)
         return TokenGroups(maker, batch_size, data.max_tokens, data.temperature, data.block, seed)
+
+    def example_batch(self, examples: int) -> list[Group]:
+        """Return groups of the longest sentences, as many as fit, without text."""
+        data, size = self.data_config, self.model_config.vocab_size
+        languages = sorted(data.languages or sought_languages(data))
+        most = size - len(languages) if size else None
+        tokenizer = assume_tokenizer(data.tokenizer, TRAINED, data.vocab_size, most)
+        self.vocabulary = TranslationVocabulary(tokenizer, languages)
+        return [longest_group(data.max_tokens, data.max_length) for _ in range(examples)]
 
     def loss(self, model: nn.Module, batch: list[Group]) -> Loss:
         """Sum the cross-entropy over the target tokens of a list of groups.

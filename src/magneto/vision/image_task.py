@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from magneto.progress import SILENT, Progress
@@ -57,6 +58,12 @@ class ImageTask(Task):
             raise ValueError(f"{where} has images of {found.train.images.channels} channel, the "
                              f"model takes {self.model_config.channels}: set "
                              "model.channels")  # fmt: skip
+
+    def example_batch(self, examples: int) -> dict[str, Tensor]:
+        """Return black images of the model's size: nothing is read."""
+        config = self.model_config
+        images = torch.zeros(examples, config.channels, config.image_size, config.image_size)
+        return {"images": images, "broken": torch.zeros(examples, dtype=torch.bool)}
 
     def examples(self) -> int:
         """Return how many images there are to train on."""

@@ -40,6 +40,11 @@ class HeldTensor:
         return self.tensor
 
 
+def pretrained_run(config: Any) -> Path:
+    """Return the directory that a configuration's `pretrained` names."""
+    return Path((config.pretrained or "").replace("{placement}", config.row.name)).expanduser()
+
+
 def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
     """Return patches, class token, positions and layers of the run that `pretrained` names.
 
@@ -54,7 +59,7 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
         FileNotFoundError: If there is no such run, or it has no weights.
         ValueError: If its encoder is another one; names the options that would fit.
     """
-    run = Path((config.pretrained or "").replace("{placement}", config.row.name)).expanduser()
+    run = pretrained_run(config)
     held: Any = open_run(run).model
     if getattr(held, "grid", None) is None:
         raise ValueError(f"{run} is no run of images: {WANTED}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,13 @@ from magneto.vision_language.config import VisionLanguageConfig
 from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.samples import Samples
 
-# Words of a text that are drawn at most, and the inches of a panel.
-WORDS, SIDE = 12, 1.15
+# Words of a text that are drawn at most, and in a line.
+WORDS, ACROSS = 20, 5
+# A picture has so many panels across or more: headings need room, about so many letters a panel.
+LEAST_COLUMNS, LETTERS = 4, 15
+# Inches of a panel with its margins, of a line of panels with their words, of a line of a heading,
+# and between texts; and the margin as a share of the panel.
+SIDE, LINE, HEADING, GAP, MARGIN = 1.15, 1.3, 0.18, 0.12, 0.03
 # Share of its brightness that a patch keeps at which nothing looks.
 DARKEST = 0.12
 STYLE: dict[Any, Any] = {"font.size": 8}
@@ -73,34 +79,51 @@ def reading_layer(config: VisionLanguageConfig) -> int:
 
 
 def draw_attention(rows: Sequence[WordAttention]) -> bytes:
-    """Draw a row for each text: the image, then the image as each word looks at it; return a PNG.
+    """Draw each text: its heading, the image, then the image as each word looks at it, as a PNG.
 
-    The most attended patch of each is as bright as in the image, others are darker.
+    The most attended patch of each is as bright as in the image, others are darker. Further words
+    stand in further lines.
     """
-    columns = 1 + max(min(len(row.words), WORDS) for row in rows)
+    columns = max(LEAST_COLUMNS, 1 + max(min(len(row.words), ACROSS) for row in rows))
+    headings = [wrap(row.heading, LETTERS * columns) for row in rows]
+    lines = [max(1, -(-len(row.words[:WORDS]) // ACROSS)) for row in rows]
+    inches = sum(HEADING * len(said) + LINE * count + GAP
+                 for said, count in zip(headings, lines, strict=True))  # fmt: skip
     with rc_context(STYLE):
-        drawing = Drawing(figsize=(SIDE * columns, (SIDE + 0.42) * len(rows)), dpi=100)
-        panels = drawing.subplots(len(rows), columns, squeeze=False)
-        drawing.subplots_adjust(
-            left=0.01, right=0.99, top=1 - 0.4 / ((SIDE + 0.42) * len(rows)), bottom=0.01,
-            wspace=0.08, hspace=0.42,
-        )  # fmt: skip
-        for row, across in zip(rows, panels, strict=True):
-            draw_row(across, row)
+        drawing = Drawing(figsize=(SIDE * columns, inches), dpi=100)
+        top = inches
+        for row, said, count in zip(rows, headings, lines, strict=True):
+            for text in said:
+                top -= HEADING
+                drawing.text(MARGIN / columns, top / inches, plain(text), fontsize=9)
+            draw_row(drawing, row, top)
+            top -= LINE * count + GAP
         out = io.BytesIO()
         drawing.savefig(out, format="png", metadata={"Software": None})
     return out.getvalue()
 
 
-def draw_row(panels: Sequence[Any], row: WordAttention) -> None:
-    """Draw one text in its panels."""
-    for axes in panels:
+def draw_row(drawing: Drawing, row: WordAttention, top: float) -> None:
+    """Draw the image of a text, and a panel for each word, below a height in inches."""
+    wide, high = drawing.get_size_inches()
+    panels = [("", row.image, 0, 0)]
+    panels += [
+        (word, darkened(row.image, weights), 1 + place % ACROSS, place // ACROSS)
+        for place, (word, weights) in enumerate(zip(row.words[:WORDS], row.maps, strict=False))
+    ]
+    for word, image, column, line in panels:
+        left, bottom = SIDE * (column + MARGIN), top - LINE * (line + 1)
+        side = SIDE * (1 - 2 * MARGIN)
+        axes = drawing.add_axes((left / wide, bottom / high, side / wide, side / high))
         axes.axis("off")
-    panels[0].imshow(row.image, cmap="gray", vmin=0, vmax=255)
-    panels[0].set_title(plain(row.heading), fontsize=9, pad=14, loc="left")
-    for axes, word, weights in zip(panels[1:], row.words[:WORDS], row.maps, strict=False):
-        axes.imshow(darkened(row.image, weights), cmap="gray", vmin=0, vmax=255)
+        axes.imshow(image, cmap="gray", vmin=0, vmax=255)
         axes.set_title(plain(word), fontsize=8, pad=2)
+
+
+def words_left_out(rows: Sequence[WordAttention]) -> str:
+    """Return a sentence for the caption on words that are not drawn; "" where all are."""
+    cut = any(len(row.words) > WORDS for row in rows)
+    return f" Of longer texts the first {WORDS} words are drawn." if cut else ""
 
 
 def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:

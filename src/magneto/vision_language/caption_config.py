@@ -18,7 +18,7 @@ class CaptionDataConfig:
         source: builtin:shapes, drawn scenes; a folder with dataset_coco.json,
             dataset_flickr30k.json or another file in Karpathy's layout, or that file; or what
             pre-training reads: a .jsonl file, tar shards, hf:NAME.
-        validation_split: "val" or "test", of a source in Karpathy's layout.
+        validation_split: "val" or "test"; "test" of a source in Karpathy's layout alone.
         validation_source: Validate on all images of another source. None validates on the source's
             own validation split, or on images held out of its training split.
         validation_fraction: Share of images that is held out where a source has no validation

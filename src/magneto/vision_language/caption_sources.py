@@ -27,11 +27,16 @@ def load_captions(config: CaptionDataConfig, progress: Progress = SILENT) -> Cap
 
     Raises:
         FileNotFoundError: If there is no such path.
-        ValueError: If there are no images to train on or to validate on.
+        ValueError: If there are no images to train on or to validate on, or not the split that is
+            asked for.
     """
     path = karpathy_file(config.source)
     if path is not None:
         return load_karpathy(path, config)
+    if config.validation_split != "val":
+        raise ValueError(f"data.validation_split {config.validation_split} is of files in "
+                         f"Karpathy's layout, and {config.source} is none: name what to validate "
+                         "on, data.validation_source")  # fmt: skip
     found = load_pairs(config.pairs(), progress)
     parts = [by_image(part) for part in (found.train, found.validation)]
     if parse_source(config.source).kind == "builtin":

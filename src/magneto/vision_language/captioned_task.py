@@ -40,15 +40,16 @@ class CaptionedTask(FineTunedTask):
     @cached_property
     def train(self) -> Any:
         """The training images, their captions tokenised."""
-        return self._batches(self.splits.train)
+        return self._batches("training", self.splits.train)
 
     @cached_property
     def validation(self) -> Any:
         """The validation images, their captions tokenised."""
-        return self._batches(self.splits.validation)
+        return self._batches("validation", self.splits.validation)
 
-    def _batches(self, split: CaptionSplit) -> Any:
-        texts = iter(self.framed([text for row in split.rows for text in row.captions]))
+    def _batches(self, name: str, split: CaptionSplit) -> Any:
+        every = [text for row in split.rows for text in row.captions]
+        texts = iter(self.framed(name, "captions", every))
         return self.batches(split, [[next(texts) for _ in row.captions] for row in split.rows])
 
     @abstractmethod

@@ -6,7 +6,6 @@ COCO, Flickr30k and Flickr8k are shared as dataset_NAME.json, one JSON object: "
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,14 +16,16 @@ import numpy as np
 
 from magneto.data.cache import content_digest
 from magneto.data.counts import EMPTY, MALFORMED, Counts
-from magneto.data.files import existing_path, open_bytes
+from magneto.data.files import existing_path, has_ending
 from magneto.data.problems import DataProblems
+from magneto.data.records import read_list
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import BROKEN, ImageSplit, ImageStore
-from magneto.vision_language.image_files import NamedImages
+from magneto.vision_language.image_files import SEVERAL, NamedImages
 
 IMAGES = "captioned images"
 DUPLICATES = "images met before left out"
+OTHER_SPLITS = "images of a split that is none of train, restval, val and test left out"
 WITHOUT_CAPTION = "images without a caption left out"
 MISSING_FILES = "images with captions whose file is missing"
 # Split of a file's words; "restval" is the part of COCO's validation images that all train on.
@@ -123,7 +124,8 @@ def find_karpathy(path: Path) -> Path | None:
     """
     if path.is_file():
         return path if path.name.startswith("dataset") and ".json" in path.suffixes else None
-    found = sorted(path.glob("dataset*.json"))
+    every = sorted(path.glob("dataset*.json*"))
+    found = [file for file in every if has_ending(file, (".json",))]
     if len(found) > 1:
         raise ValueError(f"{path} has {found[0].name} and {found[1].name}: name one of them")
     return found[0] if found else None
@@ -132,8 +134,8 @@ def find_karpathy(path: Path) -> Path | None:
 def read_karpathy(path: Path, images: NamedImages, counts: Counts) -> dict[str, CaptionSplit]:
     """Read a file in Karpathy's layout: "train", "val" and "test", as far as they are there.
 
-    What is malformed, has no caption or is there twice is counted and left out; captioned images
-    whose file is missing stay, and are counted.
+    What is malformed, has no caption or another split, or is there twice is counted and left out;
+    captioned images whose file is missing stay, and are counted.
 
     Args:
         path: The file, maybe packed.
@@ -141,20 +143,12 @@ def read_karpathy(path: Path, images: NamedImages, counts: Counts) -> dict[str, 
         counts: Is added to.
 
     Raises:
-        ValueError: If it is not in this layout, or none of its images is there.
+        ValueError: If it is damaged or not in this layout, or none of its images is there.
     """
-    with open_bytes(existing_path(str(path))) as file:
-        try:
-            value = json.loads(file.read())
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is no JSON: {error}") from error
-    records = value.get("images") if isinstance(value, dict) else None
-    if not isinstance(records, list):
-        raise ValueError(f"{path} is not in Karpathy's layout: it has no list of images")
     words = {word: split for split, names in SPLITS.items() for word in names}
     found: dict[str, list[CaptionedImage]] = {}
     known = set[str]()
-    for record in records:
+    for record in read_list(existing_path(str(path)), "images", counts):
         row = _row(record, images, path, counts)
         if row is None:
             continue
@@ -162,11 +156,17 @@ def read_karpathy(path: Path, images: NamedImages, counts: Counts) -> dict[str, 
             counts.met(DUPLICATES, str(path), row.name)
             continue
         known.add(row.name)
-        found.setdefault(words.get(record.get("split"), "train"), []).append(row)
+        split = words.get(str(record.get("split", "train")))
+        if split is None:
+            counts.met(OTHER_SPLITS, str(path), f"{row.name}: {record['split']!r}")
+            continue
+        found.setdefault(split, []).append(row)
     rows = [row for split in found.values() for row in split]
     missing = [row.name for row in rows if row.image == MISSING]
     counts[IMAGES] += len(rows)
     counts[MISSING_FILES] += len(missing)
+    if several := images.several(row.image for row in rows):
+        counts[SEVERAL] += several
     if len(missing) == len(rows):
         example = f", for example {missing[0]}" if missing else ""
         raise ValueError(f"{path}: none of its images is in {images.where}{example}: name their "

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from magneto.data.assumed_tokenizer import assume_tokenizer
+from magneto.data.learnt import warn_unlearnt
 from magneto.data.tokenizer import Tokenizer, kept_tokenizer, vocabulary_size
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Task
@@ -80,7 +82,9 @@ class FineTunedTask(Task):
         self.check_data()
         if self.model_config.pretrained:
             self._check_normalisation()
-            progress.say(self._pretrained().describe())
+            found = self._pretrained()
+            progress.say(found.describe())
+            warn_unlearnt(found.run, progress)
 
     @abstractmethod
     def check_data(self) -> None:
@@ -112,10 +116,57 @@ class FineTunedTask(Task):
         """Return the encoder of the pre-trained run, if one is named."""
         return self._pretrained().weights if self.model_config.pretrained else {}
 
-    def framed(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return each text's tokens as the model reads them: `<s>` ... `</s>`, cut to fit."""
-        length = self.model_config.max_length
-        return [frame_text(one, self.tokenizer, length) for one in self.tokenizer.encode([*texts])]
+    def framed(self, split: str, unit: str, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return each text's tokens as the model reads them: `<s>` ... `</s>`, cut to fit.
+
+        Args:
+            split: "training" or "validation", for a message on how many are cut.
+            unit: What the texts are, in the plural, for that message.
+            texts: Of the split; many may be alike.
+        """
+        different, longest = list(dict.fromkeys(texts)), self.model_config.max_length
+        encoded = self.tokenizer.encode(different)
+        known = {text: frame_text(tokens, self.tokenizer, longest)
+                 for text, tokens in zip(different, encoded, strict=True)}  # fmt: skip
+        over = {text for text, tokens in zip(different, encoded, strict=True)
+                if len(tokens) > longest - 2}  # fmt: skip
+        if cut := sum(text in over for text in texts):
+            self._progress.say(f"{split}: {cut:,} {unit} cut to model.max_length ({longest})")
+        return [known[text] for text in texts]
+
+    def images_together(self) -> int:
+        """Return how many images, one after the other, what is said in prediction is about."""
+        return 1
+
+    def framed_whole(self, text: str) -> np.ndarray:
+        """Return a text's tokens, none of which is cut.
+
+        Raises:
+            ValueError: If the model reads shorter texts.
+        """
+        (tokens,), longest = self.tokenizer.encode([text]), self.model_config.max_length
+        if len(tokens) > longest - 2:
+            raise ValueError(f"the {self.predict_text} has {len(tokens)} tokens, the model reads "
+                             f"{longest - 2}: say it in fewer words")  # fmt: skip
+        return frame_text(tokens, self.tokenizer, longest)
+
+    def longest_texts(self, count: int) -> list[np.ndarray]:
+        """Return the longest texts that fit, without any text; assume the tokenizer that is named.
+
+        Raises:
+            FileNotFoundError: If only a run or a file that is not there tells the vocabulary.
+        """
+        name, size = self.data_config.tokenizer, self.model_config.vocab_size
+        if name == "auto" and self.model_config.pretrained and size is None:
+            name = pretrained_reading(self.model_config).tokenizer
+        trained = ("auto", "bpe")
+        self.tokenizer = assume_tokenizer(name, trained, self.data_config.vocab_size, size)
+        return [np.zeros(self.model_config.max_length, np.int64)] * count
+
+    def black_images(self, count: int) -> torch.Tensor:
+        """Return images of the model's size, (count, channels, height, width)."""
+        config = self.model_config
+        return torch.zeros(count, config.channels, config.image_size, config.image_size)
 
     def labels(self) -> Sequence[str]:
         """Return the names of the model's classes, in order; none of a model without classes."""

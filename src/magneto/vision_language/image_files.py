@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from magneto.vision.images import FileStore, ImageStore
 from magneto.vision.listing import IMAGE_ENDINGS
 from magneto.vision_language.zips import open_zips
 
+# What is said where a name alone does not tell which file is meant.
+SEVERAL = "images whose name other files have too (the first by folder is read)"
+
 
 @dataclass(frozen=True)
 class NamedImages:
@@ -21,11 +25,17 @@ class NamedImages:
         store: Where they lie.
         numbers: Of each in `store`, by the last part of its path.
         where: The folder, for messages.
+        twice: Names that several files have.
     """
 
     store: ImageStore
     numbers: dict[str, int]
     where: str
+    twice: frozenset[str] = frozenset()
+
+    def several(self, used: Iterable[int]) -> int:
+        """Return how many of the images that are used have the name of another file."""
+        return len({self.numbers[name] for name in self.twice} & set(used))
 
 
 def find_images(folder: str) -> NamedImages:
@@ -54,6 +64,9 @@ def find_images(folder: str) -> NamedImages:
 def by_name(store: ImageStore, names: list[str], root: Path) -> NamedImages:
     """Number images by the last part of their names; the first of several counts."""
     numbers: dict[str, int] = {}
-    for number, name in enumerate(names):
-        numbers.setdefault(name.rpartition("/")[2], number)
-    return NamedImages(store, numbers, str(root))
+    twice = set()
+    for number, path in enumerate(names):
+        name = path.rpartition("/")[2]
+        if numbers.setdefault(name, number) != number:
+            twice.add(name)
+    return NamedImages(store, numbers, str(root), frozenset(twice))

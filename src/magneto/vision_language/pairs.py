@@ -26,6 +26,9 @@ from magneto.vision.images import UNLABELLED, ImageSplit, ImageStore
 from magneto.vision_language.config import PairDataConfig
 from magneto.vision_language.pair_sources import PairListing, list_pairs
 
+# Of another source the first of these splits that it has is validated on.
+VALIDATED = ("validation", "test", "train")
+
 
 @dataclass(frozen=True)
 class PairSplit:
@@ -119,14 +122,14 @@ def load_pairs(
     train = there.get("train") or next(iter(there.values()))
     if config.validation_source is not None:
         other = list_pairs(config.validation_source, config, counts, progress)
-        parts = whole(train), whole(other.get("validation") or next(iter(other.values())))
+        parts = whole(train), whole(other[next(split for split in VALIDATED if split in other)])
     elif "validation" in there and "train" in there:
         parts = whole(train), whole(there["validation"])
     else:
         parts = hold_out(train, config.validation_fraction)
     if not all(len(part) for part in parts):
         raise ValueError(f"{config.source} has {len(parts[0])} pairs to train on and "
-                         f"{len(parts[1])} to validate on ({counts.describe()}): set "
+                         f"{len(parts[1])} to validate on{counts.describe()}: set "
                          "data.validation_fraction or data.validation_source")  # fmt: skip
     told = problems or DataProblems()
     train_split, validation = (replace(part, problems=told) for part in parts)

@@ -21,7 +21,7 @@ from torch import nn
 from magneto.data.tokenizer import kept_tokenizer
 from magneto.nn.config import MultiwayConfig
 from magneto.runs import open_run
-from magneto.vision.pretrained import in_memory
+from magneto.vision.pretrained import in_memory, pretrained_run
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
 from magneto.vision_language.exported import (
     exported_config,
@@ -80,11 +80,6 @@ class Pretrained:
         """Say what is taken, what is drawn anew and what is left."""
         return (f"{self.run}: {len(self.weights)} tensors taken; drawn anew: "
                 f"{listed(self.missing)}; left: {listed(self.unused)}")  # fmt: skip
-
-
-def pretrained_run(config: FineTunedConfig) -> Path:
-    """Return the directory that `pretrained` names."""
-    return Path((config.pretrained or "").replace("{placement}", config.row.name)).expanduser()
 
 
 def pretrained_reading(config: FineTunedConfig) -> PretrainedReading:

@@ -131,7 +131,7 @@ def test_a_watched_step_multiplies_little_more(small: Small, tmp_path: Path) -> 
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "hybrid"])
 def test_two_ranks_write_what_one_writes(small: Small, tmp_path: Path, kind: str) -> None:
     """Gradients and updates are everyone's; activations are those of the first rank."""
     made = small()
@@ -140,7 +140,7 @@ def test_two_ranks_write_what_one_writes(small: Small, tmp_path: Path, kind: str
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     rows = []
     for name, start in (("one", [sys.executable]), (kind, launch)):
-        extra = [] if name == "one" else ["--distributed", kind]
+        extra = [] if name == "one" else ["--distributed", kind, "--training.shard_size", "1"]
         command = [*start, "-m", "magneto", *words, *extra, "--out", str(tmp_path / name)]
         subprocess.run(command, check=True, capture_output=True, timeout=300)
         rows.append(read_rows(tmp_path / name / PROBE_FILE))

@@ -162,6 +162,7 @@ def test_two_machines_share_a_folder(tmp_path: Path) -> None:
         assert len(json.loads((run / "environment.json").read_text())) == 1, "it was run twice"
 
 
+@pytest.mark.distributed
 def test_compare_from_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

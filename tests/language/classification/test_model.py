@@ -15,6 +15,7 @@ from magneto.language.classification.model import TextClassifier
 from magneto.language.config import MaskedLanguageModelConfig
 from magneto.language.masked_language import MaskedLanguageModel
 from magneto.language.pretrained import check_pretrained, pretrained_run, pretrained_weights
+from magneto.recipe import load_recipe
 from magneto.training.checkpoint import fill, model_pieces
 
 SIZES = {
@@ -73,7 +74,8 @@ def run(tmp_path: Path) -> Path:
     run = tmp_path / "mlm-sub"
     save(run, {k: v for k, v in model.state_dict().items() if k != "head.vocabulary.weight"})
     shape = {**SIZES, "placement": "sub", "dropout": 0.3, "tie_embeddings": True}
-    (run / "recipe.yaml").write_text(yaml.safe_dump({"task": "masked-lm", "model": shape}))
+    recipe = load_recipe("masked-lm/tiny").to_mapping()
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"model": shape}))
     return run
 
 

@@ -169,6 +169,11 @@ def test_from_masked_language_model_to_scores_on_other_data(
     ]  # fmt: skip
     assert main([*tune, "--model.layers", "3"]) == 2
     assert "give --model.layers 2" in capsys.readouterr().err
+    recipe = (first / "recipe.yaml").read_text()
+    (first / "recipe.yaml").write_text(f"{recipe}seed: 3\n")
+    assert main(tune) == 2
+    assert "the key seed is given twice" in capsys.readouterr().err
+    (first / "recipe.yaml").write_text(recipe)
     assert main(tune) == 0
     assert (second / "tokenizer/tokenizer.json").read_bytes() == (
         first / "tokenizer/tokenizer.json"

@@ -182,8 +182,9 @@ def test_what_does_not_fit_is_said() -> None:
         task = load_recipe("image-tokenizer/tiny", {**SMALL, **change}).build_task()
         with pytest.raises(ValueError, match=said):
             task.prepare()
-    with pytest.raises(ValueError, match="ddp, not fsdp"):
-        build().check_strategy("fsdp")
+    for kind in ("fsdp", "hybrid"):
+        with pytest.raises(ValueError, match=f"ddp, not {kind}"):
+            build().check_strategy(kind)
 
 
 def test_a_run_is_opened_without_its_teacher(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_what_is_odd(tmp_path: Path) -> None:
     assert [question.image == MISSING for question in split.questions] == [False, True]
     assert split.missing.tolist() == [False, True]
     (tmp_path / "test_questions.json").write_text("{}")
-    with pytest.raises(ValueError, match="is no list of questions"):
+    with pytest.raises(ValueError, match="has no list"):
         read_split(tmp_path, "test", Counts())
     (tmp_path / "test_questions.json").unlink()
     with pytest.raises(FileNotFoundError, match="test_questions"):

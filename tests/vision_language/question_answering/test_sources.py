@@ -24,6 +24,14 @@ def test_built_in_questions() -> None:
     assert kinds == {"yes/no", "number", "other"}
 
 
+def test_a_split_of_another_set_is_refused(tmp_path: Path) -> None:
+    """Scores of other questions would be taken for those of the test split."""
+    write_easy(tmp_path, packed=False)
+    for source in ("builtin:shapes", tmp_path):
+        with pytest.raises(ValueError, match=r"test2015 is of VQA v2, and .* is another set"):
+            read(source, validation_split="test2015")
+
+
 def test_vqa_is_split_by_images(tmp_path: Path) -> None:
     write_vqa(tmp_path)
     found = read(tmp_path, validation_images=2)

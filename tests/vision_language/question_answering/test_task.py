@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from magneto.cli import main
+from magneto.data.learnt import write_plateau
 from magneto.progress import Progress, ProgressBars
 from magneto.recipe import Recipe, load_recipe
 from magneto.runs import load_run
@@ -192,6 +193,10 @@ def test_a_run_keeps_what_it_needs(tmp_path: Path) -> None:
     other.prepare(said)
     assert other.tokenizer.path == tmp_path / "run" / "tokenizer" / "tokenizer.json"
     assert "drawn anew" in said.lines[-1]
+    write_plateau(tmp_path / "run", {"loss": 0.1})
+    again = task_of(tmp_path / "data", {"pretrained": str(tmp_path / "run")}, tokenizer="auto")
+    again.prepare(said)
+    assert "has learnt nothing" in said.lines[-1]
     weights = other.initial_weights()
     assert weights["encoder.vision_embedding.positions.weight"].shape == (17, 16)
     (tmp_path / "data").rename(tmp_path / "moved")

@@ -10,6 +10,7 @@ import pytest
 from magneto.data.counts import MALFORMED, Counts
 from magneto.vision.decoding import BrokenImage
 from magneto.vision_language.question_answering.questions import (
+    ANNOTATED_TWICE,
     DUPLICATES,
     EMPTY_QUESTIONS,
     UNANNOTATED,
@@ -59,12 +60,14 @@ def test_odd_records_are_counted(tmp_path: Path) -> None:
         {"image_id": 1, "question": "b?", "question_id": 1},  # its id was there
         {"image_id": 1, "question": " ", "question_id": 2},  # no words
         {"image_id": "x", "question": "c?", "question_id": 3},
+        {"image_id": float("inf"), "question": "c?", "question_id": 3},
         {"image_id": 1, "question": None, "question_id": 4},
         7,
         {"image_id": 2, "question": "d?", "question_id": 5},  # nobody answered
     ]
     annotations = [
         annotated(1, 1, ["x"] * 10, "x"), annotated(2, 1, ["y"], "y"),
+        annotated(1, 1, ["z"] * 10, "z"),  # there was one
         annotated(9, 1, ["x"], "x"), {"question_id": 5, "answers": []}, {"question_id": 6}, "z",
     ]  # fmt: skip
     write_split(tmp_path, "train2014", questions, annotations)
@@ -72,8 +75,9 @@ def test_odd_records_are_counted(tmp_path: Path) -> None:
     split = read_split(tmp_path, tmp_path, "train2014", counts)
     assert [question.text for question in split.questions] == ["a?", " "]
     assert counts[DUPLICATES] == 1 and counts[EMPTY_QUESTIONS] == 1
-    assert counts[MALFORMED] == 3 + 3
+    assert counts[MALFORMED] == 4 + 3
     assert counts[UNANNOTATED] == 1 and counts[UNASKED] == 1
+    assert counts[ANNOTATED_TWICE] == 1 and split.questions[0].majority == "x"
     with pytest.raises(BrokenImage, match="can't be read"):
         split.open(0)
 
@@ -92,9 +96,10 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps({"questions": []}))
     with pytest.raises(ValueError, match=r'v2_mscoco_val2014.* no list of "annotations"'):
         read_split(tmp_path, tmp_path, "val2014", Counts())
-    path.write_text("{")
-    with pytest.raises(ValueError, match=r"v2_mscoco_val2014.* is not JSON"):
-        read_split(tmp_path, tmp_path, "val2014", Counts())
+    for broken in ("{", "[" * 100_000):
+        path.write_text(broken)
+        with pytest.raises(ValueError, match=r"v2_mscoco_val2014.* is not JSON"):
+            read_split(tmp_path, tmp_path, "val2014", Counts())
     path.unlink()
     with pytest.raises(FileNotFoundError, match="v2_mscoco_val2014_annotations"):
         read_split(tmp_path, tmp_path, "val2014", Counts())

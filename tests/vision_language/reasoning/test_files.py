@@ -10,6 +10,7 @@ from magneto.data.counts import EMPTY, MALFORMED, Counts
 from magneto.vision_language.image_files import find_images
 from magneto.vision_language.reasoning.files import (
     DUPLICATES,
+    OTHER_IMAGES,
     STATEMENTS,
     UNLABELLED,
     WITHOUT_IMAGES,
@@ -92,6 +93,17 @@ def test_missing_images_are_listed(tmp_path: Path) -> None:
     write_image(tmp_path / "elsewhere" / "cat.png", 1)
     with pytest.raises(ValueError, match=r"no statement has all its images.*data\.image_folder"):
         read_statements(path, find_images(str(tmp_path / "elsewhere")), Counts())
+
+
+def test_one_odd_identifier_does_not_change_what_all_statements_are_about(tmp_path: Path) -> None:
+    """It would read as one of NLVR v1, about one picture."""
+    write_nlvr2(tmp_path, ["dev"], groups=2)
+    path = find_statement_files(tmp_path)["dev"]
+    path.write_text(path.read_text().replace("dev-1-0-0", "dev-1"))
+    counts = Counts()
+    found = read_statements(path, find_images(str(tmp_path)), counts)
+    assert {len(one.images) for one in found.statements} == {2} and len(found) == 3
+    assert counts[OTHER_IMAGES] == 1 and not counts[WITHOUT_IMAGES]
 
 
 def test_odd_records_are_counted(tmp_path: Path) -> None:

@@ -48,6 +48,14 @@ def test_a_split_that_is_not_there(tmp_path: Path) -> None:
     write_nlvr2(tmp_path, ("train", "dev"))
     with pytest.raises(ValueError, match="has no test split, it has train, dev"):
         loaded(tmp_path, validation_split="test")
+    # A file, or a folder with one split, is not validated on what it is trained on.
+    for split, only in (
+        ("train", "has no test split, it has train"),
+        ("test1", "nothing to train"),
+    ):
+        write_nlvr2(tmp_path / split, [split])
+        with pytest.raises(ValueError, match=only):
+            loaded(tmp_path / split, validation_split="test")
 
 
 def test_missing_images_leave_training_and_stay_in_validation(tmp_path: Path) -> None:

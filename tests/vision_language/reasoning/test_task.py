@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from magneto.cli import main
-from magneto.progress import ProgressBars
+from magneto.progress import Progress, ProgressBars
 from magneto.recipe import Recipe
 from magneto.runs import load_run
 from magneto.training.config import TrainingConfig
@@ -132,20 +132,67 @@ def test_another_run_begins_with_its_encoder_and_tokenizer(
         task_of(tmp_path / "data", {**model, "width": 32}).prepare()
 
 
-def test_predict_judges_a_statement_about_two_images(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(task_of(tmp_path), tmp_path / "run")
-    images = [str(tmp_path / "dev" / f"dev-0-0-img{side}.png") for side in (0, 1)]
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of NLVR2, and a run on it."""
+    folder = tmp_path_factory.mktemp("trained")
+    run(task_of(folder), folder / "run")
+    return folder
+
+
+def test_predict_judges_a_statement_about_two_images(trained: Path, capsys) -> None:
+    images = [str(trained / "dev" / f"dev-0-0-img{side}.png") for side in (0, 1)]
     capsys.readouterr()
     said = "the left one is darker"
-    assert main(["predict", str(tmp_path / "run"), *images, said, "--json"]) == 0
+    assert main(["predict", str(trained / "run"), *images, said, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["images"]
     assert found[0]["labels"] == found[1]["labels"]
     assert {one["label"] for one in found[0]["labels"]} == {"True", "False"}
     assert sum(one["share"] for one in found[0]["labels"]) == pytest.approx(1.0)
-    assert main(["predict", str(tmp_path / "run"), images[0], said]) == 2
-    assert "about 2 images, and there are 1" in capsys.readouterr().err
+    for words, answer in (
+        ([images[0], said], "about 2 images, and there are 1"),
+        ([*images, ""], 'img0.png "..."'),
+        ([*images, "other.png"], "takes a statement after the images"),
+        ([said, *images], 'img0.png "..."'),
+        ([*images, "word " * 30], "the statement has 149 tokens, the model reads 22"),
+    ):
+        assert main(["predict", str(trained / "run"), *words]) == 2
+        assert answer in capsys.readouterr().err
+
+
+def test_predict_pairs_no_image_with_that_of_another_statement(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where one of two images is broken, the other waits for none of the next two."""
+    images = []
+    for name in ("0-0-img0", "0-0-img1", "0-1-img0", "0-1-img1", "1-0-img0", "1-0-img1"):
+        images.append(tmp_path / f"{name}.png")
+        images[-1].write_bytes((trained / "dev" / f"dev-{name}.png").read_bytes())
+    said = [str(trained / "run"), *map(str, images), "the left one is darker", "--json"]
+    capsys.readouterr()
+    assert main(["predict", *said]) == 0
+    whole = json.loads(capsys.readouterr().out)["images"]
+    for place in (1, 2):
+        images[place].write_bytes(b"no image")
+    assert main(["predict", *said]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["images"] == whole[4:]
+    why = {row["path"]: row["why"] for row in found["broken"]}
+    assert why[str(images[0])] == f"belongs to {images[1]}" and len(why) == 4
+
+
+def test_statements_that_are_cut_are_counted(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Told(Progress):
+        def say(self, line: str) -> None:
+            said.append(line)
+
+    task = task_of(tmp_path)
+    task.prepare(Told())
+    assert task.train and task.validation
+    assert said[-2:] == ["training: 12 statements cut to model.max_length (24)",
+                         "validation: 12 statements cut to model.max_length (24)"]  # fmt: skip
 
 
 def test_missing_and_broken_images_are_listed(tmp_path: Path) -> None:

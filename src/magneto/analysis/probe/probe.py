@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from magneto.nn.dot_product import DotProductAttention, join
 from magneto.nn.mask import Mask
 from magneto.nn.transformer import LayerStack
-from magneto.training.distributed import is_sharded
+from magneto.training.sharding import is_sharded
 
 # Largest finite values of the formats a model may be run in. bf16 has the exponents of fp32.
 LIMITS = {"fp16": torch.finfo(torch.float16).max, "bf16": torch.finfo(torch.bfloat16).max}

@@ -11,10 +11,10 @@ import torch
 from magneto.analysis.probe.levels import PERIOD
 from magneto.analysis.probe.probe import LayerReading, Probe, first_trouble
 from magneto.files import plain
-from magneto.training.distributed import unwrap
 from magneto.training.hooks import Hook
 from magneto.training.metrics_logger import cut_after
 from magneto.training.schedule import learning_rate
+from magneto.training.sharding import unwrap
 from magneto.training.state import TrainingState
 
 PROBE_FILE = "probe.jsonl"

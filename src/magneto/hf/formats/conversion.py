@@ -128,7 +128,10 @@ def read_config(source: str | Path | nn.Module) -> Any:
         text = Path(source, "config.json")
         if text.is_file():
             held = json.loads(text.read_text(encoding="utf-8"))
-            find_format(str(held.get("model_type") if isinstance(held, dict) else None))
+            kind = held.get("model_type") if isinstance(held, dict) else None
+            if not isinstance(kind, str):
+                raise ValueError(f"{text} says no model_type, by which models are known") from error
+            find_format(kind)
         raise ValueError(f"{source}: {str(error).splitlines()[0]}") from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from torch.nn import functional as F
 
 from magneto.data.cache import content_digest
 from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.data.learnt import warn_unlearnt
 from magneto.data.length_buckets import LengthBuckets
 from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer, vocabulary_size
 from magneto.files import read_json
+from magneto.language.classification import assumed
 from magneto.language.classification.balance import imbalance, score_remarks
 from magneto.language.classification.baselines import constant_answer
 from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
@@ -36,7 +38,6 @@ from magneto.language.classification.data import (
 from magneto.language.classification.files import ROWS
 from magneto.language.classification.model import TextClassifier
 from magneto.language.classification.scores import class_scores, number_scores
-from magneto.language.learnt import learnt_nothing
 from magneto.language.pretrained import check_pretrained, pretrained_run, pretrained_weights
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Scores, Task
@@ -98,11 +99,9 @@ class TextClassification(Task):
 
     def _encode(self, name: str, rows: list) -> Examples:
         made = encode(rows, self.labels, self.tokenizer, self.data_config, self._progress)
-        if made.truncated:
+        if (cut := made.truncated) > 0:
             most = self.data_config.max_length
-            self._progress.say(
-                f"{name}: {made.truncated} of {len(rows)} inputs cut to {most} tokens"
-            )
+            self._progress.say(f"{name}: {cut} of {len(rows)} inputs cut to {most} tokens")
         return made
 
     def prepare(self, progress: Progress = SILENT) -> None:
@@ -116,8 +115,7 @@ class TextClassification(Task):
         self._progress = progress
         if self.model_config.pretrained:
             check_pretrained(self.model_config)
-            if warning := learnt_nothing(pretrained_run(self.model_config)):
-                progress.say(warning)
+            warn_unlearnt(pretrained_run(self.model_config), progress)
         progress.say(f"{self.data_config.source}: {self.texts.counts.describe(ROWS)}, "
                      f"{len(self.labels) or 'no'} classes")  # fmt: skip
         values = label_values(self.texts.train, self.labels)
@@ -156,9 +154,13 @@ class TextClassification(Task):
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return texts in random order, those of a batch of like length."""
         train = self.train
-        return LengthBuckets(
-            train.lengths, batch_size, seed, lambda numbers: self._batch(train, numbers)
-        )
+        return LengthBuckets(train.lengths, batch_size, seed, partial(self._batch, train))
+
+    def example_batch(self, examples: int) -> dict[str, Tensor]:
+        """Return the longest inputs that fit, without any text."""
+        self.tokenizer = assumed.assume_vocabulary(self.model_config, self.data_config)
+        self.labels = assumed.assume_labels(self.model_config, self.data_config)
+        return assumed.longest_texts(examples, self.data_config)
 
     def examples(self) -> int:
         """Return how many texts there are to train on."""
@@ -201,10 +203,11 @@ class TextClassification(Task):
         turns = np.concatenate([mixed_order(size) // EVALUATION_BATCH for size in sizes])
         order = np.argsort(turns, kind="stable")
         plans = np.split(order, np.cumsum(np.bincount(turns))[:-1])
-        return LazyBatches(
-            plans,
-            lambda rows: {**self._batch(held, rows), "sets": torch.from_numpy(sets[rows])},
-        )
+
+        def make(rows: np.ndarray) -> dict[str, Tensor]:
+            return {**self._batch(held, rows), "sets": torch.from_numpy(sets[rows])}
+
+        return LazyBatches(plans, make)
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Sum the losses of each set, and keep answers and labels."""

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.data.learnt import warn_unlearnt
 from magneto.files import read_json
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, BatchStream, Figure, Loss, Scores
@@ -41,7 +42,7 @@ from magneto.vision.images import UNLABELLED, ImageSplits
 from magneto.vision.layer_decay import layer_decay_multipliers
 from magneto.vision.mixing import PairMixing
 from magneto.vision.prediction import Prediction, class_predictions
-from magneto.vision.pretrained import encoder_weights
+from magneto.vision.pretrained import encoder_weights, pretrained_run
 from magneto.vision.transforms import Reading, training_transform, validation_transform
 from magneto.weights import StoredTensor
 
@@ -90,6 +91,7 @@ class ImageClassification(ImageTask):
         Raises:
             ValueError: If they don't.
         """
+        fresh = "splits" not in self.__dict__
         super().prepare(progress)
         splits, where = self.splits, self.data_config.source
         classes, known = len(splits.classes), self.model_config.classes
@@ -101,8 +103,9 @@ class ImageClassification(ImageTask):
         if known < classes:
             raise ValueError(f"{where} has {classes} classes, the model {known}: set model.classes")
         self.accepted  # noqa: B018  its own checks
-        if self.model_config.pretrained:
+        if self.model_config.pretrained and fresh:
             self.initial_weights()
+            warn_unlearnt(pretrained_run(self.model_config), progress)
 
     def build_model(self) -> ImageClassifier:
         """Build the model; the encoder of another run is in `initial_weights`."""
@@ -128,6 +131,12 @@ class ImageClassification(ImageTask):
         mixing = PairMixing(seed, data.mixup, data.cutmix, config.classes, config.label_smoothing)
         repeats = data.augmentation.repeats
         return training_stream(self.splits.train, transform, batch_size, seed, repeats, mixing)
+
+    def example_batch(self, examples: int) -> dict[str, Tensor]:
+        """Return black images of the first class."""
+        targets = torch.zeros(examples, self.model_config.classes)
+        labels = torch.zeros(examples, dtype=torch.long)
+        return {**super().example_batch(examples), "targets": targets, "labels": labels}
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the objective over images.
@@ -170,6 +179,10 @@ class ImageClassification(ImageTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss, accuracy, the best five's accuracy and the calibration error."""
         return classification_scores(sums, self.model_config.classes)
+
+    def plateau(self) -> dict[str, float]:
+        """Return the metrics of the classes' frequencies."""
+        return self.baseline()
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the classes' frequencies and the accuracy of the commonest."""

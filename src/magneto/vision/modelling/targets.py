@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from magneto.functional.precision import without_autocast
 from magneto.runs import load_run
 from magneto.vision.modelling.config import ImageModelConfig
 from magneto.vision.tokenizer.k_means import k_means, nearest
@@ -30,17 +31,24 @@ class PatchTokenizer(nn.Module):
         batches: Of images in [-1, 1], (batch, channels, height, width), whose patches are
             clustered.
         seed: Of k-means.
+        iterations: Of k-means.
     """
 
     vectors: Tensor
 
-    def __init__(self, config: ImageModelConfig, batches: Iterable[Tensor], seed: int) -> None:
+    def __init__(
+        self,
+        config: ImageModelConfig,
+        batches: Iterable[Tensor],
+        seed: int,
+        iterations: int = K_MEANS_ITERATIONS,
+    ) -> None:
         super().__init__()
         assert config.codes is not None
         self.config = config
         self.patches = PixelTeacher(config)
         rows = torch.cat([self.directions(images).flatten(0, 1) for images in batches])
-        vectors = k_means(rows, config.codes, K_MEANS_ITERATIONS, seed)
+        vectors = k_means(rows, config.codes, iterations, seed)
         self.register_buffer("vectors", vectors)
 
     def directions(self, images: Tensor) -> Tensor:
@@ -49,7 +57,7 @@ class PatchTokenizer(nn.Module):
 
     def encode(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) in [-1, 1] to codes (batch, patches), int64."""
-        with torch.autocast(images.device.type, enabled=False):
+        with without_autocast(images):
             rows = self.directions(images.to(self.vectors.dtype))
             return nearest(rows.flatten(0, 1), self.vectors).view(rows.shape[:-1])
 
@@ -93,6 +101,20 @@ class CodeTargets(nn.Module):
     def digest(self) -> str:
         """Return what names the tokenizer's weights."""
         return weights_digest(self.tokenizer)
+
+
+def assumed_tokenizer(config: ImageModelConfig, seed: int) -> PatchTokenizer:
+    """Return a tokenizer of as many codes as a configuration has, of noise, for its size alone.
+
+    Raises:
+        ValueError: If the codes are not set.
+    """
+    if config.codes is None:
+        raise ValueError("set model.codes: else only the image tokenizer knows how many there are")
+    count = -(-config.codes // config.patches)
+    size = (count, config.channels, config.image_size, config.image_size)
+    noise = torch.rand(size, generator=torch.Generator().manual_seed(seed))
+    return PatchTokenizer(config, [2 * noise - 1], seed, iterations=0)
 
 
 def load_tokenizer(run: Path, model: ImageModelConfig) -> ImageTokenizer:

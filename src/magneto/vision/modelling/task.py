@@ -31,11 +31,18 @@ from magneto.vision.modelling.config import (
 )
 from magneto.vision.modelling.masking import BlockMasking
 from magneto.vision.modelling.model import MaskedImageModel
-from magneto.vision.modelling.targets import CodeTargets, PatchTokenizer, load_tokenizer
+from magneto.vision.modelling.targets import (
+    CodeTargets,
+    PatchTokenizer,
+    assumed_tokenizer,
+    load_tokenizer,
+)
 from magneto.vision.transforms import training_transform
 
 # Batches of training images of which code frequencies and builtin:patches are made.
 SAMPLED_BATCHES = 16
+# Batches of validation images that the plateau is measured on.
+PLATEAU_BATCHES = 4
 CODES_FILE = "codes.json"
 
 
@@ -125,6 +132,15 @@ class ImageModelling(ImageTask):
             len(train), example, batch_size, seed, data.augmentation.repeats, broken=train.broken
         )
 
+    def example_batch(self, examples: int) -> dict[str, Tensor]:
+        """Return black images with as many patches hidden as always; assume a tokenizer for them.
+
+        It is of the images' own patches and small: what a run's tokenizer takes is not known here.
+        """
+        self.targets = self._frozen(assumed_tokenizer(self.model_config, self.seed))
+        hidden = torch.arange(self.masking.count).repeat(examples, 1)
+        return {**super().example_batch(examples), "hidden": hidden}
+
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the cross-entropy over the hidden patches, of the guess and a second one."""
         found = model(batch["images"], batch["hidden"], self._wanted(batch))
@@ -190,6 +206,10 @@ class ImageModelling(ImageTask):
             "count": float(asked.sum()),
         }
         return self.summarise(sums, ())
+
+    def plateau(self) -> dict[str, float]:
+        """Return the metrics of the codes' frequencies, on some images."""
+        return self.baseline(PLATEAU_BATCHES)
 
     def artifacts(self, directory: Path) -> None:
         """Write how many codes there are, and a digest of images and tokenizer."""

@@ -16,7 +16,7 @@ from magneto.vision.decoding import BrokenImage, pillow
 from magneto.vision.geometry import from_image, to_image
 from magneto.vision.images import ImageSplit
 from magneto.vision.paired_transforms import IGNORED, PairedAugmentation, fitted_size
-from magneto.vision.segmentation.config import SegmentationDataConfig
+from magneto.vision.segmentation.config import SegmentationDataConfig, SegmenterConfig
 from magneto.vision.transforms import Reading
 
 
@@ -100,6 +100,16 @@ def training_pairs(
         return {"images": image, "masks": mask}
 
     return example_stream(len(split), example, batch_size, seed, broken=split.broken)
+
+
+def black_pairs(config: SegmenterConfig, examples: int) -> dict[str, Tensor]:
+    """Return a training batch of black images of a model's size; pixels are of the first class."""
+    side = config.image_size
+    return {
+        "images": torch.zeros(examples, config.channels, side, side),
+        "masks": torch.zeros(examples, side, side, dtype=torch.uint8),
+        "broken": torch.zeros(examples, dtype=torch.bool),
+    }
 
 
 def evaluation_pairs(

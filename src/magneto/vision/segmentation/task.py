@@ -15,18 +15,20 @@ from torch.nn import functional as F
 
 from magneto.data.frequencies import frequency_nats
 from magneto.data.lazy_batches import mixed_order
+from magneto.data.learnt import warn_unlearnt
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, BatchStream, Figure, Loss, Scores, Task
+from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, BatchStream, Figure, Loss, Scores, Task
 from magneto.vision.data import load_images
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit, ImageSplits
 from magneto.vision.layer_decay import layer_decay_multipliers
 from magneto.vision.paired_transforms import PairedAugmentation
 from magneto.vision.prediction import Prediction
-from magneto.vision.pretrained import encoder_weights
+from magneto.vision.pretrained import encoder_weights, pretrained_run
 from magneto.vision.segmentation.config import IGNORED, SegmentationDataConfig, SegmenterConfig
 from magneto.vision.segmentation.data import (
     MaskReading,
+    black_pairs,
     evaluation_pairs,
     read_pair,
     training_pairs,
@@ -65,7 +67,7 @@ class Segmentation(Task):
 
     def check_strategy(self, kind: str) -> None:
         """Refuse shards of a model: how often it is run depends on an image's size."""
-        if kind not in ("auto", "none", "ddp"):
+        if kind not in WHOLE_MODEL:
             raise ValueError(f"training.distributed {kind}: segmentation is trained on one device, "
                              "or by ddp")  # fmt: skip
 
@@ -112,6 +114,7 @@ class Segmentation(Task):
         self._check_masks(splits.train)
         if self.model_config.pretrained:
             self.initial_weights()
+            warn_unlearnt(pretrained_run(self.model_config), progress)
 
     def _check_masks(self, split: ImageSplit) -> None:
         """Read a few pairs; see that not all are broken."""
@@ -153,6 +156,10 @@ class Segmentation(Task):
     def examples(self) -> int:
         """Return how many images there are to train on."""
         return len(self.splits.train)
+
+    def example_batch(self, examples: int) -> dict[str, Tensor]:
+        """Return black images whose pixels are all of the first class."""
+        return black_pairs(self.model_config, examples)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the cross-entropy of both heads over all pixels that have a class.

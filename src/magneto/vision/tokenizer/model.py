@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from magneto.functional.precision import without_autocast
 from magneto.nn.embedding import ClassToken, PatchEmbedding
 from magneto.nn.init import Projection
 from magneto.nn.transformer import Encoder
@@ -42,12 +42,12 @@ class ImageTokenizer(nn.Module):
         """(batch, channels, height, width) to (batch, patches, code_width), of length 1."""
         x = self.encoder(self.class_token(self.embedding(images)))[:, self.patches]
         # In the weights' precision also under autocast: a code is a comparison of near numbers.
-        with torch.autocast(images.device.type, enabled=False):
+        with without_autocast(images):
             return F.normalize(self.head(x.to(self.codebook.vectors.dtype)), dim=-1)
 
     def quantise(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the code of each feature and its vector; see `Codebook.forward`."""
-        with torch.autocast(features.device.type, enabled=False):
+        with without_autocast(features):
             return self.codebook(features)
 
     def encode(self, images: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from magneto.data.cache import content_digest
 from magneto.files import write_json
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, BatchStream, Figure, Loss, Scores
+from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, BatchStream, Figure, Loss, Scores
 from magneto.vision.batches import training_stream
 from magneto.vision.image_task import ImageTask
 from magneto.vision.tokenizer.config import ImageTokenizerConfig
@@ -51,9 +51,9 @@ class ImageTokenization(ImageTask):
         return build_teacher(self.model_config).requires_grad_(False).eval()
 
     def check_strategy(self, kind: str) -> None:
-        """Raise ValueError for "fsdp": k-means runs the encoder alone, then without weights."""
-        if kind == "fsdp":
-            raise ValueError("a visual tokenizer is trained with --distributed ddp, not fsdp")
+        """Raise ValueError for shards: k-means runs the encoder alone, then without weights."""
+        if kind not in WHOLE_MODEL:
+            raise ValueError(f"a visual tokenizer is trained with --distributed ddp, not {kind}")
 
     def prepare(self, progress: Progress = SILENT) -> None:
         """List the images, load the teacher; see that all fits together.

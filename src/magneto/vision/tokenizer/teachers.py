@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from magneto.config import error_line
 from magneto.data.cache import content_digest
 from magneto.files import import_extra
+from magneto.functional.precision import without_autocast
 from magneto.vision.config import ImageEncoderConfig
 from magneto.vision.tokenizer.config import ImageTokenizerConfig
 from magneto.vision.tokenizer.gradients import ORIENTATIONS, gradient_histograms
@@ -64,7 +65,7 @@ class HogTeacher(Teacher):
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) to (batch, patches, width)."""
-        with torch.autocast(images.device.type, enabled=False):
+        with without_autocast(images):
             found = gradient_histograms((images + 1) / 2, self.cell)
             directed = F.normalize(F.pad(found, (0, 0, 0, 0, 0, 1), value=FLAT), dim=1)
             return F.pixel_unshuffle(directed, self.cells).flatten(2).transpose(1, 2)

@@ -57,7 +57,7 @@ class CaptionBatches:
             texts = [self.texts[row][caption] for row, caption in chosen]
             keys = [(seed, int(draw), int(number), 1)
                     for number, draw in zip(numbers, draws, strict=True)]  # fmt: skip
-            hidden, counts = self._hidden(texts, keys)
+            hidden, counts = hide_words(texts, self.hiding, self.image_tokens, keys)
             broken = int(counts[batch["broken"].numpy()].sum())
             return {"images": batch["images"], **hidden, "broken": torch.tensor(broken)}
 
@@ -77,26 +77,38 @@ class CaptionBatches:
 
         def make(rows: np.ndarray) -> dict[str, Any]:
             texts = [self.texts[row][0] for row in rows]
-            hidden, _ = self._hidden(texts, [(EVALUATION_SEED, int(row)) for row in rows])
+            keys = [(EVALUATION_SEED, int(row)) for row in rows]
+            hidden, _ = hide_words(texts, self.hiding, self.image_tokens, keys)
             seen = read_or_blank(read, rows, self.blank, self.split.broken)
             return {**seen, **hidden, "rows": torch.from_numpy(rows)}
 
         return LazyBatches(mixed_plans(len(self.split), batch_size), make)
 
-    def _hidden(
-        self, texts: Sequence[np.ndarray], keys: Sequence[Sequence[int]]
-    ) -> tuple[dict[str, Any], np.ndarray]:
-        """Hide words of texts, each by its key; return the batch's parts, and words per text."""
-        both = [self.hiding(text, np.random.default_rng(list(key)))
-                for text, key in zip(texts, keys, strict=True)]  # fmt: skip
-        samples = join_samples(self.image_tokens, paired=[seen for seen, _ in both])
-        starts = samples.text_starts.tolist()
-        places = [start + chosen for start, (_, chosen) in zip(starts, both, strict=True)]
-        targets = [text[chosen] for text, (_, chosen) in zip(texts, both, strict=True)]
-        packing = left_to_right(samples.packing, self.image_tokens)
-        parts = {
-            "samples": replace(samples, packing=packing),
-            "words": torch.from_numpy(joined(places)),
-            "targets": torch.from_numpy(joined(targets)),
-        }
-        return parts, np.array([len(chosen) for _, chosen in both])
+
+def hide_words(
+    texts: Sequence[np.ndarray],
+    hiding: CaptionHiding,
+    image_tokens: int,
+    keys: Sequence[Sequence[int]],
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Hide words of texts, each by its key; return the batch's parts, and words per text.
+
+    Args:
+        texts: Tokens of each, `<s>` ... `</s>`.
+        hiding: Which words are hidden.
+        image_tokens: Vision tokens of an image.
+        keys: Integers for each.
+    """
+    both = [hiding(text, np.random.default_rng(list(key)))
+            for text, key in zip(texts, keys, strict=True)]  # fmt: skip
+    samples = join_samples(image_tokens, paired=[seen for seen, _ in both])
+    starts = samples.text_starts.tolist()
+    places = [start + chosen for start, (_, chosen) in zip(starts, both, strict=True)]
+    targets = [text[chosen] for text, (_, chosen) in zip(texts, both, strict=True)]
+    packing = left_to_right(samples.packing, image_tokens)
+    parts = {
+        "samples": replace(samples, packing=packing),
+        "words": torch.from_numpy(joined(places)),
+        "targets": torch.from_numpy(joined(targets)),
+    }
+    return parts, np.array([len(chosen) for _, chosen in both])

@@ -16,7 +16,7 @@ from magneto.training.task import Loss, Scores
 from magneto.vision.decoding import Picture
 from magneto.vision.transforms import Reading
 from magneto.vision_language.captioned_task import CaptionedTask
-from magneto.vision_language.captioning.batches import CaptionBatches
+from magneto.vision_language.captioning.batches import CaptionBatches, hide_words
 from magneto.vision_language.captioning.cider import cider
 from magneto.vision_language.captioning.config import CaptioningDataConfig, ImageCaptionerConfig
 from magneto.vision_language.captioning.decoding import CaptionSearch, CaptionWriter
@@ -45,6 +45,14 @@ class ImageCaptioning(CaptionedTask):
         hiding = caption_hiding(self.tokenizer, self.data_config.mask_ratio)
         tokens = self.model_config.image_tokens
         return CaptionBatches(split, texts, hiding, tokens, self.reading.blank)
+
+    def example_batch(self, examples: int) -> dict[str, Any]:
+        """Return black images with the longest captions, words of them hidden, without data."""
+        texts = self.longest_texts(examples)
+        hiding = caption_hiding(self.tokenizer, self.data_config.mask_ratio)
+        keys = [(self.seed, number) for number in range(examples)]
+        hidden, _ = hide_words(texts, hiding, self.model_config.image_tokens, keys)
+        return {"images": self.black_images(examples), **hidden, "broken": torch.tensor(0)}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Sum the cross-entropy of the hidden words, smoothed.

@@ -150,6 +150,14 @@ def text_splits(
     return found[0], found[1]
 
 
+def image_shape(config: MaskedDataModelConfig) -> ImageModelConfig:
+    """Return what a tokenizer of images has to know of the model: their size and the codes."""
+    return ImageModelConfig(
+        image_size=config.image_size, patch_size=config.patch_size, channels=config.channels,
+        codes=config.codes,
+    )  # fmt: skip
+
+
 def code_targets(
     config: MaskedDataModelConfig, data: MaskedDataConfig, images: ImageSplit, seed: int
 ) -> CodeTargets:
@@ -165,10 +173,7 @@ def code_targets(
         FileNotFoundError: If there is no such run.
         ValueError: If it is a tokenizer of other images, or `codes` is not set.
     """
-    shape = ImageModelConfig(
-        image_size=config.image_size, patch_size=config.patch_size, channels=config.channels,
-        codes=config.codes,
-    )  # fmt: skip
+    shape = image_shape(config)
     if data.image_tokenizer != BUILTIN_TOKENIZER:
         found = load_tokenizer(Path(data.image_tokenizer).expanduser(), shape)
     else:

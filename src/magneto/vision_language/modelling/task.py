@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.cache import content_digest
 from magneto.data.tokenizer import kept_tokenizer, vocabulary_size
 from magneto.files import write_json
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Scores, Task
 from magneto.vision.modelling.targets import CodeTargets
+from magneto.vision_language.modelling.assumed import assumed_targets, black_examples
 from magneto.vision_language.modelling.config import MaskedDataConfig, MaskedDataModelConfig
 from magneto.vision_language.modelling.data import TRAIN, VALIDATION, MaskedData
 from magneto.vision_language.modelling.model import MaskedDataModel
@@ -33,6 +35,8 @@ from magneto.vision_language.modelling.sources import code_targets
 CODES_FILE = "codes.json"
 # Batches of training images whose codes are counted for the baseline.
 COUNTED_BATCHES = 16
+# Batches of validation data that the plateau is measured on.
+PLATEAU_BATCHES = 4
 
 
 class MaskedDataModelling(Task):
@@ -113,6 +117,17 @@ class MaskedDataModelling(Task):
         """
         return self.data.train_stream(batch_size, seed)
 
+    def example_batch(self, examples: int) -> dict[str, Any]:
+        """Return black images and the longest texts, apart and together, without data.
+
+        The frozen tokenizer of images is assumed: a small one, of the images' own patches.
+        """
+        config, data = self.model_config, self.data_config
+        size, trained = config.vocab_size, ("bpe",)
+        self.data.tokenizer = assume_tokenizer(data.tokenizer, trained, data.vocab_size, size)
+        self.targets = assumed_targets(config, data, self.seed)
+        return black_examples(self.data, examples)
+
     def size(self, batch: dict[str, Any]) -> int:
         """Return the batch's tokens: of images, class tokens too, and of texts."""
         tokens = batch["masked"].samples.token_ids
@@ -151,6 +166,10 @@ class MaskedDataModelling(Task):
         held = islice(self.validation_batches(), limit)
         sums = baseline_sums(self.targets, texts, data.words.plain, sizes, train, held)
         return masked_scores(sums)
+
+    def plateau(self) -> dict[str, float]:
+        """Return the metrics of the frequencies, on some images, texts and pairs."""
+        return self.baseline(PLATEAU_BATCHES)
 
     def export(self, model: Any, directory: Path) -> str:
         """Write a model, and what reads its images and texts, for transformers."""

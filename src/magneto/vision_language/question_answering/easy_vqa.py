@@ -8,13 +8,11 @@ and likewise test; FOLDER/answers.txt has the answers to choose from.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from magneto.data.counts import MALFORMED, Counts
-from magneto.data.files import open_text
+from magneto.data.records import read_list
 from magneto.files import nearest_path
 from magneto.vision.images import FileStore, ImageStore
 from magneto.vision.listing import IMAGE_ENDINGS
@@ -72,15 +70,8 @@ def read_rows(path: Path, counts: Counts) -> list[tuple[int, str, str, int]]:
     Raises:
         ValueError: If the file is no JSON list.
     """
-    with open_text(path) as file:
-        try:
-            rows: Any = json.load(file)
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(rows, list):
-        raise ValueError(f"{path} is no list of questions")
     found = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(read_list(path, None, counts)):
         whole = isinstance(row, list) and [type(part) for part in row] == [str, str, int]
         if not whole:
             counts.met(MALFORMED, f"{path}, question {number + 1}", "not [question, answer, image]")

@@ -15,6 +15,7 @@ from magneto.vision_language.attention_pictures import (
     attention_to_patches,
     draw_attention,
     reading_layer,
+    words_left_out,
 )
 from magneto.vision_language.question_answering.batches import QuestionBatches
 from magneto.vision_language.question_answering.questions import Question
@@ -65,7 +66,7 @@ def question_figures(
         "answer. Then the image as each word looks at it: the less attention a patch gets, all "
         f"heads together, the darker it is (layer {layer + 1} of {model.config.layers} from "
         f"below). {share:.0%} of these words' attention goes to patches, the rest to words and "
-        "the class token."
+        f"the class token.{words_left_out(rows)}"
     )
     return [Figure("attention", "Where a question's words look", caption, draw_attention(rows))]
 

@@ -17,6 +17,7 @@ from magneto.vision_language.question_answering.normalisation import normalise_a
 
 # What is said of a set while it is read.
 DUPLICATES = "questions whose id was there before left out"
+ANNOTATED_TWICE = "further annotations of a question left out"
 UNANNOTATED = "questions without an annotation left out"
 UNASKED = "annotations without a question left out"
 EMPTY_QUESTIONS = "empty questions"
@@ -24,7 +25,6 @@ WITHOUT_IMAGE = "training questions whose image is missing left out"
 IMAGE_MISSING = "validation questions whose image is missing (they score 0)"
 UNKNOWN_TRAINING = "training questions without a known answer left out"
 UNKNOWN_VALIDATION = "validation questions without a known answer (they score 0)"
-CUT = "questions cut to model.max_length"
 
 MISSING = -1
 """Number of an image that is not in its store."""

@@ -61,11 +61,15 @@ def read_source(config: QuestionAnsweringDataConfig) -> QuestionSplits:
 def found_questions(config: QuestionAnsweringDataConfig) -> QuestionSplits:
     """Return the questions of a source, by what it is; see `read_source`."""
     counts = Counts()
-    if parse_source(config.source).kind == "builtin":
-        return built_in_questions()
-    folder = existing_path(config.source)
-    if vqa_files.is_vqa(folder):
+    builtin = parse_source(config.source).kind == "builtin"
+    folder = Path() if builtin else existing_path(config.source)
+    if not builtin and vqa_files.is_vqa(folder):
         return vqa_questions(config, folder, counts)
+    if config.validation_split != "held_out":
+        raise ValueError(f"data.validation_split {config.validation_split} is of VQA v2, and "
+                         f"{config.source} is another set")  # fmt: skip
+    if builtin:
+        return built_in_questions()
     if easy_vqa.is_easy_vqa(folder):
         return easy_questions(folder, counts)
     raise ValueError(f"{config.source} has no questions: none of {KNOWN}")

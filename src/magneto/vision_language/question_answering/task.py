@@ -31,7 +31,7 @@ from magneto.vision_language.question_answering.config import (
 from magneto.vision_language.question_answering.data import PreparedQuestions, prepare_questions
 from magneto.vision_language.question_answering.figures import question_figures
 from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.question_answering.questions import CUT, QuestionSplit
+from magneto.vision_language.question_answering.questions import QuestionSplit
 from magneto.vision_language.question_answering.scores import NO_ANSWER, summary
 from magneto.vision_language.question_answering.targets import Targets
 from magneto.vision_language.samples import join_samples
@@ -41,6 +41,8 @@ from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentat
 EVALUATION_BATCH = 64
 ANSWERS_FILE = "answers.json"
 HELD_OUT_FILE = "validation-images.json"
+# VQA v2 has so many; for plans, where nothing says how many there are.
+ASSUMED_ANSWERS = 3129
 
 
 class QuestionAnswering(FineTunedTask):
@@ -120,19 +122,8 @@ class QuestionAnswering(FineTunedTask):
         blank, shows = self.reading.blank, self.data_config.input
         texts = ["" if shows == "image" else question.text for question in split.questions]
         seen: Transform = (lambda picture, random: blank) if shows == "question" else transform
-        tokens = self._tokens(name, texts)
+        tokens = self.framed(name, "questions", texts)
         return QuestionBatches(split, tokens, targets, seen, blank, self.model_config.image_tokens)
-
-    def _tokens(self, name: str, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return each text's tokens; say how many texts are cut."""
-        different, longest = list(dict.fromkeys(texts)), self.model_config.max_length
-        lengths = map(len, self.tokenizer.encode(different))
-        over = {text for text, length in zip(different, lengths, strict=True)
-                if length > longest - 2}  # fmt: skip
-        if cut := sum(text in over for text in texts):
-            self._progress.say(f"{name}: {cut:,} {CUT} ({longest})")
-        framed = dict(zip(different, self.framed(different), strict=True))
-        return [framed[text] for text in texts]
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return shuffled questions.
@@ -145,6 +136,21 @@ class QuestionAnswering(FineTunedTask):
             raise ValueError(f"{split} has no public answers to validate on: train with "
                              "data.validation_split held_out")  # fmt: skip
         return self.train.training(batch_size, seed)
+
+    def example_batch(self, examples: int) -> dict[str, Any]:
+        """Return black images with the longest questions, without data."""
+        named, size = self.data_config.answers, self.model_config.answers
+        if named is not None and Path(named).expanduser().is_file():
+            size = len(read_answers(named))
+        self.answers = [""] * (size or ASSUMED_ANSWERS)
+        texts = self.longest_texts(examples)
+        return {
+            "images": self.black_images(examples),
+            "samples": join_samples(self.model_config.image_tokens, paired=texts),
+            "targets": torch.zeros(examples, len(self.answers)),
+            "rows": torch.zeros(examples, dtype=torch.long),
+            "broken": torch.zeros(examples, dtype=torch.bool),
+        }
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Sum the binary cross-entropy of all answers over the questions.
@@ -208,12 +214,17 @@ class QuestionAnswering(FineTunedTask):
             model: With a run's weights, in evaluation mode.
             pictures: That can be decoded.
             text: The question.
+
+        Raises:
+            ValueError: If the model reads shorter questions.
         """
         config, random = self.model_config, np.random.default_rng(0)
         transform = WholeImage(Reading(config.image_size, config.channels,
                                        self.data_config.normalisation))  # fmt: skip
         images = torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
-        samples = join_samples(config.image_tokens, paired=self.framed([text]) * len(pictures))
+        samples = join_samples(
+            config.image_tokens, paired=[self.framed_whole(text)] * len(pictures)
+        )
         device = next(model.parameters()).device
         logits = model(images.to(device), samples.to(device)).float().cpu()
         shares, order = logits.sigmoid().sort(dim=1, descending=True, stable=True)

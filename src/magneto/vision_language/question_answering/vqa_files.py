@@ -10,16 +10,16 @@ and likewise val2014, and test2015 and test-dev2015, which share images and have
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from magneto.data.counts import MALFORMED, Counts
-from magneto.data.files import open_text
+from magneto.data.records import read_list
 from magneto.files import nearest_path
 from magneto.vision.images import FileStore
 from magneto.vision_language.question_answering.questions import (
+    ANNOTATED_TWICE,
     DUPLICATES,
     EMPTY_QUESTIONS,
     UNANNOTATED,
@@ -103,7 +103,7 @@ def needed(folder: Path, pattern: str, split: str) -> Path:
 def read_questions(path: Path, counts: Counts) -> Iterator[tuple[int, tuple[int, str]]]:
     """Yield (id, (id of the image, text)) of each question."""
     met = set()
-    for place, row in enumerate(records(path, "questions"), 1):
+    for place, row in enumerate(read_list(path, "questions", counts), 1):
         found = question_of(row)
         if found is None:
             counts.met(MALFORMED, f"{path}, question {place}", "no question with two ids")
@@ -119,7 +119,7 @@ def question_of(row: Any) -> tuple[int, tuple[int, str]] | None:
     """Return a record as a question; None if it is none."""
     try:
         number, image, text = int(row["question_id"]), int(row["image_id"]), row["question"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         return None
     return (number, (image, text)) if isinstance(text, str) else None
 
@@ -128,12 +128,17 @@ def read_annotations(path: Path, counts: Counts) -> Iterator[tuple[int, Annotati
     """Yield the id of a question and what is known of it, of each annotation."""
     # One copy of each of the words, which come again and again.
     words: dict[Any, Any] = {}
-    for place, row in enumerate(records(path, "annotations"), 1):
+    met = set()
+    for place, row in enumerate(read_list(path, "annotations", counts), 1):
         found = annotation_of(row)
         if found is None:
             counts.met(MALFORMED, f"{path}, annotation {place}", "no answers to a question")
             continue
         number, (answers, *rest) = found
+        if number in met:
+            counts.met(ANNOTATED_TWICE, f"{path}, annotation {place}", f"question {number}")
+            continue
+        met.add(number)
         shared = tuple(words.setdefault(answer, answer) for answer in answers)
         majority, question_type, answer_type = (words.setdefault(word, word) for word in rest)
         yield number, (words.setdefault(shared, shared), majority, question_type, answer_type)
@@ -144,27 +149,10 @@ def annotation_of(row: Any) -> tuple[int, Annotation] | None:
     try:
         number, answers = int(row["question_id"]), tuple(one["answer"] for one in row["answers"])
         majority, *types = (row[key] for key in ANNOTATION_KEYS)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         return None
     whole = answers and all(isinstance(word, str) for word in (*answers, majority, *types))
     return (number, (answers, majority, types[0], types[1])) if whole else None
-
-
-def records(path: Path, key: str) -> list[Any]:
-    """Return the list that a file of JSON has under a key.
-
-    Raises:
-        ValueError: If it has none.
-    """
-    with open_text(path) as file:
-        try:
-            found = json.load(file)
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON: {error}") from error
-    rows = found.get(key) if isinstance(found, dict) else None
-    if not isinstance(rows, list):
-        raise ValueError(f'{path} has no list of "{key}"')
-    return rows
 
 
 def image_id(split: QuestionSplit, question: Question) -> int:

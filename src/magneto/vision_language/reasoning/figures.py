@@ -16,6 +16,7 @@ from magneto.vision_language.attention_pictures import (
     attention_to_patches,
     draw_attention,
     reading_layer,
+    words_left_out,
 )
 from magneto.vision_language.reasoning.batches import StatementBatches
 from magneto.vision_language.reasoning.statements import ANSWERS, Statement
@@ -74,7 +75,7 @@ def statement_figures(
         "Then for each word how much attention it gives to each patch, all heads together, in "
         f"layer {layer + 1} of {model.config.layers} from below; the most attended patch is the "
         f"brightest. {share:.0%} of these words' attention goes to patches, the rest to words and "
-        "the class token."
+        f"the class token.{words_left_out(rows)}"
     )
     return [Figure("attention", "Where a statement's words look", caption, draw_attention(rows))]
 

@@ -13,6 +13,7 @@ is there is read.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ from typing import Any
 from magneto.data.counts import EMPTY, MALFORMED, Counts
 from magneto.data.files import existing_path, has_ending, unpacked_name
 from magneto.data.records import Record, read_objects
-from magneto.vision_language.image_files import NamedImages
+from magneto.vision_language.image_files import SEVERAL, NamedImages
 from magneto.vision_language.reasoning.statements import MISSING, Statement, StatementSplit
 
 STATEMENTS = "statements"
 DUPLICATES = "statements with an identifier met before left out"
 UNLABELLED = "statements without a label left out"
+OTHER_IMAGES = "statements about another number of images than most left out"
 WITHOUT_IMAGES = "statements with a missing image"
 ENDINGS = (".json", ".jsonl")
 # Names of a split's file, without its ending, best first.
@@ -104,6 +106,10 @@ def read_statements(path: Path, images: NamedImages, counts: Counts) -> Statemen
         statements.append(one)
     if not statements:
         raise ValueError(f"no statements in {path}: {counts.describe(STATEMENTS)}")
+    about = Counter(len(one.images) for one in statements).most_common(1)[0][0]
+    if others := sum(len(one.images) != about for one in statements):
+        counts[OTHER_IMAGES] += others
+        statements = [one for one in statements if len(one.images) == about]
     incomplete = sum(MISSING in one.images for one in statements)
     if incomplete == len(statements):
         raise ValueError(f"{path}: no statement has all its images in {images.where}, for "
@@ -111,6 +117,8 @@ def read_statements(path: Path, images: NamedImages, counts: Counts) -> Statemen
                          "data.image_folder")  # fmt: skip
     counts[STATEMENTS] += len(statements)
     counts[WITHOUT_IMAGES] += incomplete
+    if several := images.several(number for one in statements for number in one.images):
+        counts[SEVERAL] += several
     return StatementSplit(images.store, statements, tuple(missing))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from magneto.data.counts import Counts
@@ -38,8 +39,13 @@ def load_statements(config: StatementDataConfig) -> StatementSplits:
         held = wanted(other, config, config.validation_source)
     elif config.validation_split in there and there[config.validation_split] is not train:
         held = there[config.validation_split]
+    elif config.validation_split in there and config.validation_split != "dev":
+        raise ValueError(f"{config.source} has nothing to train on but its "
+                         f"{config.validation_split} split, which is to be validated on: name "
+                         "the statements to train on, data.source, and these, "
+                         "data.validation_source")  # fmt: skip
     elif config.validation_split != "dev":
-        held = wanted(there, config, config.source)
+        raise ValueError(no_split(there, config.validation_split, config.source))
     else:
         train, held = hold_out(train, config.validation_fraction)
     complete = train.complete
@@ -61,9 +67,13 @@ def wanted(
     if len(there) == 1:
         return next(iter(there.values()))
     if config.validation_split not in there:
-        raise ValueError(f"{source} has no {config.validation_split} split, it has "
-                         f"{', '.join(there)}: set data.validation_split")  # fmt: skip
+        raise ValueError(no_split(there, config.validation_split, source))
     return there[config.validation_split]
+
+
+def no_split(there: Iterable[str], split: str, source: str) -> str:
+    """Return a message on a split that is not there."""
+    return f"{source} has no {split} split, it has {', '.join(there)}: set data.validation_split"
 
 
 def read_source(

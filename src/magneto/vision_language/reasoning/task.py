@@ -83,17 +83,17 @@ class VisualReasoning(FineTunedTask):
     @cached_property
     def train(self) -> StatementBatches:
         """The training statements, tokenised."""
-        return self._batches(self.splits.train)
+        return self._batches("training", self.splits.train)
 
     @cached_property
     def validation(self) -> StatementBatches:
         """The validation statements, tokenised."""
-        return self._batches(self.splits.validation)
+        return self._batches("validation", self.splits.validation)
 
-    def _batches(self, split: StatementSplit) -> StatementBatches:
+    def _batches(self, name: str, split: StatementSplit) -> StatementBatches:
         config, left_out = self.model_config, self.data_config.input == "images"
         said = ["" if left_out else one.sentence for one in split.statements]
-        texts, blank = self.framed(said), self.reading.blank
+        texts, blank = self.framed(name, STATEMENTS, said), self.reading.blank
         return StatementBatches(split, texts, config.image_tokens, config.images, blank)
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
@@ -106,6 +106,17 @@ class VisualReasoning(FineTunedTask):
         if self.data_config.input != "statement":
             return transform
         return lambda picture, random: self.reading.blank
+
+    def example_batch(self, examples: int) -> dict[str, Any]:
+        """Return black images with the longest statements, without data."""
+        count = examples * self.model_config.images
+        texts = self.longest_texts(count)
+        return {
+            "images": self.black_images(count),
+            "samples": join_samples(self.model_config.image_tokens, paired=texts),
+            "labels": torch.zeros(examples, dtype=torch.long),
+            "broken": torch.zeros(examples, dtype=torch.bool),
+        }
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Sum the cross-entropy of the statements; "accuracy" is logged with it.
@@ -161,6 +172,10 @@ class VisualReasoning(FineTunedTask):
         sums = {"loss": nats, "right": int(right.sum()), "count": len(rows), "broken": 0}
         return self.summarise(sums, [(torch.from_numpy(rows), torch.from_numpy(right))])
 
+    def images_together(self) -> int:
+        """Return how many images a statement is about."""
+        return self.model_config.images
+
     @torch.no_grad()
     def predict(self, model: nn.Module, pictures: Sequence[Picture], text: str) -> list[Prediction]:
         """Judge a statement about images: how probable it is that it is true, and false.
@@ -175,16 +190,15 @@ class VisualReasoning(FineTunedTask):
             Of each picture what is said of those that it belongs to.
 
         Raises:
-            ValueError: If there are too few or too many pictures.
+            ValueError: If the model reads shorter statements.
         """
         config, random = self.model_config, np.random.default_rng(0)
-        if len(pictures) % config.images:
-            raise ValueError(f"the run judges statements about {config.images} images, and there "
-                             f"are {len(pictures)} that can be read")  # fmt: skip
         normalisation = self.data_config.normalisation
         transform = WholeImage(Reading(config.image_size, config.channels, normalisation))
         images = torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
-        samples = join_samples(config.image_tokens, paired=self.framed([text]) * len(pictures))
+        samples = join_samples(
+            config.image_tokens, paired=[self.framed_whole(text)] * len(pictures)
+        )
         device = next(model.parameters()).device
         shares = model(images.to(device), samples.to(device)).float().softmax(1).cpu()
         said = [sorted(zip(ANSWERS, row, strict=True), key=lambda pair: -pair[1])

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
+from magneto.functional.precision import without_autocast
+
 
 def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
     """Return the loss of each pair, (pairs,): half of each direction's cross-entropy, in nats.
@@ -27,7 +29,7 @@ def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
         texts: (pairs, width), likewise; text i belongs to image i, and to no other.
         scale: A scalar by which similarities are multiplied.
     """
-    with torch.autocast(images.device.type, enabled=False):
+    with without_autocast(images):
         logits = scale * images @ texts.T
     own = torch.arange(len(images), device=images.device)
     rows = F.cross_entropy(logits, own, reduction="none")

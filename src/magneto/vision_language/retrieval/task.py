@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from magneto.training.task import Loss, Scores
+from magneto.training.task import WHOLE_MODEL, Loss, Scores
 from magneto.vision_language.caption_config import CaptionDataConfig
 from magneto.vision_language.captioned_task import EVALUATION_BATCH, CaptionedTask
 from magneto.vision_language.captions import CaptionSplit
@@ -25,6 +25,7 @@ from magneto.vision_language.retrieval.contrastive import (
 )
 from magneto.vision_language.retrieval.model import ImageTextRetriever
 from magneto.vision_language.retrieval.scores import RANKS, chance, mean_recall, recalls
+from magneto.vision_language.samples import join_samples
 from magneto.vision_language.whole_images import WholeImage
 
 
@@ -43,7 +44,7 @@ class ImageTextRetrieval(CaptionedTask):
 
     def check_strategy(self, kind: str) -> None:
         """Refuse shards of a model: it is run once more before the step's first backward pass."""
-        if kind not in ("auto", "none", "ddp"):
+        if kind not in WHOLE_MODEL:
             raise ValueError(f"training.distributed {kind}: image-text retrieval is trained on one "
                              "device, or by ddp")  # fmt: skip
 
@@ -56,6 +57,18 @@ class ImageTextRetrieval(CaptionedTask):
     ) -> RetrievalBatches:
         """Return what makes batches of a split, in which each image has all of its captions."""
         return RetrievalBatches(split, texts, self.model_config.image_tokens, self.reading.blank)
+
+    def example_batch(self, examples: int) -> dict[str, Any]:
+        """Return black images and the longest captions apart, without data; all of a batch."""
+        texts = self.longest_texts(examples)
+        tokens = self.model_config.image_tokens
+        return {
+            "images": self.black_images(examples),
+            "samples": join_samples(tokens, images=examples, alone=texts),
+            "broken": torch.zeros(examples, dtype=torch.bool),
+            "start": 0,
+            "total": examples,
+        }
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Sum the contrastive loss of the pairs, whose negatives are all of the global batch.

@@ -1,0 +1,148 @@
+"""Who is measured by `make bench`: the product, its peers by field, and the products alone.
+
+A peer's step is its users' usual loop: its loss, backward, the gradient's norm clipped at 1, fused
+AdamW over all parameters. Ours is the loop of `magneto train`, which does the same and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+
+import torch
+from torch import nn
+
+from benchmarks import bench_image_peers as images
+from benchmarks import bench_speech_peers as speech
+from benchmarks import bench_text_peers as texts
+from benchmarks import bench_torchscale as torchscale
+from benchmarks.bench_cases import Case
+from benchmarks.bench_product import build_task, product_batch, product_step
+from benchmarks.products import products_of, replay
+from benchmarks.turns import Step
+from benchmarks.usual_step import usual_step
+from magneto.training.freed_memory import keep_freed_memory
+
+Make = Callable[[Case], tuple[Step, nn.Module | None]]
+LIMIT = "the products alone"
+REFERENCE = "magneto sub"
+# Every field has a page of plain torch; it is also timed with the allocator's setting of ours.
+PLAIN, KEPT = "plain torch", ", freed memory kept"
+
+PEERS: dict[str, dict[str, Callable[[Case], texts.Peer]]] = {
+    "causal-lm": {
+        "transformers GPT-2": texts.gpt2,
+        "x-transformers": texts.x_transformers_causal,
+        "torchscale": torchscale.decoder,
+        "torch nn.TransformerEncoder": partial(texts.causal, "torch nn.TransformerEncoder"),
+        "plain torch": partial(texts.causal, "nanoGPT style"),
+    },
+    "masked-lm": {
+        "transformers BERT": texts.bert,
+        "x-transformers": texts.x_transformers_masked,
+        "torchscale": torchscale.masked,
+        "plain torch": texts.plain_masked,
+    },
+    "translation": {
+        "transformers Marian": texts.marian,
+        "x-transformers": texts.x_transformers_translation,
+        "torchscale": torchscale.translation,
+        "plain torch": texts.plain_translation,
+    },
+    "image-classification": {
+        "transformers ViT": images.vit,
+        "timm ViT": images.timm_vit,
+        "x-transformers": images.x_transformers_vit,
+        "plain torch": images.plain_vit,
+    },
+    "transducer": {
+        "transformers Speech2Text": speech.speech_to_text,
+        "plain torch": speech.plain,
+    },
+    "visual-question-answering": {
+        "transformers ViLT": images.vilt,
+        "torchscale BEiT-3": torchscale.answers,
+        "plain torch": images.plain_answers,
+    },
+}
+
+NOTES = {
+    "magneto": "the loop of `magneto train` in one process without a directory: batches from its "
+    "prefetch thread, loss as a sum, division by the count, clipping at 1, fused AdamW with weight "
+    "decay on matrices only, the learning rate of the step, counters, the loss read every step; "
+    "memory that a step frees stays with the process (training/freed_memory.py), which it does not "
+    "in the peers' usual loops: what that makes is seen in plain torch with and without",
+    "peers": "the model's own loss where it computes one, `clip_grad_norm_` at 1, "
+    "`AdamW(fused=True)` over all parameters; the loss is not read",
+    "the products alone": "every matrix product and convolution of a step of Magneto, forward and "
+    "both of backward, and nothing else. Attention counts with whole squares, also where it is "
+    "causal and torch's own attention leaves half of it out; operands of one size share memory, so "
+    "that a real step can't have them as warm",
+    "transformers GPT-2": 'activation "gelu" instead of its default tanh form; scaled dot product '
+    "attention",
+    "transformers BERT": "norms after the sublayers; logits at all places, of which 85 % are not "
+    "asked for (so do x-transformers and torchscale); ours and plain torch compute those asked for",
+    "transformers Marian": "norms after the sublayers; sinusoidal positions",
+    "transformers ViLT": "no fused attention in its class; its masks are built in every step; its "
+    "loss is multiplied by the number of answers",
+    "transformers Speech2Text": "no library has this transducer, so this is the nearest: "
+    "transformers' encoder with its own one-dimensional convolutions and attention written out, an "
+    "LSTM and a joiner as large as ours, and a loss of plain torch (bench_speech_peers.py), which "
+    "equals warprnnt-numba's; that one walks the lattice in Python on a CPU. transformers' own "
+    "RNN-T is a Conformer, whose loss needs torchaudio",
+    "plain torch": "a page of plain torch in benchmarks/ (nano_gpt.py, bench_*_peers.py); in "
+    "translation it is torch's own nn.Transformer",
+    "x-transformers": "no biases in attention and in norms; flash attention on; its ViT averages "
+    "the patches, and norms them first",
+    "torchscale": "Sub-LN, its default; attention written out, as the library has it; installed "
+    "without its dependencies, with timm over a stand-in for torchvision",
+    "torchscale BEiT-3": "two feed-forward networks and projections by modality, as ours; the "
+    "others have one for both",
+    "timm ViT": "over a stand-in for torchvision, which its models compute nothing with",
+}
+
+
+def usual_loop(make: Callable[[Case], texts.Peer], case: Case) -> tuple[Step, nn.Module]:
+    """Return a peer's step, and its model."""
+    torch.manual_seed(1)
+    model, loss = make(case)
+    return usual_step(model.train().parameters(), loss), model
+
+
+def keeping(make: Callable[[Case], texts.Peer], case: Case) -> tuple[Step, nn.Module]:
+    """Return a peer's step with memory that was freed kept for the next one, as in ours."""
+    kept = ExitStack()
+    kept.enter_context(keep_freed_memory(torch.device("cpu")))
+    step, model = usual_loop(make, case)
+
+    def run(kept: ExitStack = kept) -> torch.Tensor:
+        return step()
+
+    return run, model
+
+
+def ours(placement: str, case: Case) -> tuple[Step, nn.Module]:
+    """Return the product's step, and its model."""
+    return product_step(case, placement)
+
+
+def limit(case: Case) -> tuple[Step, None]:
+    """Return the products alone."""
+    task, _ = build_task(case, "sub")
+    return replay(products_of(task, product_batch(case))), None
+
+
+def contenders(field: str) -> Mapping[str, Make]:
+    """Return everybody who takes part in a field, by name."""
+    return {
+        "magneto sub": partial(ours, "sub"),
+        "magneto pre": partial(ours, "pre"),
+        LIMIT: limit,
+        **{name: partial(usual_loop, make) for name, make in PEERS[field].items()},
+        **{
+            f"{name}{KEPT}": partial(keeping, make)
+            for name, make in PEERS[field].items()
+            if name == PLAIN
+        },
+    }

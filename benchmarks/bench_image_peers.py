@@ -1,0 +1,146 @@
+"""Peers of `make bench` over images, alone and with questions: each a model and its loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.bench_cases import ANSWERS, PATCH, QUESTION, Case, draw
+from benchmarks.bench_text_peers import Peer
+from benchmarks.nano_gpt import Block
+from benchmarks.timm_modules import with_timm
+
+
+def classified(model: nn.Module, case: Case) -> Peer:
+    """Return a model of logits with the cross-entropy of the images' labels."""
+    drawn = draw(case)
+    return model, lambda: F.cross_entropy(model(drawn["images"]), drawn["labels"])
+
+
+def vit(case: Case) -> Peer:
+    """Return transformers' ViT with the loss that it computes itself."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=case.width, num_hidden_layers=case.layers, num_attention_heads=case.heads,
+        intermediate_size=4 * case.width, image_size=case.image_size, patch_size=PATCH,
+        num_labels=case.vocab_size, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        attn_implementation="sdpa",
+    )  # fmt: skip
+    model, drawn = ViTForImageClassification(config), draw(case)
+    return model, lambda: model(pixel_values=drawn["images"], labels=drawn["labels"]).loss
+
+
+def timm_vit(case: Case) -> Peer:
+    """Return timm's ViT."""
+    transformer = with_timm("timm.models.vision_transformer").VisionTransformer
+    model = transformer(
+        img_size=case.image_size, patch_size=PATCH, num_classes=case.vocab_size,
+        embed_dim=case.width, depth=case.layers, num_heads=case.heads,
+    )  # fmt: skip
+    return classified(model, case)
+
+
+def x_transformers_vit(case: Case) -> Peer:
+    """Return x-transformers' ViT, which averages the patches."""
+    from x_transformers import Encoder, ViTransformerWrapper
+
+    layers = Encoder(
+        dim=case.width, depth=case.layers, heads=case.heads, attn_flash=True, verbose=False,
+        attn_dim_head=case.width // case.heads,
+    )  # fmt: skip
+    model = ViTransformerWrapper(
+        image_size=case.image_size, patch_size=PATCH, num_classes=case.vocab_size,
+        attn_layers=layers,
+    )  # fmt: skip
+    return classified(model, case)
+
+
+class PlainImages(nn.Module):
+    """A convolution, a class token, learned positions, and the plain blocks as an encoder."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        width = case.width
+        self.patches = nn.Conv2d(3, width, PATCH, stride=PATCH)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.position = nn.Parameter(0.02 * torch.randn(1, case.length + 1, width))
+        self.blocks = nn.Sequential(
+            *(Block(width, case.heads, 4 * width, causal=False) for _ in range(case.layers))
+        )
+        self.norm = nn.LayerNorm(width)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Images to (batch, 1 + patches, width)."""
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        return torch.cat((self.class_token.expand(len(x), -1, -1), x), 1) + self.position
+
+
+class PlainViT(PlainImages):
+    """With a linear head over the class token."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.head = nn.Linear(case.width, case.vocab_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to logits (batch, classes)."""
+        return self.head(self.norm(self.blocks(self.embed(images)))[:, 0])
+
+
+def plain_vit(case: Case) -> Peer:
+    """Return the plain model."""
+    return classified(PlainViT(case), case)
+
+
+class PlainAnswers(PlainImages):
+    """One stream of patches and words, and a head over the class token."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        width = case.width
+        self.words = nn.Embedding(case.vocab_size, width)
+        self.word_position = nn.Embedding(QUESTION, width)
+        self.pooler = nn.Sequential(nn.Linear(width, width), nn.Tanh())
+        self.head = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.LayerNorm(2 * width), nn.GELU(),
+            nn.Linear(2 * width, ANSWERS),
+        )  # fmt: skip
+
+    def forward(self, images: Tensor, questions: Tensor) -> Tensor:
+        """Images and questions to logits (questions, answers)."""
+        words = self.words(questions) + self.word_position.weight
+        x = self.norm(self.blocks(torch.cat((self.embed(images), words), 1)))
+        return self.head(self.pooler(x[:, 0]))
+
+
+def plain_answers(case: Case) -> Peer:
+    """Return the plain model with the binary cross-entropy of all answers."""
+    model, drawn = PlainAnswers(case), draw(case)
+    targets = F.one_hot(drawn["labels"], ANSWERS).float()
+
+    def loss() -> Tensor:
+        logits = model(drawn["images"], drawn["questions"])
+        return F.binary_cross_entropy_with_logits(logits, targets)
+
+    return model, loss
+
+
+def vilt(case: Case) -> Peer:
+    """Return transformers' ViLT with the loss that it computes itself."""
+    from transformers import ViltConfig, ViltForQuestionAnswering
+
+    config = ViltConfig(
+        vocab_size=case.vocab_size, hidden_size=case.width, num_hidden_layers=case.layers,
+        num_attention_heads=case.heads, intermediate_size=4 * case.width,
+        max_position_embeddings=QUESTION, image_size=case.image_size, patch_size=PATCH,
+        num_labels=ANSWERS, max_image_length=-1,
+    )  # fmt: skip
+    model, drawn = ViltForQuestionAnswering(config), draw(case)
+    targets = F.one_hot(drawn["labels"], ANSWERS).float()
+    side = case.image_size
+    given = {"input_ids": drawn["questions"], "pixel_values": drawn["images"],
+             "attention_mask": torch.ones_like(drawn["questions"]),
+             "pixel_mask": torch.ones(case.batch, side, side).long()}  # fmt: skip
+    return model, lambda: model(**given, labels=targets).loss

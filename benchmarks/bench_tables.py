@@ -1,0 +1,190 @@
+"""The results of `make bench` as Markdown: tables by field, goals, profiles. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+Found = dict[str, Any]
+# The goals: a step over the products alone, at these shapes of a causal language model; and a
+# peer's step over ours, where so many tokens or more are predicted.
+WITHIN, SHAPES = 1.25, ("6 x 256", "4 x 768")
+AHEAD, LARGE = 1.10, 8000
+
+
+def medians(cell: Found) -> dict[str, float]:
+    """Return the milliseconds of each contender."""
+    return {row["contender"]: row["median_ms"] for row in cell["rows"]}
+
+
+def conditions(result: Found) -> str:
+    """Say on what was measured."""
+    where = result["machine"]
+    versions = ", ".join(f"{name} {v}" for name, v in where["packages"].items() if v)
+    loads = [load for cell in result["cells"].values() for load in cell["load"]]
+    return (
+        f"{where['processor']}, {where['cores']} cores, {where['threads']} threads, fp32; Python "
+        f"{where['python']}; {versions}; commit {result['commit']}; {where['date']}; load "
+        f"{min(loads, default=0):.1f} to {max(loads, default=0):.1f}."
+    )
+
+
+def table(result: Found, cell: Found) -> Iterator[str]:
+    """Yield a cell's table, the fastest first."""
+    times = medians(cell)
+    limit, reference = times.get(result["limit"]), times.get(result["reference"])
+    yield (
+        "| contender | ms | quartiles | over the products | over Magneto Sub-LN | MiB | "
+        "parameters | steps |"
+    )
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|"
+    for row in sorted(cell["rows"], key=lambda row: row["median_ms"]):
+        own = row["contender"].startswith("magneto")
+        name = f"**{row['contender']}**" if own else row["contender"]
+        peak = row["peak_mib"]
+        cells = [
+            name,
+            f"{row['median_ms']:.1f}",
+            f"{row['quartile_1_ms']:.1f} to {row['quartile_3_ms']:.1f}",
+            ratio(row["median_ms"], limit),
+            ratio(row["median_ms"], reference),
+            "" if peak is None else f"{peak:,.0f}",
+            f"{row['parameters']:,}" if row["parameters"] else "",
+            str(row["steps"]),
+        ]
+        yield f"| {' | '.join(cells)} |"
+    for name, why in cell["left_out"].items():
+        yield f"| {name} | {why} | | | | | | |"
+
+
+def ratio(one: float, other: float | None) -> str:
+    """Return one time over another for a table."""
+    return f"{one / other:.2f}" if other else ""
+
+
+def goals(result: Found) -> Iterator[str]:
+    """Yield a table of the goals: met or missed, by the medians."""
+    yield "| goal | cell | measured | |"
+    yield "|---|---|--:|---|"
+    for cell in result["cells"].values():
+        times, name = medians(cell), f"{cell['field']}, {cell['shape']}"
+        own, limit = times.get(result["reference"]), times.get(result["limit"])
+        if own and limit and cell["field"] == "causal-lm" and cell["shape"] in SHAPES:
+            share = own / limit
+            met = "met" if share <= WITHIN else "missed"
+            yield f"| at most {WITHIN:.2f} of the products alone | {name} | {share:.2f} | {met} |"
+        peers = {
+            peer: time for peer, time in times.items()
+            if peer in cell["peers"]
+        }  # fmt: skip
+        if own and peers and cell["outputs"] >= LARGE:
+            best = min(peers, key=lambda peer: peers[peer])
+            share = peers[best] / own
+            met = "met" if share >= AHEAD else "missed"
+            yield (f"| every peer takes {AHEAD:.2f} or more of ours | {name} | {share:.2f} "
+                   f"({best}) | {met} |")  # fmt: skip
+
+
+def profile_table(result: Found) -> Iterator[str]:
+    """Yield where the time of the product's step goes, a column per cell."""
+    cells = [cell for cell in result["cells"].values() if "profile" in cell]
+    if not cells:
+        return
+    kinds = list(dict.fromkeys(kind for cell in cells for kind in cell["profile"]["shares"]))
+    yield f"| | {' | '.join(cell['field'] + ', ' + cell['shape'] for cell in cells)} |"
+    yield f"|---|{'--:|' * len(cells)}"
+    for kind in kinds:
+        shares = [cell["profile"]["shares"].get(kind) for cell in cells]
+        yield f"| {kind} | {' | '.join(percent(share) for share in shares)} |"
+
+
+def percent(share: float | None) -> str:
+    """Return a share for a table, or nothing."""
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def sections(result: Found) -> Iterator[str]:
+    """Yield everything below the title."""
+    if not result["cells"]:
+        yield "Nothing is measured yet."
+        return
+    yield conditions(result)
+    yield ""
+    yield "## Goals"
+    yield ""
+    yield from goals(result)
+    fields = dict.fromkeys(cell["field"] for cell in result["cells"].values())
+    for field in fields:
+        yield ""
+        yield f"## {field}"
+        for cell in result["cells"].values():
+            if cell["field"] == field:
+                yield ""
+                yield f"**{cell['shape']}**: {cell['sizes']}."
+                yield ""
+                yield from table(result, cell)
+    profiles = list(profile_table(result))
+    if profiles:
+        yield ""
+        yield "## Where the time of a step goes"
+        yield ""
+        yield (
+            "Magneto with Sub-LN, by torch's profiler: shares of a profiled step, of each "
+            "operation without what it calls. Attention is torch's own kernel, its products "
+            "included; the products of the loss count as products."
+        )
+        yield ""
+        yield from profiles
+    yield ""
+    yield "## What is not equal"
+    yield ""
+    yield from (f"- {name}: {note}." for name, note in result["notes"].items())
+
+
+def markdown(result: Found) -> str:
+    """Return the result as a page."""
+    return "\n".join([f"# {result['name']}", "", *sections(result)]) + "\n"
+
+
+def scaling_sections(result: Found) -> Iterator[str]:
+    """Yield the scaling curves: slopes beside what they should be, then the points."""
+    where = result["machine"]
+    loads = [curve["load"] for curve in result["curves"].values()]
+    yield (
+        f"{where['processor']}, {where['cores']} cores, one thread for each process, fp32; Python "
+        f"{where['python']}; torch {where['packages']['torch']}; commit {result['commit']}; "
+        f"{where['date']}; load {min(loads):.1f} to {max(loads):.1f}."
+    )
+    yield ""
+    yield "| against | time | last two | expected | memory | expected | start-up | why |"
+    yield "|---|--:|--:|---|--:|---|--:|---|"
+    for name, curve in result["curves"].items():
+        time, memory = (expected(pair) for pair in curve["expected"])
+        slopes = curve["slopes"]
+        yield (
+            f"| {name} | {slopes['seconds']:.2f} | {curve['last_slopes']['seconds']:.2f} | {time} "
+            f"| {slopes['peak_bytes']:.2f} | {memory} | {slopes['start_up']:.2f} | {curve['why']} |"
+        )
+    for name, curve in result["curves"].items():
+        yield ""
+        yield f"Against {name}; otherwise {curve['sizes']}:"
+        yield ""
+        yield f"| {curve['title']} | ms a step | slowest | MiB | start-up, s |"
+        yield "|--:|--:|--:|--:|--:|"
+        for point in curve["points"]:
+            yield (
+                f"| {point['size']} | {1e3 * point['seconds']:.1f} | "
+                f"{1e3 * point['slowest']:.1f} | {point['peak_bytes'] / 2**20:,.0f} | "
+                f"{point['start_up']:.1f} |"
+            )
+
+
+def expected(pair: list[float]) -> str:
+    """Return a range of slopes as text."""
+    low, high = pair
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def scaling_markdown(result: Found) -> str:
+    """Return the scaling curves as a page."""
+    return "\n".join([f"# {result['name']}", "", *scaling_sections(result)]) + "\n"

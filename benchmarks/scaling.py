@@ -1,0 +1,225 @@
+r"""How a training step grows: its time, its memory and the start-up, against sizes and ranks.
+
+    python -m benchmarks.scaling
+    python -m benchmarks.scaling --curves depth length
+
+Each point is a training of the product's causal language model in a process of its own, of one
+thread: some steps, of which the median counts. Start-up goes from the process' start to the end of
+its first step, imports included. Memory is the resident memory of a process in a step (Linux)
+above that of one that trains next to nothing. Slopes are least squares of the logarithms: a slope
+of 1 is "twice as large takes twice as long". Results go to benchmarks/results/scaling-cpu.json and
+.md, after each curve; curves that stand there from the same commit are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.bench_cases import Case
+from benchmarks.bench_product import product_step
+from benchmarks.bench_tables import scaling_markdown
+from benchmarks.fsdp_memory import resident
+from benchmarks.training_step import ROOT, machine, source_commit, write_result
+from benchmarks.turns import reset_peak, timed
+from magneto.files import read_json
+from magneto.progress import ProgressBars
+from magneto.training.config import TrainingConfig
+from magneto.training.distributed import join_world
+
+STEPS, WARMUP = 5, 1
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What is varied, everything else fixed.
+
+    Attributes:
+        title: What the sizes are.
+        case: The fixed sizes.
+        vary: Field of the case that is varied; "ranks" for the number of processes, each of which
+            has a batch of the case.
+        sizes: Its values.
+        expected: The least and the largest slope of the step's time to expect, and of its memory.
+        why: Where these come from.
+    """
+
+    title: str
+    case: Case
+    vary: str
+    sizes: tuple[int, ...]
+    expected: tuple[tuple[float, float], tuple[float, float]]
+    why: str
+
+
+def model(layers: int, width: int, heads: int, batch: int, length: int, vocabulary: int) -> Case:
+    """Return the sizes of a causal language model."""
+    return Case("causal-lm", layers, width, heads, batch, length, vocabulary)
+
+
+CURVES = {
+    "depth": Curve(
+        "layers", model(6, 64, 4, 2, 64, 512), "layers", (6, 12, 24, 48, 96, 192, 384, 1000),
+        ((1, 1), (1, 1)), "every layer does the same work and keeps as much",
+    ),
+    "width": Curve(
+        "width", model(4, 128, 4, 2, 128, 512), "width", (64, 128, 256, 512, 1024),
+        ((1, 2), (1, 2)), "activations grow with the width, weights and products with its square",
+    ),
+    "length": Curve(
+        "length", model(4, 128, 4, 1, 128, 512), "length", (128, 256, 512, 1024, 2048, 4096),
+        ((1, 2), (0, 1)), "attention's products grow with the square of the length, all others "
+        "with the length; attention keeps no square",
+    ),
+    "vocabulary": Curve(
+        "vocabulary", model(2, 128, 4, 2, 128, 1024), "vocab_size", (1024, 4096, 16384, 65536),
+        ((0, 1), (0, 1)), "only the embedding, the loss and their optimizer grow",
+    ),
+    "ranks": Curve(
+        "ranks", model(6, 128, 4, 4, 128, 512), "ranks", (1, 2, 4),
+        ((0, 1), (0, 0)), "each rank has a batch of its own: 0 while there is a core for each, "
+        "1 beyond; memory is a rank's",
+    ),
+}  # fmt: skip
+
+NEXT_TO_NOTHING = model(1, 8, 1, 1, 8, 300)
+
+
+def shrunken(curve: Curve) -> Curve:
+    """Return a curve of two small points, for tests."""
+    small = {"layers": (1, 2), "width": (16, 32), "length": (8, 16), "vocab_size": (300, 600),
+             "ranks": (1, 2)}  # fmt: skip
+    case = replace(curve.case, layers=1, width=16, heads=2, batch=2, length=8, vocab_size=300)
+    return replace(curve, case=case, sizes=small[curve.vary])
+
+
+def work(values: dict[str, Any], started: float) -> None:
+    """Measure a point in this process; the first rank prints what it found."""
+    torch.set_num_threads(1)
+    with join_world(TrainingConfig(device="cpu", learning_rate=1e-3)) as world:
+        step, _ = product_step(Case(**values), "sub", world)
+        step()
+        start_up = time.time() - started
+        reset_peak()
+        for _ in range(WARMUP):
+            step()
+        seconds = [timed(step)[0] for _ in range(STEPS)]
+        found = {"seconds": median(seconds), "slowest": max(seconds), "start_up": start_up,
+                 "resident": resident("VmHWM")}  # fmt: skip
+        if world.is_main_process:
+            print(json.dumps(found), flush=True)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def spawn(case: Case, ranks: int) -> dict[str, float]:
+    """Measure a point in processes of its own.
+
+    Raises:
+        RuntimeError: If one of them fails; with what it said.
+    """
+    words = [sys.executable, "-m", "benchmarks.scaling", "--worker", json.dumps(asdict(case))]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} if ranks > 1 else {}
+    started = time.time()
+    processes = []
+    for rank in range(ranks):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), **place}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **(own if ranks > 1 else {})}
+        processes.append(subprocess.Popen(
+            [*words, str(started)], cwd=ROOT, env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ))  # fmt: skip
+    said = [process.communicate() for process in processes]
+    for process, (_, error) in zip(processes, said, strict=True):
+        if process.returncode:
+            raise RuntimeError(f"{case}, {ranks} ranks: {error.strip().splitlines()[-1]}")
+    return json.loads(said[0][0].splitlines()[-1])
+
+
+def measure(name: str, curve: Curve, base: float, report: ProgressBars) -> dict[str, Any]:
+    """Measure a curve: its points, their slopes, and what they should be.
+
+    Memory is what is above `base`, the bytes of a process that trains next to nothing.
+    """
+    points = []
+    for number, size in enumerate(curve.sizes, 1):
+        by_ranks = curve.vary == "ranks"
+        case = curve.case if by_ranks else replace(curve.case, **{curve.vary: size})
+        found = spawn(case, size if by_ranks else 1)
+        points.append({"size": size, **found, "peak_bytes": max(found["resident"] - base, 1)})
+        report.update(f"scaling: {name}", number, len(curve.sizes))
+    slopes = {key: slope(curve.sizes, [point[key] for point in points])
+              for key in ("seconds", "peak_bytes", "start_up")}  # fmt: skip
+    last = {key: slope(curve.sizes[-2:], [point[key] for point in points[-2:]])
+            for key in ("seconds", "peak_bytes", "start_up")}  # fmt: skip
+    return {
+        "title": curve.title, "sizes": curve.case.describe(), "points": points, "slopes": slopes,
+        "last_slopes": last, "expected": curve.expected, "why": curve.why,
+        "load": os.getloadavg()[0],
+    }  # fmt: skip
+
+
+def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Return the slope of the logarithms by least squares."""
+    xs, ys = ([math.log(value) for value in each] for each in (sizes, values))
+    middle, height = sum(xs) / len(xs), sum(ys) / len(ys)
+    over = sum((x - middle) * (y - height) for x, y in zip(xs, ys, strict=True))
+    return over / sum((x - middle) ** 2 for x in xs)
+
+
+def main(words: list[str] | None = None) -> dict[str, Any]:
+    """Run the benchmark; return and write the result."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
+    parser.add_argument("--tiny", action="store_true", help="two small points of each")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is in the results")
+    parser.add_argument("--commit", help="of the source, where git cannot tell")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--name", default="scaling-cpu")
+    parser.add_argument("--worker", nargs=2, metavar=("CASE", "START"), help=argparse.SUPPRESS)
+    args = parser.parse_args(words)
+    if args.worker:
+        work(json.loads(args.worker[0]), float(args.worker[1]))
+        return {}
+    where = machine(torch.device("cpu")) | {"threads": 1}
+    commit = args.commit or source_commit()
+    path, curves = args.out / f"{args.name}.json", {}
+    if path.is_file() and not args.fresh and not commit.endswith(("-dirty", "unknown")):
+        found = read_json(path)
+        curves = found["curves"] if found["commit"] == commit else {}
+    result = {"name": args.name, "commit": commit, "machine": where, "curves": curves}
+    report = ProgressBars()
+    wanted = [name for name in args.curves if name not in curves]
+    base = spawn(NEXT_TO_NOTHING, 1)["resident"] if wanted else 0.0
+    for name in wanted:
+        chosen = shrunken(CURVES[name]) if args.tiny else CURVES[name]
+        curves[name] = measure(name, chosen, base, report)
+        write_result(result, scaling_markdown(result), args.out, show=False)
+    print(scaling_markdown(result))
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Contenders that take turns at one training step, each in a process of its own.
+
+A process has its own memory, which can be measured, and nothing of another contender's in its
+allocator. Only one works at a time: the others wait for their turn. Processes are forked from one
+that has imported the packages and computed nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.fsdp_memory import resident
+
+Step = Callable[[], Any]
+Build = Callable[[], tuple[Step, nn.Module | None]]
+"""Makes a contender ready: what takes one step, and its model if it has one."""
+
+# Seconds of steps that a turn is made of, at least one step; and at most so many steps.
+TURN, MOST = 0.4, 10
+# Steps before the first turn that counts.
+WARMUP = 2
+CLEAR = Path("/proc/self/clear_refs")
+
+
+@dataclass
+class Entry:
+    """One contender, and what was measured of it.
+
+    Attributes:
+        name: Of the contender.
+        small: Builds it at a small size, which imports and loads what it needs.
+        build: Builds it.
+        seconds: Wall-clock time of each step.
+        processor_seconds: Processor time of each step, of all its threads.
+        found: What else its process said: parameters, losses, peak memory.
+        failed: Why it can't be measured; "" if it can.
+    """
+
+    name: str
+    small: Build
+    build: Build
+    seconds: list[float] = field(default_factory=list)
+    processor_seconds: list[float] = field(default_factory=list)
+    found: dict[str, Any] = field(default_factory=dict)
+    failed: str = ""
+
+
+def take_turns(
+    entries: Sequence[Entry], seconds: float, threads: int, report: Callable[[int], None],
+    rounds: int = 5, most: int = 40,
+) -> int:  # fmt: skip
+    """Time the entries in turns, in a new random order each round; return the number of rounds.
+
+    Args:
+        entries: Contenders; what is measured is added to them.
+        seconds: Of all rounds together; no round begins after them.
+        threads: CPU threads of each.
+        report: Told the number of each round.
+        rounds: At least so many, however long they take.
+        most: No more than so many.
+    """
+    players = [(entry, Player(entry, threads)) for entry in entries]
+    playing = [(entry, player) for entry, player in players if not entry.failed]
+    order, end = random.Random(1), time.monotonic() + seconds
+    number = 0
+    while playing and number < most and (number < rounds or time.monotonic() < end):
+        for entry, player in order.sample(playing, len(playing)):
+            wall, processor = player.ask("turn")
+            entry.seconds += wall
+            entry.processor_seconds += processor
+        number += 1
+        report(number)
+    for entry, player in playing:
+        entry.found |= player.ask("end")
+        player.close()
+    return number
+
+
+def summary(entry: Entry) -> dict[str, Any]:
+    """Return an entry's row: medians and quartiles in milliseconds, memory in MiB."""
+    low, median, high = quantiles(entry.seconds, n=4, method="inclusive")
+    peak_bytes = entry.found.get("peak_bytes")
+    return {
+        "contender": entry.name,
+        "parameters": entry.found["parameters"],
+        "losses": entry.found["losses"],
+        "steps": len(entry.seconds),
+        "median_ms": 1e3 * median,
+        "quartile_1_ms": 1e3 * low,
+        "quartile_3_ms": 1e3 * high,
+        "processor_median_ms": 1e3 * quantiles(entry.processor_seconds, n=2)[0],
+        "peak_mib": None if peak_bytes is None else peak_bytes / 2**20,
+    }
+
+
+class Player:
+    """A contender's process, seen from outside."""
+
+    def __init__(self, entry: Entry, threads: int) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["benchmarks.preload"])
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=play, args=(other, entry.small, entry.build, threads))
+        self.process.start()
+        other.close()
+        try:
+            answer = self.pipe.recv()
+        except EOFError:
+            answer = "its process ended"
+        if isinstance(answer, str):
+            entry.failed = answer
+            self.close()
+        else:
+            entry.found |= answer
+
+    def ask(self, what: str) -> Any:
+        """Send a word and wait for the answer."""
+        self.pipe.send(what)
+        return self.pipe.recv()
+
+    def close(self) -> None:
+        """End the process."""
+        self.pipe.close()
+        self.process.join(timeout=20)
+        self.process.kill()
+
+
+def play(pipe: Connection, small: Build, build: Build, threads: int) -> None:
+    """Be a contender: make ready, say so, and take turns until the end."""
+    torch.set_num_threads(threads)
+    try:
+        tiny, _ = small()
+        tiny()
+        del tiny
+        gc.collect()
+        before = reset_peak()
+        step, model = build()
+        losses = [number(step()) for _ in range(WARMUP)]
+        reset_peak()  # what building took for a moment is not a step's
+        once, _ = timed(step)
+    except ImportError as error:
+        pipe.send(missing(error))
+        return
+    except Exception as error:  # the others are measured all the same
+        pipe.send(f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}")
+        return
+    count = sum(p.numel() for p in model.parameters()) if model is not None else 0
+    pipe.send({"parameters": count, "losses": losses})
+    steps = min(max(1, round(TURN / once)), MOST)
+    while pipe.recv() == "turn":
+        taken = [timed(step) for _ in range(steps)]
+        pipe.send(([wall for wall, _ in taken], [processor for _, processor in taken]))
+    pipe.send({"peak_bytes": peak(before) if model is not None else None})
+
+
+def timed(step: Step) -> tuple[float, float]:
+    """Take one step; return its seconds by the clock, and of processor time."""
+    wall, processor = time.perf_counter(), time.process_time()
+    step()
+    return time.perf_counter() - wall, time.process_time() - processor
+
+
+def number(value: Any) -> float | None:
+    """Return a loss as a plain number."""
+    return None if value is None else float(value)
+
+
+def missing(error: ImportError) -> str:
+    """Say which package is not installed."""
+    name = (error.name or str(error)).partition(".")[0].replace("_", "-")
+    return f"not installed: pip install {name}"
+
+
+def reset_peak() -> int | None:
+    """Begin to measure the peak; return the bytes in use now, or None where nobody tells."""
+    with suppress(OSError):
+        CLEAR.write_text("5", encoding="ascii")
+        return int(resident("VmRSS"))
+    return None
+
+
+def peak(before: int | None) -> int | None:
+    """Return the most bytes in use since `reset_peak`, above those then."""
+    return None if before is None else int(resident("VmHWM")) - before

@@ -1,0 +1,72 @@
+"""A step without memory says what it needs, and which options need less."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from magneto.cli import main
+from magneto.commands.out_of_memory import is_out_of_memory, what_happened
+from magneto.language.causal_lm import CausalLanguageModeling
+from magneto.training import loop
+
+TINY = ["train", "causal-lm/tiny", "--model.layers", "1", "--model.width", "32", "--model.heads",
+        "2", "--model.ffn_width", "64", "--data.max_length", "32", "--training.batch_size", "8",
+        "--training.steps", "2", "--training.device", "cpu"]  # fmt: skip
+CPU_SAYS = ("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you "
+            "tried to allocate 4096 bytes. Error code 12 (Cannot allocate memory)")  # fmt: skip
+GPU_SAYS = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(f"line {number} of some text" for number in range(400)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (RuntimeError(CPU_SAYS), "4096 bytes"),
+        pytest.param(torch.OutOfMemoryError(GPU_SAYS), "2.00 GiB", marks=pytest.mark.slow),
+    ],
+)
+def test_a_step_without_memory_ends_in_advice(
+    error: Exception, asked: str, text: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    def step(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(loop, "train_step", step)
+    assert main([*TINY, "--data", str(text), "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert f"magneto: out of memory ({asked} more were asked for)\n" in said
+    assert "magneto: by the plan a step needs 0." in said
+    assert "magneto: add --model.checkpoint_activations " in said
+    assert "Traceback" not in said
+
+
+def test_where_no_plan_can_be_made_there_is_the_usual_line(
+    text: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    def step(*_: Any) -> None:
+        raise MemoryError
+
+    def example_batch(self: Any, examples: int) -> None:
+        raise ValueError("unknown")
+
+    monkeypatch.setattr(loop, "train_step", step)
+    monkeypatch.setattr(CausalLanguageModeling, "example_batch", example_batch)
+    assert main([*TINY, "--data", str(text), "--out", str(tmp_path / "run")]) == 2
+    assert "out of memory: make the model, the batch or the length" in capsys.readouterr().err
+
+
+def test_other_errors_are_let_through() -> None:
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
+    assert is_out_of_memory(MemoryError())
+    assert what_happened(MemoryError()) == "out of memory"
+    said = torch.OutOfMemoryError(GPU_SAYS)
+    assert is_out_of_memory(said)
+    assert what_happened(said) == "out of memory (2.00 GiB more were asked for)"

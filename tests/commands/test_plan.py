@@ -1,0 +1,128 @@
+"""`magneto plan` knows every recipe without data, and says what it takes."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from magneto.cli import main
+from magneto.commands.plan_table import in_known_steps
+from magneto.recipe import load_recipe, recipe_names
+from magneto.training.batch import named_tensors
+from magneto.training.companion import place_companion
+from magneto.training.config import TrainingConfig
+from magneto.training.throughput import count_flops
+
+TINY = [name for name in recipe_names() if name.endswith("/tiny")]
+SMALL = ["plan", "causal-lm/small", "--model.layers", "2", "--model.width", "64",
+         "--model.ffn_width", "128", "--data.max_length", "32",
+         "--data.vocab_size", "500"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No caches, no data, no network."""
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+
+
+# The others' in the slow tests: each takes a second.
+SOME = ("causal-lm/tiny", "image-modelling/tiny", "vision-language-modelling/tiny")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in TINY]
+)
+def test_every_task_has_a_batch_without_data(name: str, tmp_path: Path) -> None:
+    few = {"data.max_duration": 2.0, "data.max_frames": 400} if "transducer" in name else {}
+    task = load_recipe(name, few).build_task()
+    batch = task.example_batch(3)
+    place_companion(task, torch.device("cpu"))
+    assert 0 < count_flops(task, batch) < math.inf
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY)
+def test_the_batch_is_like_one_of_data(name: str) -> None:
+    """Of the same parts and types, and with at least as many numbers in each."""
+    recipe = load_recipe(name)
+    assumed, real = recipe.build_task(), recipe.build_task()
+    real.prepare()
+    count = recipe.training.batch_size
+    made = named_tensors(assumed.example_batch(count))
+    known = named_tensors(real.train_stream(count, 1).next(1, [0])[0])
+    shared = [key for key in known if key in made]
+    assert len(shared) > len(known) / 2
+    for key in shared:
+        assert made[key].dtype == known[key].dtype, key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in recipe_names() if n not in TINY])
+def test_every_recipe_is_planned_or_says_what_it_needs(name: str, capsys: Any) -> None:
+    code = main(["plan", name, "--gpus", "64", "--examples", "1000000", "--json"])
+    said = capsys.readouterr()
+    if code == 2:
+        assert len(said.err.strip().splitlines()) <= 3, said.err
+        return
+    found = json.loads(said.out)
+    assert found["hours"]["kept"] > 0
+    assert len(found["ways"]) == 6
+
+
+def test_a_plan_as_json(capsys: Any) -> None:
+    words = ["--gpus", "16", "--gpu-memory", "1", "--advise", "--training.batch_size", "64"]
+    assert main([*SMALL, *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # Embeddings; per layer four square matrices with biases, two of the network with theirs, and
+    # the norms' scales and shifts (three of the width, one of the network's); the last norm.
+    width, inner = 64, 128
+    layer = 4 * width**2 + 4 * width + 2 * width * inner + inner + width + 6 * width + 2 * inner
+    assert found["parameters"] == 500 * width + 2 * layer + 2 * width
+    assert found["state"]["optimizer"] == 8 * found["parameters"]
+    assert (found["nodes"], found["micro_batch"], found["steps"]) == (2, 4, 10_000)
+    hours = found["step_flops"]["kept"] * 10_000 / (0.4 * 989e12 * 16) / 3600
+    assert found["hours"]["kept"] == pytest.approx(hours)
+    assert found["step_flops"]["recomputed"] > found["step_flops"]["kept"]
+    layers = [found["activations"][name]["layers"] for name in ("kept", "recomputed")]
+    assert layers[1] < layers[0] / 5
+    assert [way["strategy"] for way in found["ways"]] == ["ddp", "hybrid", "fsdp"] * 2
+    assert found["advice"]["options"] == (
+        "--distributed ddp --model.checkpoint_activations false "
+        "--training.gradient_accumulation_steps 1"
+    )
+
+
+def test_a_plan_for_people(capsys: Any) -> None:
+    assert main([*SMALL, "--gpus", "128", "--gpu-memory", "0.001", "--advise"]) == 0
+    said = capsys.readouterr().out
+    for words in ("parameters", "a batch of 64 can't be cut in 128 GPUs", "an assumption",
+                  "sent in a step", "hybrid", "advice: nothing fits 0.001 GB"):  # fmt: skip
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpus", "0"], "--gpus must be above 0"),
+        (["--utilisation", "40"], "--utilisation must be above 0 and at most 1"),
+        (["--gpu", "X"], "invalid choice"),
+    ],
+)
+def test_mistakes_are_named(words: list[str], said: str, capsys: Any) -> None:
+    assert main([*SMALL, *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_epochs_need_a_number_of_examples() -> None:
+    config = TrainingConfig(epochs=2, batch_size=64, warmup_ratio=0.1)
+    assert in_known_steps(config, None).epochs == 2
+    known = in_known_steps(config, 6400)
+    assert (known.steps, known.epochs) == (200, None)
+    plain = TrainingConfig(steps=7)
+    assert in_known_steps(plain, 6400) is plain

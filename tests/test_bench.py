@@ -1,0 +1,228 @@
+"""`make bench` measures the product's own step, compares like with like, and loses nothing."""
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import bench, turns
+from benchmarks.bench_cases import ANSWERS, FIELDS, case_of
+from benchmarks.bench_contenders import LIMIT, PEERS, contenders
+from benchmarks.bench_product import build_task, product_batch, product_step
+from benchmarks.bench_speech_peers import plain_loss
+from benchmarks.bench_tables import goals, markdown
+from benchmarks.products import operand, products_of, replay
+from benchmarks.step_profile import profile_of
+from magneto.functional.transducer import transducer_loss
+from magneto.training.throughput import count_flops
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_the_products_alone_are_those_of_the_products_step(field: str) -> None:
+    """By torch's own counter, and what is replayed makes as many operations."""
+    case = case_of(field, "tiny")
+    task, batch = build_task(case, "sub")[0], product_batch(case)
+    products = products_of(task, batch)
+    with sdpa_kernel(SDPBackend.MATH):
+        counted = count_flops(task, batch) * task.size(batch)
+    with FlopCounterMode(display=False) as counter:
+        replay(products)()
+    assert sum(product.flops for product in products) == pytest.approx(counted)
+    assert counter.get_total_flops() == pytest.approx(counted)
+
+
+def test_operands_are_drawn_as_they_lie_in_memory() -> None:
+    whole = torch.zeros(3, 4)
+    for tensor in (whole, whole.t(), whole[:, :2], whole[:1].expand(5, 4), whole[:0]):
+        drawn = operand(tensor).draw()
+        assert (drawn.shape, drawn.stride()) == (tensor.shape, tensor.stride())
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_the_product_learns_the_batch_in_its_own_loop(field: str) -> None:
+    step, model = product_step(case_of(field, "tiny"), "pre")
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    losses = [step() for _ in range(4)]
+    assert losses == sorted(losses, reverse=True)
+    changed = [bool((p != q).any()) for p, q in zip(model.parameters(), before, strict=True)]
+    assert sum(changed) > 0.9 * len(changed)
+
+
+def first_losses(field: str, names: list[str]) -> dict[str, float]:
+    """Steps of peers that are installed, at the tiny shape; every one must learn."""
+    found = {}
+    for name in names:
+        try:
+            step, _ = contenders(field)[name](case_of(field, "tiny"))
+        except ImportError:
+            continue
+        losses = [float(step()) for _ in range(3)]
+        assert losses[2] < losses[0], name
+        found[name] = losses[0]
+    return found
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_peers_learn_the_same_batch(field: str) -> None:
+    """Their first losses are about as high as ours: nobody's loss is another one."""
+    pytest.importorskip("transformers")
+    ours, _ = contenders(field)["magneto pre"](case_of(field, "tiny"))
+    own, found = float(ours()), first_losses(field, list(PEERS[field]))
+    assert "transformers" in " ".join(found)
+    for name, loss in found.items():
+        # Binary cross-entropy is a sum over a question's answers for some, a mean for others.
+        scale = ANSWERS if own > 100 > loss else 1
+        assert loss * scale == pytest.approx(own, rel=0.25), name
+
+
+@pytest.mark.slow
+def test_the_plain_transducer_loss_is_a_packages() -> None:
+    package = pytest.importorskip("warprnnt_numba")
+    logits, targets = torch.randn(2, 5, 4, 7), torch.randint(1, 7, (2, 3))
+    sizes = torch.full((2,), 5, dtype=torch.int32), torch.full((2,), 3, dtype=torch.int32)
+    loss = package.RNNTLossNumba(blank=0, reduction="mean")
+    theirs = loss(logits.log_softmax(-1), targets.int(), *sizes)
+    torch.testing.assert_close(plain_loss(logits, targets), theirs[0])
+
+
+def test_the_plain_transducer_loss_is_the_transducers() -> None:
+    torch.manual_seed(1)
+    for frames, labels in ((5, 3), (3, 5), (1, 2)):
+        logits = torch.randn(2, frames, labels + 1, 7, requires_grad=True)
+        targets = torch.randint(1, 7, (2, labels))
+        sizes = torch.full((2,), frames), torch.full((2,), labels)
+        (mine,) = torch.autograd.grad(plain_loss(logits, targets), logits)
+        loss = transducer_loss(logits, targets, *sizes, 0).mean()
+        (theirs,) = torch.autograd.grad(loss, logits)
+        torch.testing.assert_close(plain_loss(logits, targets), loss)
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [
+        ("causal-lm", ["magneto pre", "transformers GPT-2", "plain torch"]),
+        ("image-classification", ["magneto pre", "transformers ViT", "plain torch"]),
+    ],
+)
+def test_models_of_one_architecture_are_of_one_size(field: str, names: list[str]) -> None:
+    pytest.importorskip("transformers")
+    case = case_of(field, "tiny")
+    models = [contenders(field)[name](case)[1] for name in names]
+    assert len({sum(p.numel() for p in model.parameters()) for model in models if model}) == 1
+
+
+class Threads:
+    """In the place of processes, which would have to import everything: threads of this one."""
+
+    Pipe = staticmethod(Pipe)
+
+    def set_forkserver_preload(self, names: list[str]) -> None:
+        assert names == ["benchmarks.preload"]
+
+    def Process(self, target: Any, args: Any) -> Any:
+        own = Connection(os.dup(args[0].fileno()))  # as a process has; the other end is closed
+        thread = Thread(target=target, args=(own, *args[1:]))
+        return SimpleNamespace(start=thread.start, join=thread.join, kill=lambda: None)
+
+
+@pytest.fixture
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(turns.multiprocessing, "get_context", lambda kind: Threads())
+    monkeypatch.setattr(turns, "TURN", 0.0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def absent(case: Any) -> Any:
+    raise ModuleNotFoundError("No module named 'torchscale'", name="torchscale.architecture")
+
+
+def run(folder: Path, *words: str) -> dict[str, Any]:
+    given = ["--fields", "causal-lm", "--shapes", "tiny", "--seconds", "0", "--threads", "1"]
+    bench.main([*given, "--commit", "abc", "--out", str(folder), *words])
+    return json.loads((folder / "bench-cpu.json").read_text())
+
+
+def test_a_run_measures_says_what_is_missing_and_goes_on(
+    tmp_path: Path, in_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PEERS["causal-lm"], "torchscale", absent)
+    kept = "plain torch, freed memory kept"
+    only = ["--only", "magneto sub", LIMIT, "plain torch", kept, "torchscale"]
+    (cell,) = run(tmp_path, *only)["cells"].values()
+    rows = {row["contender"]: row for row in cell["rows"]}
+    assert set(rows) == {"magneto sub", LIMIT, "plain torch", kept}
+    assert cell["left_out"] == {"torchscale": "not installed: pip install torchscale"}
+    for row in rows.values():
+        assert row["steps"] >= 5
+        assert 0 < row["quartile_1_ms"] <= row["median_ms"] <= row["quartile_3_ms"]
+    assert rows["magneto sub"]["median_ms"] > rows[LIMIT]["median_ms"]
+    page = (tmp_path / "bench-cpu.md").read_text()
+    assert "| torchscale | not installed: pip install torchscale |" in page
+
+    monkeypatch.setattr(bench, "take_turns", lambda *given, **named: pytest.fail("measured again"))
+    again = run(tmp_path, *only, "--profile")["cells"]["causal-lm, tiny"]
+    assert again["rows"] == cell["rows"] and again["profile"]["ms"] > 0
+
+
+def test_what_was_measured_of_something_else_is_measured_again(tmp_path: Path) -> None:
+    cells = {"causal-lm, tiny": {"rows": []}}
+    settings = {"seconds": 5.0, "threads": 1, "only": None}
+    held = {"commit": "abc", "settings": settings, "cells": cells}
+    (tmp_path / "bench-cpu.json").write_text(json.dumps(held))
+    words = ["--seconds", "5", "--threads", "1", "--out", str(tmp_path)]
+    assert bench.kept(bench.arguments(words), "abc") == cells
+    assert not bench.kept(bench.arguments(words), "abd")
+    assert not bench.kept(bench.arguments([*words, "--threads", "2"]), "abc")
+    assert not bench.kept(bench.arguments([*words, "--fresh"]), "abc")
+
+
+def result(times: dict[str, float], shape: str = "6 x 256", outputs: int = 8192) -> Any:
+    row = {"quartile_1_ms": 1.0, "quartile_3_ms": 2.0, "peak_mib": None, "parameters": 3,
+           "steps": 4}  # fmt: skip
+    cell = {
+        "field": "causal-lm", "shape": shape, "sizes": "small", "outputs": outputs,
+        "rows": [{"contender": name, "median_ms": ms, **row} for name, ms in times.items()],
+        "peers": ["a", "b"], "left_out": {}, "load": [0.0, 0.0],
+    }  # fmt: skip
+    where = {"processor": "P", "cores": 2, "threads": 2, "python": "3", "packages": {},
+             "date": "today"}  # fmt: skip
+    return {"name": "bench", "commit": "c", "machine": where, "limit": LIMIT, "notes": {},
+            "reference": "magneto sub", "cells": {"one": cell}}  # fmt: skip
+
+
+def test_goals_are_met_or_missed_by_the_medians() -> None:
+    missed = list(goals(result({LIMIT: 10, "magneto sub": 12.6, "a": 13, "b": 20})))
+    assert "| 1.26 | missed |" in missed[2] and "| 1.03 (a) | missed |" in missed[3]
+    met = list(goals(result({LIMIT: 10, "magneto sub": 12, "magneto pre": 11, "a": 14})))
+    assert "| 1.20 | met |" in met[2] and "| 1.17 (a) | met |" in met[3]
+    small = list(goals(result({LIMIT: 10, "magneto sub": 12, "a": 13}, "24 x 64", 1000)))
+    assert len(small) == 2
+
+
+def test_a_table_is_in_the_order_of_its_medians() -> None:
+    page = markdown(result({"magneto sub": 13, "a": 12, LIMIT: 10, "b": 20}))
+    lines = [line for line in page.splitlines() if line.endswith("| 3 | 4 |")]
+    names = [line.split(" | ")[0].strip("| *") for line in lines]
+    assert names == [LIMIT, "a", "magneto sub", "b"]
+
+
+def test_a_profile_tells_kinds_and_passes_apart() -> None:
+    shares = profile_of(case_of("masked-lm", "tiny"), 1)["shares"]
+    assert math.isclose(sum(shares.values()), 1.0, rel_tol=1e-3)
+    wanted = {"products, forward", "products, backward", "attention, forward", "norms, backward",
+              "activations, forward", "optimizer", "clipping", "loss, forward"}  # fmt: skip
+    assert wanted <= set(shares)
