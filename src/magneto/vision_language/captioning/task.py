@@ -31,7 +31,7 @@ class ImageCaptioning(CaptionedTask):
 
     primary_metric = "cider"
     unit = "images"
-    verbs = ("generate",)
+    verbs = ("generate IMAGE",)
     generation = "captions"
     model_config: ImageCaptionerConfig
     data_config: CaptioningDataConfig
