@@ -285,4 +285,23 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
         raise ConfigError([f"{path} is cut short or damaged: it has no {', '.join(missing)}"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RenamedKey)  # a run's own recipe is as old as the run
-        return load_recipe(str(path), overrides)
+        try:
+            return load_recipe(str(path), overrides)
+        except ConfigError as error:
+            raise ConfigError(
+                [*error.lines, *_other_version(path, overrides or {}, error)]
+            ) from error
+
+
+def _other_version(path: Path, overrides: Mapping[str, Any], error: ConfigError) -> list[str]:
+    """Say what to do where a run's own recipe, not the caller, has keys that nobody knows."""
+    begin = "unknown key "
+    unknown = [line.split(";")[0].removeprefix(begin) for line in error.lines
+               if line.startswith(begin)]  # fmt: skip
+    own = [key for key in unknown if key not in overrides]
+    if not own:
+        return []
+    return [
+        f"{path} was edited, or written by another version, which environment.json beside it "
+        f"names: use that one, or rename or take out {', '.join(own)}"
+    ]
