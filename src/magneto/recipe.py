@@ -291,14 +291,3 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
             raise ConfigError(
                 [*error.lines, *_other_version(path, overrides or {}, error)]
             ) from error
-
-
-def _other_version(path: Path, overrides: Mapping[str, Any], error: ConfigError) -> list[str]:
-    """Say what to do where a run's own recipe, not the caller, has keys that nobody knows."""
-    unknown = [
-        line.split(";")[0].split()[-1] for line in error.lines if line[:12] == "unknown key "
-    ]
-    own = ", ".join(key for key in unknown if key not in overrides)
-    line = (f"{path} was edited, or written by another version, which environment.json beside it "
-            f"names: use that one, or rename or take out {own}")  # fmt: skip
-    return [line] if own else []
