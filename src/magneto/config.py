@@ -58,9 +58,8 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 def unknown_keys(error: ConfigError) -> list[str]:
     """Return the dotted keys that an error says nobody knows."""
-    lines = (
-        line.removeprefix("unknown key ") for line in error.lines if line[:12] == "unknown key "
-    )
+    begin = "unknown key "
+    lines = [line.removeprefix(begin) for line in error.lines if line.startswith(begin)]
     return [line.split(";")[0] for line in lines]
 
 

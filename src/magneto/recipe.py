@@ -22,6 +22,7 @@ from magneto.config import (
     override,
     renamed_keys,
     to_mapping,
+    unknown_keys,
 )
 from magneto.files import write_text
 from magneto.nn.config import TransformerConfig
@@ -288,6 +289,7 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
         try:
             return load_recipe(str(path), overrides)
         except ConfigError as error:
-            raise ConfigError(
-                [*error.lines, *_other_version(path, overrides or {}, error)]
-            ) from error
+            own = ", ".join(key for key in unknown_keys(error) if key not in (overrides or {}))
+            line = (f"{path} was edited, or written by another version, which environment.json "
+                    f"beside it names: use that one, or rename or take out {own}")  # fmt: skip
+            raise ConfigError([*error.lines, *([line] if own else [])]) from error
