@@ -23,7 +23,7 @@ from magneto.vision_language.captions import CaptionSplit
 # for each.
 SHOWN, ACROSS = 6, 3
 SEARCHES, FOUND = 4, 3
-# Inches of a panel's side and of a line of words; letters and lines of words above a panel.
+# Inches of a panel's side and of a line of words; letters of a line, and lines of a text at most.
 SIDE, LINE, LETTERS, LINES = 2.1, 0.16, 34, 5
 STYLE: dict[Any, Any] = {"font.size": 8}
 
@@ -108,8 +108,11 @@ def searches_figure(
 
 def draw_panels(panels: Sequence[Panel], columns: int) -> bytes:
     """Draw images in lines, each below its words, as a PNG."""
-    said = [[line for text in panel.words for line in wrap(plain(text), LETTERS)][:LINES]
-            for panel in panels]  # fmt: skip
+    said = [
+        [line for text in panel.words
+         for line in wrap(plain(text), LETTERS, max_lines=LINES, placeholder=" ...")]
+        for panel in panels
+    ]  # fmt: skip
     lines = [range(start, min(start + columns, len(panels)))
              for start in range(0, len(panels), columns)]  # fmt: skip
     heights = [SIDE + LINE * (1 + max(len(said[number]) for number in line)) for line in lines]
