@@ -201,6 +201,8 @@ def test_compare_from_the_command_line(
         (["--grid", "model.placement=pre,sub"], "are given with --placements"),
         (["--grid", "model.layers=1", "--grid", "model.layers=2"], "model.layers is given twice"),
         (["--seed", "3"], "--seed 3: a comparison takes it from --seeds"),
+        (["--placement", "pre"], "did you mean --placements?"),
+        (["--lr", "1e-3"], "did you mean --lrs?"),
         (["--placements", "pre,pre"], "model.placement has one value twice: pre"),
     ],
 )
