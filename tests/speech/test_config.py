@@ -47,6 +47,7 @@ def test_the_defaults_are_the_papers() -> None:
         ({"synthetic": {"words": [0, 2]}}, "words must be 1 or more, not 0"),
         ({"synthetic": {"wpm": [30, 20]}}, "wpm must be the least and the greatest"),
         ({"synthetic": {"fading": 1}}, "fading must be in [0, 1), not 1"),
+        ({"synthetic": {"letters": 2}}, "letters must be in [0, 1], not 2"),
         ({"synthetic": {"train_utterances": 0}}, "train_utterances must be 1 or more"),
         ({"augmentation": {"time_mask": 3}}, "did you mean data.augmentation.time_masks?"),
     ],

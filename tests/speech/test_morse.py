@@ -97,3 +97,11 @@ def test_texts() -> None:
     assert {len(text.split()) for text in texts} == {2, 3, 4}
     assert set("".join(texts)) - {" "} <= set(morse.CODE)
     assert len(set(texts)) > 290
+
+
+def test_a_share_of_the_texts_is_one_letter_or_digit() -> None:
+    texts = [morse.draw_text(np.random.default_rng(n), (3, 4), 0.5) for n in range(400)]
+    single = [text for text in texts if len(text) == 1]
+    assert 150 < len(single) < 250
+    assert set(single) == set(morse.LETTERS + morse.DIGITS)
+    assert all(len(text.split()) >= 3 for text in texts if len(text) > 1)

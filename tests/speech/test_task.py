@@ -20,6 +20,8 @@ from magneto.speech.data_config import FilterBankConfig, SyntheticConfig
 from magneto.speech.task import LEFT_OUT, NO_FINITE_LOSS, SpeechRecognition
 from magneto.speech.transducer_config import TransducerConfig
 from magneto.training.config import TrainingConfig
+from magneto.training.distributed import one_process
+from magneto.training.initial import initial_model
 from magneto.training.loop import train
 from magneto.training.task import NON_FINITE
 from tests.evaluating import measured
@@ -256,3 +258,24 @@ def test_a_short_training_is_the_same_twice() -> None:
         found.append([p.grad for p in model.parameters()])
         assert measured(task, model)["loss"] > 0
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_a_run_begins_with_the_weights_of_another(tmp_path: Path) -> None:
+    first = train_small(tmp_path / "first")
+    words = ["--model.pretrained", str(first), "--data.tokenizer", str(first / "tokenizer")]
+    second = train_small(tmp_path / "second", *words, "--training.learning_rate", "1e-30")
+    weights = [load_run(run, "final", {}).model.state_dict() for run in (first, second)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+    assert load_run(second, "final", {}).recipe.model.pretrained is None
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    first = train_small(tmp_path / "first")
+    config = replace(MODEL, ffn_width=40, pretrained=str(first))
+    task = SpeechRecognition(config, DATA, 1)
+    task.prepare()
+    with pytest.raises(ValueError, match="another model's weights"):
+        initial_model(task, 1, one_process(torch.device("cpu")))
+    gone = SpeechRecognition(replace(MODEL, pretrained=str(tmp_path / "none")), DATA, 1)
+    with pytest.raises(FileNotFoundError, match="none"):
+        gone.initial_weights()

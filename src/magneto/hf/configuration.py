@@ -222,6 +222,15 @@ class MagnetoTransducerConfig(MagnetoConfig):
         # transformers makes a dataclass of what has no `__init__` of its own.
         super().__init__(core, **values)
 
+    @classmethod
+    def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
+        """Return the configuration of a model; see `MagnetoConfig.of`.
+
+        The run that it began with is not told: its weights are the model's own.
+        """
+        assert isinstance(config, TransducerConfig)
+        return super().of(replace(config, pretrained=None), end, **values)
+
 
 class MagnetoImageConfig(MagnetoConfig):
     """Holds an `ImageClassifierConfig`."""

@@ -102,6 +102,8 @@ class SyntheticConfig:
         wpm: Slowest and fastest Morse, in words ("PARIS") per minute.
         fading: Of Morse: how far its strength falls, as a share, at most.
         drift: Of Morse: how far its pitch and its speed wander off, as a share, at most.
+        letters: Of Morse: share of the training utterances that are one letter or digit, by which a
+            model learns the code before it learns words.
     """
 
     train_utterances: int = 4000
@@ -111,6 +113,7 @@ class SyntheticConfig:
     wpm: tuple[float, float] = (15.0, 35.0)
     fading: float = 0.5
     drift: float = 0.05
+    letters: float = 0.0
 
     def __post_init__(self) -> None:
         wrong = [
@@ -125,6 +128,8 @@ class SyntheticConfig:
             for name in ("fading", "drift")
             if not 0 <= getattr(self, name) < 1
         ]
+        if not 0 <= self.letters <= 1:
+            wrong.append(f"letters must be in [0, 1], not {self.letters}")
         if wrong:
             raise ConfigError(wrong)
 

@@ -26,14 +26,23 @@ WORDS = (
     "radio", "club",
 )  # fmt: skip
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+DIGITS = "0123456789"
 # The band in which radio amateurs say how strong noise is, in Hz.
 NOISE_BAND = 2500.0
 # How long a tone takes to rise and to fall, in seconds: harder edges click.
 EDGE = 0.005
 
 
-def draw_text(random: np.random.Generator, words: tuple[int, int]) -> str:
-    """Make up what is sent: common words, call signs, groups of letters, numbers."""
+def draw_text(random: np.random.Generator, words: tuple[int, int], letters: float = 0.0) -> str:
+    """Make up what is sent: common words, call signs, groups of letters, numbers.
+
+    Args:
+        random: What it is drawn by.
+        words: Fewest and most of them.
+        letters: Chance that it is one letter or digit instead.
+    """
+    if letters and random.random() < letters:
+        return str(random.choice(list(LETTERS + DIGITS)))
     return " ".join(_word(random) for _ in range(random.integers(words[0], words[1] + 1)))
 
 

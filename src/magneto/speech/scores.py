@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,20 +75,29 @@ def _errors(
     )
 
 
-def half_width_of_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
-    """Return the half-width of a 95 % confidence interval of the word error rate.
+def half_width_of_rate(
+    references: Sequence[str],
+    hypotheses: Sequence[str],
+    errors: Callable[[Sequence[str], Sequence[str]], ErrorCounts] = word_errors,
+) -> float:
+    """Return the half-width of a 95 % confidence interval of an error rate.
 
     By the variance of a ratio over utterances, which are taken as independent; nan for fewer than
     two with words.
+
+    Args:
+        references: What was said, of each utterance.
+        hypotheses: What was recognised.
+        errors: Counts them: `word_errors` or `character_errors`.
     """
-    each = [word_errors([r], [h]) for r, h in zip(references, hypotheses, strict=True)]
-    words = sum(found.units for found in each)
+    each = [errors([r], [h]) for r, h in zip(references, hypotheses, strict=True)]
+    units = sum(found.units for found in each)
     if sum(found.units > 0 for found in each) < 2:
         return math.nan
-    errors = [found.substitutions + found.deletions + found.insertions for found in each]
-    rate = sum(errors) / words
-    square = sum((e - rate * found.units) ** 2 for e, found in zip(errors, each, strict=True))
-    return NORMAL * math.sqrt(square * len(each) / (len(each) - 1)) / words
+    wrong = [found.substitutions + found.deletions + found.insertions for found in each]
+    rate = sum(wrong) / units
+    square = sum((e - rate * found.units) ** 2 for e, found in zip(wrong, each, strict=True))
+    return NORMAL * math.sqrt(square * len(each) / (len(each) - 1)) / units
 
 
 @dataclass(frozen=True)

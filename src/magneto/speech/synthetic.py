@@ -145,5 +145,7 @@ def _spoken(lexicon: Mapping[str, str], config: SpeechDataConfig, seed: tuple[in
 
 
 def _keyed(config: SpeechDataConfig, seed: tuple[int, ...]) -> Row:
-    text = morse.draw_text(np.random.default_rng([*seed, WHAT]), config.synthetic.words)
-    return Row(_id(seed), Keyed(seed, text, config.synthetic), text, "")
+    synthetic = config.synthetic
+    letters = synthetic.letters if seed[0] == TRAIN else 0.0
+    text = morse.draw_text(np.random.default_rng([*seed, WHAT]), synthetic.words, letters)
+    return Row(_id(seed), Keyed(seed, text, synthetic), text, "")

@@ -34,6 +34,7 @@ from magneto.training.task import (
     Scores,
     Task,
 )
+from magneto.weights import StoredTensor, find_weights, open_tensors
 
 # Share of validation transcripts without a word above which something is wrong, and is said.
 MOSTLY_EMPTY = 0.9
@@ -112,6 +113,15 @@ class SpeechRecognition(Task):
             raise ValueError(f"model.vocab_size ({size}) is below {least}: the tokenizer's "
                              f"{least - 1} and blank")  # fmt: skip
         return Transducer(replace(self.model_config, vocab_size=size))
+
+    def initial_weights(self) -> dict[str, StoredTensor]:
+        """Return all weights of another run, if one is named.
+
+        Raises:
+            FileNotFoundError: If there is no such run, or it has no weights.
+        """
+        named = self.model_config.pretrained
+        return dict(open_tensors(find_weights(Path(named).expanduser()))) if named else {}
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return groups of utterances of like length, `batch_size` groups at a time."""
@@ -220,8 +230,8 @@ class SpeechRecognition(Task):
 
     @classmethod
     def kept_settings(cls, run: Path) -> dict[str, Any]:
-        """Return the run's own tokenizer and means."""
-        return kept_speech(run)
+        """Return the run's own tokenizer and means, and that it stands alone."""
+        return {**kept_speech(run), "model.pretrained": None}
 
     @classmethod
     def other_data(cls, source: str) -> dict[str, Any]:

@@ -41,6 +41,9 @@ class TransducerConfig(TransformerConfig):
         intermediate_layers: Layers, from 0 at the bottom.
         kl_weight: Of the symmetric divergence of these layers' posteriors from the last layer's. It
             holds the logits of some frames of the lattice at once, and costs as much time again.
+        pretrained: Directory of a run of the same shape to begin with, for example of easier data;
+            None to begin anew. Its labels and means are not taken from it: give `data.tokenizer
+            RUN/tokenizer` and `data.cmvn RUN/cmvn.json`.
 
     Raises:
         ConfigError: For impossible values, all at once.
@@ -61,6 +64,7 @@ class TransducerConfig(TransformerConfig):
     intermediate_weight: float = 0.0
     intermediate_layers: tuple[int, ...] = ()
     kl_weight: float = 0.0
+    pretrained: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
