@@ -14,28 +14,23 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from benchmarks.label_counts import ARMS, curve, grid, run, table
 from magneto.analysis.report.provenance import without_places
 from magneto.config import ConfigError
-from magneto.files import plain, read_json, write_json, write_text
-from magneto.functional.statistics import half_width
-from magneto.progress import ProgressBars
-from magneto.recipe import RUN_FILE, load_recipe
+from magneto.files import plain, write_json, write_text
 from magneto.training.environment import environment
-from magneto.training.loop import train
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.data import load_images
 from magneto.vision.images import ImageSplit
 
 RESULTS = Path(__file__).parent / "results"
-ARMS = ("pre-trained", "from scratch")
+COUNTED = "images_per_class"
 
 
 @dataclass(frozen=True)
@@ -97,7 +92,8 @@ def main() -> None:
     }  # fmt: skip
     encoder = run("image-modelling/tiny", pretrained, folder / "encoder")
     found = []
-    for count, seed, arm, rate in grid(size, given):
+    counts = [int(n) for n in given.counts.split(",")] if given.counts else size.counts
+    for count, seed, arm, rate in grid(counts, given.seeds, size.rates):
         images = few_images(source, count, seed, folder / "images")
         changes = {
             **images, **shape(size), **size.training, "seed": seed,
@@ -131,31 +127,10 @@ def parse() -> argparse.Namespace:
     return given
 
 
-def grid(size: Size, given: argparse.Namespace) -> Iterator[tuple[int, int, str, float]]:
-    """Yield what is trained: all of one seed before the next."""
-    counts = [int(n) for n in given.counts.split(",")] if given.counts else size.counts
-    for seed in range(1, given.seeds + 1):
-        for count in counts:
-            for arm in ARMS:
-                for rate in size.rates:
-                    yield count, seed, arm, rate
-
-
 def shape(size: Size) -> dict[str, Any]:
     """Return what both recipes have of the model, and that runs are small."""
     same = {"training.device": "cpu", "training.tensorboard": False, "training.evaluate_every": 0}
     return {**same, **{f"model.{name}": value for name, value in size.model.items()}}
-
-
-def run(name: str, changes: dict[str, Any], out: Path) -> dict[str, Any]:
-    """Train a recipe, or find it trained; return its result."""
-    recipe = load_recipe(name, changes)
-    train(
-        recipe.build_task(), recipe.training, out, seed=recipe.seed, resume=out.exists(),
-        report=ProgressBars(), recipe=recipe.to_mapping(),
-        keep_recipe=lambda: recipe.save(out / RUN_FILE),
-    )  # fmt: skip
-    return read_json(out / "result.json")
 
 
 def few_images(source: str, count: int, seed: int, folder: Path) -> dict[str, Any]:
@@ -191,28 +166,11 @@ def save(split: ImageSplit, index: int, folder: Path, image: Any) -> None:
         image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(path)
 
 
-def curve(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each arm's accuracy for each number of images, at the rate with the best mean."""
-    rows = []
-    for count in sorted({entry["images_per_class"] for entry in found}):
-        for arm in ARMS:
-            mine = [e for e in found if (e["images_per_class"], e["arm"]) == (count, arm)]
-            by_rate: dict[float, list[float]] = {}
-            for entry in sorted(mine, key=lambda entry: entry["seed"]):
-                by_rate.setdefault(entry["rate"], []).append(entry["accuracy"])
-            if by_rate:
-                rate, values = max(by_rate.items(), key=lambda item: (len(item[1]), fmean(item[1])))
-                rows.append({"images_per_class": count, "arm": arm, "rate": rate,
-                             "accuracy": fmean(values), "interval": half_width(values),
-                             "seeds": values})  # fmt: skip
-    return rows
-
-
 def write(
     given: argparse.Namespace, size: Size, encoder: dict[str, Any], found: list[dict[str, Any]]
 ) -> None:
     """Write what is there so far."""
-    rows, name = curve(found), f"image-pretraining-{given.size}"
+    rows, name = curve(found, COUNTED), f"image-pretraining-{given.size}"
     RESULTS.mkdir(exist_ok=True)
     content = {
         "size": given.size, "model": size.model, "training": size.training,
@@ -227,13 +185,8 @@ def write(
         "then both arms took the same steps on the labelled images alone. Accuracy on the held-out "
         "images, mean over seeds with 95 % intervals, at the best of the rates "
         f"{', '.join(f'{rate:g}' for rate in size.rates)}.", "",
-        "| images per class | arm | accuracy | seeds | rate |", "|---|---|--:|--:|--:|",
+        *table(rows, COUNTED, "images per class"),
     ]  # fmt: skip
-    for row in rows:
-        interval = f" ± {row['interval']:.3f}" if len(row["seeds"]) > 1 else ""
-        cells = [str(row["images_per_class"]), row["arm"], f"{row['accuracy']:.3f}{interval}",
-                 str(len(row["seeds"])), f"{row['rate']:g}"]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
     write_text(RESULTS / f"{name}.md", "\n".join([*lines, ""]))
 
 

@@ -30,10 +30,10 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.allocations import count_from_here, most_allocated, recorded
 from benchmarks.training_step import ROOT, machine, write_result
 from magneto.analysis.plan.trace import trace_step
 from magneto.files import write_json
@@ -98,19 +98,10 @@ def steps(recipe: Recipe, piece: Any, task: Any) -> Iterator[int]:
 
 def allocated(recipe: Recipe, piece: Any, task: Any) -> int:
     """Return the most bytes that were allocated during the last step."""
-    marks = []
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+    with recorded() as record:
         for _ in steps(recipe, piece, task):
-            with torch.profiler.record_function("a step begins"):
-                marks.append(None)
-    events: Any = record.profiler.kineto_results.events()  # pyright: ignore
-    last = max(e.start_ns() for e in events if e.name() == "a step begins")
-    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-    now = most = 0
-    for when, size in changes:
-        now += size
-        most = max(most, now) if when >= last else most
-    return most
+            count_from_here()
+    return most_allocated(record)
 
 
 def resident(recipe: Recipe, piece: Any, task: Any) -> int:

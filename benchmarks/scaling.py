@@ -5,10 +5,11 @@ r"""How a training step grows: its time, its memory and the start-up, against si
 
 Each point is a training of the product's causal language model in a process of its own, of one
 thread: some steps, of which the median counts. Start-up goes from the process' start to the end of
-its first step, imports included. Memory is the resident memory of a process in a step (Linux)
-above that of one that trains next to nothing. Slopes are least squares of the logarithms: a slope
-of 1 is "twice as large takes twice as long". Results go to benchmarks/results/scaling-cpu.json and
-.md, after each curve; curves that stand there from the same commit are kept.
+its first step, imports included. Memory is the most bytes that torch had given out at once during a
+step of another such process: weights, gradients, the optimizer, activations. Slopes are least
+squares of the logarithms: a slope of 1 is "twice as large takes twice as long". Results go to
+benchmarks/results/scaling-cpu.json and .md, after each curve; curves that stand there from the same
+commit are kept.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ import torch
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.allocations import count_from_here, most_allocated, recorded
 from benchmarks.bench_cases import Case
 from benchmarks.bench_product import product_step
 from benchmarks.bench_tables import scaling_markdown
-from benchmarks.fsdp_memory import resident
 from benchmarks.training_step import ROOT, machine, source_commit, write_result
-from benchmarks.turns import reset_peak, timed
+from benchmarks.turns import timed
 from magneto.files import read_json
 from magneto.progress import ProgressBars
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import join_world
+from magneto.training.distributed import World, join_world
 
 STEPS, WARMUP = 5, 1
 
@@ -97,8 +98,6 @@ CURVES = {
     ),
 }  # fmt: skip
 
-NEXT_TO_NOTHING = model(1, 8, 1, 1, 8, 300)
-
 
 def shrunken(curve: Curve) -> Curve:
     """Return a curve of two small points, for tests."""
@@ -108,21 +107,37 @@ def shrunken(curve: Curve) -> Curve:
     return replace(curve, case=case, sizes=small[curve.vary])
 
 
-def work(values: dict[str, Any], started: float) -> None:
-    """Measure a point in this process; the first rank prints what it found."""
+def work(way: str, values: dict[str, Any], started: float) -> None:
+    """Measure a point in this process, in one of `WAYS`; the first rank prints what it found."""
     torch.set_num_threads(1)
     with join_world(TrainingConfig(device="cpu", learning_rate=1e-3)) as world:
-        step, _ = product_step(Case(**values), "sub", world)
-        step()
-        start_up = time.time() - started
-        reset_peak()
-        for _ in range(WARMUP):
-            step()
-        seconds = [timed(step)[0] for _ in range(STEPS)]
-        found = {"seconds": median(seconds), "slowest": max(seconds), "start_up": start_up,
-                 "resident": resident("VmHWM")}  # fmt: skip
+        found = WAYS[way](Case(**values), world, started)
         if world.is_main_process:
             print(json.dumps(found), flush=True)
+
+
+def time_taken(case: Case, world: World, started: float) -> dict[str, float]:
+    """Time the start-up and some steps."""
+    step, _ = product_step(case, "sub", world)
+    step()
+    start_up = time.time() - started
+    for _ in range(WARMUP):
+        step()
+    seconds = [timed(step)[0] for _ in range(STEPS)]
+    return {"seconds": median(seconds), "slowest": max(seconds), "start_up": start_up}
+
+
+def memory_taken(case: Case, world: World, started: float) -> dict[str, float]:
+    """Count what the second step has allocated at its most; the first makes optimizer state."""
+    with recorded() as record:
+        step, _ = product_step(case, "sub", world)
+        step()
+        count_from_here()
+        step()
+    return {"peak_bytes": most_allocated(record)}
+
+
+WAYS = {"time": time_taken, "memory": memory_taken}
 
 
 def free_port() -> int:
@@ -132,13 +147,13 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def spawn(case: Case, ranks: int) -> dict[str, float]:
-    """Measure a point in processes of its own.
+def spawn(case: Case, ranks: int, way: str) -> dict[str, float]:
+    """Measure a point in processes of its own, in one of `WAYS`.
 
     Raises:
         RuntimeError: If one of them fails; with what it said.
     """
-    words = [sys.executable, "-m", "benchmarks.scaling", "--worker", json.dumps(asdict(case))]
+    words = [sys.executable, "-m", "benchmarks.scaling", "--worker", way, json.dumps(asdict(case))]
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} if ranks > 1 else {}
     started = time.time()
     processes = []
@@ -156,17 +171,14 @@ def spawn(case: Case, ranks: int) -> dict[str, float]:
     return json.loads(said[0][0].splitlines()[-1])
 
 
-def measure(name: str, curve: Curve, base: float, report: ProgressBars) -> dict[str, Any]:
-    """Measure a curve: its points, their slopes, and what they should be.
-
-    Memory is what is above `base`, the bytes of a process that trains next to nothing.
-    """
+def measure(name: str, curve: Curve, report: ProgressBars) -> dict[str, Any]:
+    """Measure a curve: its points, their slopes, and what they should be."""
     points = []
     for number, size in enumerate(curve.sizes, 1):
         by_ranks = curve.vary == "ranks"
         case = curve.case if by_ranks else replace(curve.case, **{curve.vary: size})
-        found = spawn(case, size if by_ranks else 1)
-        points.append({"size": size, **found, "peak_bytes": max(found["resident"] - base, 1)})
+        ranks = size if by_ranks else 1
+        points.append({"size": size, **spawn(case, ranks, "time"), **spawn(case, ranks, "memory")})
         report.update(f"scaling: {name}", number, len(curve.sizes))
     slopes = {key: slope(curve.sizes, [point[key] for point in points])
               for key in ("seconds", "peak_bytes", "start_up")}  # fmt: skip
@@ -198,10 +210,12 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--commit", help="of the source, where git cannot tell")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--name", default="scaling-cpu")
-    parser.add_argument("--worker", nargs=2, metavar=("CASE", "START"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--worker", nargs=3, metavar=("WAY", "CASE", "START"), help=argparse.SUPPRESS
+    )
     args = parser.parse_args(words)
     if args.worker:
-        work(json.loads(args.worker[0]), float(args.worker[1]))
+        work(args.worker[0], json.loads(args.worker[1]), float(args.worker[2]))
         return {}
     where = machine(torch.device("cpu")) | {"threads": 1}
     commit = args.commit or source_commit()
@@ -212,10 +226,9 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     result = {"name": args.name, "commit": commit, "machine": where, "curves": curves}
     report = ProgressBars()
     wanted = [name for name in args.curves if name not in curves]
-    base = spawn(NEXT_TO_NOTHING, 1)["resident"] if wanted else 0.0
     for name in wanted:
         chosen = shrunken(CURVES[name]) if args.tiny else CURVES[name]
-        curves[name] = measure(name, chosen, base, report)
+        curves[name] = measure(name, chosen, report)
         write_result(result, scaling_markdown(result), args.out, show=False)
     print(scaling_markdown(result))
     return result

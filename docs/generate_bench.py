@@ -44,8 +44,8 @@ SCALING = """
 `python -m benchmarks.scaling` trains the causal language model (Sub-LN) at growing sizes, each in
 a process of its own with one thread. A slope is that of the logarithms, by least squares: 1 means
 that twice the size takes twice as long. *Last two* is the slope between the two largest. Start-up
-goes from the process' start to the end of its first step, with all imports; memory is above that
-of a process that trains next to nothing.
+goes from the process' start to the end of its first step, with all imports; memory is the most
+bytes that torch had given out at once in a step: weights, gradients, the optimizer, activations.
 """
 FIGURE = """
 ![Time, memory and start-up over their first points](../figures/scaling-light.svg#only-light)

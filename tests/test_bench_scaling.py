@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from benchmarks import scaling
+from benchmarks.bench_cases import Case
 from benchmarks.bench_tables import scaling_markdown
-from benchmarks.scaling import CURVES, NEXT_TO_NOTHING, shrunken, slope
+from benchmarks.scaling import CURVES, model, shrunken, slope
 
 DOCS = Path(__file__).parents[1] / "docs"
+LEAST: Case = model(1, 8, 1, 1, 8, 300)
 
 
 def test_slopes_are_those_of_powers() -> None:
@@ -27,22 +29,34 @@ def test_slopes_are_those_of_powers() -> None:
 def test_a_point_is_measured_in_its_own_process(capsys: pytest.CaptureFixture) -> None:
     threads = torch.get_num_threads()
     try:
-        scaling.work(asdict(NEXT_TO_NOTHING), time.time())
+        scaling.work("time", asdict(LEAST), time.time())
     finally:
         torch.set_num_threads(threads)
     found = json.loads(capsys.readouterr().out)
     assert 0 < found["seconds"] <= found["slowest"]
-    assert found["start_up"] > 0 and found["resident"] > 0
+    assert found["start_up"] > 0
+
+
+def test_memory_is_that_of_weights_gradients_optimizer_and_activations(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    found = []
+    for case in (model(4, 32, 2, 1, 8, 300), model(8, 32, 2, 1, 8, 300)):
+        scaling.work("memory", asdict(case), time.time())
+        found.append(json.loads(capsys.readouterr().out)["peak_bytes"])
+    # A layer has 12 x 32 x 32 weights; with gradients and the optimizer's two that is times four.
+    assert 4 * 4 * 4 * 12 * 32 * 32 < found[1] - found[0] < 1.5 * 4 * 4 * 4 * 12 * 32 * 32
 
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """Curves of points that were made up: time as the depth, memory constant."""
 
-    def spawn(case: Any, ranks: int) -> dict[str, float]:
+    def spawn(case: Any, ranks: int, way: str) -> dict[str, float]:
         size = case.layers * ranks
-        base = 10 if case == NEXT_TO_NOTHING else 50
-        return {"seconds": size, "slowest": 2 * size, "start_up": 3.0, "resident": base}
+        if way == "memory":
+            return {"peak_bytes": 40}
+        return {"seconds": size, "slowest": 2 * size, "start_up": 3.0}
 
     monkeypatch.setattr(scaling, "spawn", spawn)
     words = ["--tiny", "--curves", "depth", "ranks", "--commit", "abc", "--out", str(tmp_path)]
@@ -60,7 +74,7 @@ def test_a_run_writes_points_and_slopes_and_goes_on(
     page = (tmp_path / "scaling-cpu.md").read_text()
     assert page == scaling_markdown(measured) and "| depth | 1.00 | 1.00 | 1 | 0.00 | 1 |" in page
 
-    monkeypatch.setattr(scaling, "spawn", lambda case, ranks: pytest.fail("measured again"))
+    monkeypatch.setattr(scaling, "spawn", lambda case, ranks, way: pytest.fail("measured again"))
     words = ["--curves", "depth", "ranks", "--commit", "abc", "--out", str(tmp_path)]
     assert scaling.main(words)["curves"] == json.loads(json.dumps(measured["curves"]))
 
@@ -75,8 +89,8 @@ def test_every_curve_varies_what_it_says() -> None:
 
 @pytest.mark.distributed
 def test_ranks_take_their_steps_together() -> None:
-    found = scaling.spawn(NEXT_TO_NOTHING, 2)
-    assert found["seconds"] > 0
+    assert scaling.spawn(LEAST, 2, "time")["seconds"] > 0
+    assert scaling.spawn(LEAST, 2, "memory")["peak_bytes"] > 0
 
 
 @pytest.fixture

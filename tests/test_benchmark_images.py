@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("PIL")
 
-from benchmarks.image_pretraining import SIZES, curve, few_images
+from benchmarks.image_pretraining import COUNTED, SIZES, few_images
 from benchmarks.image_robustness import VERSIONS, make_set
+from benchmarks.label_counts import curve
 from tests.vision.pictures import Image, class_folders
 
 
@@ -47,6 +48,6 @@ def test_the_rate_with_the_best_mean_counts() -> None:
         {"images_per_class": 5, "arm": "from scratch", "seed": s, "rate": r, "accuracy": a}
         for s, r, a in ((1, 1e-3, 0.5), (2, 1e-3, 0.7), (1, 3e-3, 0.9), (2, 3e-3, 0.1))
     ]
-    [row] = curve(runs)
+    [row] = curve(runs, COUNTED)
     assert row["rate"] == 1e-3 and row["accuracy"] == pytest.approx(0.6)
     assert json.dumps(SIZES["digits"].model)

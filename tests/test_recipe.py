@@ -131,7 +131,7 @@ def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> Non
     changes |= {
         "training.steps": 2, "training.batch_size": 4, "training.gradient_accumulation_steps": 2,
         "training.warmup_steps": 1, "training.device": "cpu", "training.tensorboard": False,
-        "training.compile": False,
+        "training.compile": False, "training.evaluate_limit": 1,
     }  # fmt: skip
     changes |= shrunken(name.partition("/")[0], tmp_path)
     recipe = load_recipe(name, changes)

@@ -22,6 +22,7 @@ from magneto.recipe import build_recipe, load_recipe, open_run
         ("masked-lm/tiny", "data.mask_share", "0.25", "mask_ratio"),
         ("text-classification/tiny", "data.length", "64", "max_length"),
         ("translation/tiny", "data.centre", "de", "pivot_language"),
+        ("segmentation/tiny", "model.initial_run", "runs/first", "pretrained"),
         ("translation/tiny", "data.group_tokens", "1024", "max_tokens"),
     ],
 )
@@ -67,3 +68,20 @@ def test_old_options(capsys: pytest.CaptureFixture) -> None:
     parser.add_argument("--num-fewshot")
     assert parser.parse(["--shots=0,1"]).num_fewshot == "0,1"
     assert "--shots is called --num-fewshot now" in capsys.readouterr().err
+
+
+def test_a_runs_recipe_of_another_version_says_what_can_be_done(tmp_path: Path, capsys) -> None:
+    """What is unknown in a run's own recipe was not typed: the place is named, and the way out."""
+    path = tmp_path / "recipe.yaml"
+    load_recipe("causal-lm/tiny").save(path)
+    path.write_text(path.read_text().replace("model:\n", "model:\n  memory_slots: 4\n"))
+    assert main(["evaluate", str(tmp_path)]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "magneto: unknown key model.memory_slots"
+    assert str(path) in second and "another version" in second
+    assert second.endswith("take out model.memory_slots")
+    path.write_text(path.read_text().replace("  memory_slots: 4\n", ""))
+    assert main(["evaluate", str(tmp_path), "--model.widht", "8"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "magneto: unknown key model.widht; did you mean model.width?"
+    ]

@@ -14,6 +14,7 @@ COVERED_BY = {
     # The command line and what it starts.
     "__init__": "test_imports.py",
     "__main__": "test_cli.py",
+    "mistakes": "test_cli.py",
     "names_elsewhere": "test_config.py",
     "commands.arguments": "test_cli.py",
     "commands.columns": "commands/test_vision_table.py",

@@ -5,7 +5,6 @@ Nothing heavy is imported here: `magneto --help` needs neither torch nor a comma
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import warnings
@@ -16,6 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from magneto.config import RenamedKey
+from magneto.mistakes import user_lines
 
 # Name: (module with `main(words)`, one line for --help).
 COMMANDS = {
@@ -50,11 +50,6 @@ ELSEWHERE = {
     "inference": "predict", "classify": "predict", "sample": "generate", "finetune": "train",
     "fine-tune": "train", "fit": "train", "resume": "train", "list": "recipes", "sweep": "compare",
 }  # fmt: skip
-# How numpy, safetensors and tokenizers (a plain Exception) say that the disk is full.
-WRITE_ERRORS = ("SafetensorError", "Exception")
-NO_ROOM = (" requested and ", "(os error 28)", "(os error 27)", "(os error 122)")
-NO_ROOM_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-
 USAGE = """usage: magneto COMMAND ...
 
 One Transformer for every modality, and the lab that says
@@ -160,28 +155,6 @@ def drop_output() -> None:
     """Let what is still to be written on stdout vanish, since nobody can read it."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def user_lines(error: Exception) -> list[str]:
-    """Return what an error says to a user, line by line; nothing where it is a fault of ours.
-
-    torch says by a RuntimeError that there is no memory left.
-    """
-    from magneto.commands.out_of_memory import OutOfMemory, is_out_of_memory, what_happened
-
-    text = str(error)
-    writing = isinstance(error, OSError) or type(error).__name__ in WRITE_ERRORS
-    full = getattr(error, "errno", None) in NO_ROOM_ERRORS or any(w in text for w in NO_ROOM)
-    if writing and full:
-        return [f"could not write, the disk is full or a limit is reached: {text}"]
-    if is_out_of_memory(error) and not isinstance(error, OutOfMemory):
-        return [f"{what_happened(error)}: make the model, the batch or the length smaller, or "
-                "raise training.gradient_accumulation_steps"]  # fmt: skip
-    if type(error).__name__ == "SafetensorError":  # its package need not be there
-        return [f"damaged file of weights: {text}"]
-    if not isinstance(error, ValueError | OSError | ModuleNotFoundError):
-        return []
-    return text.splitlines() or [type(error).__name__]
 
 
 def open_missing_streams() -> None:

@@ -56,6 +56,13 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return ""
 
 
+def unknown_keys(error: ConfigError) -> list[str]:
+    """Return the dotted keys that an error says nobody knows."""
+    begin = "unknown key "
+    lines = [line.removeprefix(begin) for line in error.lines if line.startswith(begin)]
+    return [line.split(";")[0] for line in lines]
+
+
 def build(kind: type, values: Any, where: str = "") -> Any:
     """Build a dataclass from a mapping.
 

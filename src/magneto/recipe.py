@@ -22,6 +22,7 @@ from magneto.config import (
     override,
     renamed_keys,
     to_mapping,
+    unknown_keys,
 )
 from magneto.files import write_text
 from magneto.nn.config import TransformerConfig
@@ -285,4 +286,10 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
         raise ConfigError([f"{path} is cut short or damaged: it has no {', '.join(missing)}"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RenamedKey)  # a run's own recipe is as old as the run
-        return load_recipe(str(path), overrides)
+        try:
+            return load_recipe(str(path), overrides)
+        except ConfigError as error:
+            own = ", ".join(key for key in unknown_keys(error) if key not in (overrides or {}))
+            line = (f"{path} was edited, or written by another version, which environment.json "
+                    f"beside it names: use that one, or rename or take out {own}")  # fmt: skip
+            raise ConfigError([*error.lines, *([line] if own else [])]) from error

@@ -90,8 +90,10 @@ def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -
     """Return the class of a run's task; see `load_run`."""
     name = open_run(run, overrides).task
     task = task_class(name)
-    if verb is not None and verb not in task.verbs:
-        right = " or ".join(f"magneto {known}" for known in (*task.verbs, "evaluate"))
+    if verb is not None and verb not in [known.partition(" ")[0] for known in task.verbs]:
+        from magneto.training.task import command
+
+        right = " or ".join(command(known, run) for known in (*task.verbs, "evaluate"))
         raise ConfigError([f"magneto {verb} has no use for {run}: the run's task is {name}; "
                            f"use {right}"])  # fmt: skip
     return task

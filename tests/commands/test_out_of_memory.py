@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from magneto.cli import main
-from magneto.commands.out_of_memory import is_out_of_memory, what_happened
 from magneto.language.causal_lm import CausalLanguageModeling
+from magneto.mistakes import is_out_of_memory, what_happened
 from magneto.training import loop
 
 TINY = ["train", "causal-lm/tiny", "--model.layers", "1", "--model.width", "32", "--model.heads",

@@ -87,7 +87,8 @@ def test_a_run_of_another_kind_is_refused(tmp_path: Path, images: Path, capsys) 
     os.environ["MAGNETO_CACHE"] = str(tmp_path / "cache")
     assert main(["train", "image-modelling/tiny", "--out", str(run), *small, *steps]) == 0
     assert main(["predict", str(run), str(images)]) == 2
-    assert "use magneto evaluate --features or magneto evaluate" in capsys.readouterr().err
+    said = f"use magneto evaluate {run} --features or magneto evaluate {run}"
+    assert said in capsys.readouterr().err
 
 
 def test_segmentation_is_drawn(tmp_path: Path, capsys) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from magneto.weights import open_tensors
-from tests.gpu.tiny import ROOT, distance, text_files
+from tests.gpu.tiny import ROOT, distance, quick_data
 
 DEVICES = [
     pytest.param("cpu", marks=pytest.mark.distributed),
@@ -43,7 +43,7 @@ def train(out: Path, device: str, source: str, strategy: str) -> dict[str, torch
 def test_one_rank_equals_one_process(device: str, tmp_path: Path) -> None:
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device here")
-    source = text_files()["builtin:docstrings"]["source"]
+    source = quick_data()["builtin:docstrings"]["source"]
     alone = train(tmp_path / "none", device, source, "none")
     for strategy in ("ddp", "fsdp"):
         assert distance(train(tmp_path / strategy, device, source, strategy), alone) < 1e-5

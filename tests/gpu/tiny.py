@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from magneto.data.cache import cache_directory
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe, recipe_names
+from magneto.speech.data_config import SyntheticConfig
 from magneto.training.batch import to_device
 from magneto.training.companion import place_companion
 from magneto.training.config import TrainingConfig
@@ -29,11 +30,11 @@ ROOT = Path(__file__).parents[2]
 TINY = [name for name in recipe_names() if name.endswith("/tiny")]
 
 
-def text_files() -> dict[str, dict[str, Any]]:
+def quick_data() -> dict[str, dict[str, Any]]:
     """Write lines of made-up words as data; return what replaces which source.
 
-    Built-in text takes seconds to make. Words are as frequent as words are: the n-th by 1 / n. As
-    classes, lines are numbered off; as a translation, a line is itself backwards.
+    Built-in text and speech take seconds to make. Words are as frequent as words are: the n-th by
+    1 / n. As classes, lines are numbered off; as a translation, a line is itself backwards.
     """
     folder, random = cache_directory(), Random(0)
     syllables = [first + second for first in "bdklmnprst" for second in "aeiou"]
@@ -47,7 +48,11 @@ def text_files() -> dict[str, dict[str, Any]]:
         (folder / f"lines.{language}").write_text("\n".join(turned) + "\n", encoding="utf-8")
     one = {"source": str(folder / "lines.jsonl")}
     two = {"source": str(folder / "lines"), "languages": ("en", "de"), "validation_limit": 50}
-    return {"builtin:docstrings": one, "builtin:word-order": one, "builtin:phrases": two}
+    few = {"synthetic": SyntheticConfig(train_utterances=200, validation_utterances=20)}
+    return {
+        "builtin:docstrings": one, "builtin:word-order": one,
+        "builtin:phrases:de,en,es,fr": two, "builtin:spoken-digits": few,
+    }  # fmt: skip
 
 
 @cache
@@ -61,7 +66,7 @@ def tiny(name: str) -> tuple[Recipe, Task]:
     given: dict[str, Any] = vars(recipe.model)
     model: dict[str, Any] = {f: 0.0 for f in given if "drop" in f}
     model |= {f: fewer(value) for f, value in given.items() if f.endswith("layers") and value}
-    data = text_files().get(recipe.data.source, {})
+    data = quick_data().get(recipe.data.source, {})
     recipe = replace(
         recipe, model=replace(recipe.model, **model), data=replace(recipe.data, **data)
     )

@@ -8,6 +8,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
+from magneto.hf.saving import wrap  # noqa: E402
 from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.classification.model import ImageClassifier  # noqa: E402
 
@@ -32,3 +33,16 @@ def test_round_trip(tmp_path: Path, pooling: str) -> None:
     expected = torch.nn.functional.cross_entropy(output.logits, labels)
     assert output.loss.item() == pytest.approx(expected.item())
     assert loaded.config.num_labels == 5
+
+
+@torch.no_grad()
+def test_weights_in_bfloat16_take_what_the_processor_makes() -> None:
+    torch.manual_seed(0)
+    config = ImageClassifierConfig(
+        width=16, layers=2, heads=2, ffn_width=24, image_size=8, patch_size=4, classes=3
+    )
+    model, pixels = wrap(ImageClassifier(config)), torch.randn(2, 3, 8, 8)
+    expected = model(pixels).logits
+    found = model.bfloat16()(pixels).logits
+    assert found.dtype == torch.bfloat16
+    assert (found.float() - expected).abs().max() <= 0.05 * expected.abs().max()

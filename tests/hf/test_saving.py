@@ -8,6 +8,7 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from magneto.data.tokenizer import ByteTokenizer  # noqa: E402
+from magneto.hf.saving import whole_directory  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.model import LanguageModel  # noqa: E402
 
@@ -19,3 +20,15 @@ def test_no_progress_bars_without_a_terminal(tmp_path: Path, capfd) -> None:
     hf.export(model, ByteTokenizer(), tmp_path / "out", 32)
     assert capfd.readouterr().err == ""
     assert transformers.utils.logging.is_progress_bar_enabled()
+
+
+def test_who_comes_second_is_told_so(tmp_path: Path) -> None:
+    """Two exports to one place at once: the first that is done stays, whole."""
+    place = tmp_path / "out"
+    place.mkdir()
+    words = "out was filled by another process meanwhile"
+    with pytest.raises(FileExistsError, match=words), whole_directory(place) as second:
+        (second / "config.json").write_text("second")
+        (place / "config.json").write_text("first")
+    assert (place / "config.json").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -111,3 +111,21 @@ def test_as_many_names_as_classes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="1 labels for 5 classes"):
         hf.export_segmenter(small_model(), tmp_path / "out", ["a"], processor)
     assert not (tmp_path / "out").exists()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("inference", ["slide", "whole"])
+def test_weights_on_disk_and_in_bfloat16(tmp_path: Path, inference: Any) -> None:
+    pytest.importorskip("accelerate")
+    exported(tmp_path / "out", inference=inference)
+    load: Any = hf.MagnetoForSemanticSegmentation.from_pretrained
+    pixels = torch.randn(1, 3, 25, 41, generator=torch.Generator().manual_seed(0))
+    expected = load(tmp_path / "out")(pixels).logits
+    disk = load(tmp_path / "out", device_map={"": "disk"}, offload_folder=tmp_path / "offload")
+    if inference == "whole":
+        with pytest.raises(ValueError, match="needs all weights in memory"):
+            disk(pixels)
+    else:
+        assert torch.equal(disk(pixels).logits, expected)
+    found = load(tmp_path / "out", dtype=torch.bfloat16)(pixels).logits
+    assert (found - expected).abs().max() <= 0.1 * expected.abs().max()

@@ -50,6 +50,18 @@ def test_a_mask_of_another_shape_is_refused() -> None:
                 read(sound, attention_mask=torch.ones(shape))
 
 
+@torch.no_grad()
+def test_weights_in_bfloat16_take_what_the_extractor_makes() -> None:
+    torch.manual_seed(0)
+    sizes = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 24, "vocab_size": 20}
+    model = MagnetoForTransducer(MagnetoTransducerConfig(**sizes)).eval()
+    sound = torch.randn(2, 40, 80)
+    expected = model(sound).last_hidden_state
+    found = model.bfloat16()(sound).last_hidden_state
+    assert (found.float() - expected).abs().max() <= 0.05 * expected.abs().max()
+    assert len(model.transcribe(sound)) == 2
+
+
 @pytest.mark.slow
 def test_a_new_process_hears_the_same(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))

@@ -1,5 +1,6 @@
 """Fine-tuned models of vision and language as transformers models: losses, and what is refused."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,3 +78,57 @@ def test_captions() -> None:
     model.config.bos_token_id, model.config.pad_token_id, model.config.mask_token_id = 1, 0, 3
     written = model.generate(IMAGES, num_beams=1)
     assert len(written) == 2 and not {1, 3} & set(written.flatten().tolist())
+
+
+HEADS = [
+    (QuestionAnswerer, QuestionAnsweringConfig),
+    (VisualReasoner, VisualReasonerConfig),
+    (ImageTextRetriever, ImageTextRetrieverConfig),
+    (ImageCaptioner, ImageCaptionerConfig),
+]
+
+
+def of_two(model: type) -> torch.Tensor:
+    """Return the images that the model reads beside two texts."""
+    return torch.stack((IMAGES, IMAGES.flip(0)), 1) if model is VisualReasoner else IMAGES
+
+
+def answer(output: Any) -> torch.Tensor:
+    return output.image_embeds if "image_embeds" in output else output.logits
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("model", "config"), HEADS)
+def test_weights_that_stay_on_disk(tmp_path: Path, model: type, config: type) -> None:
+    """A table that is read as a whole, and a model that is given no image, too."""
+    pytest.importorskip("accelerate")
+    more = {"answers": 4} if model is QuestionAnswerer else {}
+    whole = made(model, config, **more)
+    whole.save_pretrained(tmp_path)
+    loaded = type(whole).from_pretrained(
+        tmp_path, device_map={"": "disk"}, offload_folder=tmp_path / "offload"
+    )
+    given: dict[str, Any] = {"pixel_values": of_two(model), **TEXT}
+    assert torch.equal(answer(loaded(**given)), answer(whole(**given)))
+    if model is ImageTextRetriever:
+        assert torch.equal(loaded(**TEXT).text_embeds, whole(**TEXT).text_embeds)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("model", "config"), HEADS)
+def test_weights_in_bfloat16_take_what_the_processor_makes(model: type, config: type) -> None:
+    more = {"answers": 4} if model is QuestionAnswerer else {}
+    whole = made(model, config, **more)
+    given: dict[str, Any] = {"pixel_values": of_two(model), **TEXT}
+    expected = answer(whole(**given))
+    found = answer(whole.bfloat16()(**given))
+    assert (found.float() - expected).abs().max() <= 0.05 * expected.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("model", "config"), [head for head in HEADS if "Retriever" not in str(head)]
+)
+def test_as_many_texts_as_images(model: type, config: type) -> None:
+    more = {"answers": 4} if model is QuestionAnswerer else {}
+    with pytest.raises(ValueError, match="1 images with 2 texts are no pairs"):
+        made(model, config, **more)(of_two(model)[:1], **TEXT)

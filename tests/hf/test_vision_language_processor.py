@@ -10,6 +10,8 @@ import torch
 pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
+from PIL import Image
+
 from magneto.data.tokenizer import SPECIAL, load_tokenizer, train_bpe
 from magneto.hf import MagnetoVisionLanguageProcessor, MagnetoWholeImageProcessor
 from magneto.hf.tokenizer import encoder_tokenizer
@@ -65,6 +67,18 @@ def test_several_pictures_of_a_statement(tokenizer: Any) -> None:
     flat = processor(images=[one, two, two, one])["pixel_values"]
     assert pixels.shape == (2, 2, 3, 8, 8)
     assert torch.equal(pixels.flatten(0, 1), flat)
+
+
+def test_one_picture_without_a_list_and_none_by_its_name(tokenizer: Any) -> None:
+    fast = encoder_tokenizer(tokenizer, 7, FRAMED)
+    processor = MagnetoVisionLanguageProcessor(MagnetoWholeImageProcessor(8), fast)
+    one = Image.fromarray(picture(9, 12))
+    expected = processor(images=[one])["pixel_values"]
+    for given in (one, np.asarray(one)):
+        assert torch.equal(processor(images=given, text="a circle")["pixel_values"], expected)
+    for named in ("cat.png", ["cat.png"], Path("cat.png")):
+        with pytest.raises(TypeError, match=r"open cat\.png by PIL\.Image\.open"):
+            processor(images=named)
 
 
 def test_bytes_are_for_our_own_reading(tmp_path: Path) -> None:

@@ -187,6 +187,14 @@ def test_a_digest_names_the_content(tmp_path: Path) -> None:
     assert load(tmp_path).digest != before
 
 
+def test_a_digest_names_the_sound(tmp_path: Path) -> None:
+    before = load(manifest(tmp_path, "train", 4)).digest
+    recording = tmp_path / "train-1.wav"
+    header, length = recording.read_bytes()[:44], recording.stat().st_size
+    recording.write_bytes(header + bytes(range(1, 11)) * ((length - 44) // 10))
+    assert load(tmp_path).digest != before
+
+
 def test_what_is_validated_on_is_not_trained_on(tmp_path: Path) -> None:
     """Common Voice's validated.tsv has the recordings of dev.tsv too."""
     manifest(tmp_path, "validated", 6)

@@ -9,10 +9,10 @@ import torch
 from magneto.config import ConfigError, build
 from magneto.progress import ProgressBars
 from magneto.training.config import TrainingConfig
-from magneto.training.ending import command
 from magneto.training.hooks import Hook
 from magneto.training.loop import train
 from magneto.training.state import TrainingState
+from magneto.training.task import command
 from magneto.weights import list_checkpoints
 from tests.training.toy import Toy, config, run_toy
 
@@ -105,10 +105,10 @@ def test_a_finished_run_says_its_losses_its_best_step_and_what_is_next(
     assert lines[at + 3] == f"the run is in {tmp_path}; next:"
     assert lines[at + 4 :] == [f"  magneto evaluate {tmp_path}", f"  magneto report {tmp_path}"]
     run = Path("runs/a")
-    assert command("evaluate --tasks", run) == "evaluate runs/a --tasks"
-    assert command("train image-modelling --data.image_tokenizer", run) == (
-        "train image-modelling --data.image_tokenizer runs/a"
-    )
+    assert command("evaluate --tasks SUITE", run) == "magneto evaluate runs/a --tasks SUITE"
+    assert command("predict IMAGE", run) == "magneto predict runs/a IMAGE"
+    trained = command("train image-modelling --data.image_tokenizer", run)
+    assert trained == "magneto train image-modelling --data.image_tokenizer runs/a"
 
 
 def test_lines_on_the_loss_stay(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -1,5 +1,6 @@
 """What a run is resumed from, and what is never written over; more is in test_loop."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from magneto.training.checkpoint import list_checkpoints
+from magneto.training.state import TrainingState
 from magneto.weights import find_weights
 from tests.training.toy import run_toy
 
@@ -30,6 +32,40 @@ def test_good_weights_are_not_written_over_from_step_0(tmp_path: Path) -> None:
     assert before == after and find_weights(tmp_path, "final").is_dir()
     assert run_toy(tmp_path, steps=20, resume=True).step == 20  # finished: left as it is
     assert (tmp_path / "result.json").read_bytes() == before[0]
+
+
+@pytest.mark.parametrize("stopped_by", ["a full disk", "a kill"])
+def test_weights_of_before_the_first_checkpoint_stop_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_by: str
+) -> None:
+    """An evaluation kept its best, and the first checkpoint never came."""
+    whole = run_toy(tmp_path / "whole", steps=20, evaluate_every=5)
+
+    def full(state: TrainingState) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("magneto.training.hooks.save", full)
+        with pytest.raises(OSError, match="No space left"):
+            run_toy(tmp_path / "run", steps=20, evaluate_every=5, save_every=10)
+    if stopped_by == "a kill":  # between two logs: the last rows are not written
+        rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (tmp_path / "run" / "metrics.jsonl").write_text("".join(rows[:-1]))
+    assert (tmp_path / "run" / "best").is_dir() and not list_checkpoints(tmp_path / "run")
+    again = run_toy(tmp_path / "run", steps=20, evaluate_every=5, save_every=10, resume=True)
+    assert (again.best, again.metrics) == (whole.best, whole.metrics)
+
+
+def test_best_weights_of_a_long_run_are_not_lost_with_its_checkpoints(tmp_path: Path) -> None:
+    run_toy(tmp_path, steps=20, evaluate_every=5, save_every=5)
+    for name in ("checkpoints", "final"):
+        shutil.rmtree(tmp_path / name)
+    (tmp_path / "result.json").unlink()
+    with pytest.raises(ValueError, match="no undamaged checkpoint"):
+        run_toy(tmp_path, steps=20, evaluate_every=5, save_every=5, resume=True)
+    (tmp_path / "metrics.jsonl").unlink()  # then nobody knows how far it was
+    with pytest.raises(ValueError, match="no undamaged checkpoint"):
+        run_toy(tmp_path, steps=20, evaluate_every=5, save_every=5, resume=True)
 
 
 def test_a_run_that_has_saved_nothing_begins_at_0(tmp_path: Path) -> None:

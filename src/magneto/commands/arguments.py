@@ -88,7 +88,9 @@ class Parser(argparse.ArgumentParser):
     def _hint(self, word: str) -> str:
         option = word.split("=")[0]
         near = get_close_matches(option, self._known(), n=1)
-        if self.recipe:
+        if f"{option}s" in self._known():
+            near = [f"{option}s"]  # a comparison's own option, which takes several
+        elif self.recipe:
             word = option.removeprefix("--").replace("-", "_")
             known = _recipe_fields()
             field = known.get(word) or known.get(ELSEWHERE.get(word, ""))

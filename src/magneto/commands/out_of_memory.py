@@ -6,33 +6,17 @@ Nothing heavy is imported before it is needed: the command line looks here at ev
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from magneto.mistakes import OutOfMemory, is_out_of_memory, what_happened
+
 if TYPE_CHECKING:
     from magneto.recipe import Recipe
 
-# How torch says that there is no memory left, or that a size is beyond any.
-NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
 # Of what a step needs by the plan and did not get: what is proposed needs less than this share.
 LESS = 0.9
-
-
-class OutOfMemory(ValueError):
-    """There was no memory for a step; the message says what it needs and what would fit."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that there is no memory left; torch says so in words."""
-    return isinstance(error, MemoryError) or any(word in str(error) for word in NO_MEMORY)
-
-
-def what_happened(error: BaseException) -> str:
-    """Return the error in one line, without advice."""
-    asked = re.search(r"allocate ([\d.,]+ ?\w+)", str(error))
-    return f"out of memory{f' ({asked[1]} more were asked for)' if asked else ''}"
 
 
 @contextmanager

@@ -27,10 +27,13 @@ def pixels_of(picture: Any) -> np.ndarray:
         picture: Of Pillow; or an array of bytes, (height, width) or (height, width, 3).
 
     Raises:
-        TypeError: For an array of another type.
+        TypeError: For an array of another type, or the name of a file.
     """
     from PIL import Image
 
+    if isinstance(picture, str | os.PathLike):
+        raise TypeError(f"pictures are Pillow's, or arrays of uint8: open {os.fspath(picture)} by "
+                        "PIL.Image.open")  # fmt: skip
     if not isinstance(picture, Image.Image):
         array = np.asarray(picture)
         if array.dtype != np.uint8:
@@ -39,9 +42,14 @@ def pixels_of(picture: Any) -> np.ndarray:
     return turned(from_image(rgb(picture)), orientation(picture))
 
 
+def is_sequence(value: Any) -> bool:
+    """Return whether a value is a sequence of others, which the name of a file is not."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
 def pictures_of(images: Any) -> list[Any]:
     """Return the pictures of one, of a sequence, or of an array (batch, height, width, 3)."""
-    several = isinstance(images, Sequence) or getattr(images, "ndim", 0) == 4
+    several = is_sequence(images) or getattr(images, "ndim", 0) == 4
     return list(images) if several else [images]
 
 

@@ -10,7 +10,7 @@ from transformers.utils.generic import can_return_tuple
 
 from magneto.hf.configuration import MagnetoImageConfig
 from magneto.hf.losses import classification_loss
-from magneto.hf.wrapper import MagnetoPreTrainedModel, hidden_states, refuse
+from magneto.hf.wrapper import MagnetoPreTrainedModel, hidden_states, like_weights, refuse
 from magneto.vision.classification.model import ImageClassifier, new_head
 
 
@@ -52,7 +52,7 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
         """
         refuse(self.core, others)
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
-            logits = self.core(pixel_values)
+            logits = self.core(like_weights(self.core, pixel_values))
         loss = None
         if labels is not None:
             loss = classification_loss(logits, labels, self.config, num_items_in_batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -112,8 +113,9 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the mask and the positions that `position_ids` stand for.
 
-        Without a mask and without a cache, several documents may be packed in a row: each begins
-        where positions do not go on by one, as in transformers, and sees itself alone.
+        Without a cache, several documents may be packed in a row, and each sees itself alone.
+        Without a mask one begins where positions do not go on by one, as in transformers; beside a
+        mask of padding, where they are not above those of the real token before.
 
         Args:
             position_ids: (batch or 1, length), or None.
@@ -123,19 +125,42 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
             keys: Tokens that the cache holds, and these.
 
         Raises:
-            ValueError: If the positions have another shape; or if there is a mask or a cache, and
-                the model tells distances, which are counted in places.
+            ValueError: If the positions have another shape; or if there is a mask of one document
+                or a cache, and the model tells distances, which are counted in places.
         """
         if position_ids is None:
             return mask, None
         if tuple(position_ids.shape) not in ((batch, length), (1, length)):
             raise ValueError(f"position_ids is {tuple(position_ids.shape)}, not {(batch, length)}")
-        if mask is None and keys == length:
+        relative = self.core.config.positions in RELATIVE_POSITIONS
+        if keys == length and mask is None:
             goes_on = position_ids[:, 1:] == position_ids[:, :-1] + 1
-            document = nn.functional.pad(~goes_on, (1, 0)).cumsum(1).expand(batch, length)
-            return document[:, :, None] == document[:, None], position_ids
-        kind = self.core.config.positions
-        if kind in RELATIVE_POSITIONS:
+            begins = nn.functional.pad(~goes_on, (1, 0)).expand(batch, length)
+            return same_document(begins), position_ids
+        if keys == length and mask is not None and mask.ndim == 2:
+            begins = goes_back(position_ids.expand(batch, length), mask)
+            if not relative or bool(begins.any()):
+                return same_document(begins) & mask[:, None], position_ids
+        if relative:
             raise ValueError(f"position_ids cannot be given beside attention_mask or a cache: "
-                             f"{kind} positions count places")  # fmt: skip
+                             f"{self.core.config.positions} positions count places")  # fmt: skip
         return mask, position_ids
+
+
+def goes_back(positions: Tensor, mask: Tensor) -> Tensor:
+    """Return where a real token's position is not above that of the real token before it.
+
+    Args:
+        positions: (batch, length).
+        mask: Boolean, (batch, length), True for real tokens.
+    """
+    places = torch.arange(positions.shape[1], device=positions.device)
+    last = torch.where(mask, places, -1).cummax(1).values
+    before = nn.functional.pad(last[:, :-1], (1, 0), value=-1)
+    return mask & (before >= 0) & (positions <= positions.gather(1, before.clamp(min=0)))
+
+
+def same_document(begins: Tensor) -> Tensor:
+    """Return which tokens are of one document, (batch, length, length), from where each begins."""
+    document = begins.cumsum(1)
+    return document[:, :, None] == document[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -137,9 +138,12 @@ def whole_directory(directory: Path) -> Iterator[Path]:
         raise FileExistsError(f"{directory} is there already and not empty")
     with directory_aside(directory) as aside:
         yield aside
-        if directory.exists():
-            directory.rmdir()
-        aside.rename(directory)
+        try:
+            aside.rename(directory)  # in the place of an empty one, too
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise FileExistsError(f"{directory} was filled by another process meanwhile") from error
 
 
 def export(

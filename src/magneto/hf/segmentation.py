@@ -13,7 +13,7 @@ from transformers.utils.generic import can_return_tuple
 from magneto.functional.cross_entropy import IGNORED as TRAINERS_IGNORED
 from magneto.hf.configuration import MagnetoSegmentationConfig
 from magneto.hf.losses import divided
-from magneto.hf.wrapper import MagnetoPreTrainedModel, refuse
+from magneto.hf.wrapper import MagnetoPreTrainedModel, like_weights, refuse
 from magneto.vision.segmentation.config import IGNORED
 from magneto.vision.segmentation.heads import resize
 from magneto.vision.segmentation.inference import pixel_logits
@@ -55,14 +55,17 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
             Logits (batch, num_labels, height, width).
 
         Raises:
-            ValueError: If images with labels are of another size, or hidden states are asked for.
+            ValueError: If images with labels are of another size, or hidden states are asked for;
+                or if weights are on a disk, and images are read as a whole.
         """
         refuse(self.core, others)
         if self.wants_hidden_states(others):
             raise ValueError("output_hidden_states cannot be given: the core has features(images)")
+        pixel_values = like_weights(self.core, pixel_values)
         if labels is None:
             if self.training:
                 raise ValueError("labels are needed in training; they can't be smoothed by Trainer")
+            self._refuse_weights_elsewhere()
             logits = torch.stack(list(pixel_logits(self.core, list(pixel_values))))
             return SemanticSegmenterOutput(logits=logits)  # type: ignore[arg-type]
         side = self.core.config.image_size
@@ -81,6 +84,13 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
             number = torch.as_tensor(number, device=labels.device) - (labels == IGNORED).sum()
         loss = divided(total, (known != IGNORED).sum(), number)
         return SemanticSegmenterOutput(loss=loss, logits=main)  # type: ignore[arg-type]
+
+    def _refuse_weights_elsewhere(self) -> None:
+        elsewhere = any(parameter.is_meta for parameter in self.core.parameters())
+        if elsewhere and self.core.config.inference == "whole":
+            raise ValueError("inference 'whole' makes a model of each image's size, and needs all "
+                             "weights in memory: load them without an offload_folder, or set "
+                             "core['inference'] to 'slide'")  # fmt: skip
 
 
 def _summed(logits: Tensor, labels: Tensor) -> Tensor:

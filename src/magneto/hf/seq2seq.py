@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,6 +41,18 @@ def placeable(core: TranslationModel) -> TranslationModel:
     del core.logits_bias
     core.register_parameter("logits_bias", nn.Parameter(bias, requires_grad=False))
     return core
+
+
+@contextmanager
+def own_weights(module: nn.Module) -> Iterator[None]:
+    """Have a module's own weights at hand where a disk holds them until its `forward` is called."""
+    if not hasattr(module, "_hf_hook"):
+        yield
+        return
+    from accelerate.utils import align_module_device
+
+    with align_module_device(module):
+        yield
 
 
 class SourceEncoder(nn.Module):
@@ -150,7 +164,8 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
             as_mask(decoder_attention_mask, (len(target), past + target.shape[1])),
             source_mask(attention_mask, (len(memory), memory.shape[1])),
         )
-        with hidden_states(self.core.transformer.decoder, wanted) as states:
+        decoder = self.core.transformer.decoder
+        with own_weights(self.core), hidden_states(decoder, wanted) as states:
             logits = self.core.decode(target, memory, *masks, cache)
         return Seq2SeqLMOutput(
             loss=self._loss(logits, labels, num_items_in_batch),  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from transformers.utils.generic import can_return_tuple
 
 from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
 from magneto.hf.configuration import MagnetoTransducerConfig
-from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, hidden_states, refuse
+from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, hidden_states, like_weights, refuse
 from magneto.speech.batching import MIN_FRAMES, heard_frames
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.data_config import FilterBankConfig
@@ -55,10 +55,9 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
             **others: `output_hidden_states`, and arguments that change no number.
         """
         refuse(self.core, others)
+        lengths = frame_counts(input_features, attention_mask)
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
-            encoded, _ = self.core.encode(
-                input_features, frame_counts(input_features, attention_mask)
-            )
+            encoded, _ = self.core.encode(like_weights(self.core, input_features), lengths)
         return BaseModelOutput(
             last_hidden_state=encoded,  # type: ignore[arg-type]
             hidden_states=tuple(states) or None,  # type: ignore[arg-type]
@@ -79,7 +78,7 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
             search: How they are found; by default greedily.
         """
         lengths = frame_counts(input_features, attention_mask)
-        encoded, lengths = self.core.encode(input_features, lengths)
+        encoded, lengths = self.core.encode(like_weights(self.core, input_features), lengths)
         found = (search or GreedySearch())(self.core, encoded, lengths)
         return [[label - 1 for label in best[0].labels] for best in found]
 

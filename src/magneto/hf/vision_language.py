@@ -5,7 +5,7 @@ Models take texts padded, as transformers' tokenizers make them, and pack them o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from magneto.hf.vision_language_configuration import (
     MagnetoMaskedDataConfig,
     MagnetoVisionLanguageConfig,
 )
-from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, refuse
+from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, like_weights, refuse
 from magneto.nn.multiway import MultiwayEncoder
 from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.modelling.model import MaskedDataModel
@@ -69,11 +69,20 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
             raise ValueError("output_hidden_states cannot be given: the core's transformer has "
                              "features(...)")  # fmt: skip
 
-    def no_images(self) -> Tensor:
-        """Return no images."""
-        config, weight = self.core.config, next(self.core.parameters())
+    def images(self, pixel_values: Tensor | None, input_ids: Tensor | None) -> Tensor:
+        """Return images in the type of the weights; none, beside the texts, where none are given.
+
+        Raises:
+            ValueError: If neither is given.
+        """
+        if pixel_values is not None:
+            return like_weights(self.core, pixel_values)
+        if input_ids is None:
+            raise ValueError("give pixel_values, input_ids, or both")
+        config = self.core.config
         shape = (0, config.channels, config.image_size, config.image_size)
-        return torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        # Not where the weights are: some may stay on a disk until they are used.
+        return like_weights(self.core, torch.zeros(shape, device=input_ids.device))
 
 
 def text_mask(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -86,6 +95,12 @@ def packed_texts(input_ids: Tensor, mask: Tensor) -> list[np.ndarray]:
     """Return each text's tokens without padding, on the CPU."""
     rows = zip(input_ids.cpu().numpy(), mask.cpu().numpy(), strict=True)
     return [tokens[kept].astype(np.int64) for tokens, kept in rows]
+
+
+def check_pairs(images: Tensor, texts: Sized) -> None:
+    """Raise ValueError unless there are as many texts as images, or groups of images."""
+    if len(images) != len(texts):
+        raise ValueError(f"{len(images)} images with {len(texts)} texts are no pairs")
 
 
 def padded(features: Tensor, mask: Tensor) -> Tensor:
@@ -112,18 +127,15 @@ def encode(
         ValueError: If nothing is given, or not as many texts as images.
     """
     tokens = encoder.config.image_tokens
-    if input_ids is None and pixel_values is None:
-        raise ValueError("give pixel_values, input_ids, or both")
+    images = model.images(pixel_values, input_ids)
     mask = None if input_ids is None else text_mask(input_ids, attention_mask)
     texts = [] if input_ids is None or mask is None else packed_texts(input_ids, mask)
-    images = model.no_images() if pixel_values is None else pixel_values
     if pixel_values is None:
         samples = join_samples(tokens, alone=texts)
     elif input_ids is None:
         samples = join_samples(tokens, images=len(images))
-    elif len(images) != len(texts):
-        raise ValueError(f"{len(images)} images with {len(texts)} texts are no pairs")
     else:
+        check_pairs(images, texts)
         samples = join_samples(tokens, paired=texts)
     samples = samples.to(images.device)
     vision, language = encoder(

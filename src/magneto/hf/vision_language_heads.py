@@ -14,6 +14,7 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 from magneto.hf.losses import divided
 from magneto.hf.vision_language import (
     MagnetoVisionLanguagePreTrainedModel,
+    check_pairs,
     packed_texts,
     padded,
     text_mask,
@@ -79,8 +80,10 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
         """
         self.refuse(others)
         texts = packed_texts(input_ids, text_mask(input_ids, attention_mask))
+        check_pairs(pixel_values, texts)
         samples = join_samples(self.core.config.image_tokens, paired=texts)
-        logits = self.core(pixel_values, samples.to(pixel_values.device))
+        images = self.images(pixel_values, input_ids)
+        logits = self.core(images, samples.to(images.device))
         loss = None
         if labels is not None:
             total = F.binary_cross_entropy_with_logits(
@@ -132,9 +135,10 @@ class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
             raise ValueError(f"pixel_values is (statements, {config.images}, channels, height, "
                              f"width), not {tuple(pixel_values.shape)}")  # fmt: skip
         texts = packed_texts(input_ids, text_mask(input_ids, attention_mask))
+        check_pairs(pixel_values, texts)
         paired = [text for text in texts for _ in range(config.images)]
         samples = join_samples(config.image_tokens, paired=paired).to(pixel_values.device)
-        logits = self.core(pixel_values.flatten(0, 1), samples)
+        logits = self.core(self.images(pixel_values.flatten(0, 1), input_ids), samples)
         loss = None
         if labels is not None:
             total = F.cross_entropy(logits.float(), labels, reduction="sum")
@@ -192,7 +196,7 @@ class MagnetoForImageTextRetrieval(MagnetoVisionLanguagePreTrainedModel):
             **others: Arguments that change no number.
         """
         self.refuse(others)
-        images = self.no_images() if pixel_values is None else pixel_values
+        images = self.images(pixel_values, input_ids)
         texts = []
         if input_ids is not None:
             texts = packed_texts(input_ids, text_mask(input_ids, attention_mask))
@@ -249,10 +253,13 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
         """
         self.refuse(others)
         mask, tokens = text_mask(input_ids, attention_mask), self.core.config.image_tokens
-        samples: Samples = join_samples(tokens, paired=packed_texts(input_ids, mask))
+        texts = packed_texts(input_ids, mask)
+        check_pairs(pixel_values, texts)
+        samples: Samples = join_samples(tokens, paired=texts)
         packed = replace(samples, packing=left_to_right(samples.packing, tokens))
-        places = torch.arange(len(samples.token_ids), device=pixel_values.device)
-        logits = self.core(pixel_values, packed.to(pixel_values.device), places)
+        images = self.images(pixel_values, input_ids)
+        places = torch.arange(len(samples.token_ids), device=images.device)
+        logits = self.core(images, packed.to(images.device), places)
         return SequenceClassifierOutput(logits=padded(logits, mask))  # type: ignore[arg-type]
 
     @torch.no_grad()
@@ -279,7 +286,8 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
             raise ValueError("config needs bos_token_id, eos_token_id, pad_token_id, mask_token_id")
         special: Any = SpecialTokens(*numbers)
         writer = CaptionWriter(self.core, self.core.config, special)
-        found = writer.search(pixel_values, CaptionSearch(num_beams, length_penalty))
+        images = self.images(pixel_values, None)
+        found = writer.search(images, CaptionSearch(num_beams, length_penalty))
         made = torch.full((len(found), max(map(len, found))), special.pad)
         for row, tokens in zip(made, found, strict=True):
             row[: len(tokens)] = torch.tensor(tokens, dtype=torch.long)

@@ -10,7 +10,7 @@ from transformers import ProcessorMixin
 from transformers.image_processing_base import BatchFeature
 
 from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
-from magneto.hf.image_processor import MagnetoImageProcessor
+from magneto.hf.image_processor import MagnetoImageProcessor, is_sequence
 from magneto.vision.batches import Transform
 from magneto.vision.transforms import Reading
 from magneto.vision_language.whole_images import WholeImage
@@ -70,11 +70,12 @@ class MagnetoVisionLanguageProcessor(WithoutCopies, ProcessorMixin):
         """
         made: dict[str, Any] = {}
         if images is not None:
-            nested = isinstance(images, Sequence) and isinstance(images[0], Sequence)
-            pictures = [one for group in images for one in group] if nested else images
+            groups = images if isinstance(images, Sequence) and is_sequence(images[0]) else []
+            pictures = [one for group in groups for one in group] if groups else images
             pixels = self.image_processor(pictures, return_tensors=return_tensors)["pixel_values"]
-            shape = (len(images), -1, *pixels.shape[1:])
-            made["pixel_values"] = pixels.reshape(shape) if nested else pixels
+            if groups:
+                pixels = pixels.reshape(len(groups), -1, *pixels.shape[1:])
+            made["pixel_values"] = pixels
         if text is not None:
             texts = [text] if isinstance(text, str) else list(text)
             found = self.tokenizer(

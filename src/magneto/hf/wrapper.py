@@ -251,6 +251,11 @@ def refuse(core: Any, others: Mapping[str, Any]) -> None:
         )
 
 
+def like_weights(core: nn.Module, values: Tensor) -> Tensor:
+    """Return what a processor made, fp32 numbers, in the type of the model's weights."""
+    return values.to(next(core.parameters()).dtype)
+
+
 def as_mask(attention_mask: Tensor | None, *shapes: tuple[int, ...]) -> Tensor | None:
     """Return transformers' mask of ones and zeros as a boolean one.
 

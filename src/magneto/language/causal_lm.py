@@ -25,7 +25,7 @@ EVALUATION_BATCH = 16
 class CausalLanguageModeling(TextTask):
     """Packed text, a `LanguageModel`, cross-entropy in nats per token."""
 
-    verbs = ("generate", "evaluate --tasks")
+    verbs = ("generate", "evaluate --tasks SUITE")
 
     def build_model(self) -> LanguageModel:
         """Build the model, with the tokenizer's vocabulary if none is set."""

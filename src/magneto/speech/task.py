@@ -56,7 +56,7 @@ class SpeechRecognition(Task):
 
     primary_metric = "wer"
     unit = "frames"
-    verbs = ("transcribe", "librispeech")
+    verbs = ("transcribe RECORDING", "librispeech")
     evaluation = "recognition"
     model_config: TransducerConfig
     data_config: SpeechDataConfig

@@ -21,6 +21,7 @@ from magneto.training.distributed import broadcast_from_main
 from magneto.training.hooks import check_weights, save, used_weights
 from magneto.training.sharding import piece_of
 from magneto.training.state import Stop, TrainingState
+from magneto.training.task import command
 from magneto.weights import MODEL, has_tensors, step_directory, undamaged
 
 
@@ -126,13 +127,7 @@ def finished_words(state: TrainingState, result: TrainingResult) -> Iterator[str
         yield f"best step {step}: validation {name} {result.best['value']:.4g}"
     yield f"the run is in {state.run}; next:"
     for verb in ("evaluate", "report", *state.task.verbs):
-        yield f"  magneto {command(verb, state.run)}"
-
-
-def command(verb: str, run: Path) -> str:
-    """Return a verb of a task with its run: what is trained on it names it last."""
-    first, _, options = verb.partition(" ")
-    return f"{verb} {run}" if first == "train" else f"{first} {run} {options}".rstrip()
+        yield f"  {command(verb, state.run)}"
 
 
 def next_to_try(config: TrainingConfig) -> str:

@@ -18,12 +18,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from magneto.training.batch import to_device
 from magneto.training.checkpoint import fill, model_pieces
 from magneto.training.distributed import World, gather_rows
 from magneto.training.memory import check_memory
+from magneto.training.meta_device import SkippedFills
 from magneto.training.sharding import piece_of, replicate_model, shard_model, unwrap
 from magneto.training.task import BatchStream, Task
 
@@ -112,7 +112,7 @@ def build_on_meta(task: Task, world: World | None = None) -> tuple[nn.Module | N
     return (None, reason) if reason else (model, "")
 
 
-class Writes(TorchDispatchMode):
+class Writes(SkippedFills):
     """Notes what is written into each tensor's memory: the operations and their numbers."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Writes(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, and note what it changes in place."""
+        """Run an operation, unless it fills what has no values; note what it changes in place."""
         for argument, value in zip(func._schema.arguments, args, strict=False):
             if argument.alias_info and argument.alias_info.is_write and isinstance(value, Tensor):
                 # Values that come from another tensor are not known: equal to nothing.
@@ -131,7 +131,7 @@ class Writes(TorchDispatchMode):
                 place = (value.storage_offset(), tuple(value.shape), value.stride())
                 self.found.setdefault(memory(value), []).append((func, place, rest))
                 self._kept.append(value)
-        return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def memory(tensor: Tensor) -> int:

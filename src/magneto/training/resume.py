@@ -19,7 +19,7 @@ from magneto.training.checkpoint import AVERAGE, STATE, fill, load_checkpoint, m
 from magneto.training.distributed import broadcast_from_main
 from magneto.training.ending import TrainingResult, finished_result
 from magneto.training.environment import write_environment
-from magneto.training.metrics_logger import MetricsLogger
+from magneto.training.metrics_logger import METRICS_FILE, MetricsLogger, read_metrics
 from magneto.training.mirror import newest_snapshot
 from magneto.training.state import TrainingState
 from magneto.training.task import DIGEST_FILE, Task
@@ -75,7 +75,7 @@ def begin(
             load(state, directory)
             say(f"going on from {directory}, step {state.step}")
         elif resume:
-            if held or broadcast_from_main(has_weights(run), world):
+            if held or broadcast_from_main(would_lose_weights(state), world):
                 raise ValueError(
                     f"{run} has no undamaged checkpoint to go on from, and from step 0 its weights "
                     "would be lost: begin another run (--out)"
@@ -98,9 +98,22 @@ def mirrored(state: TrainingState) -> bool:
     return state.mirror is not None and newest_snapshot(state.mirror.place) is not None
 
 
-def has_weights(run: Path) -> bool:
-    """Return whether a run holds weights that its start from step 0 would write over."""
-    return any((run / name).exists() for name in NAMED)
+def would_lose_weights(state: TrainingState) -> bool:
+    """Return whether a run without checkpoints holds weights that cannot be had again by step 0.
+
+    A start that ended, killed or by a full disk, before its first checkpoint was due may have kept
+    its best weights: the next start takes the same steps. Only the main process looks.
+    """
+    run, config = state.run, state.config
+    if not state.world.is_main_process:
+        return False
+    there = [name for name in NAMED if (run / name).exists()]
+    if there != ["best"] or not (run / METRICS_FILE).exists():
+        return bool(there)
+    first = config.save_every or config.steps
+    if config.async_save:  # it is there when the next one begins
+        first *= 2
+    return max((row["step"] for row in read_metrics(run)), default=first + 1) > first
 
 
 def newest_whole(state: TrainingState) -> Path | None:

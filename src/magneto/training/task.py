@@ -71,6 +71,13 @@ class Figure:
     image: str | bytes
 
 
+def command(verb: str, run: Path) -> str:
+    """Return one of `Task.verbs` with its run: what is trained on it names it last."""
+    first, _, further = verb.partition(" ")
+    words = (verb, str(run)) if first == "train" else (first, str(run), further)
+    return " ".join(["magneto", *filter(None, words)])
+
+
 class Task(ABC):
     """One objective on one kind of data.
 
@@ -78,7 +85,8 @@ class Task(ABC):
         primary_metric: Key of `summarise`'s result by which checkpoints are chosen.
         higher_is_better: Its direction.
         unit: What throughput counts, in the plural.
-        verbs: Further commands that use its runs, as they are typed after `magneto`.
+        verbs: Further commands that use its runs, as they are typed after `magneto`, but for the
+            run; in capitals what the user puts there.
         evaluation: How `magneto evaluate` measures its runs: a key of the command's `EVALUATIONS`.
         generation: What `magneto generate` writes with them: a key of its `GENERATIONS`.
         prediction: What `magneto predict` reads: a key of its `PREDICTIONS`.

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from magneto.training.batch import map_tensors
+from magneto.training.meta_device import SkippedFills
 from magneto.training.peaks import nominal_peaks
 from magneto.training.task import Task
 
@@ -51,7 +52,7 @@ def loss_on_meta(task: Task, batch: Any, dtype: torch.dtype = torch.float32) -> 
     def on_meta(tensor: Tensor) -> Tensor:
         return tensor.to("meta", dtype if tensor.is_floating_point() else tensor.dtype)
 
-    with torch.device("meta"):
+    with torch.device("meta"), SkippedFills():
         model = task.build_model().to(dtype).train()
     companion = task.companion
     task.companion = None if companion is None else deepcopy(companion).to("meta", dtype)

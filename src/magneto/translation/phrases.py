@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,7 @@ def _join(locale: Any, parts: list[str | None], style: str) -> str | None:
     return import_babel().lists.format_list(parts, style, locale=locale)
 
 
+@cache
 def import_babel() -> Any:
     """Import Babel, or say which extra has it."""
     needs = "builtin:phrases needs Babel"

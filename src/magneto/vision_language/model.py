@@ -41,8 +41,9 @@ class VisionEmbedding(nn.Module):
 
     def forward(self, images: Tensor, hidden: Tensor | None) -> Tensor:
         """(images, channels, height, width) to (images * image_tokens, width)."""
-        patches = self.mask_token(self.patches(images), hidden)
-        return (self.class_token(patches) + self.positions.weight).flatten(0, 1)
+        patches = self.class_token(self.mask_token(self.patches(images), hidden))
+        places = torch.arange(patches.shape[1], device=patches.device)
+        return (patches + self.positions(places)).flatten(0, 1)
 
 
 class PackedTextEmbedding(nn.Module):

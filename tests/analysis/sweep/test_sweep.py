@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Cell, Sweep
 from magneto.analysis.sweep.summary import title_of
@@ -199,6 +201,8 @@ def test_compare_from_the_command_line(
         (["--grid", "model.placement=pre,sub"], "are given with --placements"),
         (["--grid", "model.layers=1", "--grid", "model.layers=2"], "model.layers is given twice"),
         (["--seed", "3"], "--seed 3: a comparison takes it from --seeds"),
+        (["--placement", "pre"], "did you mean --placements?"),
+        (["--lr", "1e-3"], "did you mean --lrs?"),
         (["--placements", "pre,pre"], "model.placement has one value twice: pre"),
     ],
 )
@@ -206,6 +210,21 @@ def test_mistakes(words: list[str], answer: str, tmp_path: Path, capsys) -> None
     code = main(["compare", "image-classification/tiny", "--out", str(tmp_path / "x"), *words])
     lines = capsys.readouterr().err.splitlines()
     assert code == 2 and len(lines) == 1 and answer in lines[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_a_worker_says_a_full_disk_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: no room (os error 28)")
+
+    monkeypatch.setattr("magneto.analysis.sweep.sweep.work", full)
+    monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("magneto.analysis.sweep.workers", run_name="__main__")
+    said = str(ended.value)
+    assert said.startswith("magneto: could not write, the disk is full") and "\n" not in said
 
 
 def living_workers(folder: Path) -> list[str]:

@@ -17,6 +17,7 @@ import torch
 from magneto.analysis.sweep.cells import Sweep
 from magneto.analysis.sweep.sweep import is_done, work
 from magneto.files import import_extra
+from magneto.mistakes import user_lines
 
 # Seconds between looks at what is done.
 LOOK = 0.5
@@ -133,7 +134,8 @@ if __name__ == "__main__":
         main(sys.argv[1:])
     except KeyboardInterrupt:
         sys.exit(130)
-    except (ValueError, OSError, ModuleNotFoundError) as error:
-        if os.environ.get("MAGNETO_TRACEBACK"):
+    except Exception as error:
+        lines = user_lines(error)
+        if os.environ.get("MAGNETO_TRACEBACK") or not lines:
             raise
-        sys.exit(f"magneto: {error}")
+        sys.exit("\n".join(f"magneto: {line}" for line in lines))

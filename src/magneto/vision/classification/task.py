@@ -54,7 +54,7 @@ class ImageClassification(ImageTask):
 
     primary_metric = "accuracy"
     higher_is_better = True
-    verbs = ("predict", "evaluate --features")
+    verbs = ("predict IMAGE", "evaluate --features")
     evaluation_batch = 256
 
     model_config: ImageClassifierConfig

@@ -57,7 +57,7 @@ class Segmentation(Task):
     primary_metric = "mean_iou"
     higher_is_better = True
     unit = "images"
-    verbs = ("predict",)
+    verbs = ("predict IMAGE",)
     model_config: SegmenterConfig
     data_config: SegmentationDataConfig
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from magneto.data.frequencies import count_numbers, frequency_nats
-from magneto.training.task import Loss, Scores
+from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.decoding import Picture
 from magneto.vision.transforms import Reading
 from magneto.vision_language.captioned_task import CaptionedTask
@@ -31,7 +31,7 @@ class ImageCaptioning(CaptionedTask):
 
     primary_metric = "cider"
     unit = "images"
-    verbs = ("generate",)
+    verbs = ("generate IMAGE",)
     generation = "captions"
     model_config: ImageCaptionerConfig
     data_config: CaptioningDataConfig
@@ -83,6 +83,17 @@ class ImageCaptioning(CaptionedTask):
         scores = cider(captions, self._references(rows.tolist()))
         found = {"loss": sums["loss"] / sums["count"], "cider": float(np.mean(scores))}
         return found | ({"broken": sums["broken"]} if sums["broken"] else {})
+
+    @torch.no_grad()
+    def figures(self, model: nn.Module) -> Sequence[Figure]:
+        """Return some validation images with what the model says of them."""
+        from magneto.vision_language.caption_pictures import captions_figure, readable_rows
+
+        split = self.splits.validation
+        if not (rows := readable_rows(split)):
+            return []
+        written = self.caption(model, [split.open(row) for row in rows], CaptionSearch())
+        return [captions_figure(split, rows, written)]
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return the words of tokens up to the first `</s>`."""

@@ -55,7 +55,7 @@ class QuestionAnswering(FineTunedTask):
 
     primary_metric = "accuracy"
     unit = "questions"
-    verbs = ("predict",)
+    verbs = ('predict IMAGE "QUESTION"',)
     evaluation = "answers"
     predict_text = "question"
     answered: Sequence[tuple[int, str]] = ()

@@ -40,7 +40,7 @@ class VisualReasoning(FineTunedTask):
 
     primary_metric = "accuracy"
     unit = "statements"
-    verbs = ("predict",)
+    verbs = ('predict LEFT RIGHT "STATEMENT"',)
     predict_text = "statement"
     model_config: VisualReasonerConfig
     data_config: StatementDataConfig

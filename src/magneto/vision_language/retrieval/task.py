@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from magneto.training.task import WHOLE_MODEL, Loss, Scores
+from magneto.training.task import WHOLE_MODEL, Figure, Loss, Scores
 from magneto.vision_language.caption_config import CaptionDataConfig
 from magneto.vision_language.captioned_task import EVALUATION_BATCH, CaptionedTask
 from magneto.vision_language.captions import CaptionSplit
@@ -128,6 +128,20 @@ class ImageTextRetrieval(CaptionedTask):
         found = recalls(images.float(), texts.float(), places[owners], broken)
         found = {"loss": sums["loss"] / sums["count"], **found}
         return found | ({"broken": sums["broken"]} if sums["broken"] else {})
+
+    @torch.no_grad()
+    def figures(self, model: nn.Module) -> Sequence[Figure]:
+        """Return which validation images some of their captions find."""
+        from magneto.vision_language.caption_pictures import searches_figure
+
+        batch, device = self.validation_batches()[0], next(model.parameters()).device
+        images, texts, _ = model(batch["images"].to(device), batch["samples"].to(device))
+        there = ~batch["broken"].bool().cpu()
+        if not there.any():
+            return []
+        firsts = texts[batch["first"]].cpu()[there]
+        rows = batch["rows"].cpu()[there].tolist()
+        return [searches_figure(self.splits.validation, rows, images.cpu()[there], firsts)]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the recalls of a random order, and the loss of a model that sees no difference."""

@@ -1,0 +1,51 @@
+"""What an error says to a user, line by line: of a mistake, a full disk, no memory left.
+
+Nothing heavy is imported: the command line looks here at every error.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+
+# How numpy, safetensors and tokenizers (a plain Exception) say that the disk is full.
+WRITE_ERRORS = ("SafetensorError", "Exception")
+NO_ROOM = (" requested and ", "(os error 28)", "(os error 27)", "(os error 122)")
+NO_ROOM_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+# How torch says that there is no memory left, or that a size is beyond any.
+NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+
+
+class OutOfMemory(ValueError):
+    """There was no memory for a step; the message says what it needs and what would fit."""
+
+
+def user_lines(error: Exception) -> list[str]:
+    """Return what an error says to a user, line by line; nothing where it is a fault of ours.
+
+    torch says by a RuntimeError that there is no memory left.
+    """
+    text = str(error)
+    writing = isinstance(error, OSError) or type(error).__name__ in WRITE_ERRORS
+    full = getattr(error, "errno", None) in NO_ROOM_ERRORS or any(w in text for w in NO_ROOM)
+    if writing and full:
+        return [f"could not write, the disk is full or a limit is reached: {text}"]
+    if is_out_of_memory(error) and not isinstance(error, OutOfMemory):
+        return [f"{what_happened(error)}: make the model, the batch or the length smaller, or "
+                "raise training.gradient_accumulation_steps"]  # fmt: skip
+    if type(error).__name__ == "SafetensorError":  # its package need not be there
+        return [f"damaged file of weights: {text}"]
+    if not isinstance(error, ValueError | OSError | ModuleNotFoundError):
+        return []
+    return text.splitlines() or [type(error).__name__]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that there is no memory left; torch says so in words."""
+    return isinstance(error, MemoryError) or any(word in str(error) for word in NO_MEMORY)
+
+
+def what_happened(error: BaseException) -> str:
+    """Return an error that says so in one line, without advice."""
+    asked = re.search(r"allocate ([\d.,]+ ?\w+)", str(error))
+    return f"out of memory{f' ({asked[1]} more were asked for)' if asked else ''}"
