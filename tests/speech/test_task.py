@@ -260,22 +260,33 @@ def test_a_short_training_is_the_same_twice() -> None:
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-def test_a_run_begins_with_the_weights_of_another(tmp_path: Path) -> None:
+def test_a_run_begins_with_the_weights_of_another(tmp_path: Path, capsys: Any) -> None:
     first = train_small(tmp_path / "first")
     words = ["--model.pretrained", str(first), "--data.tokenizer", str(first / "tokenizer")]
     second = train_small(tmp_path / "second", *words, "--training.learning_rate", "1e-30")
     weights = [load_run(run, "final", {}).model.state_dict() for run in (first, second)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
     assert load_run(second, "final", {}).recipe.model.pretrained is None
+    assert "drawn anew" not in capsys.readouterr().err
+    bare = train_small(tmp_path / "bare", "--model.ctc_weight", "0")
+    words[1:] = [str(bare), "--data.tokenizer", str(bare / "tokenizer")]
+    train_small(tmp_path / "third", *words)
+    assert "drawn anew, as it has none: ctc_head.weight" in capsys.readouterr().err
 
 
-def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+def test_weights_of_another_shape_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = train_small(tmp_path / "first")
     config = replace(MODEL, ffn_width=40, pretrained=str(first))
     task = SpeechRecognition(config, DATA, 1)
     task.prepare()
     with pytest.raises(ValueError, match="another model's weights"):
         initial_model(task, 1, one_process(torch.device("cpu")))
+    other = replace(MODEL, pretrained=str(first))
+    monkeypatch.setattr("magneto.speech.task.open_tensors", lambda path: {"elsewhere": None})
+    with pytest.raises(ValueError, match="has none of this model's weights"):
+        SpeechRecognition(other, DATA, 1).initial_weights()
     gone = SpeechRecognition(replace(MODEL, pretrained=str(tmp_path / "none")), DATA, 1)
     with pytest.raises(FileNotFoundError, match="none"):
         gone.initial_weights()

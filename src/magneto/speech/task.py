@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.data.assumed_tokenizer import assume_tokenizer
+from magneto.data.batching import listed
 from magneto.progress import SILENT, Progress
 from magneto.speech.assumed import longest_batch
 from magneto.speech.batching import SpeechBatch
@@ -115,13 +116,25 @@ class SpeechRecognition(Task):
         return Transducer(replace(self.model_config, vocab_size=size))
 
     def initial_weights(self) -> dict[str, StoredTensor]:
-        """Return all weights of another run, if one is named.
+        """Return all weights of another run, if one is named; say what it lacks.
 
         Raises:
             FileNotFoundError: If there is no such run, or it has no weights.
+            ValueError: If it has none of this model's.
         """
         named = self.model_config.pretrained
-        return dict(open_tensors(find_weights(Path(named).expanduser()))) if named else {}
+        if not named:
+            return {}
+        found = dict(open_tensors(find_weights(Path(named).expanduser())))
+        with torch.device("meta"):
+            names = list(self.build_model().state_dict())
+        anew = [name for name in names if name not in found]
+        if len(anew) == len(names):
+            raise ValueError(f"model.pretrained {named} has none of this model's weights: "
+                             "give a run of transducer")  # fmt: skip
+        if anew:
+            self._progress.say(f"begun with {named}; drawn anew, as it has none: {listed(anew)}")
+        return found
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return groups of utterances of like length, `batch_size` groups at a time."""
