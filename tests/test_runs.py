@@ -16,6 +16,7 @@ from magneto import tasks
 from magneto.cli import main
 from magneto.data.tokenizer import load_tokenizer
 from magneto.runs import load_run
+from magneto.training.task import command
 
 TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
 --training.tensorboard false --training.device cpu --model.width 32 --model.heads 4
@@ -129,12 +130,12 @@ def test_another_tasks_verb_is_one_line_that_names_the_right_one(run: Path, caps
         "translate": ["translate", str(run), "--to", "de"],
         "evaluate --tasks": ["evaluate", str(run), "--tasks", "winogrande"],
     }
-    right = [f"magneto {verb}" for verb in words if verb in VERBS[task]]
+    right = [command(verb, run) for verb in words if verb in VERBS[task]]
     for verb in words.keys() - VERBS[task]:
         capsys.readouterr()
         assert main(words[verb]) == 2
         [line] = [x for x in capsys.readouterr().err.splitlines() if x.startswith("magneto:")]
-        assert f"the run's task is {task}" in line and line.endswith("magneto evaluate")
+        assert f"the run's task is {task}" in line and line.endswith(command("evaluate", run))
         assert all(name in line for name in right)
 
 

@@ -90,7 +90,8 @@ def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -
     """Return the class of a run's task; see `load_run`."""
     name = open_run(run, overrides).task
     task = task_class(name)
-    if verb is not None and verb not in [known.partition(" ")[0] for known in task.verbs]:
+    # What a verb wants besides the run follows it, in capitals.
+    if verb is not None and not any(f"{known} ".startswith(f"{verb} ") for known in task.verbs):
         from magneto.training.task import command
 
         right = " or ".join(command(known, run) for known in (*task.verbs, "evaluate"))
