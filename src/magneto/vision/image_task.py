@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,17 @@ from magneto.vision.batches import evaluation_images
 from magneto.vision.data import load_images
 from magneto.vision.images import ImageSplit, ImageSplits
 from magneto.vision.transforms import Reading, validation_transform
+
+
+def patches_read(sums: Mapping[str, Any]) -> float:
+    """Return how many patches an evaluation counted.
+
+    Raises:
+        ValueError: If there are none, since no image could be read.
+    """
+    if not sums["count"]:
+        raise ValueError("no validation image can be read: there is nothing to evaluate on")
+    return sums["count"]
 
 
 class ImageTask(Task):

@@ -120,6 +120,11 @@ def test_the_loss_is_of_the_tokenizers_codes_in_hidden_places() -> None:
     assert torch.allclose(found["loss"], some, rtol=1e-5) and found["count"] == 24
 
 
+def test_validation_images_of_which_none_can_be_read_are_one_line() -> None:
+    with pytest.raises(ValueError, match="no validation image can be read"):
+        build().summarise({"loss": 0.0, "right": 0.0, "count": 0.0}, ())
+
+
 def test_a_second_guess_is_added_and_shown() -> None:
     task = build(model__aggregation_layer=1)
     torch.manual_seed(0)

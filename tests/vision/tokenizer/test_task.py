@@ -152,6 +152,12 @@ def test_scores_count_every_patch_once_and_wait_for_nothing(monkeypatch) -> None
     assert reads_while_scoring(task, monkeypatch) == []
 
 
+def test_validation_images_of_which_none_can_be_read_are_one_line() -> None:
+    sums = {"apart": 0.0, "distance": 0.0, "count": 0.0, "used": [0.0] * 16}
+    with pytest.raises(ValueError, match="no validation image can be read"):
+        build().summarise(sums, ())
+
+
 def test_the_baseline_is_the_mean_direction() -> None:
     task = build()
     train = torch.cat([b["images"] for b in list(task.fixed_batches(task.splits.train))[:8]])

@@ -23,7 +23,7 @@ from magneto.files import write_json
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, BatchStream, Figure, Loss, Scores
 from magneto.vision.batches import example_stream
-from magneto.vision.image_task import ImageTask
+from magneto.vision.image_task import ImageTask, patches_read
 from magneto.vision.modelling.config import (
     BUILTIN_TOKENIZER,
     ImageModelConfig,
@@ -179,12 +179,17 @@ class ImageModelling(ImageTask):
         })  # fmt: skip
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return loss (nats per hidden patch), perplexity, and the share guessed right."""
-        loss = sums["loss"] / sums["count"]
+        """Return loss (nats per hidden patch), perplexity, and the share guessed right.
+
+        Raises:
+            ValueError: If no image could be read.
+        """
+        count = patches_read(sums)
+        loss = sums["loss"] / count
         return {
             "loss": loss,
             "perplexity": math.exp(min(loss, 700.0)),
-            "masked_accuracy": sums["right"] / sums["count"],
+            "masked_accuracy": sums["right"] / count,
         }
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:

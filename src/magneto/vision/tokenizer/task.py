@@ -20,7 +20,7 @@ from magneto.files import write_json
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, BatchStream, Figure, Loss, Scores
 from magneto.vision.batches import training_stream
-from magneto.vision.image_task import ImageTask
+from magneto.vision.image_task import ImageTask, patches_read
 from magneto.vision.tokenizer.config import ImageTokenizerConfig
 from magneto.vision.tokenizer.k_means import k_means
 from magneto.vision.tokenizer.model import TokenizerDistillation
@@ -156,8 +156,11 @@ class ImageTokenization(ImageTask):
 
         "codebook_use" is the share of codes that occur; "codebook_perplexity" how many codes, all
         used alike, would have the same entropy.
+
+        Raises:
+            ValueError: If no image could be read.
         """
-        count, used = sums["count"], [share for share in sums["used"] if share]
+        count, used = patches_read(sums), [share for share in sums["used"] if share]
         apart = sums["apart"] / count
         entropy = -sum(times / count * math.log(times / count) for times in used)
         return {
