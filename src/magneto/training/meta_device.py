@@ -21,7 +21,7 @@ class SkippedFills(TorchDispatchMode):
     """Leaves out what fills tensors on the meta device.
 
     There is nothing to fill, and torch takes longer for it than for making the tensor: of the start
-    of a model of 100 layers it was two fifths.
+    of a model of 100 layers it was an eighth.
     """
 
     def __torch_dispatch__(
