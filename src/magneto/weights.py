@@ -142,6 +142,8 @@ def find_weights(run: Path, which: str = "auto") -> Path:
         there["last"] = checkpoints[-1]
     order = ("best", "final", "last") if which == "auto" else (which,)
     found = next((there[name] for name in order if name in there), None)
+    if found is None and not run.is_dir():
+        raise FileNotFoundError(f"no run in {run}: there is no such folder")
     if found is None:
         none = "it diverged" if (run / "diverged").is_dir() else "it has none yet"
         has = f"it has {', '.join(there)}" if there else none

@@ -7,19 +7,9 @@ import pytest
 
 from magneto.data.problems import FEW, PROBLEMS_FILE, DataProblems
 from tests.problems import listed
+from tests.said import Said
 
 BROKEN, ODD = "broken image", "odd one"
-
-
-class Said(list[str]):
-    """A `Progress` that keeps what is said."""
-
-    def update(self, what: str, done: int, total: int | None) -> None:
-        """Show nothing."""
-
-    def say(self, line: str) -> None:
-        """Keep a line."""
-        self.append(line)
 
 
 def test_a_few_are_named_and_round_numbers_told(tmp_path: Path) -> None:
@@ -28,10 +18,10 @@ def test_a_few_are_named_and_round_numbers_told(tmp_path: Path) -> None:
     problems.keep_in(tmp_path, said)
     for number in [*range(12), *range(12)]:
         problems.met(BROKEN, f"{number}.jpg", "cut\toff\n")
-    assert said[0] == f"{BROKEN}: 0.jpg (cut off )"
-    assert len(said) == FEW + 1
-    assert said[FEW - 1].endswith(f"not named (listed in {tmp_path / PROBLEMS_FILE})")
-    assert said[FEW].startswith(f"{BROKEN}: 10 so far")
+    assert said.lines[0] == f"{BROKEN}: 0.jpg (cut off )"
+    assert len(said.lines) == FEW + 1
+    assert said.lines[FEW - 1].endswith(f"not named (listed in {tmp_path / PROBLEMS_FILE})")
+    assert said.lines[FEW].startswith(f"{BROKEN}: 10 so far")
     assert listed(tmp_path) == [[BROKEN, f"{n}.jpg", "cut off "] for n in range(12)]
 
 
@@ -48,7 +38,7 @@ def test_processes_and_resumed_runs_list_and_say_each_once(tmp_path: Path) -> No
     resumed.keep_in(tmp_path, said)
     resumed.met(BROKEN, "a\udcff.jpg", "cut off")
     assert [name for _, name, _ in listed(tmp_path)] == ["a\\udcff.jpg", "b.jpg", "c.jpg"]
-    assert heard == [] and said == [f"{BROKEN}: c.jpg (cut off)"]
+    assert heard.lines == [] and said.lines == [f"{BROKEN}: c.jpg (cut off)"]
     second.met(ODD, "d.jpg", "strange")
     assert first.describe() == f"{BROKEN}: 3; {ODD}: 1"
 
@@ -72,7 +62,7 @@ def test_many_before_the_run_is_known(tmp_path: Path) -> None:
     for number in range(20_000):
         problems.met(BROKEN, f"{number}.jpg", "cut off")
     problems.keep_in(tmp_path, said)
-    assert len(listed(tmp_path)) == 20_000 and len(said) == FEW
+    assert len(listed(tmp_path)) == 20_000 and len(said.lines) == FEW
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -82,4 +72,4 @@ def test_a_run_that_can_not_be_written_to(tmp_path: Path) -> None:
     problems = DataProblems()
     problems.keep_in(sealed, said)
     problems.met(BROKEN, "a.jpg", "cut off")
-    assert "can't be written" in said[0] and "a.jpg" in said[1]
+    assert "can't be written" in said.lines[0] and "a.jpg" in said.lines[1]

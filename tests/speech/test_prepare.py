@@ -16,6 +16,7 @@ from magneto.speech.data_config import SyntheticConfig
 from magneto.speech.features import SpeechFeatures
 from magneto.speech.phones import DIGITS
 from magneto.speech.prepare import PreparedSpeech, kept_speech
+from tests.said import Said
 from tests.speech.test_files import librispeech
 
 SYNTHETIC = SyntheticConfig(train_utterances=12, validation_utterances=5, words=(1, 2))
@@ -29,20 +30,6 @@ FSDD = Path(__file__).parents[3] / "shared" / "data" / "speech" / "fsdd" / "fsdd
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
-class Said:
-    """A `Progress` that remembers."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.work: set[str] = set()
-
-    def update(self, what: str, done: int, total: int | None) -> None:
-        self.work.add(what)
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
 
 
 def test_global_means_are_those_of_the_training_split() -> None:

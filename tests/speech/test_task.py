@@ -17,7 +17,7 @@ from magneto.speech import prepare
 from magneto.speech.batching import SpeechBatch
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.data_config import FilterBankConfig, SyntheticConfig
-from magneto.speech.task import LEFT_OUT, NO_FINITE_LOSS, SpeechRecognition
+from magneto.speech.task import LEFT_OUT, NO_FINITE_LOSS, RECORDINGS_FILE, SpeechRecognition
 from magneto.speech.transducer_config import TransducerConfig
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import one_process
@@ -26,6 +26,7 @@ from magneto.training.loop import train
 from magneto.training.task import NON_FINITE
 from tests.evaluating import measured
 from tests.problems import listed
+from tests.said import Said
 from tests.speech.searching import SIZES
 from tests.speech.small_run import train_small
 from tests.speech.wavs import write
@@ -41,19 +42,6 @@ DATA = SpeechDataConfig(
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
-class Said:
-    """A `Progress` that remembers."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def update(self, what: str, done: int, total: int | None) -> None:
-        pass
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
 
 
 def made(**data: Any) -> SpeechRecognition:
@@ -223,6 +211,29 @@ def test_what_only_decoding_shows_is_named_and_kept_over_a_resume(tmp_path: Path
         assert listed(tmp_path / "run") == kept
 
 
+def test_a_run_goes_on_only_with_its_recordings(tmp_path: Path) -> None:
+    """Also one that was begun before runs kept a name for their sound."""
+    folder = tmp_path / "data"
+    for name in ("train", "dev"):
+        write(folder / f"{name}.wav", sample_rate=8000)
+        line = {"audio": f"{name}.wav", "text": "one two"}
+        (folder / f"{name}.jsonl").write_text(json.dumps(line))
+    data, run = replace(ONE_GROUP, source=str(folder)), tmp_path / "run"
+
+    def go_on(steps: int) -> str:
+        task = SpeechRecognition(MODEL, data, 1)
+        training = replace(TRAINING, steps=steps, save_every=1)
+        return train(task, training, run, seed=1, resume=steps > 1).status
+
+    go_on(1)
+    kept = (run / RECORDINGS_FILE).read_text()
+    (run / RECORDINGS_FILE).unlink()
+    assert go_on(2) == "finished" and (run / RECORDINGS_FILE).read_text() == kept
+    write(folder / "dev.wav", sample_rate=8000, quiet=True)
+    with pytest.raises(ValueError, match=f"{RECORDINGS_FILE} differs"):
+        go_on(3)
+
+
 def test_a_batch_without_any_finite_loss_stops_the_run_and_is_kept(tmp_path: Path) -> None:
     class All(Broken):
         broken = tuple(range(12))
@@ -272,6 +283,12 @@ def test_a_run_begins_with_the_weights_of_another(tmp_path: Path, capsys: Any) -
     words[1:] = [str(bare), "--data.tokenizer", str(bare / "tokenizer")]
     train_small(tmp_path / "third", *words)
     assert "drawn anew, as it has none: ctc_head.weight" in capsys.readouterr().err
+
+
+def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
+    task = SpeechRecognition(replace(MODEL, pretrained=str(tmp_path / "none")), DATA, 1)
+    with pytest.raises(FileNotFoundError, match=r"no run in .*none: there is no such folder"):
+        task.initial_weights()
 
 
 def test_weights_of_another_shape_are_refused(

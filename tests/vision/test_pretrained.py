@@ -12,7 +12,7 @@ import torch
 
 from magneto.data.learnt import PLATEAU_FILE
 from magneto.nn.resize import resize_positions
-from magneto.progress import Progress, ProgressBars
+from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe, load_recipe
 from magneto.training.loop import train
 from magneto.vision.classification.task import ImageClassification
@@ -20,6 +20,7 @@ from magneto.vision.pretrained import encoder_weights
 from magneto.vision.segmentation.config import SegmentationDataConfig
 from magneto.vision.segmentation.task import Segmentation
 from magneto.weights import open_tensors
+from tests.said import Said
 from tests.vision.segmentation.folders import write_pairs
 from tests.vision.segmentation.small import small_config, small_model
 
@@ -81,19 +82,6 @@ def test_a_run_begins_with_it(run: Path, tmp_path: Path) -> None:
     weight = "encoder.layers.2.feed_forward.mlp.fc1.weight"
     assert torch.equal(model.get_parameter(weight), stored[weight].read())
     assert "encoder.final_norm.weight" not in model.state_dict()
-
-
-class Said(Progress):
-    """Keeps the lines that are said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def update(self, what: str, done: int, total: int | None) -> None:
-        pass
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
 
 
 def at_plateau(run: Path, copy: Path, **metrics: float) -> str:

@@ -50,10 +50,10 @@ def make_named(
         raise ValueError(f"{where}, together: {error_line(error)}") from error
 
 
-def listed(words: Sequence[Any]) -> str:
-    """Return words, or numbers, as one line; the first `LISTED` of many."""
-    line = ", ".join(str(word) for word in words[:LISTED])
-    return f"{line} and {len(words) - LISTED} more" if len(words) > LISTED else line
+def listed(words: Sequence[Any], most: int = LISTED) -> str:
+    """Return words, or numbers, as one line; the first of many."""
+    line = ", ".join(str(word) for word in words[:most])
+    return f"{line} and {len(words) - most} more" if len(words) > most else line
 
 
 class ShuffledExamples:

@@ -54,6 +54,12 @@ class SpeechSplits:
         """A name for the content of both."""
         return content_digest(self.train.digest.encode(), self.validation.digest.encode())
 
+    @property
+    def recordings_digest(self) -> str:
+        """A name for the sound of some recordings of both."""
+        digests = self.train.recordings_digest, self.validation.recordings_digest
+        return content_digest(*(digest.encode() for digest in digests))
+
     def describe(self, source: str) -> list[str]:
         """Say in lines what there is and what was left out; nothing of a split that has nothing."""
         splits = {"train": self.train, "validation": self.validation}

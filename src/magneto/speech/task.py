@@ -42,6 +42,8 @@ MOSTLY_EMPTY = 0.9
 # Groups with what was excluded that are held until the next evaluation, at most: more than the
 # paper's recipes have in that time (8 of each of 4000 steps).
 REMEMBERED = 100_000
+# What names the sound of some recordings in a run.
+RECORDINGS_FILE = "recordings.digest"
 # What can be wrong with an utterance.
 LEFT_OUT = "utterance left out of training"
 NO_FINITE_LOSS = "utterance whose loss was not finite"
@@ -252,9 +254,11 @@ class SpeechRecognition(Task):
         return {"data.source": source, "data.validation_source": source}
 
     def artifacts(self, directory: Path) -> None:
-        """Write tokenizer, means and a digest."""
+        """Write tokenizer, means and digests; older runs have none of their recordings."""
         self.speech.save(directory)
-        (directory / DIGEST_FILE).write_text(self.speech.splits.digest, encoding="utf-8")
+        splits = self.speech.splits
+        (directory / DIGEST_FILE).write_text(splits.digest, encoding="utf-8")
+        (directory / RECORDINGS_FILE).write_text(splits.recordings_digest, encoding="utf-8")
 
     def figures(self, model: nn.Module) -> Sequence[Figure]:
         """Return an utterance with the model's path through it, and a table of errors by word."""

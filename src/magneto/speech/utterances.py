@@ -15,7 +15,7 @@ from magneto.data.contents import file_contents
 from magneto.progress import Progress
 from magneto.speech.audio import Recording
 
-# Of so many recordings of a split the files are in its digest.
+# Of so many recordings of a split the files are in `recordings_digest`.
 SAMPLED = 256
 
 
@@ -99,13 +99,17 @@ class Utterances:
 
     @cached_property
     def digest(self) -> str:
-        """A name for the content: ids, transcripts and lengths of all, files of some."""
+        """A name for the content: ids, transcripts and lengths."""
         known = json.dumps([(row.id, row.text) for row in self.rows])
+        return content_digest(known.encode(), self.durations)
+
+    @cached_property
+    def recordings_digest(self) -> str:
+        """A name for the sound: the content of some recordings' files, evenly chosen."""
         some = np.unique(np.linspace(0, max(len(self) - 1, 0), SAMPLED).astype(np.int64))
         files = [self.rows[number].recording.file() for number in some[: len(self)]]
         sounds = file_contents(file for file in files if file is not None)
-        sizes_and_digests = json.dumps([found[1:] for found in sounds])
-        return content_digest(known.encode(), self.durations, sizes_and_digests.encode())
+        return content_digest(json.dumps([found[1:] for found in sounds]).encode())
 
     def chosen(self, numbers: Sequence[int] | np.ndarray) -> Utterances:
         """Return some of them."""

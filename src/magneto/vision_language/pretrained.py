@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import nn
 
+from magneto.data.batching import listed
 from magneto.data.tokenizer import kept_tokenizer
 from magneto.nn.config import MultiwayConfig
 from magneto.runs import open_run
@@ -78,8 +79,9 @@ class Pretrained:
 
     def describe(self) -> str:
         """Say what is taken, what is drawn anew and what is left."""
-        return (f"{self.run}: {len(self.weights)} tensors taken; drawn anew: "
-                f"{listed(self.missing)}; left: {listed(self.unused)}")  # fmt: skip
+        missing, unused = (listed(n, LISTED) or "nothing" for n in (self.missing, self.unused))
+        return (f"{self.run}: {len(self.weights)} tensors taken; drawn anew: {missing}; "
+                f"left: {unused}")  # fmt: skip
 
 
 def pretrained_reading(config: FineTunedConfig) -> PretrainedReading:
@@ -151,13 +153,6 @@ def check_same(run: Path, held: Any, config: VisionLanguageConfig) -> None:
     ]
     if different:
         raise ValueError(f"{run} has an encoder of another shape: give {' '.join(different)}")
-
-
-def listed(names: list[str]) -> str:
-    """Return names as one line, the first of many."""
-    if len(names) > LISTED:
-        return f"{', '.join(names[:LISTED])} and {len(names) - LISTED} more"
-    return ", ".join(names) or "nothing"
 
 
 def _same(config: Any, name: str) -> Any:

@@ -15,6 +15,7 @@ from magneto.vision.tokenizer.k_means import k_means
 from magneto.vision.tokenizer.task import ImageTokenization
 from magneto.weights import open_tensors
 from tests.evaluating import reads_while_scoring
+from tests.said import Said
 from tests.training.test_sharding import torchrun
 from tests.vision.tokenizer.trained import SMALL, train_tokenizer
 
@@ -24,16 +25,6 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def digits() -> None:
     pytest.importorskip("sklearn")
-
-
-class Said:
-    """A progress that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
 
 
 def build(**changes: Any) -> ImageTokenization:

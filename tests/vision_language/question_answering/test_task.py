@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from magneto.cli import main
 from magneto.data.learnt import write_plateau
-from magneto.progress import Progress, ProgressBars
+from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe
 from magneto.runs import load_run
 from magneto.training.config import TrainingConfig
@@ -26,6 +26,7 @@ from magneto.vision_language.question_answering.model import QuestionAnswerer
 from magneto.vision_language.question_answering.task import QuestionAnswering, likeliest_target
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
+from tests.said import Said
 from tests.vision_language.question_answering.folders import (
     COLOURS,
     image_file,
@@ -59,16 +60,6 @@ def run(task: QuestionAnswering, out: Path, **changes: Any) -> dict[str, torch.T
     train(task, config, out, seed=1, resume=resume, report=ProgressBars(quiet=True),
           keep_recipe=lambda: recipe.save(out / "recipe.yaml"))  # fmt: skip
     return {name: tensor.read() for name, tensor in open_tensors(out / "final").items()}
-
-
-class Said(Progress):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
 
 
 def test_loss_is_the_sum_of_all_answers_over_questions(tmp_path: Path) -> None:
