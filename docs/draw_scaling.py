@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,20 @@ def draw(curves: dict[str, Any]) -> str:
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
-    return "\n".join(line.rstrip() for line in text[text.index("<svg") :].splitlines()) + "\n"
+    return (
+        "\n".join(line.rstrip() for line in steady(text[text.index("<svg") :]).splitlines()) + "\n"
+    )
+
+
+def steady(svg: str) -> str:
+    """Return a figure as every machine writes it.
+
+    Matplotlib's coordinates differ in their last digits from processor to processor, and its names
+    of shapes are made of them: coordinates are rounded, and the shapes numbered.
+    """
+    for number, name in enumerate(dict.fromkeys(re.findall(r'id="([mp][0-9a-f]{10})"', svg)), 1):
+        svg = svg.replace(name, f"shape-{number}")
+    return re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", svg)
 
 
 def draw_panel(axes: Axes, name: str, curve: dict[str, Any]) -> None:

@@ -66,7 +66,9 @@ def test_short_and_long_sounds() -> None:
     assert bank(np.zeros(400, np.float32)).shape == (1, 80)
     assert [bank.frames(n) for n in (0, 399, 400, 560)] == [0, 0, 1, 2]
     long = RANDOM.standard_normal(160 * 4500).astype(np.float32)  # in more than one chunk
-    assert np.array_equal(bank(long)[2100:2110], bank(long[160 * 2100 : 160 * 2109 + 400]))
+    # Some processors multiply matrices of other heights in another order.
+    alone = bank(long[160 * 2100 : 160 * 2109 + 400])
+    np.testing.assert_allclose(bank(long)[2100:2110], alone, rtol=1e-5, atol=1e-5)
 
 
 def test_global_normalisation(tmp_path: Path) -> None:

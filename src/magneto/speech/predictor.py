@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from magneto.functional.precision import without_autocast
 from magneto.nn.embedding import Table
 from magneto.speech.transducer_config import TransducerConfig
 from magneto.speech.vocabulary import BLANK
@@ -35,7 +36,11 @@ class Predictor(Protocol):
 
 
 class LSTMPredictor(nn.Module):
-    """An embedding and an LSTM."""
+    """An embedding and an LSTM, which stays in the type of its weights under autocast.
+
+    It is a small part of the model; and on processors without AVX-512 torch has no LSTM of bfloat16
+    under autocast, but an error of oneDNN.
+    """
 
     def __init__(self, config: TransducerConfig) -> None:
         super().__init__()
@@ -48,7 +53,9 @@ class LSTMPredictor(nn.Module):
 
     def forward(self, labels: Tensor) -> Tensor:
         """(batch, labels) to (batch, labels + 1, width)."""
-        return self.lstm(self.dropout(self.embedding(F.pad(labels, (1, 0), value=BLANK))))[0]
+        x = self.dropout(self.embedding(F.pad(labels, (1, 0), value=BLANK)))
+        with without_autocast(x):
+            return self.lstm(x)[0]
 
     def begin(self, batch: int, device: torch.device) -> State:
         """Return zeros."""
@@ -60,7 +67,8 @@ class LSTMPredictor(nn.Module):
         """Read one label of each row."""
         hidden, cell = (part.transpose(0, 1).contiguous() for part in state)
         x = self.embedding(labels)[:, None].to(hidden.dtype)
-        output, (hidden, cell) = self.lstm(x, (hidden, cell))
+        with without_autocast(x):
+            output, (hidden, cell) = self.lstm(x, (hidden, cell))
         return output[:, 0], (hidden.transpose(0, 1), cell.transpose(0, 1))
 
 

@@ -160,6 +160,11 @@ def test_predict_judges_a_statement_about_two_images(trained: Path, capsys) -> N
         assert answer in capsys.readouterr().err
 
 
+def judged(image: dict[str, Any]) -> tuple[str, dict[str, float]]:
+    """Return the path of what was predicted, and the share of each label."""
+    return image["path"], {label["label"]: label["share"] for label in image["labels"]}
+
+
 def test_predict_pairs_no_image_with_that_of_another_statement(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,7 +181,10 @@ def test_predict_pairs_no_image_with_that_of_another_statement(
         images[place].write_bytes(b"no image")
     assert main(["predict", *said]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["images"] == whole[4:]
+    # A batch of another size is multiplied in another order on some processors.
+    for image, other in zip(found["images"], whole[4:], strict=True):
+        (path, shares), (same, expected) = judged(image), judged(other)
+        assert path == same and shares == pytest.approx(expected, rel=1e-5)
     why = {row["path"]: row["why"] for row in found["broken"]}
     assert why[str(images[0])] == f"belongs to {images[1]}" and len(why) == 4
 
