@@ -4,9 +4,13 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch import Tensor
 
+from magneto.speech import beam_search
+from magneto.speech.beam import Beam, Grower
 from magneto.speech.beam_search import AlignmentLengthBeamSearch, ModifiedBeamSearch
 from magneto.speech.decoding import GreedySearch, Hypothesis, StreamingSearch
+from magneto.speech.model import Transducer
 from tests.speech.searching import every_score, features, small_model
 
 # More hypotheses than there are sequences: nothing is cut off.
@@ -68,6 +72,42 @@ def test_alone_as_in_a_batch(search) -> None:
         assert [h.labels for h in alone] == [h.labels for h in together[row]]
         assert [h.frames for h in alone] == [h.frames for h in together[row]]
         assert [h.score for h in alone] == pytest.approx([h.score for h in together[row]], abs=1e-3)
+
+
+@pytest.mark.parametrize("normalise", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("count", [1, 3])
+def test_stopping_early_changes_nothing(
+    normalise: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = AlignmentLengthBeamSearch(width=4, count=count, normalise=normalise)
+    steps: list[int] = []
+    grown = Grower.grown
+
+    def counted(grower: Grower, beam: Beam, *given: Tensor) -> Beam:
+        steps[-1] += 1
+        return grown(grower, beam, *given)
+
+    monkeypatch.setattr(Grower, "grown", counted)
+    monkeypatch.setattr(beam_search, "LOOK_EVERY", 1)
+    both = []
+    for settled in (AlignmentLengthBeamSearch._settled, nothing_grows):
+        monkeypatch.setattr(AlignmentLengthBeamSearch, "_settled", settled)
+        steps.append(0)
+        encoded = [features([9, 4, 12], seed) for seed in range(6)]
+        both.append([search(quiet_model(seed), *given) for seed, given in enumerate(encoded)])
+    assert both[0] == both[1] and steps[0] < steps[1]
+
+
+def quiet_model(seed: int) -> Transducer:
+    """Return a model that mostly says blank, as trained ones do."""
+    model = small_model(seed)
+    with torch.no_grad():
+        model.joiner.output.bias[0] += 8.0
+    return model
+
+
+def nothing_grows(_: object, beam: Beam, *others: object) -> bool:
+    return not bool((beam.scores > -torch.inf).any())
 
 
 def test_a_wider_beam_finds_no_worse() -> None:

@@ -33,8 +33,7 @@ class Beam:
 
     Attributes:
         scores: Log-probabilities, (batch, width), float32; -inf where there is no hypothesis.
-        labels: (batch, width, most labels).
-        frames: At which each label was emitted, likewise.
+        written: (batch, width, most labels, 2): each label, and the frame at which it was emitted.
         lengths: Labels so far, (batch, width).
         digests: A number for the labels so far, (batch, width).
         predicted: The predictor's projected output, (batch, width, joint).
@@ -43,8 +42,7 @@ class Beam:
     """
 
     scores: Tensor
-    labels: Tensor
-    frames: Tensor
+    written: Tensor
     lengths: Tensor
     digests: Tensor
     predicted: Tensor
@@ -57,27 +55,32 @@ class Beam:
         rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
 
         def pick(values: Tensor) -> Tensor:
-            return values.flatten(0, 1)[rows].view(*parents.shape, *values.shape[2:])
+            found = values.flatten(0, 1).index_select(0, rows)
+            return found.view(*parents.shape, *values.shape[2:])
 
         return replace(
             self,
             scores=self.scores.gather(1, parents),
-            labels=pick(self.labels),
-            frames=pick(self.frames),
+            written=pick(self.written),
             lengths=pick(self.lengths),
             digests=pick(self.digests),
             predicted=pick(self.predicted),
-            state=tuple(part[rows] for part in self.state),
+            state=tuple(part.index_select(0, rows) for part in self.state),
             bonus=pick(self.bonus) if self.bonus.shape[2] > 1 else self.bonus,
         )
 
     def merged(self) -> Self:
-        """Return the beam with equal hypotheses joined in the first of each kind."""
+        """Return the beam with equal hypotheses joined in the first of each pair.
+
+        Of a beam in which all differed no more than two become equal by one symbol each: one that
+        had the labels already, and one that wrote the last of them.
+        """
+        place = torch.arange(self.scores.shape[1], device=self.scores.device)
+        before = place[:, None] > place
         same = self.digests[:, :, None] == self.digests[:, None]
-        width = self.scores.shape[1]
-        first = same.int().argmax(2) == torch.arange(width, device=same.device)
-        joined = torch.where(same, self.scores[:, None], -torch.inf).logsumexp(2)
-        return replace(self, scores=torch.where(first, joined, -torch.inf))
+        twin = torch.where(same & (before | before.T), self.scores[:, None], -torch.inf).amax(2)
+        scores = torch.logaddexp(self.scores, twin).masked_fill((same & before).any(2), -torch.inf)
+        return replace(self, scores=scores)
 
 
 class Grower:
@@ -105,16 +108,14 @@ class Grower:
         scores = torch.full((batch, self.width), -torch.inf, device=device)
         scores[:, 0] = 0
         none = torch.zeros(batch, self.width, dtype=torch.long, device=device)
-        labels = torch.zeros(
-            batch, self.width, max(most_labels, 1), dtype=torch.long, device=device
-        )
+        written = none.new_zeros(batch, self.width, max(most_labels, 1), 2)
         projected = self.model.joiner.predictor_proj(output)[rows]
-        bonus = self._bonus(labels.flatten(0, 1), none.flatten())
+        bonus = self._bonus(written.flatten(0, 1), none.flatten())
         if bonus is None:
             bonus = projected.new_zeros(count, 1)
         shape = (batch, self.width, -1)
         return Beam(
-            scores, labels, torch.zeros_like(labels), none, none, projected.view(shape),
+            scores, written, none, none, projected.view(shape),
             tuple(part[rows] for part in state), bonus.view(shape),
         )  # fmt: skip
 
@@ -150,24 +151,23 @@ class Grower:
         scores = torch.where(going[:, None], scores, beam.scores)
         grown = replace(beam.picked(parents), scores=scores)
         wrote = (symbols != BLANK) & (scores > -torch.inf)
-        place = grown.lengths.clamp(max=grown.labels.shape[2] - 1)[..., None]
-        labels, frames = grown.labels, grown.frames
-        said = torch.where(wrote[..., None], symbols[..., None], labels.gather(2, place))
-        when = times.gather(1, parents)[..., None]
-        when = torch.where(wrote[..., None], when, frames.gather(2, place))
-        digests = torch.where(wrote, grown.digests * FACTOR + symbols, grown.digests)
+        place = grown.lengths.clamp(max=grown.written.shape[2] - 1)
+        place = place[..., None, None].expand(-1, -1, -1, 2)
+        said = torch.stack((symbols, times.gather(1, parents)), -1)[:, :, None]
+        said = torch.where(wrote[..., None, None], said, grown.written.gather(2, place))
         grown = replace(
             grown,
-            labels=labels.scatter(2, place, said),
-            frames=frames.scatter(2, place, when),
+            written=grown.written.scatter(2, place, said),
             lengths=grown.lengths + wrote,
-            digests=digests,
+            digests=torch.where(wrote, grown.digests * FACTOR + symbols, grown.digests),
         ).merged()
         return self._read(grown, (wrote & (grown.scores > -torch.inf)).flatten(), symbols.flatten())
 
     def _read(self, beam: Beam, wrote: Tensor, symbols: Tensor) -> Beam:
         """Let the predictor read the last label of the rows that wrote one."""
         rows = wrote.nonzero()[:, 0]
+        if not len(rows):
+            return beam
         output, after = self.model.predictor.step(
             symbols[rows], tuple(part[rows] for part in beam.state)
         )
@@ -175,15 +175,15 @@ class Grower:
             whole[rows] = part.to(whole.dtype)
         projected = self.model.joiner.predictor_proj(output)
         beam.predicted.flatten(0, 1)[rows] = projected.to(beam.predicted.dtype)
-        bonus = self._bonus(beam.labels.flatten(0, 1)[rows], beam.lengths.flatten()[rows])
+        bonus = self._bonus(beam.written.flatten(0, 1)[rows], beam.lengths.flatten()[rows])
         if bonus is not None:
             beam.bonus.flatten(0, 1)[rows] = bonus
         return beam
 
-    def _bonus(self, labels: Tensor, lengths: Tensor) -> Tensor | None:
+    def _bonus(self, written: Tensor, lengths: Tensor) -> Tensor | None:
         if self.fusion is None:
             return None
-        return self.fusion_weight * self.fusion(labels, lengths).float()
+        return self.fusion_weight * self.fusion(written[..., 0], lengths).float()
 
 
 def best(beam: Beam, count: int, normalise: float) -> list[list[Hypothesis]]:
@@ -197,7 +197,8 @@ def best(beam: Beam, count: int, normalise: float) -> list[list[Hypothesis]]:
     ranked = beam.scores / (beam.lengths + 1).float() ** normalise
     order = ranked.argsort(dim=1, descending=True, stable=True)[:, :count]
     chosen = beam.picked(order)
-    values = (chosen.scores, chosen.lengths, chosen.labels, chosen.frames)
+    labels, frames = chosen.written.unbind(-1)
+    values = (chosen.scores, chosen.lengths, labels, frames)
     found = []
     for scores, lengths, labels, frames in zip(*(v.tolist() for v in values), strict=True):
         every = zip(scores, lengths, labels, frames, strict=True)

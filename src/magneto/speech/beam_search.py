@@ -184,14 +184,16 @@ class AlignmentLengthBeamSearch(BeamOptions):
         always = torch.ones_like(state.whole)
         while True:
             at_end = step - beam.lengths >= heard
-            over = at_end & state.whole[:, None]
-            ended = joined(ended, replace(beam, scores=beam.scores.masked_fill(~over, -torch.inf)))
-            beam = replace(beam, scores=beam.scores.masked_fill(over, -torch.inf))
+            over = at_end & state.whole[:, None] & (beam.scores > -torch.inf)
+            if bool(over.any()):
+                over_alone = replace(beam, scores=beam.scores.masked_fill(~over, -torch.inf))
+                ended = joined(ended, over_alone)
+                beam = replace(beam, scores=beam.scores.masked_fill(over, -torch.inf))
             going = beam.scores > -torch.inf
             if wait and bool((going & at_end).any() | ~going.any()):
                 break
             look = step % LOOK_EVERY == 0 or frames.shape[1] == 0
-            if look and not wait and self._settled(beam, ended):
+            if look and not wait and self._settled(beam, ended, state.most):
                 break
             times = step - beam.lengths
             place = (times - state.first).clamp(0, frames.shape[1] - 1)
@@ -206,13 +208,18 @@ class AlignmentLengthBeamSearch(BeamOptions):
             first=state.first + dropped,
         )  # fmt: skip
 
-    def _settled(self, beam: Beam, ended: Beam) -> bool:
-        """Return whether no hypothesis that still grows can become one of the kept.
+    def _settled(self, beam: Beam, ended: Beam, most: Tensor) -> bool:
+        """Return whether no hypothesis that still grows can become one of those returned.
 
-        Without a power of the length scores only fall.
+        Without a language model scores only fall; divided by the greatest length there may be, they
+        are what a hypothesis can still come to.
         """
-        least = ended.scores.amin(1) if self.normalise == 0 and self.fusion is None else -torch.inf
-        return not bool((beam.scores.amax(1) > least).any())
+        known = beam.scores.new_full((), -torch.inf)
+        if self.fusion is None:
+            lengths = (ended.lengths + 1).float() ** self.normalise
+            known = (ended.scores / lengths).topk(min(self.count, self.width), 1).values[:, -1]
+        hoped = beam.scores.amax(1) / (most[:, 0] + 1).float() ** self.normalise
+        return not bool((hoped > known).any())
 
 
 def joined(one: Beam, other: Beam) -> Beam:
@@ -223,7 +230,7 @@ def joined(one: Beam, other: Beam) -> Beam:
 
     width = one.scores.shape[1]
     batch = len(one.scores)
-    names = ("scores", "labels", "frames", "lengths", "digests")
+    names = ("scores", "written", "lengths", "digests")
     values = {name: both(getattr(one, name), getattr(other, name)) for name in names}
     order = values["scores"].topk(width, 1).indices
     rows = torch.arange(batch, device=order.device)[:, None]
