@@ -105,10 +105,11 @@ def test_an_unknown_device_has_no_nominal_peak() -> None:
 
 
 def test_the_measured_peak_is_the_best_of_five_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_clock(monkeypatch, [0, 0.25, 1, 1.125, 2, 2.0625, 3, 3.25, 4, 4.25])
-    assert measured_peak(torch.device("cpu"), torch.float32, 8) == 2 * 8**3 / 0.0625
+    set_clock(monkeypatch, [0, 4, 10, 13, 20, 20.5, 30, 38, 40, 44])
+    assert measured_peak(torch.device("cpu"), torch.float32, 8) == 2 * 8**3 / 0.5
 
 
-def test_a_slow_device_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_clock(monkeypatch, [0, 2])
-    assert measured_peak(torch.device("cpu"), torch.float32, 8) == 2 * 8**3 / 2
+def test_products_grow_until_they_take_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [time for round in range(5) for time in (round, round + 1 / 128)]
+    set_clock(monkeypatch, [*times, *(4 * time for time in times)])
+    assert measured_peak(torch.device("cpu"), torch.float32) == 2 * 512**3 * 32

@@ -16,8 +16,9 @@ from magneto.training.meta_device import SkippedFills
 from magneto.training.peaks import nominal_peaks
 from magneto.training.task import Task
 
-# No further product is timed for a device's peak after so long.
-PEAK_SECONDS = 1.0
+# Rows of the matrices by which a device's peak is first timed, and the seconds that are enough.
+SMALLEST = 256
+LONG_ENOUGH = 0.02
 
 
 def count_flops(task: Task, batch: Any) -> float:
@@ -75,27 +76,35 @@ def peak_flops(device: torch.device, precision: str) -> float:
 
 
 def measured_peak(device: torch.device, dtype: torch.dtype, size: int | None = None) -> float:
-    """Time up to five square matrix products; return the best rate in FLOP/s.
+    """Time square matrix products; return the best rate in FLOP/s.
 
     Args:
         device: Where.
         dtype: Of the factors, which are random: a GPU multiplies zeros and ones faster.
-        size: Rows; by default 1024 on a CPU, and 8192 elsewhere, where less would time the launch.
+        size: Rows; by default as many as take a while, up to 1024 on a CPU, and 8192 elsewhere,
+            where less would time the launch. A processor that has no bfloat16 is done with 256.
     """
     there = device.type != "cpu"
-    size, products = size or (8192 if there else 1024), 10 if there else 1
+    largest, products = size or (8192 if there else 1024), 10 if there else 1
+    size = size or SMALLEST
+    seconds = product_seconds(device, dtype, size, products)
+    while size < largest and seconds < LONG_ENOUGH:
+        size *= 2
+        seconds = product_seconds(device, dtype, size, products)
+    return 2 * size**3 * products / seconds
+
+
+def product_seconds(device: torch.device, dtype: torch.dtype, size: int, products: int) -> float:
+    """Return how long some products of random matrices take, the least of five times."""
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    took: list[float] = []
-    product = left
-    # The first warms up. A processor without bfloat16 takes seconds for each.
-    while len(took) < 5 and sum(took) < PEAK_SECONDS:
+    best, product = float("inf"), left
+    for _ in range(5):  # the first of which warms up
         start = time.perf_counter()
         for _ in range(products):
             product = left @ right
         product[0, 0].item()
-        took.append(time.perf_counter() - start)
-    best = min(took)
-    return 2 * size**3 * products / best
+        best = min(best, time.perf_counter() - start)
+    return best
 
 
 class Throughput:
