@@ -50,7 +50,12 @@ def steady(svg: str) -> str:
     """
     for number, name in enumerate(dict.fromkeys(re.findall(r'id="([mp][0-9a-f]{10})"', svg)), 1):
         svg = svg.replace(name, f"shape-{number}")
-    return re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", svg)
+    return re.sub(r"<[^>]*>", lambda tag: re.sub(r"-?\d+\.\d+", rounded, tag[0]), svg)
+
+
+def rounded(number: re.Match[str]) -> str:
+    """Return a number with two digits behind its point, at most; a zero has no sign."""
+    return f"{round(float(number[0]), 2) + 0.0:g}"
 
 
 def draw_panel(axes: Axes, name: str, curve: dict[str, Any]) -> None:

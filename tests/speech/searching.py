@@ -1,6 +1,7 @@
 """A small transducer, and searches that are slow and plain, for tests."""
 
 import math
+from collections.abc import Callable
 from itertools import product
 
 import torch
@@ -96,3 +97,50 @@ def add(a: float, b: float) -> float:
     """Return log(exp a + exp b)."""
     high = max(a, b)
     return high if high == -math.inf else high + math.log(math.exp(a - high) + math.exp(b - high))
+
+
+class Scripted:
+    """A transducer of known probabilities, as far as a search asks it; its frames are numbers.
+
+    Args:
+        chances: From the labels so far and a frame to the probabilities of symbols.
+        vocab_size: Blank included.
+    """
+
+    def __init__(
+        self, chances: Callable[[tuple[int, ...], int], dict[int, float]], vocab_size: int
+    ) -> None:
+        self.chances, self.vocab_size = chances, vocab_size
+        self.known: list[tuple[int, ...]] = [()]
+        self.predictor = self.joiner = self
+
+    def begin(self, batch: int, device: torch.device) -> tuple[torch.Tensor]:
+        return (torch.full((batch, 1), -1, device=device),)
+
+    def step(
+        self, labels: torch.Tensor, state: tuple[torch.Tensor]
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor]]:
+        """Number what was said: a state is that number, -1 before the start symbol."""
+        numbers = []
+        for label, number in zip(labels.tolist(), state[0][:, 0].tolist(), strict=True):
+            said = (*self.known[number], label) if number >= 0 else ()
+            if said not in self.known:
+                self.known.append(said)
+            numbers.append([self.known.index(said)])
+        after = torch.tensor(numbers).view(-1, 1)
+        return after.float(), (after,)
+
+    def encoder_proj(self, encoded: torch.Tensor) -> torch.Tensor:
+        return encoded
+
+    def predictor_proj(self, predicted: torch.Tensor) -> torch.Tensor:
+        return predicted
+
+    def logits(self, frames: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
+        found = torch.full((*predicted.shape[:2], self.vocab_size), -30.0)
+        frames = frames.expand(*predicted.shape[:2], 1)
+        for row, place in product(*map(range, predicted.shape[:2])):
+            said = self.known[int(predicted[row, place, 0])]
+            for symbol, chance in self.chances(said, int(frames[row, place, 0])).items():
+                found[row, place, symbol] = math.log(chance)
+        return found

@@ -1,6 +1,8 @@
 """Beam searches against enumeration of every sequence, against greedy, and alone against beside."""
 
+import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from magneto.speech.beam import Beam, Grower
 from magneto.speech.beam_search import AlignmentLengthBeamSearch, ModifiedBeamSearch
 from magneto.speech.decoding import GreedySearch, Hypothesis, StreamingSearch
 from magneto.speech.model import Transducer
-from tests.speech.searching import every_score, features, small_model
+from tests.speech.searching import Scripted, every_score, features, small_model
 
 # More hypotheses than there are sequences: nothing is cut off.
 WHOLE = 400
@@ -96,6 +98,22 @@ def test_stopping_early_changes_nothing(
         encoded = [features([9, 4, 12], seed) for seed in range(6)]
         both.append([search(quiet_model(seed), *given) for seed, given in enumerate(encoded)])
     assert both[0] == both[1] and steps[0] < steps[1]
+
+
+def test_two_that_are_still_to_become_one_are_waited_for() -> None:
+    """Two of 0.31 each are behind one of 0.38 that has ended, and are one of 0.62 in the end."""
+
+    def chances(said: tuple[int, ...], frame: int) -> dict[int, float]:
+        if frame < 6 or said == (1, 2):
+            return {0: 1.0}
+        if said == ():
+            return {0: 0.38, 1: 0.62} if frame == 6 else {0: 1.0}
+        return {0: 0.5, 2: 0.5} if frame == 6 else {2: 1.0}
+
+    model: Any = Scripted(chances, 5)
+    search = AlignmentLengthBeamSearch(width=4, normalise=0.0)
+    (found,) = search(model, torch.arange(8.0)[None, :, None], torch.tensor([8]))
+    assert found[0].labels == [1, 2] and found[0].score == pytest.approx(math.log(0.62))
 
 
 def quiet_model(seed: int) -> Transducer:

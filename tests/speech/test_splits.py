@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from magneto.data.counts import EMPTY, MALFORMED, Counts
+from magneto.speech import utterances
 from magneto.speech.audio import MISSING, NO_FRAMES, NO_SAMPLES, AudioFile
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.splits import (
@@ -195,6 +196,23 @@ def test_a_digest_names_the_sound(tmp_path: Path) -> None:
     recording.write_bytes(header + bytes(range(1, 11)) * ((length - 44) // 10))
     after = load(tmp_path)
     assert after.digest == digest and after.recordings_digest != sound
+
+
+def test_a_recording_that_can_not_be_read_has_no_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load(manifest(tmp_path, "train", 4)).train
+    broken, contents = tmp_path / "train-1.wav", utterances.file_contents
+
+    def read(files: list[Path]) -> list[tuple[str, int, str]]:
+        if broken in files:
+            raise OSError(5, "Input/output error")
+        return contents(files)
+
+    monkeypatch.setattr(utterances, "file_contents", read)
+    without = loaded.recordings_digest
+    monkeypatch.undo()
+    assert without != load(tmp_path).train.recordings_digest
 
 
 def test_what_is_validated_on_is_not_trained_on(tmp_path: Path) -> None:

@@ -211,14 +211,15 @@ class AlignmentLengthBeamSearch(BeamOptions):
     def _settled(self, beam: Beam, ended: Beam, most: Tensor) -> bool:
         """Return whether no hypothesis that still grows can become one of those returned.
 
-        Without a language model scores only fall; divided by the greatest length there may be, they
-        are what a hypothesis can still come to.
+        Without a language model all that grows shares the probability that there is, also where
+        hypotheses become one: divided by the greatest length there may be, its logarithm is what
+        any can still come to.
         """
         known = beam.scores.new_full((), -torch.inf)
         if self.fusion is None:
             lengths = (ended.lengths + 1).float() ** self.normalise
             known = (ended.scores / lengths).topk(min(self.count, self.width), 1).values[:, -1]
-        hoped = beam.scores.amax(1) / (most[:, 0] + 1).float() ** self.normalise
+        hoped = beam.scores.logsumexp(1) / (most[:, 0] + 1).float() ** self.normalise
         return not bool((hoped > known).any())
 
 

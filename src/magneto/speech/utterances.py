@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,14 @@ def recording_contents(rows: Sequence[Row], progress: Progress) -> list[Any]:
         (contents[file][1:] if file is not None else (), row.recording.state())
         for row, file in zip(rows, files, strict=True)
     ]
+
+
+def readable_contents(file: Path) -> tuple[Any, ...]:
+    """Return what names a file's content; nothing where it can't be read."""
+    try:
+        return file_contents([file])[0][1:]
+    except OSError:
+        return ()
 
 
 @dataclass(frozen=True)
@@ -105,11 +114,13 @@ class Utterances:
 
     @cached_property
     def recordings_digest(self) -> str:
-        """A name for the sound: the content of some recordings' files, evenly chosen."""
+        """A name for the sound: where in which files some recordings are, evenly chosen."""
         some = np.unique(np.linspace(0, max(len(self) - 1, 0), SAMPLED).astype(np.int64))
-        files = [self.rows[number].recording.file() for number in some[: len(self)]]
-        sounds = file_contents(file for file in files if file is not None)
-        return content_digest(json.dumps([found[1:] for found in sounds]).encode())
+        recordings = [self.rows[number].recording for number in some[: len(self)]]
+        files = {file for one in recordings if (file := one.file()) is not None}
+        contents = {file: readable_contents(file) for file in files}
+        sounds = [(contents[one.file()], one.state()) for one in recordings if one.file() in files]
+        return content_digest(json.dumps(sounds, default=str).encode())
 
     def chosen(self, numbers: Sequence[int] | np.ndarray) -> Utterances:
         """Return some of them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,10 @@ def compare_recipe(state: TrainingState, directory: Path) -> None:
     Raises:
         ValueError: If the task, the model, the data or the seed is another; names the fields.
     """
-    kept = read_object(directory / STATE).get("recipe", {})
+    kept = dict(read_object(directory / STATE).get("recipe", {}))
+    for section, config in (("model", state.task.model_config), ("data", state.task.data_config)):
+        if isinstance(kept.get(section), Mapping):
+            kept[section] = completed(kept[section], config)
     now = json.loads(json.dumps(state.recipe, default=str))
     content_is_compared = (state.run / DIGEST_FILE).exists()
     found = {
@@ -153,6 +157,18 @@ def compare_recipe(state: TrainingState, directory: Path) -> None:
         )
     if found:
         state.report.say(f"changed: {', '.join(found.values())}")
+
+
+def completed(kept: Mapping[str, Any], config: Any) -> Mapping[str, Any]:
+    """Return a section as an older version kept it, with the defaults of fields that came since.
+
+    It is left as it is where it has fields that went: they may have others' names now.
+    """
+    known = {field.name: field.default for field in fields(config)}
+    if not kept.keys() <= known.keys():
+        return kept
+    came = {name: default for name, default in known.items() if default is not MISSING}
+    return {**json.loads(json.dumps(came, default=str)), **kept}
 
 
 def differences(
