@@ -28,7 +28,7 @@ from magneto.vision_language.samples import Samples, join_samples
 SIZES: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 32, "image_size": 8,
                          "patch_size": 4, "vocab_size": 300, "max_length": 12}  # fmt: skip
 LENGTHS = (3, 7, 4)
-POOLINGS = ("first", "mean", "mask_token")
+POOLINGS = ("first", "mask_token")
 HEADS: dict[str, Any] = {
     "questions": (QuestionAnswerer, QuestionAnsweringConfig, {"answers": 4}),
     "statements": (VisualReasoner, VisualReasonerConfig, {"images": 1}),
@@ -112,8 +112,7 @@ def test_poolings_read_different_features(name: str) -> None:
             images, samples.token_ids, samples.token_positions, samples.packing
         )
         read.append(model.pooling(*features, samples)[:, -16:])
-    for one, other in ((0, 1), (0, 2), (1, 2)):
-        assert (read[one] - read[other]).abs().max() > 0.1
+    assert (read[0] - read[1]).abs().max() > 0.1
 
 
 @torch.no_grad()
@@ -167,6 +166,7 @@ def test_a_tokenizer_without_a_mask_is_refused() -> None:
     ("recipe", "changes", "words"),
     [
         ("image-text-retrieval/tiny", {"model.pooling": "mask_token"}, "model.pooling.*mask_token"),
+        ("visual-reasoning/tiny", {"model.pooling": "mean"}, "model.pooling.*mean"),
         ("image-captioning/tiny", {"model.pooling": "mean"}, "pooling"),
         ("visual-reasoning/tiny", {"model.pooling": "mask_token", "model.max_length": 3},
          "max_length must be 4 or more, not 3"),

@@ -101,12 +101,11 @@ class PairPoolingConfig(FineTunedConfig):
 
     Attributes:
         pooling: Which features the head reads. "first": of the image's class token, and of a
-            statement's `<s>` too (BEiT-3); "mean": the mean of the image's patches, and of a
-            statement's tokens too; "mask_token": of a `<mask>` that is put behind the words, as
-            hidden words are guessed in pre-training.
+            statement's `<s>` too (BEiT-3); "mask_token": of a `<mask>` that is put behind the
+            words, as hidden words are guessed in pre-training.
     """
 
-    pooling: Literal["first", "mean", "mask_token"] = "first"
+    pooling: Literal["first", "mask_token"] = "first"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -202,9 +202,7 @@ def test_what_beit3_cannot_hold_is_named(changes: dict, words: str) -> None:
 @pytest.mark.parametrize(
     ("model", "config", "pooling"),
     [
-        (QuestionAnswerer, QuestionAnsweringConfig, "mean"),
         (QuestionAnswerer, QuestionAnsweringConfig, "mask_token"),
-        (VisualReasoner, VisualReasonerConfig, "mean"),
         (VisualReasoner, VisualReasonerConfig, "mask_token"),
         (ImageTextRetriever, ImageTextRetrieverConfig, "mean"),
     ],

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.nn.norm import build_norm
 from magneto.vision_language.model import VisionLanguageEncoder
-from magneto.vision_language.pooling import FirstOfImage, MaskOfText, MeanOfImage, PairPooling
+from magneto.vision_language.pooling import FirstOfImage, MaskOfText, PairPooling
 from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
 from magneto.vision_language.samples import Samples
 
@@ -37,11 +37,7 @@ class AnswerHead(nn.Sequential):
 
 def question_pooling(config: QuestionAnsweringConfig) -> PairPooling:
     """Return what reads the features of a question and its image, (questions, width)."""
-    parts = {
-        "first": FirstOfImage(),
-        "mean": MeanOfImage(config.image_tokens),
-        "mask_token": MaskOfText(),
-    }
+    parts = {"first": FirstOfImage(), "mask_token": MaskOfText()}
     return PairPooling([parts[config.pooling]])
 
 

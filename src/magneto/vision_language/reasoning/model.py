@@ -6,14 +6,7 @@ from torch import Tensor, nn
 
 from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.vision_language.model import VisionLanguageEncoder
-from magneto.vision_language.pooling import (
-    FirstOfImage,
-    FirstOfText,
-    MaskOfText,
-    MeanOfImage,
-    MeanOfText,
-    PairPooling,
-)
+from magneto.vision_language.pooling import FirstOfImage, FirstOfText, MaskOfText, PairPooling
 from magneto.vision_language.reasoning.config import VisualReasonerConfig
 from magneto.vision_language.reasoning.statements import ANSWERS
 from magneto.vision_language.samples import Samples
@@ -23,7 +16,6 @@ def statement_pooling(config: VisualReasonerConfig) -> PairPooling:
     """Return what reads the features of a statement and one image, (pairs, parts * width)."""
     parts = {
         "first": [FirstOfImage(), FirstOfText()],
-        "mean": [MeanOfImage(config.image_tokens), MeanOfText()],
         "mask_token": [MaskOfText()],
     }
     return PairPooling(parts[config.pooling])
