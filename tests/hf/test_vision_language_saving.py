@@ -31,11 +31,11 @@ RECIPES = {
     "captions": "image-captioning/tiny",
     "masked-questions": "visual-question-answering/tiny",
     "masked-statements": "visual-reasoning/tiny",
-    "mean-retrieval": "image-text-retrieval/tiny",
+    "first-retrieval": "image-text-retrieval/tiny",
     "pretraining": "vision-language-modelling/tiny",
 }
 POOLINGS = {"masked-questions": "mask_token", "masked-statements": "mask_token",
-            "mean-retrieval": "mean"}  # fmt: skip
+            "first-retrieval": "first"}  # fmt: skip
 PRE = "pretraining"
 TEXTS = ["what colour is the circle", "is there a red cross"]
 PICTURES = ["wide.png", "high.png"]
