@@ -28,7 +28,13 @@ def test_so_many_scenes_of_each_question_and_answer(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vision_language_pretraining, "RESULTS", tmp_path)
-    words = "--counts 1 --seeds 1 --rates 1e-3 --steps 2 --pretraining-steps 2 --runs"
+    words = "--counts 1 --seeds 1 --rates 1e-3 --poolings first mask_token --steps 2"
+    words += " --pretraining-steps 2 --runs"
     main([*words.split(), str(tmp_path / "runs")])
-    rows = read_json(tmp_path / "vision-language-pretraining.json")["curve"]
-    assert [(row[COUNTED], row["arm"]) for row in rows] == [(1, "pre-trained"), (1, "from scratch")]
+    curves = read_json(tmp_path / "vision-language-pretraining.json")["curves"]
+    assert list(curves) == ["first", "mask_token"]
+    for rows in curves.values():
+        found = [(row[COUNTED], row["arm"]) for row in rows]
+        assert found == [(1, "pre-trained"), (1, "from scratch")]
+    text = (tmp_path / "vision-language-pretraining.md").read_text()
+    assert "## model.pooling mask_token\n\n| scenes for each |" in text

@@ -67,14 +67,23 @@ def load_run(
         ConfigError: If its task's runs are not used by the verb; names those that use them.
     """
     recipe, built = open_task(run, overrides, verb)
+    built.problems.keep_in(run)
+    return load_model(run, which, recipe, built)
+
+
+def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
+    """Build the model of a task that `open_task` gave, prepared or not, with a run's weights.
+
+    Raises:
+        FileNotFoundError: If the run has no such weights.
+    """
     from magneto.training.checkpoint import load_weights
     from magneto.training.distributed import pick_device
 
-    built.problems.keep_in(run)
-    model = built.build_model()
+    model = task.build_model()
     weights = load_weights(model, run, which)
     device = pick_device(recipe.training.device)
-    return OpenRun(recipe, built, model.to(device).eval(), weights)
+    return OpenRun(recipe, task, model.to(device).eval(), weights)
 
 
 def open_task(

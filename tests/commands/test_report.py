@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
+from magneto.vision.classification.task import ImageClassification
 
 TRAIN = ["train", "image-classification/tiny", "--training.steps", "6", "--training.log_every", "2"]
 
@@ -52,3 +53,15 @@ def test_a_run_that_has_not_ended(run: Path, tmp_path: Path) -> None:
 def test_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path / "nothing")]) == 2
     assert "nothing" in capsys.readouterr().err
+
+
+def test_the_data_is_read_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of the model are of the task that the page is about."""
+    read, original = [], ImageClassification.prepare
+    monkeypatch.setattr(
+        ImageClassification,
+        "prepare",
+        lambda task, *given: (read.append(task), original(task, *given)),
+    )
+    assert main(["report", str(run), "--out", str(tmp_path / "page")]) == 0
+    assert len(read) == 1

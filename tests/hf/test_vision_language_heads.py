@@ -80,6 +80,33 @@ def test_captions() -> None:
     assert len(written) == 2 and not {1, 3} & set(written.flatten().tolist())
 
 
+@torch.no_grad()
+def test_a_configuration_without_pooling_reads_the_class_token() -> None:
+    """As what was exported before there was a choice."""
+    model = made(QuestionAnswerer, QuestionAnsweringConfig, answers=4)
+    older = type(model.config).from_dict(model.config.to_dict())
+    del older.core["pooling"]
+    again = type(model)(older).eval()
+    assert again.core.config.pooling == "first"
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again(IMAGES, **TEXT).logits, model(IMAGES, **TEXT).logits)
+
+
+def test_a_text_without_the_mask_that_is_read_is_refused() -> None:
+    for model, config, more in (
+        (QuestionAnswerer, QuestionAnsweringConfig, {"answers": 4}),
+        (VisualReasoner, VisualReasonerConfig, {"images": 1}),
+    ):
+        whole = made(model, config, pooling="mask_token", **more)
+        images = IMAGES[:, None] if model is VisualReasoner else IMAGES
+        whole(images, **TEXT)  # nothing tells which token is the mask
+        whole.config.mask_token_id = 9
+        with pytest.raises(ValueError, match="the head reads a mask token before each text's end"):
+            whole(images, **TEXT)
+        masked = torch.tensor([[1, 7, 9, 2], [1, 9, 2, 0]])
+        assert whole(images, masked, MASK).logits.shape[0] == 2
+
+
 HEADS = [
     (QuestionAnswerer, QuestionAnsweringConfig),
     (VisualReasoner, VisualReasonerConfig),

@@ -29,8 +29,13 @@ RECIPES = {
     "statements": "visual-reasoning/tiny",
     "retrieval": "image-text-retrieval/tiny",
     "captions": "image-captioning/tiny",
+    "masked-questions": "visual-question-answering/tiny",
+    "masked-statements": "visual-reasoning/tiny",
+    "first-retrieval": "image-text-retrieval/tiny",
     "pretraining": "vision-language-modelling/tiny",
 }
+POOLINGS = {"masked-questions": "mask_token", "masked-statements": "mask_token",
+            "first-retrieval": "first"}  # fmt: skip
 PRE = "pretraining"
 TEXTS = ["what colour is the circle", "is there a red cross"]
 PICTURES = ["wide.png", "high.png"]
@@ -45,7 +50,7 @@ texts, found = json.loads(sys.argv[3]), {}
 for name, auto in json.loads(sys.argv[1]).items():
     model = getattr(transformers, auto).from_pretrained(name, trust_remote_code=True).eval()
     processor = transformers.AutoProcessor.from_pretrained(name, trust_remote_code=True)
-    images = [pictures, pictures[::-1]] if name == "statements" else pictures
+    images = [pictures, pictures[::-1]] if name.endswith("statements") else pictures
     read = processor(images=images, text=texts, return_tensors="pt")
     with torch.no_grad():
         for key, value in model(**read).items():
@@ -86,7 +91,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make(name: str) -> tuple[Any, Any]:
     """A task, and a model of it in which no two numbers are alike."""
-    changes = {"model.width": 32, "model.layers": 2, "model.ffn_width": 48}
+    changes: dict[str, Any] = {"model.width": 32, "model.layers": 2, "model.ffn_width": 48}
+    changes |= {"model.pooling": POOLINGS[name]} if name in POOLINGS else {}
     task: Any = load_recipe(RECIPES[name], changes).build_task()
     task.prepare()
     torch.manual_seed(0)
@@ -104,7 +110,10 @@ def as_read(name: str, task: Any, folder: Path) -> tuple[list[Any], Tensor, list
     transform = CentreCrop(whole.reading, config.image_size) if name == PRE else whole
     pictures = [EncodedPicture((folder / picture).read_bytes()) for picture in PICTURES]
     images = [transform(picture, np.random.default_rng(0)) for picture in pictures]
-    texts = [frame_text(ids, tokenizer, config.max_length) for ids in tokenizer.encode(TEXTS)]
+    closing = [tokenizer.mask] if name.startswith("masked") else []
+    texts = [
+        frame_text(ids, tokenizer, config.max_length, closing) for ids in tokenizer.encode(TEXTS)
+    ]
     return pictures, torch.from_numpy(np.stack(images)), texts
 
 
@@ -114,19 +123,21 @@ def numbers(name: str, task: Any, model: Any, folder: Path) -> dict[str, Any]:
     pictures, images, texts = as_read(name, task, folder)
     tokens = task.model_config.image_tokens
     samples = join_samples(tokens, paired=texts)
+    if name == "masked-questions":
+        return {"logits": model(images, samples)}
     if name == "questions":
         best = [task.predict(model, [p], t)[0] for p, t in zip(pictures, TEXTS, strict=True)]
         return {"logits": model(images, samples), "said": [one.labels[0][0] for one in best]}
-    if name == "statements":
+    if name.endswith("statements"):
         pairs = torch.stack((images, images.flip(0))).flatten(0, 1)
         samples = join_samples(tokens, paired=[text for text in texts for _ in range(2)])
         return {"logits": model(pairs, samples)}
-    if name == "retrieval":
+    if name.endswith("retrieval"):
         image, text, scale = model(images, join_samples(tokens, images=2, alone=texts))
         similar = scale * image @ text.T
         shares = dict(zip(TEXTS, similar[0].softmax(-1).tolist(), strict=True))
-        return {"image_embeds": image, "text_embeds": text, "logits_per_image": similar,
-                "said": shares}  # fmt: skip
+        said = {"said": shares} if name == "retrieval" else {}
+        return {"image_embeds": image, "text_embeds": text, "logits_per_image": similar, **said}
     if name == "captions":
         return {"said": task.caption(model, pictures, CaptionSearch(beams=2))}
     vision, language = model.encoder(

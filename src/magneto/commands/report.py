@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -13,7 +13,7 @@ from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import read_object
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe
-from magneto.runs import load_run, open_task
+from magneto.runs import load_model, open_task
 from magneto.training.metrics_logger import METRICS_FILE, read_metrics
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
     figures: Sequence[Figure] = ()
     if not given.no_figures:
         try:
-            figures = draw_figures(given.run, given.weights, overrides, report)
+            figures = draw_figures(given.run, given.weights, recipe, task)
         except FileNotFoundError as error:
             report.say(f"no pictures of the model: {error}")
     report.finish()
@@ -63,20 +63,17 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def draw_figures(
-    run: Path, weights: str, overrides: Mapping[str, Any], report: ProgressBars
-) -> Sequence[Figure]:
-    """Return what a run's task shows of its model.
+def draw_figures(run: Path, weights: str, recipe: Recipe, task: Task) -> Sequence[Figure]:
+    """Return what a run's task, prepared, shows of its model.
 
     Raises:
         FileNotFoundError: If the run has no such weights.
     """
     from magneto.training.companion import place_companion
 
-    opened = load_run(run, weights, overrides)
-    opened.task.prepare(report)
-    place_companion(opened.task, next(opened.model.parameters()).device)
-    return opened.task.figures(opened.model)
+    model = load_model(run, weights, recipe, task).model
+    place_companion(task, next(model.parameters()).device)
+    return task.figures(model)
 
 
 def describe(run: Path, recipe: Recipe, task: Task, figures: Sequence[Figure]) -> RunPage:

@@ -12,8 +12,8 @@ class EncoderInput:
     """How an encoder's input is put together, and what its classes are called.
 
     Attributes:
-        single: Of one text, "$A", with {begin} and {end} for those tokens; ":1" behind a token or
-            text says its token type.
+        single: Of one text, "$A", with {begin}, {end} and {mask} for those tokens; ":1" behind a
+            token or text says its token type.
         pair: Of two texts.
         types: Token types the model knows.
         labels: Names of the classes, in order; empty for none, or for a number.
@@ -67,7 +67,9 @@ def encoder_tokenizer(tokenizer: Any, length: int, how: EncoderInput) -> Any:
     names = {"pad_token": _name(tokenizer, tokenizer.pad), "eos_token": end, "bos_token": begin}
     if tokenizer.mask is not None:
         names["mask_token"] = _name(tokenizer, tokenizer.mask)
-    single, pair = (each.format(begin=begin, end=end) for each in (how.single, how.pair))
+    used = how.single + how.pair
+    special = {"begin": begin, "end": end, "mask": names.get("mask_token")}
+    single, pair = (each.format(**special) for each in (how.single, how.pair))
     if _is_sentencepiece(tokenizer):
         return _slow(tokenizer, length, "right", single, pair, how.types, **names)
     from tokenizers import Tokenizer
@@ -77,7 +79,11 @@ def encoder_tokenizer(tokenizer: Any, length: int, how: EncoderInput) -> Any:
     inner.post_processor = TemplateProcessing(
         single=single,
         pair=pair,
-        special_tokens=[(begin, tokenizer.begin), (end, tokenizer.end)],
+        special_tokens=[
+            (name, getattr(tokenizer, kind))
+            for kind, name in special.items()
+            if f"{{{kind}}}" in used
+        ],
     )
     return _fast(inner, length, "right", how.types, **names)
 

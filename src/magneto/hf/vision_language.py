@@ -5,7 +5,7 @@ Models take texts padded, as transformers' tokenizers make them, and pack them o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,21 @@ def packed_texts(input_ids: Tensor, mask: Tensor) -> list[np.ndarray]:
     """Return each text's tokens without padding, on the CPU."""
     rows = zip(input_ids.cpu().numpy(), mask.cpu().numpy(), strict=True)
     return [tokens[kept].astype(np.int64) for tokens, kept in rows]
+
+
+def check_masks(model: MagnetoVisionLanguagePreTrainedModel, texts: Sequence[np.ndarray]) -> None:
+    """Raise ValueError unless each text has the mask before its end that the head reads.
+
+    Args:
+        model: Whose head may read one; nothing is known where its configuration names none.
+        texts: Without padding.
+    """
+    mask = getattr(model.config, "mask_token_id", None)
+    if mask is None or not model.core.config.ends_in_mask:
+        return
+    if not all(len(text) > 1 and text[-2] == mask for text in texts):
+        raise ValueError("the head reads a mask token before each text's end (pooling "
+                         "mask_token): the exported processor puts it there")  # fmt: skip
 
 
 def check_pairs(images: Tensor, texts: Sized) -> None:

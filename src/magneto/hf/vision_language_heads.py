@@ -14,6 +14,7 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 from magneto.hf.losses import divided
 from magneto.hf.vision_language import (
     MagnetoVisionLanguagePreTrainedModel,
+    check_masks,
     check_pairs,
     packed_texts,
     padded,
@@ -81,6 +82,7 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
         self.refuse(others)
         texts = packed_texts(input_ids, text_mask(input_ids, attention_mask))
         check_pairs(pixel_values, texts)
+        check_masks(self, texts)
         samples = join_samples(self.core.config.image_tokens, paired=texts)
         images = self.images(pixel_values, input_ids)
         logits = self.core(images, samples.to(images.device))
@@ -136,6 +138,7 @@ class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
                              f"width), not {tuple(pixel_values.shape)}")  # fmt: skip
         texts = packed_texts(input_ids, text_mask(input_ids, attention_mask))
         check_pairs(pixel_values, texts)
+        check_masks(self, texts)
         paired = [text for text in texts for _ in range(config.images)]
         samples = join_samples(config.image_tokens, paired=paired).to(pixel_values.device)
         logits = self.core(self.images(pixel_values.flatten(0, 1), input_ids), samples)

@@ -17,8 +17,11 @@ from magneto.hf.vision_language_processor import (
     MagnetoWholeImageProcessor,
 )
 
-# As `frame_text` puts them together.
+# As `frame_text` puts them together: alone, and with the mask that a head reads.
 FRAMED = EncoderInput(single="{begin} $A {end}", pair="{begin} $A {end} $B {end}")
+MASKED_AT_END = EncoderInput(
+    single="{begin} $A {mask} {end}", pair="{begin} $A {end} $B {mask} {end}"
+)
 
 
 def export_vision_language(
@@ -48,7 +51,8 @@ def export_vision_language(
     with whole_directory(directory) as aside, bars_on_a_terminal():
         wrapped = wrap(model, tokenizer.end, **special_tokens(tokenizer), **class_names(labels))
         wrapped.save_pretrained(aside)
-        save_processor(tokenizer, processor, config.max_length, aside)
+        how = MASKED_AT_END if config.ends_in_mask else FRAMED
+        save_processor(tokenizer, processor, config.max_length, aside, how)
     return AUTO[type(wrapped).__name__]
 
 
@@ -75,7 +79,11 @@ def image_processor(config: Any, normalisation: str) -> MagnetoWholeImageProcess
 
 
 def save_processor(
-    tokenizer: Any, processor: MagnetoImageProcessor, length: int, directory: Path
+    tokenizer: Any,
+    processor: MagnetoImageProcessor,
+    length: int,
+    directory: Path,
+    how: EncoderInput = FRAMED,
 ) -> None:
     """Write an image processor and a tokenizer, and what joins them.
 
@@ -84,9 +92,10 @@ def save_processor(
         processor: Of images.
         length: Tokens of a text at most.
         directory: That there is.
+        how: Texts are put together.
     """
     tokenizer.save(directory)
-    fast = encoder_tokenizer(tokenizer, length, FRAMED)
+    fast = encoder_tokenizer(tokenizer, length, how)
     if fast is None:
         processor.save_pretrained(directory)
         return

@@ -72,8 +72,7 @@ def attention_to_patches(
 def reading_layer(config: VisionLanguageConfig) -> int:
     """Return the layer whose words are drawn: the one below the top.
 
-    Where only the image's class token is read from the top layer, nothing teaches its words where
-    to look.
+    Where only one token is read from the top layer, nothing teaches its words where to look.
     """
     return max(config.layers - 2, 0)
 

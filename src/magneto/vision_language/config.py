@@ -61,6 +61,11 @@ class VisionLanguageConfig(MultiwayConfig):
             raise ConfigError(wrong)
 
     @property
+    def ends_in_mask(self) -> bool:
+        """Whether a `<mask>` stands behind each text's words, for the head to read."""
+        return False
+
+    @property
     def patches(self) -> int:
         """Patches of one image."""
         return (self.image_size // self.patch_size) ** 2
@@ -88,6 +93,30 @@ class FineTunedConfig(VisionLanguageConfig):
     """
 
     pretrained: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairPoolingConfig(FineTunedConfig):
+    """What the models have in common whose head reads a question or a statement with its image.
+
+    Attributes:
+        pooling: Which features the head reads. "first": of the image's class token, and of a
+            statement's `<s>` too (BEiT-3); "mask_token": of a `<mask>` that is put behind the
+            words, as hidden words are guessed in pre-training.
+    """
+
+    pooling: Literal["first", "mask_token"] = "first"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ends_in_mask and self.max_length < 4:
+            raise ConfigError([f"max_length must be 4 or more, not {self.max_length}: with pooling "
+                               "mask_token a text is <s>, words, <mask>, </s>"])  # fmt: skip
+
+    @property
+    def ends_in_mask(self) -> bool:
+        """Whether a `<mask>` stands behind each text's words, for the head to read."""
+        return self.pooling == "mask_token"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,8 +116,23 @@ class FineTunedTask(Task):
         """Return the encoder of the pre-trained run, if one is named."""
         return self._pretrained().weights if self.model_config.pretrained else {}
 
+    @cached_property
+    def closing(self) -> list[int]:
+        """The tokens that stand between a text's words and `</s>`: a mask, or none.
+
+        Raises:
+            ValueError: If the model reads a mask and the tokenizer has none.
+        """
+        if not self.model_config.ends_in_mask:
+            return []
+        if self.tokenizer.mask is None:
+            raise ValueError("model.pooling mask_token: the tokenizer has no mask token")
+        return [self.tokenizer.mask]
+
     def framed(self, split: str, unit: str, texts: Sequence[str]) -> list[np.ndarray]:
         """Return each text's tokens as the model reads them: `<s>` ... `</s>`, cut to fit.
+
+        Before `</s>` stands what `closing` says.
 
         Args:
             split: "training" or "validation", for a message on how many are cut.
@@ -126,13 +141,18 @@ class FineTunedTask(Task):
         """
         different, longest = list(dict.fromkeys(texts)), self.model_config.max_length
         encoded = self.tokenizer.encode(different)
-        known = {text: frame_text(tokens, self.tokenizer, longest)
+        known = {text: frame_text(tokens, self.tokenizer, longest, self.closing)
                  for text, tokens in zip(different, encoded, strict=True)}  # fmt: skip
         over = {text for text, tokens in zip(different, encoded, strict=True)
-                if len(tokens) > longest - 2}  # fmt: skip
+                if len(tokens) > self.room}  # fmt: skip
         if cut := sum(text in over for text in texts):
             self._progress.say(f"{split}: {cut:,} {unit} cut to model.max_length ({longest})")
         return [known[text] for text in texts]
+
+    @property
+    def room(self) -> int:
+        """How many tokens of its own a text may have."""
+        return self.model_config.max_length - 2 - len(self.closing)
 
     def images_together(self) -> int:
         """Return how many images, one after the other, what is said in prediction is about."""
@@ -144,11 +164,11 @@ class FineTunedTask(Task):
         Raises:
             ValueError: If the model reads shorter texts.
         """
-        (tokens,), longest = self.tokenizer.encode([text]), self.model_config.max_length
-        if len(tokens) > longest - 2:
+        (tokens,) = self.tokenizer.encode([text])
+        if len(tokens) > self.room:
             raise ValueError(f"the {self.predict_text} has {len(tokens)} tokens, the model reads "
-                             f"{longest - 2}: say it in fewer words")  # fmt: skip
-        return frame_text(tokens, self.tokenizer, longest)
+                             f"{self.room}: say it in fewer words")  # fmt: skip
+        return frame_text(tokens, self.tokenizer, self.model_config.max_length, self.closing)
 
     def longest_texts(self, count: int) -> list[np.ndarray]:
         """Return the longest texts that fit, without any text; assume the tokenizer that is named.

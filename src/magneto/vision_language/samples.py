@@ -31,6 +31,13 @@ class Samples:
     image_starts: Tensor
     text_starts: Tensor
 
+    @property
+    def text_ends(self) -> Tensor:
+        """(texts,) number of each text's last token, `</s>`, among the language tokens."""
+        starts = self.text_starts
+        after = torch.cat((starts[1:], starts.new_full((1,), len(self.token_ids))))
+        return after[: len(starts)] - 1
+
     def to(self, device: torch.device) -> Samples:
         """Return them on a device."""
         packing, mask = self.packing, self.packing.attention_mask
@@ -89,7 +96,16 @@ def first_tokens(lengths: Sequence[int]) -> Tensor:
     return counts.cumsum(0) - counts
 
 
-def frame_text(tokens: Sequence[int], tokenizer: Tokenizer, max_length: int) -> np.ndarray:
-    """Return `<s>`, a text's tokens and `</s>`, int64; what is too long is cut before `</s>`."""
-    framed = [tokenizer.begin, *tokens[: max_length - 2], tokenizer.end]
-    return np.array(framed, np.int64)
+def frame_text(
+    tokens: Sequence[int], tokenizer: Tokenizer, max_length: int, closing: Sequence[int] = ()
+) -> np.ndarray:
+    """Return `<s>`, a text's tokens and `</s>`, int64; of what is too long the end is cut.
+
+    Args:
+        tokens: Of the text.
+        tokenizer: That made them.
+        max_length: Of what is returned.
+        closing: Tokens that stand between the text and `</s>`, and are not cut.
+    """
+    kept = tokens[: max_length - 2 - len(closing)]
+    return np.array([tokenizer.begin, *kept, *closing, tokenizer.end], np.int64)

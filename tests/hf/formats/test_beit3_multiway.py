@@ -199,6 +199,21 @@ def test_what_beit3_cannot_hold_is_named(changes: dict, words: str) -> None:
         to_multiway(small(**changes))
 
 
+@pytest.mark.parametrize(
+    ("model", "config", "pooling"),
+    [
+        (QuestionAnswerer, QuestionAnsweringConfig, "mask_token"),
+        (VisualReasoner, VisualReasonerConfig, "mask_token"),
+        (ImageTextRetriever, ImageTextRetrieverConfig, "mean"),
+    ],
+)
+def test_a_head_that_reads_other_features_is_refused(model: Any, config: Any, pooling: str) -> None:
+    more = {"answers": 4} if model is QuestionAnswerer else {}
+    ours = model(config(**vars(small().config), **more, pooling=pooling))
+    with pytest.raises(ValueError, match=f"pooling is '{pooling}' here, 'first' there"):
+        to_multiway(ours)
+
+
 def test_weights_that_do_not_fit_are_named() -> None:
     state, args = to_multiway(small())
     with pytest.raises(ValueError, match=r"'extra'"):

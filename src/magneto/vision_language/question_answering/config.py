@@ -8,11 +8,11 @@ from typing import Literal
 from magneto.config import ConfigError
 from magneto.data.sources import check_builtin, parse_source
 from magneto.vision.config import AugmentationConfig
-from magneto.vision_language.config import BUILTIN, LEAST_VOCABULARY, FineTunedConfig
+from magneto.vision_language.config import BUILTIN, LEAST_VOCABULARY, PairPoolingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionAnsweringConfig(FineTunedConfig):
+class QuestionAnsweringConfig(PairPoolingConfig):
     """An encoder over an image and a question, and a head over the answers.
 
     Attributes:

@@ -7,12 +7,13 @@ from torch import Tensor, nn
 from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.nn.norm import build_norm
 from magneto.vision_language.model import VisionLanguageEncoder
+from magneto.vision_language.pooling import FirstOfImage, MaskOfText, PairPooling
 from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
 from magneto.vision_language.samples import Samples
 
 
 class Pooler(nn.Sequential):
-    """A norm, a linear layer and tanh over the image's class token."""
+    """A norm, a linear layer and tanh over the features that are read."""
 
     def __init__(self, config: QuestionAnsweringConfig) -> None:
         super().__init__(
@@ -34,8 +35,16 @@ class AnswerHead(nn.Sequential):
         )
 
 
+def question_pooling(config: QuestionAnsweringConfig) -> PairPooling:
+    """Return what reads the features of a question and its image, (questions, width)."""
+    parts = {"first": FirstOfImage(), "mask_token": MaskOfText()}
+    return PairPooling([parts[config.pooling]])
+
+
 class QuestionAnswerer(nn.Module):
-    """BEiT-3's model of VQA: the image's class token, which has read the question, answers.
+    """BEiT-3's model of VQA: features that have read image and question answer.
+
+    In BEiT-3 they are those of the image's class token; see `QuestionAnsweringConfig.pooling`.
 
     Raises:
         ValueError: If the number of answers or the vocabulary is not known.
@@ -47,6 +56,7 @@ class QuestionAnswerer(nn.Module):
             raise ValueError("answers is not known: prepare the task, which reads the data")
         self.config = config
         self.encoder = VisionLanguageEncoder(config)
+        self.pooling = question_pooling(config)
         self.pooler = Pooler(config)
         self.head = AnswerHead(config, config.answers)
 
@@ -63,7 +73,4 @@ class QuestionAnswerer(nn.Module):
         vision, language = self.encoder(
             images, samples.token_ids, samples.token_positions, samples.packing
         )
-        answers = self.head(self.pooler(vision.index_select(0, samples.image_starts)))
-        # What the top layer makes of the words is not read. The empty sum gives its weights
-        # gradients of zeros, not none, for which ranks would wait.
-        return answers + language[:0].sum()
+        return self.head(self.pooler(self.pooling(vision, language, samples)))

@@ -9,11 +9,11 @@ from typing import Literal
 from magneto.config import ConfigError
 from magneto.data.sources import check_builtin, parse_source
 from magneto.vision.config import AugmentationConfig
-from magneto.vision_language.config import BUILTIN, LEAST_VOCABULARY, FineTunedConfig
+from magneto.vision_language.config import BUILTIN, LEAST_VOCABULARY, PairPoolingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisualReasonerConfig(FineTunedConfig):
+class VisualReasonerConfig(PairPoolingConfig):
     """A vision-language encoder with a head that says whether a statement is true.
 
     Attributes:

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.vision_language.model import VisionLanguageEncoder
+from magneto.vision_language.pooling import FirstOfImage, FirstOfText, MaskOfText, PairPooling
 from magneto.vision_language.reasoning.config import VisualReasonerConfig
 from magneto.vision_language.reasoning.statements import ANSWERS
 from magneto.vision_language.samples import Samples
 
 
+def statement_pooling(config: VisualReasonerConfig) -> PairPooling:
+    """Return what reads the features of a statement and one image, (pairs, parts * width)."""
+    parts = {
+        "first": [FirstOfImage(), FirstOfText()],
+        "mask_token": [MaskOfText()],
+    }
+    return PairPooling(parts[config.pooling])
+
+
 class VisualReasoner(nn.Module):
     """The statement is read with each image by itself; the head reads all of them (BEiT-3).
 
-    Of each pass it has the features of the image's class token and of the text's `<s>`. For two
-    images: 4 x width, a norm, 2 x width, a norm, GELU, two logits.
+    Of each pass it has the features of the image's class token and of the text's `<s>`, or others:
+    see `VisualReasonerConfig.pooling`. For two images: 4 x width, a norm, 2 x width, a norm, GELU,
+    two logits.
     """
 
     def __init__(self, config: VisualReasonerConfig) -> None:
         super().__init__()
         self.config = config
         self.encoder = VisionLanguageEncoder(config)
-        std = NORMAL_STD * config.head_scale
-        inner, inputs = 2 * config.width, 2 * config.width * config.images
+        self.pooling = statement_pooling(config)
+        std, inner = NORMAL_STD * config.head_scale, 2 * config.width
+        inputs = len(self.pooling.parts) * config.width * config.images
         self.head = nn.Sequential(
             nn.LayerNorm(inputs, eps=config.norm_eps),
             NormalLinear(inputs, inner, bias=True, std=std),
@@ -47,5 +58,5 @@ class VisualReasoner(nn.Module):
         vision, language = self.encoder(
             images, samples.token_ids, samples.token_positions, samples.packing
         )
-        first = torch.cat((vision[samples.image_starts], language[samples.text_starts]), dim=-1)
-        return self.head(first.unflatten(0, (-1, self.config.images)).flatten(1))
+        read = self.pooling(vision, language, samples)
+        return self.head(read.unflatten(0, (-1, self.config.images)).flatten(1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from magneto.config import ConfigError
 from magneto.vision_language.config import FineTunedConfig
@@ -13,11 +14,15 @@ class ImageTextRetrieverConfig(FineTunedConfig):
     """An encoder that reads images and texts apart, and a head for each of both.
 
     Attributes:
+        pooling: What is embedded of an image and of a text. "first": the features of the class
+            token, and of `<s>` (BEiT-3); "mean": the mean of the patches', and of the text's
+            tokens'.
         embedding_width: Of the vectors that are compared; None for the encoder's width (BEiT-3).
         temperature: That similarities are divided by at first; it is learnt (0.07 in CLIP and
             BEiT-3), and stays 0.01 or more, as in CLIP.
     """
 
+    pooling: Literal["first", "mean"] = "first"
     embedding_width: int | None = None
     temperature: float = 0.07
 

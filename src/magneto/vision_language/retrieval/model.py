@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.vision_language.model import VisionLanguageEncoder
+from magneto.vision_language.pooling import FirstOfImage, FirstOfText, MeanOfImage, MeanOfText
 from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
 from magneto.vision_language.samples import Samples
 
@@ -39,10 +40,20 @@ class SimilarityScale(nn.Module):
         return self.logarithm.float().clamp(max=math.log(MOST_SCALE)).exp()
 
 
+def embedded_parts(config: ImageTextRetrieverConfig) -> tuple[nn.Module, nn.Module]:
+    """Return what reads the features of an image, and of a text."""
+    parts = {
+        "first": (FirstOfImage(), FirstOfText()),
+        "mean": (MeanOfImage(config.image_tokens), MeanOfText()),
+    }
+    return parts[config.pooling]
+
+
 class ImageTextRetriever(nn.Module):
     """An encoder over images alone and texts alone, and a linear head for each (BEiT-3).
 
-    An image is the feature of its class token, a text that of its `<s>`.
+    An image is the feature of its class token, a text that of its `<s>`; or means, see
+    `ImageTextRetrieverConfig.pooling`.
     """
 
     def __init__(self, config: ImageTextRetrieverConfig) -> None:
@@ -50,6 +61,7 @@ class ImageTextRetriever(nn.Module):
         self.config = config
         width, outputs = config.width, config.embedding_width or config.width
         self.encoder = VisionLanguageEncoder(config)
+        self.image_pooling, self.text_pooling = embedded_parts(config)
         self.vision_head = NormalLinear(width, outputs, bias=False, std=NORMAL_STD)
         self.language_head = NormalLinear(width, outputs, bias=False, std=NORMAL_STD)
         self.scale = SimilarityScale(config.temperature)
@@ -68,6 +80,6 @@ class ImageTextRetriever(nn.Module):
         vision, language = self.encoder(
             images, samples.token_ids, samples.token_positions, samples.packing
         )
-        first = self.vision_head(vision[samples.image_starts])
-        second = self.language_head(language[samples.text_starts])
+        first = self.vision_head(self.image_pooling(vision, language, samples))
+        second = self.language_head(self.text_pooling(vision, language, samples))
         return F.normalize(first.float(), dim=-1), F.normalize(second.float(), dim=-1), self.scale()
