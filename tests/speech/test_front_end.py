@@ -32,3 +32,21 @@ def test_what_stands_in_the_padding_does_not_matter() -> None:
     assert found.tolist() == [3, 5]
     torch.testing.assert_close(front_end(other, lengths)[0][0, :3], one[0, :3])
     torch.testing.assert_close(front_end(features[:1, :13], lengths[:1])[0], one[:1, :3])
+
+
+def test_what_the_encoder_reads_at_first_changes_over_time() -> None:
+    """Of its square at least 30 % on these sounds; as torch draws convolutions 1.5 to 8 %."""
+    config = TransducerConfig(mel_bins=40, front_channels=(8, 16), width=96, heads=4)
+    shares = []
+    for seed in range(5):
+        torch.manual_seed(seed)
+        read = FrontEnd(config)(sounds(), torch.tensor([240]))[0][0]
+        moving = read - read.mean(0)
+        shares.append((moving.square().sum() / read.square().sum()).item())
+    assert min(shares) > 0.2
+
+
+def sounds() -> torch.Tensor:
+    """Return features of 240 frames whose spectrum stays for 12 frames, then is another one."""
+    coarse = torch.randn(1, 1, 20, 5, generator=torch.Generator().manual_seed(1))
+    return F.interpolate(coarse, (240, 40), mode="bilinear")[0] * 1.5

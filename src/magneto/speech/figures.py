@@ -118,7 +118,9 @@ def draw_spectrogram(task: SpeechRecognition, example: Example) -> Figure:
         height = bins * (1.03 + 0.08 * (number % 2))
         axes.text((word.start + word.end) / 2, height, word.text, ha="center", va="bottom", size=8)
     axes.set(xlabel="seconds", ylabel="mel bin", ylim=(0, bins * HEADROOM))
+    axes.set_yticks(range(0, bins + 1, bins // 4))
     axes.spines[["top", "right"]].set_visible(False)
+    axes.spines["left"].set_bounds(0, bins)
     said, found = example.text, task.vocabulary.decode(example.hypothesis.labels)
     return Figure(
         "spectrogram",
@@ -166,7 +168,10 @@ def best_path_line(frames: Sequence[int], count: int) -> tuple[list[float], list
 
 
 def draw_errors(rows: Sequence[WordRow], utterances: int) -> Figure:
-    """Draw a table of the words with the most errors: how often said, missed, and what instead."""
+    """Draw a table of the words with the most errors: how often said, missed, and what instead.
+
+    Behind what was written instead stands how often, in parentheses: a word may be a digit.
+    """
     *words, inserted = rows
     shown = [row for row in words if row.right < row.said][:MOST_WORDS]
     lines = [["word", "said", "right", "left out", "written instead"]]
@@ -176,6 +181,8 @@ def draw_errors(rows: Sequence[WordRow], utterances: int) -> Figure:
         )
     if inserted.instead:
         lines.append(["(too much)", "", "", "", _list(inserted.instead)])
+    if len(lines) == 1:
+        lines.append(["no errors", "", "", "", ""])
     figure, axes = canvas(0.5 + 0.24 * len(lines))
     axes.axis("off")
     for height, line in enumerate(lines):
@@ -197,7 +204,7 @@ def draw_errors(rows: Sequence[WordRow], utterances: int) -> Figure:
 
 
 def _list(counts: Sequence[tuple[str, int]], most: int = 4) -> str:
-    named = ", ".join(f"{word} {count}" for word, count in counts[:most])
+    named = ", ".join(f"{word} ({count})" for word, count in counts[:most])
     return f"{named}, ..." if len(counts) > most else named
 
 

@@ -9,6 +9,24 @@ from torch.nn import functional as F
 from magneto.speech.transducer_config import SUBSAMPLING, TransducerConfig
 
 
+class Convolution(nn.Conv2d):
+    """A 3 x 3 convolution before a ReLU, drawn by He's rule; its bias is zero at first.
+
+    The rule (He et al. 2015, arXiv 1502.01852): a normal distribution of variance 2 / fan-in, so
+    that a signal keeps its size through convolution and ReLU. Drawn as torch draws, the signal
+    shrinks at each of them and the biases do not, and the encoder reads almost the same at every
+    time.
+    """
+
+    def __init__(self, inputs: int, channels: int) -> None:
+        super().__init__(inputs, channels, 3, padding=1)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights, zero the bias."""
+        nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
+        nn.init.zeros_(self.bias)  # type: ignore[arg-type]
+
+
 class ConvolutionPair(nn.Module):
     """Two 3 x 3 convolutions with ReLU, then the maximum of 2 x 2; padding stays zero throughout.
 
@@ -17,8 +35,8 @@ class ConvolutionPair(nn.Module):
 
     def __init__(self, inputs: int, channels: int) -> None:
         super().__init__()
-        self.first = nn.Conv2d(inputs, channels, 3, padding=1)
-        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        self.first = Convolution(inputs, channels)
+        self.second = Convolution(channels, channels)
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(batch, inputs, frames, bins) to (batch, channels, frames // 2, bins // 2)."""
