@@ -108,8 +108,10 @@ def check_masks(model: MagnetoVisionLanguagePreTrainedModel, texts: Sequence[np.
     if mask is None or not model.core.config.ends_in_mask:
         return
     if not all(len(text) > 1 and text[-2] == mask for text in texts):
-        raise ValueError("the head reads a mask token before each text's end (pooling "
-                         "mask_token): the exported processor puts it there")  # fmt: skip
+        raise ValueError(
+            f"the head reads the mask token, {mask}, before each text's end (pooling "
+            "mask_token); the processor, where one was exported, puts it there"
+        )
 
 
 def check_pairs(images: Tensor, texts: Sized) -> None:
