@@ -131,7 +131,8 @@ class Grower:
         """
         logits = self.model.joiner.logits(frames, beam.predicted).float()
         chances = logits.log_softmax(-1)
-        chances[..., 1:] += beam.bonus[..., 1:] if beam.bonus.shape[2] > 1 else beam.bonus
+        if self.fusion is not None:
+            chances[..., 1:] += beam.bonus[..., 1:]
         return beam.scores[..., None] + chances
 
     def grown(self, beam: Beam, candidates: Tensor, times: Tensor, going: Tensor) -> Beam:
@@ -146,9 +147,10 @@ class Grower:
         _, width, vocabulary = candidates.shape
         scores, index = candidates.flatten(1).topk(width)
         here = torch.arange(width, device=index.device)
-        parents = torch.where(going[:, None], index // vocabulary, here)
-        symbols = torch.where(going[:, None], index % vocabulary, BLANK)
-        scores = torch.where(going[:, None], scores, beam.scores)
+        going = going[:, None]
+        parents = torch.where(going, index // vocabulary, here)
+        symbols = torch.where(going, index % vocabulary, BLANK)
+        scores = torch.where(going, scores, beam.scores)
         grown = replace(beam.picked(parents), scores=scores)
         wrote = (symbols != BLANK) & (scores > -torch.inf)
         place = grown.lengths.clamp(max=grown.written.shape[2] - 1)
@@ -169,12 +171,12 @@ class Grower:
         if not len(rows):
             return beam
         output, after = self.model.predictor.step(
-            symbols[rows], tuple(part[rows] for part in beam.state)
+            symbols.index_select(0, rows), tuple(part.index_select(0, rows) for part in beam.state)
         )
         for whole, part in zip(beam.state, after, strict=True):
-            whole[rows] = part.to(whole.dtype)
+            whole.index_copy_(0, rows, part.to(whole.dtype))
         projected = self.model.joiner.predictor_proj(output)
-        beam.predicted.flatten(0, 1)[rows] = projected.to(beam.predicted.dtype)
+        beam.predicted.flatten(0, 1).index_copy_(0, rows, projected.to(beam.predicted.dtype))
         bonus = self._bonus(beam.written.flatten(0, 1)[rows], beam.lengths.flatten()[rows])
         if bonus is not None:
             beam.bonus.flatten(0, 1)[rows] = bonus
