@@ -13,7 +13,7 @@ import numpy as np
 
 from magneto.data.cache import content_digest
 from magneto.data.contents import file_contents
-from magneto.progress import Progress
+from magneto.progress import SILENT, Progress
 from magneto.speech.audio import Recording
 
 # Of so many recordings of a split the files are in `recordings_digest`.
@@ -37,23 +37,25 @@ class Row:
     speaker: str = ""
 
 
-def recording_contents(rows: Sequence[Row], progress: Progress) -> list[Any]:
+def recording_contents(rows: Sequence[Row], progress: Progress = SILENT) -> list[Any]:
     """Return what names the content of each row's recording, wherever it lies, as plain values."""
     files = [row.recording.file() for row in rows]
     there = list(dict.fromkeys(file for file in files if file is not None))
-    contents = dict(zip(there, file_contents(there, progress), strict=True))
+    contents = dict(zip(there, readable_contents(there, progress), strict=True))
     return [
-        (contents[file][1:] if file is not None else (), row.recording.state())
+        (contents[file] if file is not None else (), row.recording.state())
         for row, file in zip(rows, files, strict=True)
     ]
 
 
-def readable_contents(file: Path) -> tuple[Any, ...]:
-    """Return what names a file's content; nothing where it can't be read."""
+def readable_contents(files: Sequence[Path], progress: Progress) -> list[tuple[Any, ...]]:
+    """Return size and digest of each file; nothing of one that can't be read."""
     try:
-        return file_contents([file])[0][1:]
+        return [found[1:] for found in file_contents(files, progress)]
     except OSError:
-        return ()
+        if len(files) == 1:
+            return [()]
+        return [content for file in files for content in readable_contents([file], progress)]
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,8 @@ class Utterances:
     def recordings_digest(self) -> str:
         """A name for the sound: where in which files some recordings are, evenly chosen."""
         some = np.unique(np.linspace(0, max(len(self) - 1, 0), SAMPLED).astype(np.int64))
-        recordings = [self.rows[number].recording for number in some[: len(self)]]
-        files = {file for one in recordings if (file := one.file()) is not None}
-        contents = {file: readable_contents(file) for file in files}
-        sounds = [(contents[one.file()], one.state()) for one in recordings if one.file() in files]
+        rows = [self.rows[number] for number in some[: len(self)]]
+        sounds = recording_contents([row for row in rows if row.recording.file() is not None])
         return content_digest(json.dumps(sounds, default=str).encode())
 
     def chosen(self, numbers: Sequence[int] | np.ndarray) -> Utterances:

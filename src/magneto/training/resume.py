@@ -138,10 +138,8 @@ def compare_recipe(state: TrainingState, directory: Path) -> None:
     Raises:
         ValueError: If the task, the model, the data or the seed is another; names the fields.
     """
-    kept = dict(read_object(directory / STATE).get("recipe", {}))
-    for section, config in (("model", state.task.model_config), ("data", state.task.data_config)):
-        if isinstance(kept.get(section), Mapping):
-            kept[section] = completed(kept[section], config)
+    kept = read_object(directory / STATE).get("recipe", {})
+    kept = with_defaults(kept, model=state.task.model_config, data=state.task.data_config)
     now = json.loads(json.dumps(state.recipe, default=str))
     content_is_compared = (state.run / DIGEST_FILE).exists()
     found = {
@@ -159,16 +157,25 @@ def compare_recipe(state: TrainingState, directory: Path) -> None:
         state.report.say(f"changed: {', '.join(found.values())}")
 
 
-def completed(kept: Mapping[str, Any], config: Any) -> Mapping[str, Any]:
-    """Return a section as an older version kept it, with the defaults of fields that came since.
+def with_defaults(kept: Mapping[str, Any], **sections: Any) -> dict[str, Any]:
+    """Return a recipe as an older version kept it, with the defaults of fields that came since.
 
-    It is left as it is where it has fields that went: they may have others' names now.
+    A section is left as it is where it has fields that went: they may have others' names now.
+
+    Args:
+        kept: The recipe.
+        sections: Configurations of today, by the names of their sections.
     """
-    known = {field.name: field.default for field in fields(config)}
-    if not kept.keys() <= known.keys():
-        return kept
-    came = {name: default for name, default in known.items() if default is not MISSING}
-    return {**json.loads(json.dumps(came, default=str)), **kept}
+    made = dict(kept)
+    for name, config in sections.items():
+        section = kept.get(name)
+        if not isinstance(section, Mapping):
+            continue
+        known = {field.name: field.default for field in fields(config)}
+        if section.keys() <= known.keys():
+            came = {field: value for field, value in known.items() if value is not MISSING}
+            made[name] = {**json.loads(json.dumps(came, default=str)), **section}
+    return made
 
 
 def differences(

@@ -84,6 +84,21 @@ def test_a_folder_of_an_earlier_version_opens(mine: Callable[..., Sweep], tmp_pa
     assert read_sweep(tmp_path / "grid").base["training"]["steps"] == 8
 
 
+def test_a_field_that_came_since_counts_as_its_default(
+    mine: Callable[..., Sweep], tmp_path: Path
+) -> None:
+    sweep = mine()
+    open_sweep(tmp_path / "grid", sweep)
+    spec = tmp_path / "grid" / SPEC_FILE
+    held = json.loads(spec.read_text())
+    assert held["base"]["model"].pop("dropout") == 0.0
+    spec.write_text(json.dumps(held))
+    open_sweep(tmp_path / "grid", sweep)
+    spec.write_text(json.dumps(held))
+    with pytest.raises(ConfigError, match=r"model\.dropout is 0\.3 \(was 0\.0\)"):
+        open_sweep(tmp_path / "grid", mine(model__dropout=0.3))
+
+
 def test_a_cell_goes_on_with_the_recipe_it_began_with(
     mine: Callable[..., Sweep], tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from magneto.analysis.sweep.cells import Sweep
 from magneto.config import ConfigError
 from magneto.recipe import Recipe
-from magneto.training.resume import differences
+from magneto.training.resume import differences, with_defaults
 
 # Fields that change how fast a run goes and what it writes, not what comes out.
 WITHOUT_EFFECT = (
@@ -94,7 +94,9 @@ def refuse_edited(folder: Path, sweep: Sweep) -> None:
     Raises:
         ConfigError: If a field outside the grid has another value; names it with both.
     """
-    edited = [line for _, line in differences(sweep.base, base_of(sweep))]
+    recipe = sweep.load(sweep.cells()[0])
+    base = with_defaults(sweep.base, model=recipe.model, data=recipe.data)
+    edited = [line for _, line in differences(base, base_of(sweep))]
     if edited:
         raise ConfigError([f"{folder} began with another {sweep.recipe}: {', '.join(edited)}; "
                            "undo the edit, or give another --out"])  # fmt: skip
