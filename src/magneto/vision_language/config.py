@@ -10,8 +10,8 @@ from magneto.data.sources import check_builtin, parse_source
 from magneto.nn.config import Grid, MultiwayConfig
 from magneto.vision.config import AugmentationConfig
 
-# Built-in sets: magneto.vision_language.scenes.
-NAMES = ("shapes",)
+# Built-in sets of images with texts: magneto.vision_language.scenes.
+NAMES = ("shapes", "shape-facts")
 BUILTIN = "builtin:shapes"
 # Of a byte-level tokenizer: every byte, </s>, <s>, <pad> and <mask>.
 LEAST_VOCABULARY = 260
@@ -27,9 +27,9 @@ class VisionLanguageConfig(MultiwayConfig):
         channels: Of the images.
         vocab_size: Tokens of text; None for as many as the tokenizer has.
         max_length: Longest text in tokens, `<s>` and `</s>` included (64 in BEiT-3's fine-tuning).
-        embedding_scale: "none" leaves the vectors of tokens as they are drawn, N(0, 1/width), like
-            those of positions, as in the released BEiT-3; "sqrt_width" multiplies them to unit
-            variance.
+        embedding_scale: "none" leaves the vectors of tokens as they are drawn, N(0, 1/width), as in
+            the released BEiT-3, and like those of their positions here; "sqrt_width" multiplies
+            them to unit variance.
         final_norm: The norm on top of the stack: the placement's, or "none", as in BEiT-3's
             fine-tuning on questions, whose head has a norm of its own.
     """
@@ -124,9 +124,9 @@ class PairDataConfig:
     """Images with texts: the `data` section of a recipe. See docs/concepts/vision_language.md.
 
     Attributes:
-        source: builtin:shapes, drawn scenes; a .jsonl file (or a folder of train.jsonl and
-            validation.jsonl) of paths of images and their texts; tar shards of images and texts; or
-            hf:NAME[:CONFIG[:SPLIT]].
+        source: builtin:shapes, drawn scenes with captions; builtin:shape-facts, with several texts
+            each; a .jsonl file (or a folder of train.jsonl and validation.jsonl) of paths of images
+            and their texts; tar shards of images and texts; or hf:NAME[:CONFIG[:SPLIT]].
         validation_source: Validate on all pairs of another source. None validates on the source's
             own validation split, or on pairs held out of its training split.
         validation_fraction: Share of images, chosen by a hash of their names, that is held out with
