@@ -125,16 +125,6 @@ def test_attention_weights_are_shares_within_a_sample() -> None:
     assert not torch.allclose(shares, model.attention_weights(*given, layer=0))
 
 
-def test_where_a_patch_is_weighs_as_much_as_what_it_shows() -> None:
-    """At first, in the sum that the Transformer reads, of patches of 16 x 16 pixels."""
-    torch.manual_seed(0)
-    config = VisionLanguageConfig(width=768, layers=1, ffn_width=8, image_size=64, vocab_size=20)
-    embedding = VisionLanguageEncoder(config).vision_embedding
-    shown = embedding.patches(torch.randn(8, 3, 64, 64))
-    assert shown.var().item() == pytest.approx(1, rel=0.2)
-    assert embedding.positions.weight.var().item() == pytest.approx(1, rel=0.2)
-
-
 def test_positions_for_another_size() -> None:
     model = shaken()
     larger = VisionLanguageConfig(**{**SHAPE, "image_size": 20, "max_length": 5})

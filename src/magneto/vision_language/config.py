@@ -28,8 +28,8 @@ class VisionLanguageConfig(MultiwayConfig):
         vocab_size: Tokens of text; None for as many as the tokenizer has.
         max_length: Longest text in tokens, `<s>` and `</s>` included (64 in BEiT-3's fine-tuning).
         embedding_scale: "none" leaves the vectors of tokens as they are drawn, N(0, 1/width), as in
-            the released BEiT-3, and like those of their positions here; "sqrt_width" multiplies
-            them to unit variance.
+            the released BEiT-3; "sqrt_width" multiplies them to unit variance. Positions, of tokens
+            and of patches, are drawn from N(0, 1/width) too; torchscale draws them from N(0, 1).
         final_norm: The norm on top of the stack: the placement's, or "none", as in BEiT-3's
             fine-tuning on questions, whose head has a norm of its own.
     """

@@ -37,9 +37,7 @@ class VisionEmbedding(nn.Module):
         self.patches = PatchEmbedding(config.channels, config.patch_size, width)
         self.mask_token = mask_token
         self.class_token = ClassToken(width)
-        # As torchscale draws them. Patches have about unit variance at first: of N(0, 1/width) next
-        # to nothing would be seen, and where things are would be learnt late.
-        self.positions = Table(config.image_tokens, width, std=1.0)
+        self.positions = Table(config.image_tokens, width, std=width**-0.5)
 
     def forward(self, images: Tensor, hidden: Tensor | None) -> Tensor:
         """(images, channels, height, width) to (images * image_tokens, width)."""
