@@ -15,9 +15,9 @@ class CaptionDataConfig:
     """Images with one caption or several. See docs/concepts/image_text_retrieval.md.
 
     Attributes:
-        source: builtin:shapes, drawn scenes, or builtin:shape-facts; a folder with
-            dataset_coco.json, dataset_flickr30k.json or another file in Karpathy's layout, or that
-            file; or what pre-training reads: a .jsonl file, tar shards, hf:NAME.
+        source: builtin:shapes, drawn scenes; a folder with dataset_coco.json,
+            dataset_flickr30k.json or another file in Karpathy's layout, or that file; or what
+            pre-training reads: a .jsonl file, tar shards, hf:NAME.
         validation_split: "val" or "test"; "test" of a source in Karpathy's layout alone.
         validation_source: Validate on all images of another source. None validates on the source's
             own validation split, or on images held out of its training split.

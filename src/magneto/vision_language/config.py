@@ -10,8 +10,8 @@ from magneto.data.sources import check_builtin, parse_source
 from magneto.nn.config import Grid, MultiwayConfig
 from magneto.vision.config import AugmentationConfig
 
-# Built-in sets of images with texts: magneto.vision_language.scenes.
-NAMES = ("shapes", "shape-facts")
+# Built-in sets: magneto.vision_language.scenes.
+NAMES = ("shapes",)
 BUILTIN = "builtin:shapes"
 # Of a byte-level tokenizer: every byte, </s>, <s>, <pad> and <mask>.
 LEAST_VOCABULARY = 260
@@ -124,9 +124,9 @@ class PairDataConfig:
     """Images with texts: the `data` section of a recipe. See docs/concepts/vision_language.md.
 
     Attributes:
-        source: builtin:shapes, drawn scenes with captions; builtin:shape-facts, with several texts
-            each; a .jsonl file (or a folder of train.jsonl and validation.jsonl) of paths of images
-            and their texts; tar shards of images and texts; or hf:NAME[:CONFIG[:SPLIT]].
+        source: builtin:shapes, drawn scenes; a .jsonl file (or a folder of train.jsonl and
+            validation.jsonl) of paths of images and their texts; tar shards of images and texts; or
+            hf:NAME[:CONFIG[:SPLIT]].
         validation_source: Validate on all pairs of another source. None validates on the source's
             own validation split, or on pairs held out of its training split.
         validation_fraction: Share of images, chosen by a hash of their names, that is held out with

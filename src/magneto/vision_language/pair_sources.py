@@ -24,7 +24,7 @@ from magneto.vision.images import FileStore, ImageStore
 from magneto.vision.listing import standard_splits
 from magneto.vision.shards import CAPTIONS, ShardStore, find_shards, kept_index, shards_by_split
 from magneto.vision_language.config import PairDataConfig
-from magneto.vision_language.scenes import scene_facts, scene_pairs
+from magneto.vision_language.scenes import scene_pairs
 
 ENDING = (".jsonl",)
 # Keys and columns that are found where the recipe names none, best first.
@@ -103,9 +103,8 @@ def list_pairs(
     """
     found = parse_source(source)
     if found.kind == "builtin":
-        drawn = {"shapes": scene_pairs, "shape-facts": scene_facts}[found.name]
-        return {split: PairListing(pairs.images, pairs.pictures, pairs.texts)
-                for split, pairs in drawn().items()}  # fmt: skip
+        return {split: PairListing(pairs.images, np.arange(len(pairs.texts)), pairs.texts)
+                for split, pairs in scene_pairs().items()}  # fmt: skip
     if found.kind == "hf":
         return list_hub(found, config, counts)
     path = existing_path(source)

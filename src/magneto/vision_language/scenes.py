@@ -6,8 +6,7 @@ are the same for every seed.
 
 How they are read::
 
-    pairs = scene_pairs()["train"]            # images.open(pictures[i]).pixels(), texts[i]
-    facts = scene_facts()["train"]            # the same, several texts of each image
+    pairs = scene_pairs()["train"]            # images.open(i).pixels(), texts[i]
     questions = scene_questions()["train"]    # images, questions[i], answers[i]
     statements = scene_statements()["train"]  # images, pictures[i] (left, right), truths[i]
 """
@@ -21,7 +20,6 @@ from itertools import product
 import numpy as np
 
 from magneto.vision.images import PixelStore
-from magneto.vision_language.facts import plural, tell
 from magneto.vision_language.shapes import (
     CELLS,
     COLOURS,
@@ -48,9 +46,7 @@ NUMBERS = ("0", "1", "2", "3")
 DRAWN = 4096
 # Splits draw from other seeds than each other, and so do the sets.
 SPLITS = {"train": 1, "validation": 2}
-PAIR_SET, IMAGE_SET, TEXT_SET, QUESTION_SET, STATEMENT_SET, FACT_SET = range(6)
-# Texts of each image in `scene_facts`, besides its caption.
-TEXTS = 3
+PAIR_SET, IMAGE_SET, TEXT_SET, QUESTION_SET, STATEMENT_SET = range(5)
 
 Condition = Callable[[np.ndarray], np.ndarray]
 """From scenes, (count, CELLS), to which of them it holds for, (count,) boolean."""
@@ -65,16 +61,14 @@ STATEMENT_KINDS: dict[str, Callable[[bool, bool], bool]] = {
 
 @dataclass(frozen=True)
 class ScenePairs:
-    """Images with texts.
+    """Images with captions.
 
     Attributes:
-        images: Each once.
-        pictures: Number of the image of each text, int64.
-        texts: What is said of it.
+        images: One for each caption.
+        texts: The captions.
     """
 
     images: PixelStore
-    pictures: np.ndarray
     texts: list[str]
 
 
@@ -117,27 +111,7 @@ def scene_pairs() -> dict[str, ScenePairs]:
         random = generator(split, PAIR_SET)
         scenes = draw_scenes(count, random)
         images = PixelStore(render(scenes))
-        texts = [describe(scene) for scene in scenes]
-        found[split] = ScenePairs(images, np.arange(count), texts)
-    return found
-
-
-def scene_facts() -> dict[str, ScenePairs]:
-    """Return "train" and "validation": images with their captions and several texts of facts.
-
-    The captions say what is where in one form; these say it in others, and how many and what not.
-    """
-    found = {}
-    for split, count in PAIRS.items():
-        random = generator(split, FACT_SET)
-        scenes = draw_scenes(count, random)
-        rows: list[tuple[int, str]] = []
-        for number, scene in enumerate(scenes):
-            texts = [describe(scene), *(tell(scene, random) for _ in range(TEXTS))]
-            rows += [(number, text) for text in dict.fromkeys(texts)]
-        pictures = np.array([picture for picture, _ in rows], np.int64)
-        images = PixelStore(render(scenes))
-        found[split] = ScenePairs(images, pictures, [text for _, text in rows])
+        found[split] = ScenePairs(images, [describe(scene) for scene in scenes])
     return found
 
 
@@ -237,7 +211,8 @@ def question_kinds() -> list[tuple[str, str, Condition]]:
             (f"is there a {colour} {shape}", "no", apart(i, j, thing)),
         ]
     for (i, shape), (n, number) in product(enumerate(SHAPES), enumerate(NUMBERS)):
-        kinds.append((f"how many {plural(shape)} are there", number,
+        plural = f"{shape}es" if shape.endswith("s") else f"{shape}s"
+        kinds.append((f"how many {plural} are there", number,
                       lambda s, i=i, n=n: (shapes_of(s) == i).sum(1) == n))  # fmt: skip
     for (p, place), (j, colour) in product(enumerate(PLACES), enumerate(COLOURS)):
         kinds.append((f"what colour is at the {place}", colour,
