@@ -29,9 +29,11 @@ from tests.evaluating import measured, reads_while_scoring
 from tests.said import Said
 from tests.vision_language.question_answering.folders import (
     COLOURS,
+    annotated,
     image_file,
     png,
     write_easy,
+    write_split,
     write_vqa,
 )
 
@@ -109,6 +111,26 @@ def test_scores_are_official_and_unknown_answers_count(tmp_path: Path) -> None:
     scores = measured(few, few.build_model())
     assert scores["unknown"] == 0.5 and scores["accuracy_other"] == 0
     assert scores["accuracy"] <= 0.5
+
+
+def test_what_the_look_up_does_not_know_can_be_right(tmp_path: Path) -> None:
+    """By the raw look-up nothing of "two" is taught; the metric takes "2" for it all the same."""
+    write_vqa(tmp_path)
+    (tmp_path / "known.txt").write_text("2\nred\n")
+    asked = [{"image_id": 1001, "question": f"{n}?", "question_id": n} for n in (1, 2)]
+    said = [["two"] * 6 + ["couple"] * 4, ["two"] * 10]
+    notes = [annotated(n, 1001, answers, "two") for n, answers in zip((1, 2), said, strict=True)]
+    write_split(tmp_path / "vqa", "val2014", asked, notes)
+    task, told = task_of(tmp_path, answers=str(tmp_path / "known.txt"),
+                         validation_split="val2014"), Said()  # fmt: skip
+    task.prepare(told)
+    model = task.build_model()
+    torch.nn.init.zeros_(model.head[-1].weight)
+    model.head[-1].bias.data = torch.tensor([1.0, 0.0])  # "2", whatever it is asked
+    found = measured(task, model)
+    assert found["soft_score"] == 0 and found["accuracy"] == found["unknown"] == 0.5
+    assert "1 validation questions that no known answer is right for" in told.lines[0]
+    assert task.baseline()["unknown"] == 0.5
 
 
 def test_images_that_can_not_be_read(tmp_path: Path) -> None:

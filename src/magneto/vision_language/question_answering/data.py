@@ -13,6 +13,7 @@ from magneto.vision_language.question_answering.answers import (
     share_known,
 )
 from magneto.vision_language.question_answering.config import QuestionAnsweringDataConfig
+from magneto.vision_language.question_answering.metric import answerable
 from magneto.vision_language.question_answering.questions import (
     UNKNOWN_TRAINING,
     UNKNOWN_VALIDATION,
@@ -29,8 +30,9 @@ class PreparedQuestions:
     Attributes:
         train: Those that have a known answer.
         train_targets: Of these.
-        validation: All of them; one without a known answer scores 0.
+        validation: All of them; one that no known answer is right for scores 0.
         validation_targets: Of these.
+        answerable: Whether a known answer scores above 0, boolean (validation questions,).
         answers: That are known, in the order of their numbers.
         shares_known: Share of the annotators' answers in training that are known by the look-up
             "raw" and by the look-up "normalised".
@@ -41,6 +43,7 @@ class PreparedQuestions:
     train_targets: Targets
     validation: QuestionSplit
     validation_targets: Targets
+    answerable: np.ndarray
     answers: list[str]
     shares_known: tuple[float, float]
     counts: Counts
@@ -76,14 +79,16 @@ def prepare_questions(config: QuestionAnsweringDataConfig) -> PreparedQuestions:
                          "data.least_answer_count or data.answers")  # fmt: skip
     counts = Counts(found.counts)
     counts[UNKNOWN_TRAINING] += len(found.train) - len(taught)
-    counts[UNKNOWN_VALIDATION] += int((~held.known).sum()) if found.validation.answered else 0
+    judged = [question.answers for question in found.validation.questions]
+    can = np.fromiter(answerable(judged, answers, config.normalise_answers), bool)
+    counts[UNKNOWN_VALIDATION] += int((~can).sum()) if found.validation.answered else 0
     order = {answer: number for number, answer in enumerate(answers)}
     asked = [question.answers for question in found.train.questions]
     shares = share_known(asked, order, "raw"), share_known(asked, order, "normalised")
     train = found.train.chosen(taught)
     return PreparedQuestions(
-        train, gather_targets(train, answers, lookup), found.validation, held, answers, shares,
-        counts,
+        train, gather_targets(train, answers, lookup), found.validation, held, can, answers,
+        shares, counts,
     )  # fmt: skip
 
 

@@ -23,8 +23,8 @@ UNASKED = "annotations without a question left out"
 EMPTY_QUESTIONS = "empty questions"
 WITHOUT_IMAGE = "training questions whose image is missing left out"
 IMAGE_MISSING = "validation questions whose image is missing (they score 0)"
-UNKNOWN_TRAINING = "training questions without a known answer left out"
-UNKNOWN_VALIDATION = "validation questions without a known answer (they score 0)"
+UNKNOWN_TRAINING = "training questions none of whose answers the look-up knows left out"
+UNKNOWN_VALIDATION = "validation questions that no known answer is right for (they score 0)"
 
 MISSING = -1
 """Number of an image that is not in its store."""

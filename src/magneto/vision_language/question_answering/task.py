@@ -179,7 +179,6 @@ class QuestionAnswering(FineTunedTask):
         sums = {
             "loss": F.binary_cross_entropy_with_logits(logits, targets, reduction="sum"),
             "soft_score": likeliest_target(logits, targets).masked_fill(broken, 0).sum(),
-            "unknown": (targets.sum(1) == 0).sum(),
             "broken": broken.sum(),
             "count": torch.ones_like(batch["rows"]).sum(),
         }
@@ -195,6 +194,8 @@ class QuestionAnswering(FineTunedTask):
         given = [None if number == NO_ANSWER else self.answers[number] for number in numbers]
         pairs = zip(questions, given, strict=True)
         self.answered = sorted((question.number, answer or "") for question, answer in pairs)
+        unknown = int((~self.splits.answerable[rows]).sum())
+        sums = {**sums, "unknown": unknown}
         return summary(sums, questions, given, self.data_config.normalise_answers)
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
