@@ -149,7 +149,11 @@ def test_images_that_can_not_be_read(tmp_path: Path) -> None:
     scores = measured(task, task.build_model())
     assert scores["broken"] == 2
     assert {answer for number, answer in task.answered if number in (10030, 10031)} == {""}
-    assert task.problems.describe() == "broken image: 2"  # one to train on, one to validate on
+    # Broken is one to train on and one to validate on; missing, one to train on.
+    assert task.problems.describe() == "broken image: 2; missing image: 1"
+    task.problems.keep_in(tmp_path)
+    listed = (tmp_path / "data_problems.tsv").read_text()
+    assert f"missing image\t{image_file(tmp_path, 'train2014', 1)}\tno such file" in listed
 
 
 def test_the_baseline_reads_questions_alone(tmp_path: Path) -> None:
@@ -243,6 +247,35 @@ def test_predict_and_the_leaderboard_file(tmp_path: Path, capsys) -> None:
     assert "all questions" in capsys.readouterr().err
     with pytest.raises(ValueError, match="no public answers to validate on"):
         task_of(tmp_path, validation_split="test2015").train_stream(4, 1)
+
+
+def test_a_run_answers_a_test_split_that_is_alone(tmp_path: Path, capsys) -> None:
+    """Its own answers and tokenizer are enough; no training data is read."""
+    run(task_of(tmp_path / "coco", tokenizer="auto", vocab_size=300), tmp_path / "run")
+    for path in (tmp_path / "coco").rglob("*2014*.*"):
+        path.unlink()
+    words = ["evaluate", str(tmp_path / "run"), "--answers", str(tmp_path / "answers.json")]
+    assert main([*words, "--data.validation_split", "test-dev2015", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["questions"] == 12 and "12 questions without public" in said.err
+    assert len(json.loads((tmp_path / "answers.json").read_text())) == 12
+    kept = {"validation_split": "test-dev2015", "answers": str(tmp_path / "run" / "answers.json")}
+    task = task_of(tmp_path / "coco", **kept)
+    assert task.baseline() == {}
+    for asked in (task.examples, lambda: task.train_stream(4, 1), lambda: task.training_texts()):
+        with pytest.raises(ValueError, match="no public answers to validate on"):
+            asked()
+
+
+def test_one_answer_is_no_choice(tmp_path: Path) -> None:
+    """What can be set helps where there are others, and is named only there."""
+    write_vqa(tmp_path)
+    for split, first in (("train2014", 1), ("val2014", 1001)):
+        asked = [{"image_id": first, "question": "Is it?", "question_id": first}]
+        notes = [annotated(first, first, ["Yes"] * 10, "Yes")]
+        write_split(tmp_path / "vqa", split, asked, notes)
+    with pytest.raises(ValueError, match="all questions have the same answer, 'yes'"):
+        task_of(tmp_path, validation_images=1).prepare()
 
 
 def test_easy_vqa_by_the_same_commands(tmp_path: Path, capsys) -> None:
