@@ -34,6 +34,7 @@ from magneto.vision_language.question_answering.data import (
     without_answers,
 )
 from magneto.vision_language.question_answering.figures import question_figures
+from magneto.vision_language.question_answering.held_out import HELD_OUT_FILE, check_held_out
 from magneto.vision_language.question_answering.model import QuestionAnswerer
 from magneto.vision_language.question_answering.questions import MISSING_IMAGE, QuestionSplit
 from magneto.vision_language.question_answering.scores import NO_ANSWER, summary
@@ -44,7 +45,6 @@ from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentat
 # Questions of an evaluation batch.
 EVALUATION_BATCH = 64
 ANSWERS_FILE = "answers.json"
-HELD_OUT_FILE = "validation-images.json"
 # VQA v2 has so many; for plans, where nothing says how many there are.
 ASSUMED_ANSWERS = 3129
 
@@ -97,6 +97,9 @@ class QuestionAnswering(FineTunedTask):
         self._progress.say(f"{self.data_config.source}: {self.splits.describe()}")
         for name in self.splits.missing:
             self.problems.met(MISSING_IMAGE, name, "no such file; its questions are left out")
+        if self.run is not None:
+            measured = self.splits.validation.image_keys()
+            check_held_out(self.run, self.data_config, measured, self._progress)
 
     def build_model(self) -> QuestionAnswerer:
         """Build the model; the encoder of a pre-trained run is in `initial_weights`.
