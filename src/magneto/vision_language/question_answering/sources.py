@@ -70,8 +70,8 @@ def images_sought(found: QuestionSplits) -> str:
     names = [*found.missing[:1], *(found.validation.image_name(int(i)) for i in absent[:1])]
     if not names:
         return ""
-    advice = IMAGE_FOLDER if "/COCO_" in names[0] else ""
-    return f"; there is no image {names[0]}{advice}"
+    name = names[-1] if len(found.train) else names[0]
+    return f"; there is no image {name}{IMAGE_FOLDER if '/COCO_' in name else ''}"
 
 
 def found_questions(config: QuestionAnsweringDataConfig) -> QuestionSplits:
