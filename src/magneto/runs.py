@@ -90,9 +90,11 @@ def open_task(
     run: Path, overrides: Mapping[str, Any], verb: str | None = None
 ) -> tuple[Recipe, Task]:
     """Return a run's recipe and its task, not prepared; see `load_run`."""
-    task = run_task(run, overrides, verb)
-    recipe = open_run(run, {**task.kept_settings(run), **overrides})
-    return recipe, recipe.build_task()
+    kept = run_task(run, overrides, verb).kept_settings(run)
+    recipe = open_run(run, {**kept, **overrides})
+    task = recipe.build_task()
+    task.run = run
+    return recipe, task
 
 
 def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -> type[Task]:

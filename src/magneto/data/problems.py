@@ -29,6 +29,7 @@ class DataProblems:
         self._known: dict[str, None] = {}
         self._counts: Counter[str] = Counter()
         self._named: Counter[str] = Counter()
+        self._told: set[tuple[str, int]] = set()
         self._file: Path | None = None
         self._read = 0
 
@@ -41,7 +42,7 @@ class DataProblems:
                 the run knows already.
         """
         held, self._known = list(self._known), {}
-        self._counts, self._named = Counter(), Counter()
+        self._counts, self._named, self._told = Counter(), Counter(), set()
         self._file, self._read, self.progress = run / PROBLEMS_FILE, 0, progress
         self._catch_up()
         self._note(held)
@@ -85,7 +86,8 @@ class DataProblems:
         if self._named[kind] <= FEW:
             more = f"; further ones are not named{self._place()}"
             self.progress.say(f"{kind}: {name} ({why}){more if self._named[kind] == FEW else ''}")
-        elif (count := self._counts[kind]) in TOLD:
+        elif (count := self._counts[kind]) in TOLD and (kind, count) not in self._told:
+            self._told.add((kind, count))  # several at once are one number
             self.progress.say(f"{kind}: {count:,} so far{self._place()}")
 
     def _append(self, lines: Sequence[str]) -> None:

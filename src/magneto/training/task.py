@@ -99,11 +99,13 @@ class Task(ABC):
         data_config: On what.
         seed: Of weights, data order, dropout and splits.
         problems: Told of each example with which something is wrong; the run keeps them by name.
+        run: Whose weights the model has, where it is opened from one; None where it is trained.
         companion: A frozen model that `loss` and `score` may ask, such as the tokenizer whose codes
             a model of images predicts: on the model's device, in no optimizer and no checkpoint.
             It is what `build_companion` gives, put there by `magneto.training.companion`.
     """
 
+    run: Path | None = None
     companion: nn.Module | None = None
     primary_metric: str = "loss"
     higher_is_better: bool = False

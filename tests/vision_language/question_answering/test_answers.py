@@ -51,6 +51,12 @@ def test_files_of_answers(tmp_path: Path, text: str) -> None:
     assert read_answers(str(tmp_path / "answers")) == ["red", "blue"]
 
 
+def test_a_byte_order_mark_is_no_part_of_an_answer(tmp_path: Path) -> None:
+    for text in ("red\nblue\n", '["red", "blue"]', '{"answer": "red", "label": 0}\n'):
+        (tmp_path / "answers").write_text(text, encoding="utf-8-sig")
+        assert read_answers(str(tmp_path / "answers"))[0] == "red"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,10 +1,13 @@
 """The official accuracy: hand-made cases of every rule, against the rules written once more."""
 
 import itertools
+import random
 
 import pytest
 
 from magneto.vision_language.question_answering.metric import (
+    When,
+    answerable,
     leave_one_out,
     mean_by_kind,
     percentages,
@@ -118,3 +121,16 @@ def test_means_by_kind() -> None:
     found = mean_by_kind([("other", 1.0), ("number", 0.3), ("other", 0.0)])
     assert found == {"number": 0.3, "other": 0.5}
     assert percentages({"other": 1 / 3}) == {"other": 33.33}
+
+
+def test_whether_any_known_answer_is_right() -> None:
+    """As trying them all one by one says, and raw spelling does not keep an answer from it."""
+    known, draw = ["2", "dog", "two dogs", "a cat", "t-shirt"], random.Random(0)
+    said = ["two", "2", "couple", "Dog", "the dog", "dog", "2 dogs", "cat", "T-Shirt", "x", "dog\n"]
+    asked = [["two"] * 6 + ["couple"] * 4, ["two"] * 10, ["2"] * 10, ["2"], [], ["x", "2"]]
+    asked += [draw.choices(said, k=draw.choice([1, 2, 3, 10])) for _ in range(2000)]
+    whens: tuple[When, When] = ("where_annotators_disagree", "always")
+    for when in whens:
+        tried = [any(question_accuracy(one, said, when) > 0 for one in known) for said in asked]
+        assert list(answerable(asked, known, when)) == tried
+        assert tried[:6] == [True, when == "always", True, False, False, True]

@@ -43,8 +43,18 @@ def test_vqa_is_split_by_images(tmp_path: Path) -> None:
     assert not found.answers
     other = read(tmp_path, validation_images=2, validation_seed=3)
     assert set(other.validation.image_keys()) != names
-    tested = read(tmp_path, validation_images=2, validation_split="test2015")
-    assert len(tested.validation) == 12 and len(tested.train) == 20
+
+
+def test_a_split_without_answers_is_read_alone(tmp_path: Path) -> None:
+    """Training and validation questions need not be there, nor any of their images."""
+    write_vqa(tmp_path)
+    for path in (*tmp_path.glob("vqa/*2014*"), *tmp_path.glob("*2014/*.jpg")):
+        path.unlink()
+    for split in ("test2015", "test-dev2015"):
+        found = read(tmp_path, validation_split=split)
+        assert len(found.validation) == 12 and not len(found.train) and not found.majorities
+    with pytest.raises(FileNotFoundError, match=r"no file .*train2014_questions"):
+        read(tmp_path)
 
 
 def test_images_elsewhere_and_missing(tmp_path: Path) -> None:
@@ -54,11 +64,23 @@ def test_images_elsewhere_and_missing(tmp_path: Path) -> None:
         (tmp_path / name).rename(tmp_path / "images" / name)
     with pytest.raises(ValueError, match=r"0 questions to train on.*whose image is missing"):
         read(tmp_path)
+    for split, first in (("held_out", "train2014_000000000001"), ("test2015", "test2015_0000000")):
+        sought = rf"there is no image .*COCO_{first}.*jpg: name the folder.*data.image_folder"
+        with pytest.raises(ValueError, match=sought):
+            read(tmp_path, validation_split=split)
     found = read(tmp_path, image_folder=str(tmp_path / "images"), validation_split="val2014")
     assert len(found.train) == 12 and not found.counts[WITHOUT_IMAGE]
     image_file(tmp_path / "images", "val2014", 1002).unlink()
     found = read(tmp_path, image_folder=str(tmp_path / "images"), validation_split="val2014")
     assert len(found.validation) == 12 and found.counts[IMAGE_MISSING] == 2
+    assert not found.missing  # what is validated on stays
+    found = read(tmp_path, image_folder=str(tmp_path / "images"), validation_images=1)
+    (name,) = found.missing
+    assert name == str(image_file(tmp_path / "images", "val2014", 1002))
+    for path in (tmp_path / "images" / "val2014").iterdir():
+        path.unlink()
+    with pytest.raises(ValueError, match=r"12 questions to train on.*no image .*COCO_val2014"):
+        read(tmp_path, image_folder=str(tmp_path / "images"), validation_split="val2014")
 
 
 def test_easy_vqa_lists_its_answers(tmp_path: Path) -> None:
@@ -66,3 +88,11 @@ def test_easy_vqa_lists_its_answers(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert found.answers == ("red", "blue", "yes", "no")
     assert len(found.train) == len(found.validation) == 8
+
+
+def test_easy_vqa_without_images(tmp_path: Path) -> None:
+    write_easy(tmp_path, packed=False)
+    for path in tmp_path.rglob("*.png"):
+        path.unlink()
+    with pytest.raises(ValueError, match=r"0 questions to train on.*no image .*images.0.png$"):
+        read(tmp_path)

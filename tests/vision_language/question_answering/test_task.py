@@ -29,9 +29,11 @@ from tests.evaluating import measured, reads_while_scoring
 from tests.said import Said
 from tests.vision_language.question_answering.folders import (
     COLOURS,
+    annotated,
     image_file,
     png,
     write_easy,
+    write_split,
     write_vqa,
 )
 
@@ -111,6 +113,26 @@ def test_scores_are_official_and_unknown_answers_count(tmp_path: Path) -> None:
     assert scores["accuracy"] <= 0.5
 
 
+def test_what_the_look_up_does_not_know_can_be_right(tmp_path: Path) -> None:
+    """By the raw look-up nothing of "two" is taught; the metric takes "2" for it all the same."""
+    write_vqa(tmp_path)
+    (tmp_path / "known.txt").write_text("2\nred\n")
+    asked = [{"image_id": 1001, "question": f"{n}?", "question_id": n} for n in (1, 2)]
+    said = [["two"] * 6 + ["couple"] * 4, ["two"] * 10]
+    notes = [annotated(n, 1001, answers, "two") for n, answers in zip((1, 2), said, strict=True)]
+    write_split(tmp_path / "vqa", "val2014", asked, notes)
+    task, told = task_of(tmp_path, answers=str(tmp_path / "known.txt"),
+                         validation_split="val2014"), Said()  # fmt: skip
+    task.prepare(told)
+    model = task.build_model()
+    torch.nn.init.zeros_(model.head[-1].weight)
+    model.head[-1].bias.data = torch.tensor([1.0, 0.0])  # "2", whatever it is asked
+    found = measured(task, model)
+    assert found["soft_score"] == 0 and found["accuracy"] == found["unknown"] == 0.5
+    assert "1 validation questions that no known answer is right for" in told.lines[0]
+    assert task.baseline()["unknown"] == 0.5
+
+
 def test_images_that_can_not_be_read(tmp_path: Path) -> None:
     """In training another question stands there; in validation it scores 0."""
     write_vqa(tmp_path)
@@ -127,7 +149,11 @@ def test_images_that_can_not_be_read(tmp_path: Path) -> None:
     scores = measured(task, task.build_model())
     assert scores["broken"] == 2
     assert {answer for number, answer in task.answered if number in (10030, 10031)} == {""}
-    assert task.problems.describe() == "broken image: 2"  # one to train on, one to validate on
+    # Broken is one to train on and one to validate on; missing, one to train on.
+    assert task.problems.describe() == "broken image: 2; missing image: 1"
+    task.problems.keep_in(tmp_path)
+    listed = (tmp_path / "data_problems.tsv").read_text()
+    assert f"missing image\t{image_file(tmp_path, 'train2014', 1)}\tno such file" in listed
 
 
 def test_the_baseline_reads_questions_alone(tmp_path: Path) -> None:
@@ -221,6 +247,35 @@ def test_predict_and_the_leaderboard_file(tmp_path: Path, capsys) -> None:
     assert "all questions" in capsys.readouterr().err
     with pytest.raises(ValueError, match="no public answers to validate on"):
         task_of(tmp_path, validation_split="test2015").train_stream(4, 1)
+
+
+def test_a_run_answers_a_test_split_that_is_alone(tmp_path: Path, capsys) -> None:
+    """Its own answers and tokenizer are enough; no training data is read."""
+    run(task_of(tmp_path / "coco", tokenizer="auto", vocab_size=300), tmp_path / "run")
+    for path in (tmp_path / "coco").rglob("*2014*.*"):
+        path.unlink()
+    words = ["evaluate", str(tmp_path / "run"), "--answers", str(tmp_path / "answers.json")]
+    assert main([*words, "--data.validation_split", "test-dev2015", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["questions"] == 12 and "12 questions without public" in said.err
+    assert len(json.loads((tmp_path / "answers.json").read_text())) == 12
+    kept = {"validation_split": "test-dev2015", "answers": str(tmp_path / "run" / "answers.json")}
+    task = task_of(tmp_path / "coco", **kept)
+    assert task.baseline() == {}
+    for asked in (task.examples, lambda: task.train_stream(4, 1), lambda: task.training_texts()):
+        with pytest.raises(ValueError, match="no public answers to validate on"):
+            asked()
+
+
+def test_one_answer_is_no_choice(tmp_path: Path) -> None:
+    """What can be set helps where there are others, and is named only there."""
+    write_vqa(tmp_path)
+    for split, first in (("train2014", 1), ("val2014", 1001)):
+        asked = [{"image_id": first, "question": "Is it?", "question_id": first}]
+        notes = [annotated(first, first, ["Yes"] * 10, "Yes")]
+        write_split(tmp_path / "vqa", split, asked, notes)
+    with pytest.raises(ValueError, match="all questions have the same answer, 'yes'"):
+        task_of(tmp_path, validation_images=1).prepare()
 
 
 def test_easy_vqa_by_the_same_commands(tmp_path: Path, capsys) -> None:

@@ -78,7 +78,7 @@ def read_answers(name: str) -> list[str]:
     """
     path = existing_path(name)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         found = json.loads(text) if text.lstrip().startswith("[") else _lines(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no list of answers: {error}") from error

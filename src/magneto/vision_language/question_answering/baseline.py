@@ -31,13 +31,13 @@ def text_only_scores(found: PreparedQuestions, rows: np.ndarray, when: When) -> 
     asked = [found.validation.questions[row] for row in rows]
     numbers = commonest_answers(found.train, found.train_targets, asked)
     means = found.train_targets.means()
-    sums = {"loss": 0.0, "soft_score": 0.0, "unknown": 0.0}
+    unknown = float((~found.answerable[rows]).sum())
+    sums = {"loss": 0.0, "soft_score": 0.0, "unknown": unknown}
     for start in range(0, len(rows), PIECE):
         targets = found.validation_targets.dense(rows[start : start + PIECE])
         chosen = numbers[start : start + PIECE]
         sums["loss"] += mean_loss(means, targets)
         sums["soft_score"] += float(targets[np.arange(len(targets)), chosen].sum())
-        sums["unknown"] += float((targets.sum(1) == 0).sum())
     given = [found.answers[number] for number in numbers]
     return summary({**sums, "broken": 0, "count": len(rows)}, asked, given, when)
 

@@ -6,7 +6,7 @@ With ten annotators, an answer that 0, 1, 2, 3 or more of them gave scores 0, 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from magneto.vision_language.question_answering.normalisation import normalise_answer
@@ -35,6 +35,27 @@ def question_accuracy(
     if when == "always" or len(set(known)) > 1:
         answer, known = normalise_answer(answer), [normalise_answer(one) for one in known]
     return leave_one_out(known.count(answer), len(known))
+
+
+def answerable(
+    questions: Iterable[Sequence[str]], known: Iterable[str], when: When
+) -> Iterator[bool]:
+    """Yield whether any of the known answers scores above 0, question by question.
+
+    Args:
+        questions: The answers of all annotators to each.
+        known: The answers to choose from.
+        when: Answers are normalised.
+    """
+    written = {tidy(answer) for answer in known}
+    normalised = {normalise_answer(answer) for answer in written}
+    for annotators in questions:
+        given = {tidy(one) for one in set(annotators)}
+        if when == "always" or len(given) > 1:
+            right = not normalised.isdisjoint(map(normalise_answer, given))
+        else:
+            right = not written.isdisjoint(given)
+        yield right and len(annotators) > 1  # no other agrees with a single one
 
 
 def leave_one_out(matches: int, annotators: int) -> float:

@@ -1,8 +1,8 @@
 """How VQA's official evaluation normalises an answer before it compares it with another.
 
 Punctuation goes, letters become small, number words become digits, articles go, and contractions
-get their apostrophes. The rules are those of the evaluation code that VQA's authors publish, with
-what is odd in them, so that scores are comparable:
+get their apostrophes. The rules are those of the evaluation code that VQA's authors publish
+(GT-Vision-Lab/VQA, commit a013f00), with what is odd in them, so that scores are comparable:
 
 - A mark of punctuation becomes a space, or nothing if it stands beside a space anywhere in the
   answer; all marks become nothing if the answer has a comma between two digits.

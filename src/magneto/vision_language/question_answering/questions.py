@@ -23,8 +23,10 @@ UNASKED = "annotations without a question left out"
 EMPTY_QUESTIONS = "empty questions"
 WITHOUT_IMAGE = "training questions whose image is missing left out"
 IMAGE_MISSING = "validation questions whose image is missing (they score 0)"
-UNKNOWN_TRAINING = "training questions without a known answer left out"
-UNKNOWN_VALIDATION = "validation questions without a known answer (they score 0)"
+UNKNOWN_TRAINING = "training questions none of whose answers the look-up knows left out"
+UNKNOWN_VALIDATION = "validation questions that no known answer is right for (they score 0)"
+# What it counts as in a run's list that an image of training questions is not there.
+MISSING_IMAGE = "missing image"
 
 MISSING = -1
 """Number of an image that is not in its store."""
@@ -95,12 +97,15 @@ class QuestionSplit:
         labels = np.full(len(self.store), UNLABELLED, np.int64)
         return ImageSplit(self.store, np.arange(len(labels)), labels, problems=self.problems)
 
-    def broken(self, index: int, error: BrokenImage) -> None:
-        """Note that a question's image is broken or missing."""
+    def image_name(self, index: int) -> str:
+        """Return where the image of a question lies, or should, for messages."""
         question = self.questions[index]
         known = question.image != MISSING
-        name = self.store.name(question.image) if known else f"of question {question.number}"
-        self.problems.met(BROKEN, name, str(error))
+        return self.store.name(question.image) if known else f"of question {question.number}"
+
+    def broken(self, index: int, error: BrokenImage) -> None:
+        """Note that a question's image is broken or missing."""
+        self.problems.met(BROKEN, self.image_name(index), str(error))
 
     def open(self, index: int) -> Picture:
         """Open the image of a question.

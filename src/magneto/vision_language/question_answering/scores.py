@@ -47,8 +47,8 @@ def summary(
     """Return the metrics of scored questions.
 
     "soft_score" is what BEiT-3's released code validates by: the target of the answer that was
-    given, which depends on how answers are looked up. "unknown" is the share of questions none of
-    whose annotators' answers are known: nobody can answer them.
+    given, which depends on how answers are looked up. "unknown" is the share of questions for which
+    every known answer scores 0 by this metric: nobody can answer them out of the list.
 
     Args:
         sums: Of "loss", "soft_score", "unknown", "broken" and "count".

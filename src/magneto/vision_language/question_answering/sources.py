@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from magneto.vision_language.question_answering.questions import (
 from magneto.vision_language.scenes import SceneQuestions, scene_questions
 
 KNOWN = "VQA v2's v2_OpenEnded_mscoco_train2014_questions.json, easy-VQA's train_questions.json"
+IMAGE_FOLDER = ": name the folder of train2014, val2014 and test2015, data.image_folder"
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class QuestionSplits:
         majorities: The majority answers of all annotations, by which the answers to choose from
             are found where the source does not list them.
         answers: Those that it lists; none if it lists none.
+        missing: Names of images that training questions are about and that are not there.
         counts: What was met while reading.
     """
 
@@ -40,22 +43,35 @@ class QuestionSplits:
     validation: QuestionSplit
     majorities: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
+    missing: Sequence[str] = ()
     counts: Counts = field(default_factory=Counts)
 
 
 def read_source(config: QuestionAnsweringDataConfig) -> QuestionSplits:
-    """Read the questions of a source.
+    """Read the questions of a source; of a split without public answers nothing else is read.
 
     Raises:
         FileNotFoundError: If there is no such path, or a file of it is missing.
-        ValueError: If it holds no questions to train or to validate on.
+        ValueError: If it holds no questions to train or to validate on, or none of their images.
     """
     found = found_questions(config)
     train, validation = len(found.train), len(found.validation)
-    if not train or not validation:
-        raise ValueError(f"{config.source} has {train} questions to train on and {validation} to "
-                         f"validate on: {found.counts.describe() or 'none'}")  # fmt: skip
-    return found
+    alone = config.validation_split in vqa_files.WITHOUT_ANSWERS
+    if (train or alone) and validation > found.counts[IMAGE_MISSING]:
+        return found
+    what = f"{validation} questions to answer" if alone else (
+        f"{train} questions to train on and {validation} to validate on")  # fmt: skip
+    raise ValueError(f"{config.source} has {what}{found.counts.describe()}{images_sought(found)}")
+
+
+def images_sought(found: QuestionSplits) -> str:
+    """Return where an image was sought that is not there, for a message; "" if all are there."""
+    absent = np.flatnonzero(found.validation.missing)
+    names = [*found.missing[:1], *(found.validation.image_name(int(i)) for i in absent[:1])]
+    if not names:
+        return ""
+    name = names[-1] if len(found.train) else names[0]
+    return f"; there is no image {name}{IMAGE_FOLDER if '/COCO_' in name else ''}"
 
 
 def found_questions(config: QuestionAnsweringDataConfig) -> QuestionSplits:
@@ -93,11 +109,13 @@ def scene_split(scenes: SceneQuestions) -> QuestionSplit:
 def easy_questions(folder: Path, counts: Counts) -> QuestionSplits:
     """Return easy-VQA, whose test split is validated on."""
     train, test = (easy_vqa.read_split(folder, name, counts) for name in ("train", "test"))
+    there, missing = with_images(train, counts)
     return QuestionSplits(
-        with_images(train, counts),
+        there,
         counted(test, counts),
         majorities=tuple(question.majority for question in train.questions),
         answers=easy_vqa.listed_answers(folder),
+        missing=missing,
         counts=counts,
     )
 
@@ -105,8 +123,11 @@ def easy_questions(folder: Path, counts: Counts) -> QuestionSplits:
 def vqa_questions(
     config: QuestionAnsweringDataConfig, folder: Path, counts: Counts
 ) -> QuestionSplits:
-    """Return VQA v2, split as `validation_split` says."""
+    """Return VQA v2, split as `validation_split` says; of a test split, itself alone."""
     images = existing_path(config.image_folder) if config.image_folder else folder
+    if config.validation_split in vqa_files.WITHOUT_ANSWERS:
+        asked = vqa_files.read_split(folder, images, config.validation_split, counts)
+        return QuestionSplits(asked.chosen([]), counted(asked, counts), counts=counts)
     train, other = (
         vqa_files.read_split(folder, images, name, counts) for name in vqa_files.ANNOTATED
     )
@@ -117,21 +138,18 @@ def vqa_questions(
         chosen = vqa_files.held_out_images(ids, config.validation_images, config.validation_seed)
     rest = other.chosen([index for index, image in enumerate(ids) if image not in chosen])
     validation = other.chosen([index for index, image in enumerate(ids) if image in chosen])
-    if config.validation_split in vqa_files.WITHOUT_ANSWERS:
-        validation = vqa_files.read_split(folder, images, config.validation_split, counts)
+    there, missing = with_images(vqa_files.joined(images, (train, rest)), counts)
     return QuestionSplits(
-        with_images(vqa_files.joined(images, (train, rest)), counts),
-        counted(validation, counts),
-        majorities=majorities,
-        counts=counts,
+        there, counted(validation, counts), majorities=majorities, missing=missing, counts=counts
     )
 
 
-def with_images(split: QuestionSplit, counts: Counts) -> QuestionSplit:
-    """Leave the questions out whose image is missing, and count them."""
+def with_images(split: QuestionSplit, counts: Counts) -> tuple[QuestionSplit, list[str]]:
+    """Leave the questions out whose image is missing, count them, and name the images."""
     missing = split.missing
     counts[WITHOUT_IMAGE] += int(missing.sum())
-    return split.chosen(np.flatnonzero(~missing))
+    names = dict.fromkeys(split.image_name(int(index)) for index in np.flatnonzero(missing))
+    return split.chosen(np.flatnonzero(~missing)), list(names)
 
 
 def counted(split: QuestionSplit, counts: Counts) -> QuestionSplit:

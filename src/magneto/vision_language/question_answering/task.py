@@ -28,10 +28,15 @@ from magneto.vision_language.question_answering.config import (
     QuestionAnsweringConfig,
     QuestionAnsweringDataConfig,
 )
-from magneto.vision_language.question_answering.data import PreparedQuestions, prepare_questions
+from magneto.vision_language.question_answering.data import (
+    PreparedQuestions,
+    prepare_questions,
+    without_answers,
+)
 from magneto.vision_language.question_answering.figures import question_figures
+from magneto.vision_language.question_answering.held_out import HELD_OUT_FILE, check_held_out
 from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.question_answering.questions import QuestionSplit
+from magneto.vision_language.question_answering.questions import MISSING_IMAGE, QuestionSplit
 from magneto.vision_language.question_answering.scores import NO_ANSWER, summary
 from magneto.vision_language.question_answering.targets import Targets
 from magneto.vision_language.samples import join_samples
@@ -40,7 +45,6 @@ from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentat
 # Questions of an evaluation batch.
 EVALUATION_BATCH = 64
 ANSWERS_FILE = "answers.json"
-HELD_OUT_FILE = "validation-images.json"
 # VQA v2 has so many; for plans, where nothing says how many there are.
 ASSUMED_ANSWERS = 3129
 
@@ -75,11 +79,27 @@ class QuestionAnswering(FineTunedTask):
 
     def training_texts(self) -> Iterable[str]:
         """Return the training questions."""
-        return (question.text for question in self.splits.train.questions)
+        return (question.text for question in self._taught.questions)
+
+    def examples(self) -> int:
+        """Return how many questions there are to train on."""
+        return len(self._taught)
+
+    @property
+    def _taught(self) -> QuestionSplit:
+        """The questions to train on; a test split is read without them."""
+        if not self.splits.validation.answered:
+            raise ValueError(without_answers(self.data_config.validation_split))
+        return self.splits.train
 
     def check_data(self) -> None:
-        """Say how many questions there are, and what was odd."""
+        """Say how many questions there are, what was odd, and which images are missing."""
         self._progress.say(f"{self.data_config.source}: {self.splits.describe()}")
+        for name in self.splits.missing:
+            self.problems.met(MISSING_IMAGE, name, "no such file; its questions are left out")
+        if self.run is not None:
+            measured = self.splits.validation.image_keys()
+            check_held_out(self.run, self.data_config, measured, self._progress)
 
     def build_model(self) -> QuestionAnswerer:
         """Build the model; the encoder of a pre-trained run is in `initial_weights`.
@@ -106,9 +126,9 @@ class QuestionAnswering(FineTunedTask):
     @cached_property
     def train(self) -> QuestionBatches:
         """The training questions, tokenised, with augmented images."""
-        found = self.splits
+        taught, targets = self._taught, self.splits.train_targets
         transform = WholeImageAugmentation(self.reading, self.data_config.augmentation)
-        return self._batches("training", found.train, found.train_targets, transform)
+        return self._batches("training", taught, targets, transform)
 
     @cached_property
     def validation(self) -> QuestionBatches:
@@ -131,10 +151,6 @@ class QuestionAnswering(FineTunedTask):
         Raises:
             ValueError: If the validation questions have no answers to choose checkpoints by.
         """
-        if not self.splits.validation.answered:
-            split = self.data_config.validation_split
-            raise ValueError(f"{split} has no public answers to validate on: train with "
-                             "data.validation_split held_out")  # fmt: skip
         return self.train.training(batch_size, seed)
 
     def example_batch(self, examples: int) -> dict[str, Any]:
@@ -179,7 +195,6 @@ class QuestionAnswering(FineTunedTask):
         sums = {
             "loss": F.binary_cross_entropy_with_logits(logits, targets, reduction="sum"),
             "soft_score": likeliest_target(logits, targets).masked_fill(broken, 0).sum(),
-            "unknown": (targets.sum(1) == 0).sum(),
             "broken": broken.sum(),
             "count": torch.ones_like(batch["rows"]).sum(),
         }
@@ -195,10 +210,14 @@ class QuestionAnswering(FineTunedTask):
         given = [None if number == NO_ANSWER else self.answers[number] for number in numbers]
         pairs = zip(questions, given, strict=True)
         self.answered = sorted((question.number, answer or "") for question, answer in pairs)
+        unknown = int((~self.splits.answerable[rows]).sum())
+        sums = {**sums, "unknown": unknown}
         return summary(sums, questions, given, self.data_config.normalise_answers)
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the scores of who reads the question and sees no image."""
+        """Return the scores of who reads the question and sees no image; of a test split none."""
+        if not self.splits.validation.answered:
+            return {}
         plans = self.validation.evaluation(EVALUATION_BATCH).plans
         rows = np.concatenate(list(islice(plans, limit)))
         return text_only_scores(self.splits, rows, self.data_config.normalise_answers)
