@@ -74,6 +74,16 @@ def test_what_no_leaderboard_gave_is_refused(folders: list[Path], given: str) ->
         read_folders(folders, VISION_LANGUAGE_TASKS)
 
 
+def test_documented_comparisons_keep_what_their_runs_are_measured_with() -> None:
+    root = Path(__file__).parents[2]
+    files = [*root.glob("docs/**/*.md"), *root.glob("src/magneto/recipes/visual-*/*.yaml")]
+    texts = (file.read_text("utf-8").replace("\\\n#", " ") for file in files)
+    lines = [line for text in texts for line in text.splitlines()]
+    compared = [line for line in lines if "magneto compare visual-" in line and "24l" in line]
+    assert len(compared) > 4
+    assert [line for line in compared if "--keep-weights" not in line] == []
+
+
 def test_other_tasks_are_refused(folders: list[Path]) -> None:
     with pytest.raises(ConfigError, match="not image-classification or segmentation"):
         read_folders(folders)

@@ -115,13 +115,13 @@ def test_points_and_runs_without_a_score_are_said(folders: list[Path], capsys) -
     capsys.readouterr()
     assert main(["vision", *map(str, folders)]) == 0
     assert capsys.readouterr().out.split("\n\n")[0].splitlines()[3:] == [
-        f"{PRE}: digits, a at learning_rate 0.001; scenes at learning_rate 0.0001",
-        f"{SUB}: digits, a at learning_rate 0.001; scenes at learning_rate 0.0001",
+        f"{PRE}: digits at learning_rate 0.001; scenes at learning_rate 0.0001",
+        f"{SUB}: digits at learning_rate 0.001; scenes at learning_rate 0.0001",
         f"diverged: {PRE} on digits at learning_rate 0.003, seed 3",
         f"no result yet: {SUB} on digits at learning_rate 0.003, seeds 1, 2",
     ]
     assert main(["vision", *map(str, folders), "--markdown"]) == 0
-    assert f"\n\n- {PRE}: digits, a at" in capsys.readouterr().out
+    assert f"\n\n- {PRE}: digits at" in capsys.readouterr().out
     assert main(["vision", *map(str, folders), "--json"]) == 0
     missing = json.loads(capsys.readouterr().out)["without_score"]
     assert [(m["why"], m["seed"]) for m in missing] == [

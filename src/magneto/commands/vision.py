@@ -66,7 +66,7 @@ def show(given: Any, tasks: Tasks, decimals: int = 1) -> int:
         table(f"all at {words(point)}", found, rows, decimals) for point, found in matched.items()
     ]
     first, *others = [markdown(t) if given.markdown else aligned(t) for t in tables]
-    said = [*point_lines(best), *missing_lines(runs)]
+    said = [*point_lines(best, {run.own for run in runs}), *missing_lines(runs)]
     if said and given.markdown:
         first += "\n\n" + "\n".join(f"- {line}" for line in said)
     elif said:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Cell
 from magneto.commands.source_names import source_names
@@ -252,14 +252,14 @@ def leaderboard_scores(file: Path, found: Any) -> dict[str, float]:
     parts = found if isinstance(found, list) else [found]
     pairs = [pair for part in parts if isinstance(part, dict) for pair in part.items()]
     scores = [(name, value.get("overall")) for name, value in pairs if isinstance(value, dict)]
-    names = {name for name, score in scores if is_number(score)}
-    if not scores or len(names) < len(scores):
+    numbers = {name: float(score) for name, score in scores if is_number(score)}
+    if not numbers or len(numbers) < len(scores):
         raise ConfigError([f"{file} is neither what `magneto evaluate --keep` writes nor a result "
                            'as [{"test-dev": {"overall": 71.2}}]'])  # fmt: skip
-    return {name: float(score) for name, score in scores}
+    return numbers
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Return whether a value of JSON is a finite number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 

@@ -8,7 +8,7 @@ that is, and which runs have no result to choose from, is said under the table.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -87,14 +87,18 @@ def matched_scores(runs: Sequence[Trained]) -> dict[Point, list[Score]]:
     return found
 
 
-def point_lines(scores: Sequence[Score]) -> Iterator[str]:
-    """Say for each row at which points of its grid its scores are."""
-    rows: dict[str, dict[Point, list[str]]] = {}
+def point_lines(scores: Sequence[Score], owns: Container[str]) -> Iterator[str]:
+    """Say for each row at which point of its grid it is, in a line.
+
+    Args:
+        scores: Of the rows.
+        owns: Columns by which points are chosen.
+    """
+    rows: dict[str, list[str]] = {}
     for score in scores:
-        rows.setdefault(score.row, {}).setdefault(score.point, []).append(score.column)
-    for row, points in rows.items():
-        parts = (f"{', '.join(columns)} at {words(point)}" for point, columns in points.items())
-        yield f"{row}: {'; '.join(parts)}"
+        if score.column in owns:
+            rows.setdefault(score.row, []).append(f"{score.column} at {words(score.point)}")
+    yield from (f"{row}: {'; '.join(parts)}" for row, parts in rows.items())
 
 
 def missing_lines(runs: Sequence[Trained]) -> Iterator[str]:
