@@ -27,13 +27,8 @@ from magneto.analysis.sweep.sweep import cell_directory, read_result, read_sweep
 from magneto.cli import main as magneto
 from magneto.commands.columns import markdown
 from magneto.commands.vision import plainly
-from magneto.commands.vision_table import (
-    best_scores,
-    matched_scores,
-    read_folders,
-    table,
-    words,
-)
+from magneto.commands.vision_runs import read_folders, words
+from magneto.commands.vision_table import best_scores, matched_scores, table
 from magneto.data.counts import Counts
 from magneto.files import plain, write_json, write_text
 from magneto.training.environment import environment

@@ -20,6 +20,7 @@ COVERED_BY = {
     "commands.columns": "commands/test_vision_table.py",
     "commands.feature_scores": "vision/classification/test_frozen_features.py",
     "commands.vision": "commands/test_vision_table.py",
+    "commands.vision_runs": "commands/test_vision_table.py",
     "commands.compare": "analysis/sweep/test_sweep.py",
     "commands.evaluate": "test_cli.py",
     "commands.generate": "test_cli.py",

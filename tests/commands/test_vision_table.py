@@ -10,13 +10,8 @@ from magneto.analysis.sweep.cells import Sweep
 from magneto.analysis.sweep.sweep import cell_directory, open_sweep
 from magneto.cli import main
 from magneto.commands.columns import aligned, markdown
-from magneto.commands.vision_table import (
-    best_scores,
-    matched_scores,
-    read_folders,
-    table,
-    words,
-)
+from magneto.commands.vision_runs import read_folders, words
+from magneto.commands.vision_table import Score, best_scores, matched_scores, table
 from magneto.config import ConfigError
 from magneto.recipe import load_recipe
 
@@ -113,6 +108,40 @@ def test_the_command(folders: list[Path], capsys) -> None:
     assert "|---|--:|" in capsys.readouterr().out
 
 
+def test_points_and_runs_without_a_score_are_said(folders: list[Path], capsys) -> None:
+    for seed in (1, 2):
+        cell = f"placement=sub,learning_rate=0.003,seed={seed}"
+        (folders[0] / "cells" / cell / "outcome.json").unlink()
+    capsys.readouterr()
+    assert main(["vision", *map(str, folders)]) == 0
+    assert capsys.readouterr().out.split("\n\n")[0].splitlines()[3:] == [
+        f"{PRE}: digits at learning_rate 0.001; scenes at learning_rate 0.0001",
+        f"{SUB}: digits at learning_rate 0.001; scenes at learning_rate 0.0001",
+        f"diverged: {PRE} on digits at learning_rate 0.003, seed 3",
+        f"no result yet: {SUB} on digits at learning_rate 0.003, seeds 1, 2",
+    ]
+    assert main(["vision", *map(str, folders), "--markdown"]) == 0
+    assert f"\n\n- {PRE}: digits at" in capsys.readouterr().out
+    assert main(["vision", *map(str, folders), "--json"]) == 0
+    missing = json.loads(capsys.readouterr().out)["without_score"]
+    assert [(m["why"], m["seed"]) for m in missing] == [
+        ("diverged", 3), ("no result yet", 1), ("no result yet", 2),
+    ]  # fmt: skip
+
+
+def test_a_result_that_is_none_is_one_line(folders: list[Path], capsys) -> None:
+    outcome = next(folders[0].glob("cells/*seed=1/outcome.json"))
+    capsys.readouterr()
+    for given, message in (
+        ({}, "it has no metrics"),
+        ({"metrics": [1]}, "it has no metrics"),
+        ({"metrics": {"accuracy": True}}, "its accuracy is True"),
+    ):
+        outcome.write_text(json.dumps({"status": "finished", "step": 10, **given}))
+        assert main(["vision", *map(str, folders)]) == 2
+        assert capsys.readouterr().err == f"magneto: {outcome} is damaged: {message}\n"
+
+
 def test_a_run_of_its_own_is_a_row(tmp_path: Path, folders: list[Path]) -> None:
     recipe = load_recipe("image-classification/tiny", {"model.placement": "post"})
     (tmp_path / "run").mkdir()
@@ -172,5 +201,8 @@ def test_sources_that_end_alike_are_apart(tmp_path: Path) -> None:
 def test_words_in_columns() -> None:
     lines = table("a", [], ["b", "ccc"])
     assert lines == [["a"], ["b"], ["ccc"]]
+    scores = [Score("b", "x", seeds, ()) for seeds in ((70.0, 70.5), (70.04, 70.06), (70.046,))]
+    written = [table("a", [score], ["b"], 2)[1][1] for score in scores]
+    assert written == ["70.2 ± 3.2", "70.05 ± 0.13", "70.05"]
     assert aligned([["a", "x"], ["bcd", "yz"]]) == "a     x\nbcd  yz"
     assert markdown([["a", "x"], ["b", "y"]]).splitlines()[1] == "|---|--:|"

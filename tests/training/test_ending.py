@@ -51,6 +51,26 @@ def test_a_validation_loss_that_is_no_number_is_divergence(
         assert word in last
 
 
+class BetterByNoNumber(NoValidationLoss):
+    """A task whose other metric grows as its validation loss stops being a number."""
+
+    primary_metric, higher_is_better = "sign", True
+
+    def summarise(self, sums, predictions) -> dict[str, float]:
+        found = super().summarise(sums, predictions)
+        return found | {"sign": 0.5 if found["loss"] == 1.0 else 1.0}
+
+
+def test_what_has_no_validation_loss_is_never_the_best(tmp_path: Path) -> None:
+    settings = config(average_checkpoints=2, average_by="best")
+    report = ProgressBars(quiet=True)
+    result = train(BetterByNoNumber(), settings, tmp_path, seed=3, report=report)
+    assert result.status == "diverged" and result.metrics["sign"] == 1.0
+    assert result.best == {"step": 10, "value": 0.5}
+    assert json.loads((tmp_path / "best" / "state.json").read_text())["step"] == 10
+    assert [path.name for path in (tmp_path / "candidates").iterdir()] == ["step-00000010"]
+
+
 @pytest.mark.parametrize("at", [8, 30])
 def test_weights_that_are_not_finite_are_divergence(tmp_path: Path, at: int) -> None:
     """Whether a checkpoint finds it, or the end."""

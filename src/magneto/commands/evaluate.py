@@ -72,4 +72,7 @@ def main(words: Sequence[str]) -> int:
     asked = {"questions": given.tasks is not None, "features": given.features}
     kind = next((name for name, wanted in asked.items() if wanted), None)
     task = run_task(given.run, overrides, ASKED[kind] if kind else None)
-    return import_module(EVALUATIONS[kind or task.evaluation]).evaluate(given, overrides)
+    measured = kind or task.evaluation
+    if given.answers is not None and measured != "answers":
+        answer_scores.refuse(given.run, measured)
+    return import_module(EVALUATIONS[measured]).evaluate(given, overrides)

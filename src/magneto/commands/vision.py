@@ -8,15 +8,14 @@ from typing import Any
 
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.columns import aligned, markdown
+from magneto.commands.vision_runs import TASKS, Tasks, Trained, read_folders, words
 from magneto.commands.vision_table import (
-    TASKS,
     Score,
-    Tasks,
     best_scores,
     matched_scores,
-    read_folders,
+    missing_lines,
+    point_lines,
     table,
-    words,
 )
 
 
@@ -44,12 +43,13 @@ def main(words_given: Sequence[str]) -> int:
     return show(parser().parse(words_given), TASKS)
 
 
-def show(given: Any, tasks: Tasks) -> int:
+def show(given: Any, tasks: Tasks, decimals: int = 1) -> int:
     """Print the tables of runs.
 
     Args:
         given: The command's options.
         tasks: Of the table.
+        decimals: Of its scores, as far as their intervals justify them.
     """
     runs = read_folders(given.folders, tasks)
     rows = list(dict.fromkeys(run.row for run in runs))
@@ -58,11 +58,20 @@ def show(given: Any, tasks: Tasks) -> int:
         print_json({
             "best": [plainly(score) for score in best],
             "matched": [plainly(score) for scores in matched.values() for score in scores],
+            "without_score": [plainly_missing(run) for run in runs if run.score is None],
         })  # fmt: skip
         return 0
-    tables = [table("each row at its best", best, rows)]
-    tables += [table(f"all at {words(point)}", found, rows) for point, found in matched.items()]
-    print("\n\n".join(markdown(t) if given.markdown else aligned(t) for t in tables))
+    tables = [table("each row at its best", best, rows, decimals)]
+    tables += [
+        table(f"all at {words(point)}", found, rows, decimals) for point, found in matched.items()
+    ]
+    first, *others = [markdown(t) if given.markdown else aligned(t) for t in tables]
+    said = [*point_lines(best, {run.own for run in runs}), *missing_lines(runs)]
+    if said and given.markdown:
+        first += "\n\n" + "\n".join(f"- {line}" for line in said)
+    elif said:
+        first += "\n" + "\n".join(said)
+    print("\n\n".join([first, *others]))
     return 0
 
 
@@ -71,4 +80,12 @@ def plainly(score: Score) -> dict:
     return {
         "row": score.row, "images": score.column, "mean": score.mean, "interval": score.interval,
         "seeds": score.seeds, "point": dict(score.point),
+    }  # fmt: skip
+
+
+def plainly_missing(run: Trained) -> dict:
+    """Return a run without a score as plain values."""
+    return {
+        "row": run.row, "images": run.own, "seed": run.seed, "point": dict(run.point),
+        "why": run.why,
     }  # fmt: skip

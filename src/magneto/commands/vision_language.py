@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from magneto.commands import vision
 from magneto.commands.arguments import Parser
-from magneto.commands.vision_table import VISION_LANGUAGE_TASKS
+from magneto.commands.vision_runs import VISION_LANGUAGE_TASKS
 
 
 def parser() -> Parser:
@@ -24,4 +24,4 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
-    return vision.show(parser().parse(words), VISION_LANGUAGE_TASKS)
+    return vision.show(parser().parse(words), VISION_LANGUAGE_TASKS, decimals=2)

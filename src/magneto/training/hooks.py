@@ -105,7 +105,11 @@ def check_weights(state: TrainingState) -> bool:
 
 
 def evaluate(state: TrainingState) -> None:
-    """Evaluate, with the averaged weights if there are any, and keep the best."""
+    """Evaluate, with the averaged weights if there are any, and keep the best.
+
+    Weights whose validation loss is not finite are never the best: another metric of theirs may be
+    finite, and a number by chance.
+    """
     started = time.perf_counter()
     metrics = run_evaluation(state)
     state.metrics = metrics
@@ -115,9 +119,10 @@ def evaluate(state: TrainingState) -> None:
     state.report.say(f"step {state.step}: validation {values}")
     for line in state.task.remarks(metrics):
         state.report.say(line)
-    if not math.isfinite(metrics.get("loss", 0.0)):
+    if math.isfinite(metrics.get("loss", 0.0)):
+        keep_best(state, metrics)
+    else:
         note_divergence(state, f"the validation loss is {metrics['loss']}", state.step)
-    keep_best(state, metrics)
     state.throughput.pause(time.perf_counter() - started)
 
 

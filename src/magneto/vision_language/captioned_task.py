@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from magneto.data.counts import Counts
 from magneto.training.task import BatchStream
 from magneto.vision_language.caption_sources import load_captions
 from magneto.vision_language.captions import IMAGES, CaptionSplit, CaptionSplits
@@ -33,9 +34,10 @@ class CaptionedTask(FineTunedTask):
     def check_data(self) -> None:
         """Say how much there is, and what was odd."""
         found = self.splits
-        odd = found.counts.describe(IMAGES) if found.counts else "nothing odd"
-        self._progress.say(f"{self.data_config.source}: {len(found.train):,} images to train on, "
-                           f"{len(found.validation):,} to validate on; read: {odd}")  # fmt: skip
+        parts = {"images to train on": len(found.train), "to validate on": len(found.validation)}
+        odd = {kind: count for kind, count in found.counts.items() if kind != IMAGES}
+        said = Counts({**odd, **parts}).describe(*parts)
+        self._progress.say(f"{self.data_config.source}: {said}")
 
     @cached_property
     def train(self) -> Any:

@@ -1,5 +1,6 @@
 """Image captioning as a task: hidden words, CIDEr, baseline, the command that describes images."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from magneto.vision_language.captioning.task import ImageCaptioning
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
 from tests.problems import listed
+from tests.said import Said
 from tests.vision_language.karpathy import write_karpathy
+from tests.vision_language.reasoning.folders import write_image
 
 SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 32, "image_size": 8,
                          "patch_size": 4, "max_length": 24}  # fmt: skip
@@ -62,6 +65,30 @@ def test_targets_are_what_was_hidden(tmp_path: Path) -> None:
             text = task.tokenizer.decode(tokens[start:stop].tolist())
             number = round((image[0, 0, 0].item() + 1) * 127.5 / 20)
             assert text.startswith((f"image {number} of", f"brightness {20 * number}"[:22]))
+
+
+def test_what_there_is_is_said_of_every_layout(tmp_path: Path) -> None:
+    (tmp_path / "coco").mkdir()
+    write_karpathy(tmp_path / "coco")
+    (tmp_path / "coco" / "train2014" / "COCO_1.jpg").unlink()
+    pairs = write_pairs(tmp_path / "pairs", 30)
+    said = Said()
+    for source in (tmp_path / "coco", pairs):
+        task_of(tmp_path / "coco", source=str(source)).prepare(said)
+    coco, rows = (line for line in said.lines if "to train on" in line)
+    odd = "1 images with captions whose file is missing"
+    assert coco.endswith(f"coco: 3 images to train on, 2 to validate on ({odd})")
+    counts = [int(word) for word in rows.replace(":", "").split() if word.isdigit()]
+    assert sum(counts[:2]) == 30 and rows.endswith("to validate on (1 malformed records left out)")
+
+
+def write_pairs(folder: Path, count: int) -> Path:
+    """Images with a caption each, and a line that is none."""
+    for number in range(count):
+        write_image(folder / f"{number}.png", number)
+    rows = [{"image": f"{number}.png", "caption": f"image {number}"} for number in range(count)]
+    (folder / "pairs.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in [*rows, {"no": 1}]))
+    return folder / "pairs.jsonl"
 
 
 def test_metrics(tmp_path: Path) -> None:

@@ -245,6 +245,14 @@ def test_predict_and_the_leaderboard_file(tmp_path: Path, capsys) -> None:
     assert {row["answer"] for row in rows} <= {"blue", "no", "red", "yes"}
     assert main([*asked, "--limit", "1"]) == 2
     assert "all questions" in capsys.readouterr().err
+    (tmp_path / "vqa").rename(tmp_path / "gone")  # what is wrong with the place is said before
+    for place, message in (
+        (tmp_path, f"it is a folder; name the file, {tmp_path / 'answers.json'}"),
+        (file / "new" / "a.json", f"{file} is a file, not a folder"),
+    ):
+        assert main([*asked[:2], "--answers", str(place)]) == 2
+        assert capsys.readouterr().err == f"magneto: --answers {place}: {message}\n"
+    (tmp_path / "gone").rename(tmp_path / "vqa")
     with pytest.raises(ValueError, match="no public answers to validate on"):
         task_of(tmp_path, validation_split="test2015").train_stream(4, 1)
 

@@ -58,6 +58,34 @@ def test_a_split_that_is_not_there(tmp_path: Path) -> None:
             loaded(tmp_path / split, validation_split="test")
 
 
+def test_a_folder_to_validate_on_has_the_split_that_is_asked_for(tmp_path: Path) -> None:
+    for name, splits in (
+        ("whole", ("train", "dev", "test1")),
+        ("dev", ["dev"]),
+        ("train", ["train"]),
+    ):
+        write_nlvr2(tmp_path / name, splits)
+    whole, test = tmp_path / "whole", {"validation_split": "test"}
+    every = r"has no hidden split, it has train, dev, test: set data\.validation_split"
+    with pytest.raises(ValueError, match=every):
+        loaded(whole, validation_split="hidden")
+    with pytest.raises(ValueError, match=every):
+        loaded("builtin:shapes", validation_source=str(whole), validation_split="hidden")
+    with pytest.raises(ValueError, match=r"it has dev: set data\.validation_split"):
+        loaded(whole, validation_source=str(tmp_path / "dev"), **test)
+    with pytest.raises(ValueError, match=r"it has train: set data\.validation_source"):
+        loaded(whole, validation_source=str(tmp_path / "train"), **test)
+    with pytest.raises(ValueError, match="builtin:shapes has no test split, it has train, dev"):
+        loaded(whole, validation_source="builtin:shapes", **test)
+    assert names(loaded(whole, validation_source=str(tmp_path / "dev"))) == ("train", "dev")
+    # A file that is named is all of what is asked for.
+    file = tmp_path / "dev" / "nlvr" / "nlvr2" / "data" / "dev.json"
+    options = {"validation_source": str(file), "image_folder": str(tmp_path), **test}
+    assert names(loaded(whole / "nlvr" / "nlvr2" / "data" / "train.json", **options)) == (
+        "train", "dev",
+    )  # fmt: skip
+
+
 def test_missing_images_leave_training_and_stay_in_validation(tmp_path: Path) -> None:
     write_nlvr2(tmp_path, ("train", "dev"))
     (tmp_path / "images" / "train" / "0" / "train-0-0-img1.png").unlink()

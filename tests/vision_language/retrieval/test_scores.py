@@ -41,6 +41,25 @@ def test_a_constant_answer_finds_nothing() -> None:
     assert set(found.values()) == {0.0}
 
 
+def test_what_is_no_number_is_not_found() -> None:
+    none, owners = torch.zeros(8, dtype=torch.bool), torch.arange(8)
+    nothing = torch.full((8, 4), torch.nan)
+    assert set(recalls(nothing, nothing, owners, none).values()) == {0.0}
+    single = torch.zeros(1, dtype=torch.long)  # among one answer
+    assert set(recalls(nothing[:1], nothing[:1], single, single.bool()).values()) == {0.0}
+    # One image of eight: it finds nothing, and stands before what other captions ask for.
+    images = torch.eye(8)
+    images[3] = torch.nan
+    found = recalls(images, torch.eye(8), owners, none)
+    assert found["text_recall_at_1"] == found["text_recall_at_10"] == 7 / 8
+    assert found["image_recall_at_1"] == 0 and found["image_recall_at_5"] == 7 / 8
+    # Of two captions of each image one is a number: it is found, behind the others' seven.
+    texts = torch.cat((torch.eye(8), torch.full((8, 8), torch.inf)))
+    found = recalls(torch.eye(8), texts, owners.repeat(2), none)
+    assert found["text_recall_at_5"] == 0 and found["text_recall_at_10"] == 1
+    assert found["image_recall_at_1"] == 0.5
+
+
 def test_broken_images_are_never_found() -> None:
     images = torch.eye(4)
     broken = torch.tensor([True, False, False, False])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from magneto.data.counts import Counts
@@ -18,6 +17,9 @@ from magneto.vision_language.reasoning.statements import (
     hold_out,
 )
 from magneto.vision_language.scenes import SceneStatements, scene_statements
+
+NAMED = "one file"
+"""In place of a split's name: a source that is a file, whatever it is of."""
 
 
 def load_statements(config: StatementDataConfig) -> StatementSplits:
@@ -45,7 +47,7 @@ def load_statements(config: StatementDataConfig) -> StatementSplits:
                          "the statements to train on, data.source, and these, "
                          "data.validation_source")  # fmt: skip
     elif config.validation_split != "dev":
-        raise ValueError(no_split(there, config.validation_split, config.source))
+        raise ValueError(no_split(config.source, config.validation_split))
     else:
         train, held = hold_out(train, config.validation_fraction)
     complete = train.complete
@@ -59,32 +61,41 @@ def load_statements(config: StatementDataConfig) -> StatementSplits:
 def wanted(
     there: dict[str, StatementSplit], config: StatementDataConfig, source: str
 ) -> StatementSplit:
-    """Return the split to validate on; the only one of a source that has one.
+    """Return the split to validate on; all of a source that names one file.
 
     Raises:
         ValueError: If it is not there.
     """
-    if len(there) == 1:
-        return next(iter(there.values()))
+    if list(split_files(source)) == [NAMED]:
+        return there[NAMED]
     if config.validation_split not in there:
-        raise ValueError(no_split(there, config.validation_split, source))
+        raise ValueError(no_split(source, config.validation_split))
     return there[config.validation_split]
 
 
-def no_split(there: Iterable[str], split: str, source: str) -> str:
-    """Return a message on a split that is not there."""
-    return f"{source} has no {split} split, it has {', '.join(there)}: set data.validation_split"
+def no_split(source: str, split: str) -> str:
+    """Return a message on a split that is not there, with all that are."""
+    there = list(split_files(source)) or ["train", "dev"]
+    field = "validation_split" if {*there} - {"train", NAMED} else "validation_source"
+    return f"{source} has no {split} split, it has {', '.join(there)}: set data.{field}"
+
+
+def split_files(source: str) -> dict[str, Path]:
+    """Return a source's files by split; of one that names a file, it; {} of what is built in."""
+    if parse_source(source).kind == "builtin":
+        return {}
+    path = existing_path(source)
+    return {NAMED: path} if path.is_file() else find_statement_files(path)
 
 
 def read_source(
     source: str, config: StatementDataConfig, counts: Counts
 ) -> dict[str, StatementSplit]:
     """Return the splits of a source that are of use: "train", "dev" and the one validated on."""
-    if parse_source(source).kind == "builtin":
+    files = split_files(source)
+    if not files:
         found = scene_statements()
         return {"train": scene_split(found["train"]), "dev": scene_split(found["validation"])}
-    path = existing_path(source)
-    files: dict[str, Path] = {"train": path} if path.is_file() else find_statement_files(path)
     images = find_images(config.image_folder or source)
     used = {"train", "dev", config.validation_split} if len(files) > 1 else set(files)
     return {split: read_statements(file, images, counts)

@@ -10,13 +10,15 @@ from torch import Tensor
 RANKS = (1, 5, 10)
 # Rows of the matrix of similarities that are made at a time.
 PIECE = 1024
+# Behind every place.
+NOWHERE = 1 << 62
 
 
 def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> dict[str, float]:
     """Return the share of queries for which a right answer is among the first 1, 5 and 10.
 
     Where similarities are equal, the answer counts as found after all that are as similar: a model
-    that says the same of everything finds nothing.
+    that says the same of everything finds nothing, nor does one whose embeddings are no numbers.
 
     Args:
         images: (images, width), of length 1 each.
@@ -61,12 +63,20 @@ def pieces(rows: Tensor) -> list[tuple[int, Tensor]]:
 def best_places(similarity: Tensor, right: Tensor) -> Tensor:
     """Return at which place, from 0, each query finds its first right answer.
 
+    A right answer whose similarity is not finite is not found; a wrong one whose similarity is no
+    number stands before all.
+
     Args:
         similarity: (queries, answers).
         right: (queries, answers) boolean; each query has a right answer.
+
+    Returns:
+        (queries,) the places; `NOWHERE` for a query that finds none.
     """
-    best = similarity.masked_fill(~right, -torch.inf).amax(1, keepdim=True)
-    return ((similarity >= best) & ~right).sum(1)
+    known = right & similarity.isfinite()
+    best = similarity.masked_fill(~known, -torch.inf).amax(1, keepdim=True)
+    places = (~(similarity < best) & ~right).sum(1)
+    return places.masked_fill(~known.any(1), NOWHERE)
 
 
 def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
