@@ -7,7 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from magneto.analysis.probe.diagnosis import find_stacks
+import torch
+
+from magneto.analysis.probe.probe import find_stacks
 from magneto.analysis.probe.short_run import initial_model, short_run
 from magneto.analysis.probe.update import growth, measure_growth, measured_shape
 from magneto.analysis.sweep.cells import PLACEMENT, Sweep
@@ -18,6 +20,7 @@ from magneto.theory.bounds import bound, find_family
 from magneto.theory.depth import Depth, Stack
 from magneto.theory.placement import Placement, find_placement
 from magneto.theory.scales import derived_scales
+from magneto.training.task import Task
 
 FILE = "measurements.json"
 DEPTHS = (6, 12, 24, 48)
@@ -50,6 +53,26 @@ def measure(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> dict[str
     return found
 
 
+def why_not_measured(task: Task) -> str:
+    """Return why a task's model can't be measured, "" where nothing is known against it.
+
+    The model is built without memory; one that can't be is looked at when it is measured.
+
+    Args:
+        task: Prepared.
+    """
+    try:
+        with torch.device("meta"):
+            model = task.build_model()
+    except (RuntimeError, ValueError):
+        return ""
+    try:
+        find_stacks(model)
+    except ValueError as reason:
+        return str(reason)
+    return ""
+
+
 def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) -> dict[str, Any]:
     """Measure recipes that differ in their placement, by its name."""
     activations: dict[str, dict[str, float | None]] = {}
@@ -58,7 +81,7 @@ def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) 
         task = recipe.build_task()
         task.prepare(SILENT)
         model = initial_model(task, recipe.training, recipe.seed)
-        stacks.append(find_stacks(model)[-1])
+        stacks.append(list(find_stacks(model).values())[-1])
         run = short_run(task, model, recipe.training, seed=recipe.seed, steps=1, rates=())
         activations[name] = {layer.name: layer.activation_rms for layer in run.first.layers}
     stack: Stack = "decoder" if stacks[-1].causal else "encoder"

@@ -17,8 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.analysis.probe.probe import LIMITS, LayerReading, Probe, Trouble, first_trouble
-from magneto.nn.transformer import LayerStack
+from magneto.analysis.probe.probe import (
+    LIMITS,
+    LayerReading,
+    Probe,
+    Trouble,
+    find_stacks,
+    first_trouble,
+)
 from magneto.progress import SILENT, Progress
 from magneto.training.batch import to_device
 from magneto.training.companion import place_companion
@@ -278,8 +284,10 @@ def try_first_step(
 def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
     """Collect what the model's last stack puts out."""
     outputs: list[Tensor] = []
-    stack = [module for module in model.modules() if isinstance(module, LayerStack)][-1]
-    handle = stack.register_forward_hook(lambda m, i, output: outputs.append(output.float()))
+    stack = list(find_stacks(model).values())[-1]
+    handle = stack.register_forward_hook(
+        lambda m, i, output: outputs.append(stack.tokens(output).float())
+    )
     try:
         yield outputs
     finally:
