@@ -45,6 +45,7 @@ COVERED_BY = {
     "nn.attention": "nn/test_multiway.py",
     "nn.config": "nn/test_transformer.py",
     "nn.layer": "nn/test_transformer.py",
+    "nn.stack": "analysis/probe/test_recorders.py",
     "nn.embedding": "hf/formats/test_conversion.py",
     "theory.depth": "theory/test_gains.py",
     "theory.scales": "theory/test_bounds.py",

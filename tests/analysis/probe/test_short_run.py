@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from magneto.analysis.probe.diagnosis import diagnose, find_stacks, theory_of
+from magneto.analysis.probe.diagnosis import diagnose, theory_of
+from magneto.analysis.probe.probe import find_stacks
 from magneto.analysis.probe.short_run import (
     FirstStep,
     ShortRun,
