@@ -20,7 +20,6 @@ COVERED_BY = {
     "commands.columns": "commands/test_vision_table.py",
     "commands.feature_scores": "vision/classification/test_frozen_features.py",
     "commands.vision": "commands/test_vision_table.py",
-    "commands.compare": "analysis/sweep/test_sweep.py",
     "commands.evaluate": "test_cli.py",
     "commands.generate": "test_cli.py",
     "commands.glue": "commands/test_glue_table.py",
@@ -30,6 +29,7 @@ COVERED_BY = {
     "commands.tokenizer": "data/test_tokenizer_training.py",
     "commands.validation_scores": "test_toy_task.py",
     # The lab: a report is tested whole, a sweep by running one.
+    "analysis.probe.first_step": "analysis/probe/test_short_run.py",
     "analysis.probe.diagnosis": "analysis/probe/test_short_run.py",
     "analysis.report.axes": "analysis/report/test_figures.py",
     "analysis.report.captions": "analysis/report/test_report.py",

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from magneto.analysis.probe.probe import find_stacks
+from magneto.analysis.probe.probe import find_stacks, last_stack
 from magneto.analysis.probe.short_run import initial_model, short_run
 from magneto.analysis.probe.update import Update, growth, measure_growth, measured_shape
 from magneto.analysis.sweep.cells import Sweep
@@ -84,7 +84,7 @@ def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) 
         task = recipe.build_task()
         task.prepare(SILENT)
         model = initial_model(task, recipe.training, recipe.seed)
-        last = list(find_stacks(model).values())[-1]
+        last = last_stack(model)
         # Its own depth is left out: every row is measured at the same depths.
         shape = replace(measured_shape(last.config), layers=1)
         plans[name] = (shape, "decoder" if last.causal else "encoder")

@@ -143,6 +143,11 @@ def find_stacks(model: nn.Module) -> dict[str, ProbedStack]:
     return found
 
 
+def last_stack(model: nn.Module) -> ProbedStack:
+    """Return a model's last stack, whose output is the model's; raises as `find_stacks` does."""
+    return list(find_stacks(model).values())[-1]
+
+
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Return the 2-norm of all tensors as one vector; of tensors in shares, that of the whole."""
     norm = torch.stack([tensor.float().norm() for tensor in tensors]).norm()
