@@ -31,6 +31,7 @@ COVERED_BY = {
     "commands.tokenizer": "data/test_tokenizer_training.py",
     "commands.validation_scores": "test_toy_task.py",
     # The lab: a report is tested whole, a sweep by running one.
+    "analysis.probe.first_step": "analysis/probe/test_short_run.py",
     "analysis.probe.diagnosis": "analysis/probe/test_short_run.py",
     "analysis.report.axes": "analysis/report/test_figures.py",
     "analysis.report.captions": "analysis/report/test_report.py",
@@ -46,6 +47,7 @@ COVERED_BY = {
     "nn.attention": "nn/test_multiway.py",
     "nn.config": "nn/test_transformer.py",
     "nn.layer": "nn/test_transformer.py",
+    "nn.stack": "analysis/probe/test_recorders.py",
     "nn.embedding": "hf/formats/test_conversion.py",
     "theory.depth": "theory/test_gains.py",
     "theory.scales": "theory/test_bounds.py",

@@ -78,3 +78,15 @@ def test_a_packing_goes_with_its_batch() -> None:
 
     there = to_device({"packing": pack(*SIZES)}, torch.device("meta"))["packing"]
     assert isinstance(there, Packing) and there.vision_place.is_meta and there.rows == 4
+
+
+def test_what_is_looked_at_of_a_batch() -> None:
+    packing = pack([3, 2, 2, 0], [0, 3, 1, 4])
+    assert packing.first_of_each_kind(1).tolist() == [0, 1, 3]
+    assert packing.first_of_each_kind(2).tolist() == [0, 1, 1, 2, 3, 3]
+    assert pack([0, 0], [2, 5]).first_of_each_kind(1).tolist() == [0]
+    assert packing.real().sum(1).tolist() == [3, 5, 3, 4]
+    vision, language = torch.arange(7.0)[:, None], torch.arange(8.0)[:, None]
+    means = packing.means(vision, language)
+    assert means[0].flatten().tolist() == [1, 1, 1, 3.5, 3.5, 5.5, 5.5]
+    assert means[1].flatten().tolist() == [1, 1, 1, 3, 5.5, 5.5, 5.5, 5.5]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Sweep
 from magneto.commands.arguments import Parser, name_source, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
+from magneto.mistakes import user_lines
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe, placement_name
 from magneto.theory.placement import PLACEMENTS
+
+if TYPE_CHECKING:
+    from magneto.training.task import Task
 
 OWN_OPTIONS = {PLACEMENT: "--placements", RATE: "--lrs", SEED: "--seeds"}
 
@@ -63,17 +67,17 @@ def main(words: Sequence[str]) -> int:
     grid = {**others, **placements(given, {**overrides, **first}), **grid}
     sweep = Sweep(given.recipe, dict(overrides), grid, given.keep_weights)
     folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
-    from magneto.analysis.probe.measurements import measure
-    from magneto.analysis.report.report import write_report
     from magneto.analysis.sweep.compare import collect, refuse_several_metrics
     from magneto.analysis.sweep.near_best import with_more_seeds
     from magneto.analysis.sweep.sweep import is_done, open_sweep
 
     refuse_several_metrics(sweep)
     sweep = open_sweep(folder, sweep)
-    report = ProgressBars()
+    report, measured = ProgressBars(), not given.no_measurements and PLACEMENT in grid
     if not all(is_done(folder, cell) for cell in sweep.cells()):
-        sweep.load(sweep.cells()[0]).build_task().prepare(report)
+        task = sweep.load(sweep.cells()[0]).build_task()
+        task.prepare(report)
+        measured = measured and can_be_measured(task, report)
     whole = run(folder, sweep, given, report)
     more = whole_numbers(given.more_seeds, "--more-seeds") if given.more_seeds else []
     # With more seeds another rate may be the best.
@@ -81,11 +85,9 @@ def main(words: Sequence[str]) -> int:
         sweep = open_sweep(folder, grown)
         whole = run(folder, sweep, given, report)
     comparison = plain(collect(folder, sweep, "magneto compare " + shlex.join(words)))
-    if not given.no_measurements and PLACEMENT in grid:
-        comparison["measured"] = measure(folder, sweep, report)
-        report.finish()
-    write_json(folder / "comparison.json", comparison)
-    page = write_report(comparison, folder)
+    page = write(folder, comparison)
+    if measured and add_measurements(folder, sweep, comparison, report):
+        page = write(folder, comparison)
     if given.json:
         kept = ("answer", "summary", "metric", "placements", "learning_rates", "seeds")
         places = {"folder": str(folder), "report": str(page), "complete": whole}
@@ -94,6 +96,46 @@ def main(words: Sequence[str]) -> int:
         print(table(comparison))
         print(f"\nreport: {page}")
     return 0 if whole else say_missing(report)
+
+
+def can_be_measured(task: Task, report: ProgressBars) -> bool:
+    """Return whether the runs' model can be measured; say before they begin why it can't."""
+    from magneto.analysis.probe.measurements import why_not_measured
+
+    reason = why_not_measured(task)
+    if reason:
+        report.say(f"updates and activations will not be measured: {reason}")
+    return not reason
+
+
+def add_measurements(
+    folder: Path, sweep: Sweep, comparison: dict[str, Any], report: ProgressBars
+) -> bool:
+    """Measure updates and activations; return whether that was possible, and say why it was not.
+
+    The runs are done and their table is written: what goes wrong here must not hide them.
+    """
+    from magneto.analysis.probe.measurements import measure
+
+    try:
+        comparison["measured"] = measure(folder, sweep, report)
+    except Exception as error:
+        lines = user_lines(error)
+        if not lines:
+            raise
+        report.say(f"updates and activations are not measured: {lines[0]}")
+        return False
+    finally:
+        report.finish()
+    return True
+
+
+def write(folder: Path, comparison: dict[str, Any]) -> Path:
+    """Write a comparison and its report; return the page's path."""
+    from magneto.analysis.report.report import write_report
+
+    write_json(folder / "comparison.json", comparison)
+    return write_report(comparison, folder)
 
 
 def say_missing(report: ProgressBars) -> int:

@@ -26,6 +26,7 @@ from magneto.nn.mask import Mask
 from magneto.nn.norm import Nothing, build_norm, optional_norm
 from magneto.nn.packing import Packing, from_rows, to_rows
 from magneto.nn.residual import DropPath
+from magneto.nn.stack import ProbedStack
 from magneto.nn.transformer import check_layers
 from magneto.theory.depth import Depth
 
@@ -49,7 +50,7 @@ class PackedDropPath(DropPath):
             return streams
         factors = self.factors(packing.rows, streams[0])
         places = (packing.vision_place, packing.language_place)
-        rows = [place.div(packing.length, rounding_mode="floor") for place in places]
+        rows = [packing.row_of(place) for place in places]
         vision, language = (y * factors[row, None] for y, row in zip(streams, rows, strict=True))
         return vision, language
 
@@ -174,13 +175,14 @@ class MultiwayLayer(nn.Module):
         return self.feed_forward(self.self_attention(streams, packing, mask), packing)
 
 
-class MultiwayEncoder(nn.Module):
+class MultiwayEncoder(ProbedStack):
     """An encoder of images, texts and pairs, in which all tokens of a sample see each other."""
 
     def __init__(self, config: MultiwayConfig) -> None:
         super().__init__()
         depth = config.depth("encoder")
         self.config = config
+        self.causal = False
         kind = config.input_norm
         self.input_norm = nn.ModuleDict(
             {
@@ -265,3 +267,23 @@ class MultiwayEncoder(nn.Module):
         if self.config.checkpoint_activations and self.training:
             return checkpoint(layer, streams, packing, mask, use_reentrant=False)  # type: ignore[return-value]
         return layer(streams, packing, mask)
+
+    def tokens(self, output: Streams) -> Tensor:
+        """Return the tokens of both modalities, vision's first, (tokens, width)."""
+        return torch.cat(output)
+
+    def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
+        """Return the mean over each sample's tokens of one modality, for each token.
+
+        Over both modalities it would hide that a modality's tokens have become the same: their
+        experts give each modality another vector.
+        """
+        streams, packing, _ = inputs
+        vision, language = tokens.split([len(each) for each in streams])
+        return torch.cat(packing.means(vision, language))
+
+    def attention_samples(self, count: int, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        """Choose images alone, pairs and texts alone, where a batch has them; without padding."""
+        packing: Packing = inputs[1]
+        chosen = packing.first_of_each_kind(count)
+        return chosen, packing.real().index_select(0, chosen)

@@ -47,6 +47,46 @@ class Packing:
         """Return attention's mask."""
         return build_memory_mask(self.attention_mask)
 
+    def means(self, vision: Tensor, language: Tensor) -> tuple[Tensor, Tensor]:
+        """Return of each token the mean over its sample's tokens of the same modality.
+
+        Args:
+            vision: (vision tokens, width).
+            language: (language tokens, width).
+        """
+        return self._means(vision, self.vision_place), self._means(language, self.language_place)
+
+    def _means(self, tokens: Tensor, place: Tensor) -> Tensor:
+        # Tokens are put in rows and added there: sums by index are added in any order on a GPU.
+        rows = tokens.new_zeros((self.rows * self.length, tokens.shape[-1]))
+        sums = rows.index_copy(0, place, tokens).unflatten(0, (self.rows, self.length)).sum(1)
+        one = rows[:, :1].index_fill(0, place, 1.0).unflatten(0, (self.rows, self.length)).sum(1)
+        return (sums / one.clamp(min=1)).index_select(0, self.row_of(place))
+
+    def row_of(self, place: Tensor) -> Tensor:
+        """Return the rows of places."""
+        return place.div(self.length, rounding_mode="floor")
+
+    def real(self) -> Tensor:
+        """Return which places of the rows have a token, (rows, length), boolean."""
+        held = torch.zeros(self.rows * self.length, dtype=torch.bool,
+                           device=self.vision_place.device)  # fmt: skip
+        for place in (self.vision_place, self.language_place):
+            held = held.index_fill(0, place, True)
+        return held.unflatten(0, (self.rows, self.length))
+
+    def first_of_each_kind(self, count: int) -> Tensor:
+        """Return the rows of the first images alone, pairs and texts alone; nothing waits for it.
+
+        Args:
+            count: Of each kind. Where there are fewer, what follows them comes in their place.
+        """
+        alone, paired = self.vision_alone, self.language_paired
+        first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],
+                           self.language_place[paired:][:1]))  # fmt: skip
+        further = torch.arange(count, device=first.device)
+        return (self.row_of(first)[:, None] + further).flatten().clamp(max=self.rows - 1)
+
 
 def pack(
     vision_lengths: Sequence[int], language_lengths: Sequence[int], length: int | None = None

@@ -17,10 +17,11 @@ from magneto.nn.layer import CrossLayer, Layer
 from magneto.nn.mask import Mask, build_mask, build_memory_mask, position_index
 from magneto.nn.norm import Nothing, build_norm, optional_norm
 from magneto.nn.position import build_positions
+from magneto.nn.stack import ProbedStack
 from magneto.theory.depth import Stack
 
 
-class LayerStack(nn.Module):
+class LayerStack(ProbedStack):
     """What encoder and decoder share: the way in, the layers, the norm on top."""
 
     def __init__(self, config: TransformerConfig, stack: Stack, layer: type[nn.Module]) -> None:
@@ -84,6 +85,18 @@ class LayerStack(nn.Module):
         if self.config.checkpoint_activations and self.training and cache is None:
             return checkpoint(layer, x, *rest, use_reentrant=False)  # type: ignore[return-value]
         return layer(x, *rest)
+
+    def tokens(self, output: Tensor) -> Tensor:
+        """Return the output, (batch, length, width)."""
+        return output
+
+    def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
+        """Return the mean over each sample's positions, (batch, 1, width); padding counts."""
+        return tokens.mean(1, keepdim=True)
+
+    def attention_samples(self, count: int, inputs: tuple[Any, ...]) -> tuple[slice, None]:
+        """Choose the first samples of a batch, padding and all."""
+        return slice(count), None
 
 
 class Encoder(LayerStack):

@@ -9,10 +9,10 @@ from magneto.analysis.probe.probe import (
     LIMITS,
     LayerReading,
     Probe,
-    attention_logits,
+    find_stacks,
     first_trouble,
-    stack_layers,
 )
+from magneto.analysis.probe.recorders import attention_logits
 from magneto.nn.config import TransformerConfig
 from magneto.nn.mask import build_mask
 from magneto.nn.norm import Nothing
@@ -61,7 +61,7 @@ def test_attention_by_hand() -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 2, 4, 8) for _ in range(3))
     mask = build_mask(None, torch.zeros(2, 4, 16), 0, True)
-    logits, allowed = attention_logits(query, key, mask, None, rows=2, cap=Nothing())
+    logits, allowed = attention_logits(query, key, mask, None, rows=slice(2), cap=Nothing())
     probabilities = logits.masked_fill(~allowed, -math.inf).softmax(-1)
     attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
     torch.testing.assert_close(probabilities @ value, attended)
@@ -75,7 +75,7 @@ def test_attention_by_hand() -> None:
         model(torch.randn(2, 4, 16))
     reading = probe.read()[0]
     query, key, _, mask, *_ = seen["inputs"]
-    logits, allowed = attention_logits(query, key, mask, None, rows=2, cap=Nothing())
+    logits, allowed = attention_logits(query, key, mask, None, rows=slice(2), cap=Nothing())
     closed = logits.masked_fill(~allowed, -math.inf)
     entropy = torch.special.entr(closed.softmax(-1)).sum(-1)[..., 1:]
     assert reading.attention_logit_max == pytest.approx(closed.max().item())
@@ -128,7 +128,8 @@ def test_every_stack_is_found() -> None:
     pair = EncoderDecoder(
         TransformerConfig(width=8, heads=2, ffn_width=8, encoder_layers=1, decoder_layers=2)
     )
-    names = [name for name, _ in stack_layers(pair)]
+    assert list(find_stacks(pair)) == ["encoder", "decoder"]
+    names = [name for name in Probe(pair).layers]
     assert names == ["encoder.layers.0", "decoder.layers.0", "decoder.layers.1"]
     with pytest.raises(ValueError, match="no encoder or decoder stack"):
         Probe(torch.nn.Linear(2, 2))

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from magneto.analysis.probe.diagnosis import diagnose, find_stacks, theory_of
+from magneto.analysis.probe.diagnosis import diagnose, theory_of
+from magneto.analysis.probe.first_step import FirstStep
+from magneto.analysis.probe.probe import find_stacks
 from magneto.analysis.probe.short_run import (
-    FirstStep,
     ShortRun,
     initial_model,
     short_run,

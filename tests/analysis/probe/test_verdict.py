@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from magneto.analysis.probe.first_step import FirstStep
 from magneto.analysis.probe.levels import worst_level
 from magneto.analysis.probe.probe import LayerReading
-from magneto.analysis.probe.short_run import FirstStep, ShortRun, StepReading
+from magneto.analysis.probe.short_run import ShortRun, StepReading
 from magneto.analysis.probe.verdict import (
     judge,
     kept_share,

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from magneto.analysis.probe.probe import find_stacks
 from magneto.analysis.probe.scales import measured_bound
 from magneto.analysis.probe.short_run import (
     PEAK_STEPS,
@@ -17,7 +18,6 @@ from magneto.analysis.probe.short_run import (
 )
 from magneto.analysis.probe.update import Growth, growth, measure_growth, measured_shape
 from magneto.analysis.probe.verdict import Verdict, judge
-from magneto.nn.transformer import LayerStack
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
 from magneto.theory.bounds import bound, encoder_decoder_bound, find_family
@@ -104,7 +104,7 @@ def diagnose(
     task = recipe.build_task()
     task.prepare(progress)
     model = initial_model(task, recipe.training, recipe.seed)
-    theory, stacks = theory_of(model), find_stacks(model)
+    theory, stacks = theory_of(model), list(find_stacks(model).values())
     run = short_run(task, model, recipe.training, seed=recipe.seed, steps=steps, progress=progress)
     at_peak = steps_at_peak(
         task, recipe.training, seed=recipe.seed, steps=PEAK_STEPS, progress=progress
@@ -135,21 +135,9 @@ def diagnose(
     )
 
 
-def find_stacks(model: nn.Module) -> list[LayerStack]:
-    """Return the stacks of a model, in its order.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    found = [module for module in model.modules() if isinstance(module, LayerStack)]
-    if not found:
-        raise ValueError(f"no encoder or decoder stack to probe in {type(model).__name__}")
-    return found
-
-
 def theory_of(model: nn.Module) -> Bound:
     """Return the bound of a model's update, where one is derived."""
-    stacks = find_stacks(model)
+    stacks = list(find_stacks(model).values())
     row = stacks[-1].config.row
     derived, measured = {}, {}
     try:

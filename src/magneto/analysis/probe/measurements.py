@@ -3,79 +3,98 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from magneto.analysis.probe.diagnosis import find_stacks
+import torch
+
+from magneto.analysis.probe.probe import find_stacks, last_stack
 from magneto.analysis.probe.short_run import initial_model, short_run
-from magneto.analysis.probe.update import growth, measure_growth, measured_shape
-from magneto.analysis.sweep.cells import PLACEMENT, Sweep
+from magneto.analysis.probe.update import Update, growth, measure_growth, measured_shape
+from magneto.analysis.sweep.cells import Sweep
+from magneto.analysis.sweep.compare import first_cells, only
 from magneto.files import plain, read_object, write_json
+from magneto.nn.config import TransformerConfig
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
 from magneto.theory.bounds import bound, find_family
 from magneto.theory.depth import Depth, Stack
-from magneto.theory.placement import Placement, find_placement
+from magneto.theory.placement import Placement
 from magneto.theory.scales import derived_scales
+from magneto.training.task import Task
 
 FILE = "measurements.json"
 DEPTHS = (6, 12, 24, 48)
 # Updates differ more between seeds than between inputs.
 SEEDS, SAMPLES = range(6), 2
+Plan = tuple[TransformerConfig, Stack]
+"""A stack whose updates are measured: its shape, of one layer, and which one it is."""
 
 
 def measure(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> dict[str, Any]:
-    """Measure every placement of a sweep, or read what was measured in its folder before.
+    """Measure every row of a sweep, or read what was measured in its folder before.
 
     Args:
         folder: Of the comparison; holds `FILE` afterwards.
-        sweep: Its first cell of each placement says what is measured.
+        sweep: Its first cell of each row says what is measured.
         progress: Shows it.
 
     Returns:
-        "width" of the stacks whose updates are measured, "depths", "updates" (see
-        `update.Update`), "growth" (`update.Growth`), "bounds" (form of the bound to its value at
-        each depth, by placement) and "activations" (RMS of each layer's output at initialisation,
-        by placement and layer name).
+        "width" of the stacks whose updates are measured (None if rows differ in it), "depths",
+        "updates" (see `update.Update`), "growth" (`update.Growth`), "bounds" (form of the bound to
+        its value at each depth, by row) and "activations" (RMS of each layer's output at
+        initialisation, by row and layer name). A "placement" in updates and growth is a row's name.
     """
-    path, rows = folder / FILE, [str(name) for name in sweep.grid[PLACEMENT]]
+    path, first = folder / FILE, first_cells(sweep)
     if path.is_file():
         known = read_object(path)
-        if list(known.get("activations", ())) == rows:
+        if list(known.get("activations", ())) == list(first):
             return known
-    first = {str(cell.values[PLACEMENT]): cell for cell in reversed(sweep.cells())}
-    found = measure_recipes({name: sweep.load(first[name]) for name in rows}, progress)
+    found = measure_recipes({row: sweep.load(cell) for row, cell in first.items()}, progress)
     write_json(path, found)
     return found
 
 
+def why_not_measured(task: Task) -> str:
+    """Return why a task's model can't be measured, "" where nothing is known against it.
+
+    The model is built without memory; one that can't be is looked at when it is measured.
+
+    Args:
+        task: Prepared.
+    """
+    try:
+        with torch.device("meta"):
+            model = task.build_model()
+    except (RuntimeError, ValueError):
+        return ""
+    try:
+        find_stacks(model)
+    except ValueError as reason:
+        return str(reason)
+    return ""
+
+
 def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) -> dict[str, Any]:
-    """Measure recipes that differ in their placement, by its name."""
+    """Measure recipes, by the names of their rows in a comparison."""
     activations: dict[str, dict[str, float | None]] = {}
-    stacks = []
+    plans: dict[str, Plan] = {}
     for name, recipe in recipes.items():
         task = recipe.build_task()
         task.prepare(SILENT)
         model = initial_model(task, recipe.training, recipe.seed)
-        stacks.append(find_stacks(model)[-1])
+        last = last_stack(model)
+        # Its own depth is left out: every row is measured at the same depths.
+        shape = replace(measured_shape(last.config), layers=1)
+        plans[name] = (shape, "decoder" if last.causal else "encoder")
         run = short_run(task, model, recipe.training, seed=recipe.seed, steps=1, rates=())
         activations[name] = {layer.name: layer.activation_rms for layer in run.first.layers}
-    stack: Stack = "decoder" if stacks[-1].causal else "encoder"
-    shape = measured_shape(stacks[-1].config)
-    updates = measure_growth(
-        shape,
-        placements=list(recipes),
-        depths=DEPTHS,
-        seeds=SEEDS,
-        samples=SAMPLES,
-        stack=stack,
-        progress=lambda done, total: progress.update("measuring updates, layers", done, total),
-    )
-    bounds = {name: bounds_over(find_placement(name), DEPTHS, stack) for name in recipes}
+    updates = measure_updates(plans, progress)
+    bounds = {name: bounds_over(shape.row, DEPTHS, stack) for name, (shape, stack) in plans.items()}
     return plain(
         {
-            "width": shape.width,
+            "width": only({shape.width for shape, _ in plans.values()}),
             "depths": list(DEPTHS),
             "updates": [asdict(update) for update in updates],
             "growth": [asdict(part) for part in growth(updates)],
@@ -83,6 +102,29 @@ def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) 
             "activations": activations,
         }
     )
+
+
+def measure_updates(plans: Mapping[str, Plan], progress: Progress = SILENT) -> list[Update]:
+    """Measure the updates of each row; once for rows whose stacks are alike."""
+    known: dict[Plan, list[Update]] = {}
+    each = sum(DEPTHS) * len(SEEDS)
+    whole = each * len(set(plans.values()))
+    for shape, stack in dict.fromkeys(plans.values()):
+        before = each * len(known)
+        known[shape, stack] = measure_growth(
+            shape,
+            placements=[shape.placement],
+            depths=DEPTHS,
+            seeds=SEEDS,
+            samples=SAMPLES,
+            stack=stack,
+            progress=lambda done, total, before=before: progress.update(
+                "measuring updates, layers", before + done, whole
+            ),
+        )
+    return [
+        replace(update, placement=name) for name, plan in plans.items() for update in known[plan]
+    ]
 
 
 def bounds_over(row: Placement, depths: Sequence[int], stack: Stack) -> dict[str, list[float]]:

@@ -8,17 +8,16 @@ the entropy of its probabilities. Everything stays on the device until `read` is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from magneto.nn.dot_product import DotProductAttention, join
-from magneto.nn.mask import Mask
-from magneto.nn.transformer import LayerStack
+from magneto.analysis.probe.recorders import Held, record_layer
+from magneto.nn.stack import ProbedStack
 from magneto.training.sharding import is_sharded
 
 # Largest finite values of the formats a model may be run in. bf16 has the exponents of fp32.
@@ -39,8 +38,9 @@ class LayerReading:
         attention_entropy: Mean entropy of attention, in nats, over rows that see more than one key.
         entropy_share: That entropy over its largest possible value, in the mean: 1 where
             attention is uniform, 0 where it looks at one key.
-        distinct_rms: RMS of the output less its mean over the positions of the same sample: what
-            tells positions apart. Padding counts as positions.
+        distinct_rms: RMS of the output less its mean over the positions of the same sample, and of
+            the same modality where a stack has several: what tells positions apart. Padding counts
+            as positions, but where tokens are packed without.
     """
 
     name: str
@@ -61,33 +61,6 @@ class LayerReading:
         return 1 - (self.distinct_rms / self.activation_rms) ** 2
 
 
-QUANTITIES = tuple(field.name for field in fields(LayerReading) if field.name != "name")
-# Where several modules of a layer have something to say, the largest counts, else the mean.
-LARGEST = ("activation_max", "attention_logit_max")
-
-
-@dataclass
-class _Held:
-    """Tensors of one layer that wait for `read`: the last one of each quantity and module."""
-
-    module: nn.Module
-    values: dict[tuple[str, int], Tensor] = field(default_factory=dict)
-    before: list[Tensor] = field(default_factory=list)
-
-    def keep(self, quantity: str, module: nn.Module, value: Tensor) -> None:
-        self.values[quantity, id(module)] = value.detach().float()
-
-    def take(self) -> dict[str, Tensor]:
-        """Return one value per quantity that was seen, and forget all."""
-        taken = {}
-        for quantity in dict.fromkeys(name for name, _ in self.values):
-            parts = [value for (name, _), value in self.values.items() if name == quantity]
-            value = torch.stack(parts)
-            taken[quantity] = value.max() if quantity in LARGEST else value.mean()
-        self.values, self.before = {}, []
-        return taken
-
-
 class Probe:
     """Watches the layers of every stack in a model.
 
@@ -100,16 +73,19 @@ class Probe:
         """Find the layers.
 
         Args:
-            model: Any module that holds an `Encoder` or a `Decoder`.
-            attention_rows: Samples of the batch whose attention is computed again to be looked at.
+            model: Any module that holds an `Encoder`, a `Decoder` or a `MultiwayEncoder`.
+            attention_rows: Samples of the batch whose attention is computed again to be looked at;
+                of images alone, pairs and texts alone, so many of each.
 
         Raises:
             ValueError: If there is no stack in the model.
         """
         self.attention_rows = attention_rows
-        self.layers = {name: _Held(layer) for name, layer in stack_layers(model)}
-        if not self.layers:
-            raise ValueError(f"no encoder or decoder stack to probe in {type(model).__name__}")
+        self.layers = {
+            f"{path}.layers.{index}".lstrip("."): Held(layer, stack)
+            for path, stack in find_stacks(model).items()
+            for index, layer in enumerate(stack.layers)
+        }
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -123,16 +99,8 @@ class Probe:
 
     def hook(self) -> list[RemovableHandle]:
         """Hook the layers until the handles are removed."""
-        handles = []
-        for held in self.layers.values():
-            handles.append(held.module.register_forward_hook(_record_output(held)))
-            for module in held.module.modules():
-                if isinstance(module, nn.Linear):
-                    handles.append(module.register_forward_hook(_record_largest(held)))
-                elif isinstance(module, DotProductAttention):
-                    record = _record_attention(held, self.attention_rows)
-                    handles.append(module.register_forward_hook(record))
-        return handles
+        layers = self.layers.values()
+        return [handle for held in layers for handle in record_layer(held, self.attention_rows)]
 
     @torch.no_grad()
     def mark(self) -> None:
@@ -163,87 +131,27 @@ class Probe:
         ]
 
 
-def stack_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield (name, layer) of every layer of every stack in the model, in order."""
-    for path, module in model.named_modules():
-        if isinstance(module, LayerStack):
-            for index, layer in enumerate(module.layers):
-                yield f"{path}.layers.{index}".lstrip("."), layer
+def find_stacks(model: nn.Module) -> dict[str, ProbedStack]:
+    """Return the stacks of a model by their paths, in its order.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    found = {path: part for path, part in model.named_modules() if isinstance(part, ProbedStack)}
+    if not found:
+        raise ValueError(f"no encoder or decoder stack to probe in {type(model).__name__}")
+    return found
+
+
+def last_stack(model: nn.Module) -> ProbedStack:
+    """Return a model's last stack, whose output is the model's; raises as `find_stacks` does."""
+    return list(find_stacks(model).values())[-1]
 
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Return the 2-norm of all tensors as one vector; of tensors in shares, that of the whole."""
     norm = torch.stack([tensor.float().norm() for tensor in tensors]).norm()
     return norm.full_tensor() if is_sharded(norm) else norm
-
-
-ForwardHook = Callable[[nn.Module, tuple, Tensor], None]
-
-
-def _record_output(held: _Held) -> ForwardHook:
-    @torch.no_grad()
-    def hook(module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        output = output.detach().float()
-        held.keep("activation_rms", module, output.square().mean().sqrt())
-        held.keep("activation_max", module, output.abs().max())
-        distinct = output - output.mean(1, keepdim=True)
-        held.keep("distinct_rms", module, distinct.square().mean().sqrt())
-
-    return hook
-
-
-def _record_largest(held: _Held) -> ForwardHook:
-    @torch.no_grad()
-    def hook(module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        held.keep("activation_max", module, output.detach().abs().max())
-
-    return hook
-
-
-def _record_attention(held: _Held, rows: int) -> ForwardHook:
-    @torch.no_grad()
-    def hook(module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        query, key, _, mask, *rest = inputs
-        bias, cap = rest[0] if rest else None, module.get_submodule("cap")
-        logits, allowed = attention_logits(query, key, mask, bias, rows, cap)
-        held.keep("attention_logit_max", module, logits.masked_fill(~allowed, -math.inf).max())
-        seen = allowed.sum(-1)
-        some = seen > 1  # where there is something to choose from
-        # A row that sees nothing is opened, so that it has a softmax; it does not count.
-        open_rows = allowed | (seen == 0)[..., None]
-        probabilities = logits.masked_fill(~open_rows, -math.inf).softmax(-1)
-        entropy = torch.special.entr(probabilities).sum(-1)
-        count = some.sum().clamp(min=1)
-        held.keep("attention_entropy", module, torch.where(some, entropy, 0).sum() / count)
-        share = entropy / seen.clamp(min=2).log()
-        held.keep("entropy_share", module, torch.where(some, share, 0).sum() / count)
-
-    return hook
-
-
-def attention_logits(
-    query: Tensor,
-    key: Tensor,
-    mask: Mask,
-    bias: Tensor | None,
-    rows: int,
-    cap: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, Tensor]:
-    """Compute attention's logits once more, for the first `rows` samples, in fp32.
-
-    Returns:
-        Logits and who may attend to whom, both (rows, heads, query length, key length).
-    """
-    query, key = query[:rows].detach().float(), key[:rows].detach().float()
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    logits = cap(query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1]))
-    if bias is not None:
-        logits = logits + bias[:rows].detach().float()
-    closed = join(mask, torch.zeros_like(logits[:1, :1]), query, key)
-    allowed = torch.ones_like(logits[:1, :1]) if closed is None else closed[:rows] == 0
-    if mask.seeing is not None:
-        allowed = allowed & mask.seeing[:rows]
-    return logits, allowed.bool().expand_as(logits)
 
 
 @dataclass(frozen=True)

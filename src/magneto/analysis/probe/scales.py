@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from magneto.nn.init import HasRoles
 from magneto.nn.residual import Residual
-from magneto.nn.transformer import EncoderDecoder, LayerStack
+from magneto.nn.stack import ProbedStack
+from magneto.nn.transformer import EncoderDecoder
 from magneto.theory.bounds import Form, bound, encoder_decoder_bound
 from magneto.theory.scales import Scales, effective_scale
 
@@ -18,20 +19,21 @@ from magneto.theory.scales import Scales, effective_scale
 FIRST, SECOND = ("v", "fc1"), ("out", "fc2")
 
 
-def effective_scales(stack: LayerStack) -> Scales:
+def effective_scales(stack: ProbedStack) -> Scales:
     """Measure v and w of every sublayer: v^2 or w^2 is fan_in times the variance of the entries.
 
     v is measured on out_proj and fc2, w on v_proj and fc1, in the order they are computed. A gated
-    fc1 counts as the mean of its two halves; the theory has no gate.
+    fc1 counts as the mean of its two halves; the theory has no gate. So do a sublayer's experts: a
+    token goes through one of them.
 
     Args:
-        stack: An `Encoder` or a `Decoder`.
+        stack: An `Encoder`, a `Decoder` or a `MultiwayEncoder`.
 
     Raises:
         ValueError: If a weight is constant, so that its scale is 0, or not finite.
     """
     sublayers = [part for layer in stack.layers for part in layer.children()]
-    alphas = {part.alpha for part in sublayers if isinstance(part, Residual)}
+    alphas = {part.alpha for part in stack.layers.modules() if isinstance(part, Residual)}
     if len(alphas) != 1:
         raise ValueError(f"one weight of the skip connection is expected, not {sorted(alphas)}")
     measured = [_roles(part) for part in sublayers]
@@ -44,7 +46,7 @@ def effective_scales(stack: LayerStack) -> Scales:
 
 def _roles(sublayer: nn.Module) -> list[tuple[str, Tensor]]:
     return [
-        role for part in sublayer.children() if isinstance(part, HasRoles) for role in part.roles()
+        role for part in sublayer.modules() if isinstance(part, HasRoles) for role in part.roles()
     ]
 
 
@@ -64,7 +66,7 @@ def measured_bound(
     """Return the bound of the model update with a model's own scales, divided by eta d.
 
     Args:
-        model: Holds one `Encoder`, one `Decoder`, or one `EncoderDecoder`.
+        model: Holds one `Encoder`, `Decoder` or `MultiwayEncoder`, or one `EncoderDecoder`.
         form: As in `magneto.theory.bounds.bound`.
         cross: Of an encoder-decoder, as in `encoder_decoder_bound`.
 
@@ -72,7 +74,7 @@ def measured_bound(
         ValueError: If it holds something else, or no bound is derived for its placement.
     """
     pairs = [part for part in model.modules() if isinstance(part, EncoderDecoder)]
-    stacks = [part for part in model.modules() if isinstance(part, LayerStack)]
+    stacks = [part for part in model.modules() if isinstance(part, ProbedStack)]
     if len(pairs) == 1 and len(stacks) == 2:
         encoder, decoder = pairs[0].encoder, pairs[0].decoder
         scales = effective_scales(encoder), effective_scales(decoder)

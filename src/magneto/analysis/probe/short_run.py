@@ -7,20 +7,16 @@ and precision, in one process. Nothing is written.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import fmean
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from magneto.analysis.probe.first_step import RATES, FirstStep, first_tries, peak_rate
 from magneto.analysis.probe.probe import LIMITS, LayerReading, Probe, Trouble, first_trouble
-from magneto.nn.transformer import LayerStack
 from magneto.progress import SILENT, Progress
-from magneto.training.batch import to_device
 from magneto.training.companion import place_companion
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World, all_reduce_sum, pick_device
@@ -31,12 +27,8 @@ from magneto.training.schedule import learning_rate
 from magneto.training.step import accumulate, scale_gradients, step_seed
 from magneto.training.task import Task
 
-# Rates at which the first step is tried: half decades.
-RATES = tuple(10 ** (power / 2) for power in range(-12, 1))
 # Steps that a probe takes at the peak rate; thresholds are chosen for this number.
 PEAK_STEPS = 12
-# Each micro-batch is cut in so many for the tries: they need one look each, not a gradient.
-CUTS = 4
 
 
 @dataclass(frozen=True)
@@ -56,23 +48,6 @@ class StepReading:
     learning_rate: float
     gradient_norm: float
     layers: list[LayerReading]
-
-
-@dataclass(frozen=True)
-class FirstStep:
-    """The first step from initialisation, tried at one rate and taken back.
-
-    Attributes:
-        learning_rate: The rate, whatever the schedule says.
-        loss: After the step, on a piece of the batch the step was taken on.
-        moved: Norm of the change of the last stack's output, over the output's norm.
-        update: Norm of the change of a layer's weights, over their norm: the mean over layers.
-    """
-
-    learning_rate: float
-    loss: float
-    moved: float
-    update: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -204,83 +179,3 @@ def steps_at_peak(
     model = initial_model(task, config, seed)
     found = short_run(task, model, constant, seed=seed, steps=steps, rates=(), progress=progress)
     return found.steps
-
-
-def peak_rate(config: TrainingConfig) -> float:
-    """Return the largest learning rate of a schedule."""
-    return learning_rate(config, config.warmup_steps)
-
-
-def first_tries(
-    task: Task,
-    model: nn.Module,
-    config: TrainingConfig,
-    world: World,
-    seed: int,
-    rates: Sequence[float],
-) -> list[FirstStep]:
-    """Try the first step at each rate and at the peak, on a piece of the first batch."""
-    chosen = sorted({*rates, peak_rate(config)})
-    parts = min(CUTS * config.gradient_accumulation_steps, config.batch_size)
-    piece = task.train_stream(config.batch_size, seed).next(parts, [0])[0]
-    return try_first_step(task, model, piece, config, world, chosen)
-
-
-@torch.no_grad()
-def try_first_step(
-    task: Task,
-    model: nn.Module,
-    piece: Any,
-    config: TrainingConfig,
-    world: World,
-    rates: Sequence[float],
-) -> list[FirstStep]:
-    """Take the optimizer's first step at each rate, look, and take it back.
-
-    Args:
-        task: Its loss is looked at.
-        model: With its gradients.
-        piece: What to look at: a piece of the batch that the gradients are of.
-        config: Whose optimizer, and in which precision.
-        world: This process.
-        rates: Learning rates.
-    """
-    kept = [parameter.clone() for parameter in model.parameters()]
-    piece = to_device(piece, world.device)
-
-    def look() -> tuple[float, Tensor]:
-        torch.manual_seed(0)  # the same dropout
-        autocast = torch.autocast(
-            world.device.type, torch.bfloat16, enabled=config.precision == "bf16"
-        )
-        with last_output(model) as outputs, autocast:
-            loss = task.loss(model, piece)
-        return (loss.total / loss.count.clamp(min=1)).item(), outputs[-1]
-
-    loss, before = look()
-    tried = [FirstStep(0.0, loss, 0.0)]
-    probe = Probe(model)
-    for rate in rates:
-        optimizer = build_optimizer(model, config, task.rate_multipliers(model))
-        set_learning_rate(optimizer, rate)
-        probe.mark()
-        optimizer.step()
-        update = fmean(layer.update_ratio or 0.0 for layer in probe.read())
-        loss, after = look()
-        moved = ((after - before).norm() / before.norm()).item()
-        tried.append(FirstStep(rate, loss, moved, update))
-        for parameter, value in zip(model.parameters(), kept, strict=True):
-            parameter.copy_(value)
-    return tried
-
-
-@contextmanager
-def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect what the model's last stack puts out."""
-    outputs: list[Tensor] = []
-    stack = [module for module in model.modules() if isinstance(module, LayerStack)][-1]
-    handle = stack.register_forward_hook(lambda m, i, output: outputs.append(output.float()))
-    try:
-        yield outputs
-    finally:
-        handle.remove()

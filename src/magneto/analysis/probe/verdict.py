@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from magneto.analysis.probe.first_step import FirstStep
 from magneto.analysis.probe.levels import LEVELS, THRESHOLDS, Level, Measured
 from magneto.analysis.probe.probe import LayerReading
-from magneto.analysis.probe.short_run import FirstStep, ShortRun
+from magneto.analysis.probe.short_run import ShortRun
 
 # The change of the output whose learning rate is named, so that models can be compared.
 SMALL_MOVE = 0.1

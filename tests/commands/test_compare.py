@@ -1,0 +1,127 @@
+"""`magneto compare` and `magneto probe` of images and texts, and a comparison without measures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from magneto.analysis.probe import measurements
+from magneto.analysis.probe.measurements import why_not_measured
+from magneto.analysis.sweep import workers
+from magneto.analysis.sweep.sweep import work
+from magneto.cli import main
+from magneto.files import read_object
+from magneto.recipe import load_recipe
+from magneto.training.metrics_logger import read_rows
+from tests.shrunken import shrunken
+
+# Pairs, images beside texts, a mask that is not of padding, and all three kinds of sample.
+TASKS = ("visual-question-answering", "image-text-retrieval", "image-captioning",
+         "vision-language-modelling")  # fmt: skip
+SMALL = {
+    "model.width": 16, "model.layers": 2, "model.heads": 2, "model.ffn_width": 16,
+    "training.steps": 2, "training.warmup_steps": 1, "training.batch_size": 6,
+    "training.evaluate_every": 0, "training.save_every": 0, "training.evaluate_limit": 1,
+    "training.device": "cpu", "data.tokenizer": "bytes", "model.max_length": 96,
+}  # fmt: skip
+COMPARED = ("--placements", "sub", "--grid", "model.experts=decoupled,shared_attention",
+            "--lrs", "1e-3")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("images-and-texts")
+
+
+@pytest.fixture(autouse=True)
+def quick(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are made in this process, and updates measured of shallow stacks."""
+    monkeypatch.setenv("MAGNETO_CACHE", str(place / "cache"))
+    monkeypatch.setattr(workers, "run_local", lambda folder, *rest: work(folder) >= 0)
+    monkeypatch.setattr(measurements, "DEPTHS", (1, 2))
+    monkeypatch.setattr(measurements, "SEEDS", (0, 1))
+
+
+def words(task: str, place: Path) -> list[str]:
+    """A task's tiny recipe, and what makes it smaller."""
+    folder = place / task
+    folder.mkdir(exist_ok=True)
+    changes = {**shrunken(task, folder), **SMALL}
+    spelt = {key: "null" if value is None else str(value) for key, value in changes.items()}
+    return [f"{task}/tiny", *(word for key, value in spelt.items() for word in (f"--{key}", value))]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_probe(task: str, place: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["probe", *words(task, place), "--steps", "1", "--seeds", "0", "--json"]) == 0
+    (probe,) = json.loads(capsys.readouterr().out)["probes"]
+    assert probe["layers"] == [2] and set(probe["bound"]["measured"]) >= {"paper"}
+    for layer in probe["steps"][0]["layers"]:
+        assert layer["name"].startswith("encoder.transformer.layers.")
+        assert all(isinstance(value, float) for name, value in layer.items() if name != "name")
+    assert all(tried["moved"] > 0 for tried in probe["first_steps"][1:])
+
+
+def test_a_comparison_is_measured_row_by_row(place: Path, capsys: pytest.CaptureFixture) -> None:
+    """Also where another field than the placement makes a row."""
+    out = place / "compared"
+    given = ["compare", *words("visual-question-answering", place), *COMPARED]
+    assert main([*given, "--out", str(out)]) == 0
+    found = read_object(out / "comparison.json")
+    rows = ["sub,experts=decoupled", "sub,experts=shared_attention"]
+    measured = found["measured"]
+    assert found["placements"] == rows == list(measured["activations"])
+    assert {update["placement"] for update in measured["updates"]} == set(rows)
+    assert set(measured["bounds"]) == set(rows) and measured["width"] == 16
+    report = (out / "report.md").read_text()
+    growth = report[report.index("## Growth") : report.index("## To repeat it")]
+    assert growth.count("Sub-LN, experts=decoupled") == 2, "in both tables"
+    assert "| encoder.transformer.layers.1 |" in growth
+
+
+def test_what_can_not_be_measured_hides_no_table(
+    place: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = place / "unmeasured"
+    given = ["compare", *words("visual-question-answering", place), "--lrs", "1e-3",
+             "--placements", "sub", "--out", str(out)]  # fmt: skip
+
+    def fail(*rest: Any) -> dict:
+        assert (out / "report.md").is_file(), "the report is written before"
+        raise ValueError("no such thing\nas that")
+
+    monkeypatch.setattr(measurements, "measure_recipes", fail)
+    assert main(given) == 0
+    said = capsys.readouterr()
+    assert "updates and activations are not measured: no such thing\n" in said.err
+    assert "accuracy" in said.out and "measured" not in read_object(out / "comparison.json")
+
+    # What is known before runs begin is said before.
+    monkeypatch.setattr(measurements, "why_not_measured", lambda task: "no stack")
+    assert main([*given, "--seeds", "1,2"]) == 0
+    said = capsys.readouterr()
+    assert "updates and activations will not be measured: no stack\n" in said.err
+    assert "not measured: no such thing" not in said.err
+
+
+def test_a_model_without_a_stack_is_known_without_memory(place: Path) -> None:
+    given = words("visual-question-answering", place)[1:]
+    changes = {
+        key.removeprefix("--"): value for key, value in zip(given[::2], given[1::2], strict=True)
+    }
+    task = load_recipe("visual-question-answering/tiny", changes).build_task()
+    task.prepare()
+    assert why_not_measured(task) == ""
+    task.build_model = lambda: torch.nn.Linear(10**6, 10**6)
+    assert why_not_measured(task) == "no encoder or decoder stack to probe in Linear"
+
+
+def test_training_is_watched(place: Path) -> None:
+    out = place / "watched"
+    given = words("image-text-retrieval", place)
+    assert main(["train", *given, "--probe-every", "2", "--out", str(out)]) == 0
+    (row,) = read_rows(out / "probe.jsonl")
+    assert row["step"] == 2 and len(row["layers"]) == 2
+    assert all(layer["update_ratio"] > 0 for layer in row["layers"])
