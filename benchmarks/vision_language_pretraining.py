@@ -35,8 +35,8 @@ RESULTS = Path(__file__).parent / "results"
 NAME = "vision-language-pretraining"
 COUNTED = "scenes_per_answer"
 SAME = {"training.device": "cpu", "training.tensorboard": False, "training.evaluate_every": 0}
-# The second command of the recipe: with a third of pairs and four of nine patches hidden, 2500 steps
-# do not teach which object has which colour.
+# The second command of the recipe. With a third of pairs, and four of nine patches hidden, 2500
+# steps do not teach which object has which colour.
 PRETRAINING = {
     "data.batch_shares": [1, 1, 4],
     "data.image_mask_ratio": 0.12,

@@ -31,6 +31,7 @@ SAMPLED = 256
 UNLABELLED = -1
 # What can be wrong with an image.
 BROKEN = "broken image"
+MISSING_IMAGE = "missing image"
 BY_PILLOW = "JPEG decoded by Pillow, since simplejpeg refuses it"
 
 

@@ -25,8 +25,6 @@ WITHOUT_IMAGE = "training questions whose image is missing left out"
 IMAGE_MISSING = "validation questions whose image is missing (they score 0)"
 UNKNOWN_TRAINING = "training questions none of whose answers the look-up knows left out"
 UNKNOWN_VALIDATION = "validation questions that no known answer is right for (they score 0)"
-# What it counts as in a run's list that an image of training questions is not there.
-MISSING_IMAGE = "missing image"
 
 MISSING = -1
 """Number of an image that is not in its store."""

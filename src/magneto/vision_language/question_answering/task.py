@@ -18,6 +18,7 @@ from magneto.files import write_json
 from magneto.training.task import BatchStream, Figure, Loss, Scores
 from magneto.vision.batches import Transform
 from magneto.vision.decoding import Picture
+from magneto.vision.images import MISSING_IMAGE
 from magneto.vision.prediction import Prediction
 from magneto.vision.transforms import Reading
 from magneto.vision_language.fine_tuned_task import FineTunedTask
@@ -36,7 +37,7 @@ from magneto.vision_language.question_answering.data import (
 from magneto.vision_language.question_answering.figures import question_figures
 from magneto.vision_language.question_answering.held_out import HELD_OUT_FILE, check_held_out
 from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.question_answering.questions import MISSING_IMAGE, QuestionSplit
+from magneto.vision_language.question_answering.questions import QuestionSplit
 from magneto.vision_language.question_answering.scores import NO_ANSWER, summary
 from magneto.vision_language.question_answering.targets import Targets
 from magneto.vision_language.samples import join_samples

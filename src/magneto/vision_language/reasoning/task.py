@@ -16,6 +16,7 @@ from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.training.task import BatchStream, Figure, Loss, Scores
 from magneto.vision.batches import Transform
 from magneto.vision.decoding import Picture
+from magneto.vision.images import MISSING_IMAGE
 from magneto.vision.prediction import Prediction
 from magneto.vision.transforms import Reading
 from magneto.vision_language.fine_tuned_task import FineTunedTask
@@ -31,8 +32,6 @@ from magneto.vision_language.samples import join_samples
 from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentation
 
 EVALUATION_BATCH = 64
-# What can be wrong with an image, beside what `ImageSplit` notes.
-MISSING_IMAGE = "missing image"
 
 
 class VisualReasoning(FineTunedTask):
