@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ from magneto.commands import (
 )
 from magneto.commands.arguments import Parser
 from magneto.config import ConfigError
+from magneto.recipe import open_run
 from magneto.runs import run_task
 
 EVALUATIONS = {
@@ -30,6 +32,15 @@ EVALUATIONS = {
 A task's runs are measured by the one that its `evaluation` names; by questions if --tasks are
 given, and by their frozen features with --features, if its verbs have these.
 """
+HEEDED = {
+    "keep": ("validation", "answers"),
+    "write": ("translation", "recognition"),
+    "directions": ("translation",),
+    "splits": ("recognition",),
+    "normaliser": ("recognition",),
+    "include": ("questions",),
+}
+"""Options that some ways to measure alone take; in others they would be passed over."""
 ASKED = {"questions": "evaluate --tasks", "features": "evaluate --features"}
 
 
@@ -75,4 +86,19 @@ def main(words: Sequence[str]) -> int:
     measured = kind or task.evaluation
     if given.answers is not None and measured != "answers":
         answer_scores.refuse(given.run, measured)
+    refuse_unheeded(given, measured)
     return import_module(EVALUATIONS[measured]).evaluate(given, overrides)
+
+
+def refuse_unheeded(given: argparse.Namespace, measured: str) -> None:
+    """Raise ConfigError if an option is given that this way to measure would pass over.
+
+    Args:
+        given: On the command line.
+        measured: A key of `EVALUATIONS`.
+    """
+    for option, ways in HEEDED.items():
+        if getattr(given, option) is not None and measured not in ways:
+            raise ConfigError([f"--{option} has no effect on {given.run}, a run of "
+                               f"{open_run(given.run).task} measured by {measured}: leave it out; "
+                               "--json prints the metrics"])  # fmt: skip

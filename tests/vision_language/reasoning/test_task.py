@@ -172,6 +172,17 @@ def test_a_run_without_answers_is_refused_as_one(
     assert not (trained / "answers.json").exists()
 
 
+@pytest.mark.parametrize("option", ["write", "directions", "splits", "normaliser", "include"])
+def test_an_option_of_other_runs_is_refused(
+    option: str, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["evaluate", str(trained / "run"), f"--{option}", "x"]) == 2
+    said = capsys.readouterr().err
+    assert f"--{option} has no effect on" in said and "run of visual-reasoning" in said
+    assert said.count("\n") == 1
+
+
 def judged(image: dict[str, Any]) -> tuple[str, dict[str, float]]:
     """Return the path of what was predicted, and the share of each label."""
     return image["path"], {label["label"]: label["share"] for label in image["labels"]}
