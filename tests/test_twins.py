@@ -21,7 +21,6 @@ COVERED_BY = {
     "commands.feature_scores": "vision/classification/test_frozen_features.py",
     "commands.vision": "commands/test_vision_table.py",
     "commands.vision_runs": "commands/test_vision_table.py",
-    "commands.compare": "analysis/sweep/test_sweep.py",
     "commands.evaluate": "test_cli.py",
     "commands.generate": "test_cli.py",
     "commands.glue": "commands/test_glue_table.py",

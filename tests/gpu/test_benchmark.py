@@ -18,7 +18,7 @@ from benchmarks.training_step import make_step
 
 
 def test_a_tiny_run_measures_everything(device: torch.device, tmp_path: Path) -> None:
-    words = ["--device", device.type, "--scale", "tiny", "--minutes", "2", "--out", str(tmp_path)]
+    words = ["--device", device.type, "--scale", "tiny", "--minutes", "9", "--out", str(tmp_path)]
     assert gpu.main(words) == 0
     (path,) = tmp_path.glob("gpu-*-tiny.json")
     found = json.loads(path.read_text())["sections"]

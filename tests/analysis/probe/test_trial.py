@@ -41,6 +41,15 @@ def test_a_run_that_ends_above_its_first_loss_diverged(small: Small) -> None:
     assert run_trial(made, 1e6).status == "diverged"
 
 
+def test_a_few_steps_are_too_few_to_diverge(small: Small) -> None:
+    made = small(
+        training__steps=10**6, training__learning_rate=3.0, training__warmup_steps=0,
+        training__log_every=10,
+    )  # fmt: skip
+    found = run_trial(made, 1e-9)
+    assert found.status == "has not learned yet" and found.steps < 10
+
+
 def test_asked_to_stop_it_gives_no_verdict(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     signal = trial.Stop("interrupted", "asked to stop by a signal")
     monkeypatch.setattr(trial, "Stop", lambda *_: signal)

@@ -103,7 +103,9 @@ def run_trial(recipe: Recipe, seconds: float, report: ProgressBars | None = None
         found["status"] = FINISHED
     metric = task.primary_metric
     judge = Judge(metric, task.higher_is_better, task.baseline(limit).get(metric))
-    status, reason = verdict(found, judge, found["curve"][0][1] if found["curve"] else None)
+    # One entry of the curve is of a few steps: by then a loss may be higher without diverging.
+    first = found["curve"][0][1] if len(found["curve"]) > 1 else None
+    status, reason = verdict(found, judge, first)
     return Trial(
         status=WORDS[status],
         reason=reason,
