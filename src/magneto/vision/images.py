@@ -30,8 +30,7 @@ from magneto.vision.decoding import (
 SAMPLED = 256
 UNLABELLED = -1
 # What can be wrong with an image.
-BROKEN = "broken image"
-MISSING_IMAGE = "missing image"
+BROKEN, MISSING_IMAGE = "broken image", "missing image"
 BY_PILLOW = "JPEG decoded by Pillow, since simplejpeg refuses it"
 
 
