@@ -70,12 +70,16 @@ def refuse_other(folder: Path, held: Sweep, sweep: Sweep) -> None:
                            "--out"])  # fmt: skip
 
 
-def base_of(sweep: Sweep) -> dict[str, Any]:
+def base_of(sweep: Sweep, first: Recipe) -> dict[str, Any]:
     """Return what all cells have in common: the first one's recipe less the grid's own fields.
 
     A placement's own rate (`learning_rates`) goes with the rate, where that is in the grid.
+
+    Args:
+        sweep: The grid.
+        first: Recipe of its first cell.
     """
-    recipe = json.loads(json.dumps(sweep.load(sweep.cells()[0]).to_mapping(), default=str))
+    recipe = json.loads(json.dumps(first.to_mapping(), default=str))
     dropped = [*sweep.grid, *WITHOUT_EFFECT]
     if "training.learning_rate" in sweep.grid:
         dropped.append("learning_rates")
@@ -94,9 +98,9 @@ def refuse_edited(folder: Path, sweep: Sweep) -> None:
     Raises:
         ConfigError: If a field outside the grid has another value; names it with both.
     """
-    recipe = sweep.load(sweep.cells()[0])
-    base = with_defaults(sweep.base, model=recipe.model, data=recipe.data)
-    edited = [line for _, line in differences(base, base_of(sweep))]
+    first = sweep.load(sweep.cells()[0])
+    base = with_defaults(sweep.base, model=first.model, data=first.data)
+    edited = [line for _, line in differences(base, base_of(sweep, first))]
     if edited:
         raise ConfigError([f"{folder} began with another {sweep.recipe}: {', '.join(edited)}; "
                            "undo the edit, or give another --out"])  # fmt: skip

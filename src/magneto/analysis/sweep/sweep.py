@@ -43,9 +43,10 @@ def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
         ConfigError: If a cell's recipe is wrong, a run is there twice, the recipe was edited, or
             the folder holds another comparison.
     """
-    refuse_repeated(sweep, load_cells(sweep))
+    recipes = load_cells(sweep)
+    refuse_repeated(sweep, recipes)
     path = folder / SPEC_FILE
-    base = base_of(sweep)
+    base = base_of(sweep, recipes[0])
     if path.exists():
         held = read_sweep(folder)
         refuse_other(folder, held, sweep)
