@@ -99,8 +99,7 @@ first-run: $(VENV)/.stamp-core ## train a small language model, set it beside si
 	$(BIN)/python examples/bits_per_byte.py runs/first
 	$(BIN)/magneto generate runs/first "This function returns"
 
-docs: $(VENV)/.stamp-docs ## draw the map anew, build the documentation into site/; warnings are errors
-	$(BIN)/python docs/generate_map.py
+docs: $(VENV)/.stamp-docs ## build the documentation into site/; warnings are errors
 	$(BIN)/python docs/generate_fields.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 

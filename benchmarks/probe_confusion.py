@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.probe_design import CHOSEN_ON
 from magneto.analysis.probe.levels import LEVELS, Measured, worst_level
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +20,8 @@ ROWS = ROOT / "benchmarks" / "results" / "probe-calibration.csv"
 RESULTS = ROWS.with_suffix(".md")
 PAGE = ROOT / "docs" / "concepts" / "probe.md"
 BEGIN, END = "<!-- calibration: begin -->", "<!-- calibration: end -->"
+# The thresholds were chosen on the first rows; the ones that follow are held out.
+CHOSEN_ON = 150
 BEFORE = ("sound", "at risk", "likely to fail")
 SLOW = "text-classification"
 LEARNED = "learned"

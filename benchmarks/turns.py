@@ -22,8 +22,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.fsdp_memory import resident
-
 Step = Callable[[], Any]
 Build = Callable[[], tuple[Step, nn.Module | None]]
 """Makes a contender ready: what takes one step, and its model if it has one."""
@@ -190,6 +188,12 @@ def reset_peak() -> int | None:
         CLEAR.write_text("5", encoding="ascii")
         return int(resident("VmRSS"))
     return None
+
+
+def resident(field: str) -> float:
+    """Return a memory field of this process (VmRSS, VmHWM), in bytes."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(float(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 def peak(before: int | None) -> int | None:

@@ -17,9 +17,9 @@ from magneto.training.config import TrainingConfig
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-# The map is generated, and the log keeps commands as they were when it was written.
+# The log keeps commands as they were when it was written.
 PAGES = [ROOT / "README.md", *(p for p in sorted(DOCS.rglob("*.md")) if "reports" not in p.parts)]
-PRESENT = [page for page in PAGES if page.name not in ("log.md", "map.md")]
+PRESENT = [page for page in PAGES if page.name not in ("log.md",)]
 
 RECIPES = {
     str(path.relative_to(ROOT / "src/magneto/recipes").with_suffix(""))

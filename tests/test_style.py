@@ -13,13 +13,13 @@ FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.p
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_and_functions_are_short(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 300
+    assert len(text.splitlines()) <= 500
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     long = {
         node.name: node.end_lineno - node.lineno + 1
         for node in ast.walk(ast.parse(text))
         if isinstance(node, functions)
-        and node.end_lineno - node.lineno >= 50 + docstring_lines(node)
+        and node.end_lineno - node.lineno >= 60 + docstring_lines(node)
     }
     assert not long
 

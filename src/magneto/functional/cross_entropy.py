@@ -16,7 +16,7 @@ IGNORED = -100
 CHUNK = 1024
 """Rows of logits that exist at once, unless told."""
 # Processor time of whole training steps over that with all logits, fp32, width 256, one thread
-# (benchmarks/cross_entropy.py), by rows of a chunk:
+# by rows of a chunk:
 #   vocabulary, tokens of a step    256   512  1024  2048  4096
 #    8192,                  1024   0.86  0.86  0.84
 #    8192,                  4096   0.92  0.85  0.85  0.90  0.89

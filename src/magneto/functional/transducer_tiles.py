@@ -15,7 +15,7 @@ from magneto.functional.transducer_lattice import is_fake
 TILE = 1024
 """Cells whose logits exist at once, unless told."""
 # One step of four utterances, 400 frames, 60 labels, vocabulary 500, joint width 640, on one thread
-# (a single measurement each of benchmarks/transducer_loss.py --worker):
+# (a single measurement each):
 #   cells                256  1024  4096
 #   processor seconds    5.6   4.6   4.6
 #   MB                    19    30    66

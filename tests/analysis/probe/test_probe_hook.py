@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.probe_cost import measure
 from magneto.analysis.probe.probe_hook import PERIOD, PROBE_FILE, ProbeHook
 from magneto.analysis.probe.short_run import initial_model, short_run
 from magneto.progress import ProgressBars
@@ -105,14 +104,6 @@ def test_the_default_period_keeps_the_cost_below_two_percent() -> None:
         assert row["extra_steps"] / PERIOD < 0.02
     with pytest.raises(ValueError, match="2 steps or more"):
         ProbeHook(1)
-
-
-def test_the_benchmark_measures_steps_beside_watched_ones(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path))
-    row = measure("image-classification/tiny", rounds=3)
-    assert row["rounds"] == 3 and row["plain_ms"] > 0
-    assert row["extra_steps"] == pytest.approx(row["extra_ms"] / row["plain_ms"])
-    assert row["cost_at_period"] == pytest.approx(row["extra_steps"] / PERIOD)
 
 
 def test_a_watched_step_multiplies_little_more(small: Small, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What the measured numbers of a short run mean: thresholds, most of them from a calibration.
 
-The calibration (benchmarks/probe_calibration.py) probed and trained configurations of five tasks;
+The calibration probed and trained configurations of five tasks;
 its rows and the tables made of them are in benchmarks/results/probe-calibration.*. The thresholds
 were chosen on its first rows; the documentation reports the others, which were made afterwards.
 """
