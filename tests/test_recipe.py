@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from magneto.cli import main
 from magneto.config import ConfigError
 from magneto.language.masked_language import MaskedLanguageModel
 from magneto.language.model import LanguageModel
@@ -188,13 +189,21 @@ def test_a_class_that_a_module_lacks_is_named_with_the_nearest() -> None:
         build_recipe("x", {"task": task})
 
 
-def test_a_field_by_its_old_and_its_new_name() -> None:
-    twice = {"training.micro_batches": 2, "training.gradient_accumulation_steps": 3}
-    with pytest.raises(ConfigError, match=r"gradient_accumulation_steps is given twice"):
-        load_recipe("causal-lm/tiny", twice)
-    with pytest.raises(ConfigError, match=r"micro_batches is the old name of training.grad"):
-        build_recipe("x", {"task": "causal-lm", "training": {"micro_batches": 2,
-                     "gradient_accumulation_steps": 3}})  # fmt: skip
+def test_an_edited_recipe_of_a_run_says_what_can_be_done(tmp_path: Path, capsys) -> None:
+    """What is unknown in a run's own recipe was not typed: the place is named, and the way out."""
+    path = tmp_path / "recipe.yaml"
+    load_recipe("causal-lm/tiny").save(path)
+    path.write_text(path.read_text().replace("model:\n", "model:\n  memory_slots: 4\n"))
+    assert main(["evaluate", str(tmp_path)]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "magneto: unknown key model.memory_slots"
+    assert str(path) in second and "another version" in second
+    assert second.endswith("take out model.memory_slots")
+    path.write_text(path.read_text().replace("  memory_slots: 4\n", ""))
+    assert main(["evaluate", str(tmp_path), "--model.widht", "8"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "magneto: unknown key model.widht; did you mean model.width?"
+    ]
 
 
 def test_not_yaml(tmp_path: Path) -> None:

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
 
-from magneto.config import RenamedKey
 from magneto.mistakes import user_lines
 
 # Name: (module with `main(words)`, one line for --help).
@@ -96,21 +93,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def guarded(run: Callable[[], int | None]) -> int:
     """Run a command; print a user's mistake as lines without a traceback."""
-    usual = warnings.showwarning
-
-    def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
-        """Print what a key is called now as one line; show other warnings as usual."""
-        if issubclass(category, RenamedKey):
-            say(str(message))
-        else:
-            usual(message, category, *rest)
-
     try:
-        with warnings.catch_warnings():
-            warnings.showwarning = show
-            code = run() or 0
-            flush_output()  # a full disk is known here, not at the interpreter's end
-            return code
+        code = run() or 0
+        flush_output()  # a full disk is known here, not at the interpreter's end
+        return code
     except KeyboardInterrupt:
         say("stopped")
         return 130

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import types
-import warnings
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
@@ -21,10 +20,6 @@ from magneto.names_elsewhere import ELSEWHERE
 WHOLE = re.compile(r"[+-]?\d+")
 # Whole numbers are below it: torch and numpy count with 64 bits.
 LARGEST = 10**18
-
-
-class RenamedKey(FutureWarning):
-    """A key that is called otherwise now; it is still understood."""
 
 
 class ConfigError(ValueError):
@@ -95,7 +90,7 @@ def _dataclass(kind: type, values: Any, where: str, problems: list[str]) -> Any:
     hints = field_types(kind)
     given: dict[str, Any] = {}
     wrong_values: list[str] = []
-    for key, value in current_keys(kind, values, where).items():
+    for key, value in values.items():
         path = f"{where}.{key}" if where else str(key)
         if key not in hints:
             known = [f"{where}.{name}" if where else name for name in hints]
@@ -123,29 +118,6 @@ def error_line(error: Exception) -> str:
     words = "; ".join(str(error).splitlines())
     made_for_users = isinstance(error, ValueError | OSError) and words
     return words if made_for_users else f"{type(error).__name__}: {words}"
-
-
-def current_keys(kind: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the values by the names that keys have now, with a `RenamedKey` for each old one."""
-    names = renamed_keys(kind)
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        name = names.get(key, key)
-        if name != key and name in values:
-            raise ConfigError([f"{where}.{key} is the old name of {where}.{name}: give one"])
-        if name != key:
-            prefix = f"{where}." if where else ""
-            warnings.warn(f"{prefix}{key} is called {prefix}{name} now", RenamedKey, stacklevel=2)
-        found[name] = value
-    return found
-
-
-def renamed_keys(kind: type) -> Mapping[str, str]:
-    """Return the new names of a configuration's keys that were called otherwise, by the old ones.
-
-    A dataclass lists them in a class variable `renamed`.
-    """
-    return getattr(kind, "renamed", {})
 
 
 def _value(kind: Any, value: Any, where: str, problems: list[str]) -> Any:

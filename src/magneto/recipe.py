@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from difflib import get_close_matches
@@ -15,12 +14,9 @@ import yaml
 
 from magneto.config import (
     ConfigError,
-    RenamedKey,
     build,
-    current_keys,
     nearest,
     override,
-    renamed_keys,
     to_mapping,
     unknown_keys,
 )
@@ -107,28 +103,7 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe
     values = read_yaml(path)
     if not isinstance(values, Mapping):
         raise ConfigError([f"{path}: a recipe holds keys and values"])
-    return build_recipe(name, _overridden(values, overrides or {}))
-
-
-def _overridden(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Set dotted keys in a recipe's mappings, both by the names that keys have now."""
-    model_config, data_config = config_classes(str(changes.get("task", values.get("task", ""))))
-    kinds = {"model": model_config, "data": data_config, "training": TrainingConfig}
-    current = dict(values)
-    for section, kind in kinds.items():
-        inner = current.get(section)
-        if isinstance(inner, Mapping):
-            current[section] = current_keys(kind, inner, section)
-    renamed: dict[str, Any] = {}
-    for dotted, value in changes.items():
-        section, dot, key = dotted.partition(".")
-        kind = kinds.get(section)
-        pair = current_keys(kind, {key: value}, section) if dot and kind else {key: value}
-        for name, part in pair.items():
-            if (new := f"{section}{dot}{name}") in renamed:
-                raise ConfigError([f"{new} is given twice, once by its old name"])
-            renamed[new] = part
-    return override(current, renamed)
+    return build_recipe(name, override(values, overrides or {}))
 
 
 def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:
@@ -197,7 +172,7 @@ def _unknown_keys(values: Mapping[str, Any], types: Mapping[str, Any]) -> list[s
     for key, kind in sections.items():
         section = values.get(key)
         for name in section if isinstance(section, Mapping) else ():
-            if name not in kind.__dataclass_fields__ and name not in renamed_keys(kind):
+            if name not in kind.__dataclass_fields__:
                 lines.append(f"unknown key {key}.{name}{nearest(f'{key}.{name}', known)}")
     return lines
 
@@ -284,12 +259,10 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     whole = {line.partition(":")[0] for line in path.read_text("utf-8", "replace").splitlines()}
     if missing := [name for name in SECTIONS if name not in whole]:
         raise ConfigError([f"{path} is cut short or damaged: it has no {', '.join(missing)}"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RenamedKey)  # a run's own recipe is as old as the run
-        try:
-            return load_recipe(str(path), overrides)
-        except ConfigError as error:
-            own = ", ".join(key for key in unknown_keys(error) if key not in (overrides or {}))
-            line = (f"{path} was edited, or written by another version, which environment.json "
-                    f"beside it names: use that one, or rename or take out {own}")  # fmt: skip
-            raise ConfigError([*error.lines, *([line] if own else [])]) from error
+    try:
+        return load_recipe(str(path), overrides)
+    except ConfigError as error:
+        own = ", ".join(key for key in unknown_keys(error) if key not in (overrides or {}))
+        line = (f"{path} was edited, or written by another version, which environment.json "
+                f"beside it names: use that one, or take out {own}")  # fmt: skip
+        raise ConfigError([*error.lines, *([line] if own else [])]) from error

@@ -6,20 +6,17 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from magneto.cli import main
-from magneto.files import fingerprint
 from magneto.lease import started
 from magneto.recipe import open_run
 from magneto.training.hooks import log
 from magneto.training.metrics_logger import read_metrics
 from magneto.training.state import TrainingState
-from magneto.weights import list_checkpoints
 from tests.commands.small_run import NEW, outcome
 
 pytest.importorskip("sklearn")
@@ -173,33 +170,6 @@ def test_a_recipe_that_was_changed_by_hand_is_refused(run: Path, capsys) -> None
     path.write_text(path.read_text().replace("heads: 2", "heads: 4"))
     (run / "result.json").unlink()
     assert "model.heads is 4 (was 2)" in refused(capsys, "train", "--resume", run)
-
-
-def rewrite_states(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Write checkpoints' states as another version would have."""
-    for directory in list_checkpoints(run):
-        state = json.loads((directory / "state.json").read_text())
-        change(state)
-        (directory / "state.json").write_text(json.dumps(state))
-        manifest = json.loads((directory / "manifest.json").read_text())
-        manifest["state.json"] = fingerprint(directory / "state.json")
-        (directory / "manifest.json").write_text(json.dumps(manifest))
-
-
-def test_a_field_that_came_later_had_its_default(run: Path, capsys) -> None:
-    rewrite_states(run, lambda state: state["recipe"]["model"].pop("norm_eps"))
-    more = ["--training.steps", "8"]
-    line = refused(capsys, "train", "--resume", run, "--model.norm_eps", "0.1", *more)
-    assert "model.norm_eps is 0.1 (was" in line
-    assert outcome(capsys, "train", "--resume", run, *more)[0] == 0
-
-
-def test_a_checkpoint_without_a_recipe_is_resumed(run: Path, capsys) -> None:
-    """As older versions wrote them."""
-    rewrite_states(run, lambda state: state.pop("recipe"))
-    words = ["--model.dropout", "0.2", "--training.steps", "8", "--json"]
-    code, out, _ = outcome(capsys, "train", "--resume", run, *words)
-    assert code == 0 and json.loads(out)["step"] == 8
 
 
 def test_a_finished_run_says_so_and_stays_as_it_is(run: Path, capsys) -> None:

@@ -212,7 +212,6 @@ def test_what_only_decoding_shows_is_named_and_kept_over_a_resume(tmp_path: Path
 
 
 def test_a_run_goes_on_only_with_its_recordings(tmp_path: Path) -> None:
-    """Also one that was begun before runs kept a name for their sound."""
     folder = tmp_path / "data"
     for name in ("train", "dev"):
         write(folder / f"{name}.wav", sample_rate=8000)
@@ -226,9 +225,7 @@ def test_a_run_goes_on_only_with_its_recordings(tmp_path: Path) -> None:
         return train(task, training, run, seed=1, resume=steps > 1).status
 
     go_on(1)
-    kept = (run / RECORDINGS_FILE).read_text()
-    (run / RECORDINGS_FILE).unlink()
-    assert go_on(2) == "finished" and (run / RECORDINGS_FILE).read_text() == kept
+    assert go_on(2) == "finished"
     write(folder / "dev.wav", sample_rate=8000, quiet=True)
     with pytest.raises(ValueError, match=f"{RECORDINGS_FILE} differs"):
         go_on(3)

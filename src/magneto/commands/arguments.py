@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from difflib import get_close_matches
@@ -19,10 +18,6 @@ Any field of a recipe can be set: --training.steps 200 --model.placement pre
 --data X is --data.source X, --distributed X is
 --training.distributed X, and --wandb is --training.tracker wandb.
 """
-
-
-# Options by the names that they had.
-RENAMED = {"--shots": "--num-fewshot", "--length": "--max-length"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,7 +41,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse words that are all known options."""
-        given, rest = self.parse_known_args([self._current(word) for word in words])
+        given, rest = self.parse_known_args(words)
         if rest:
             kind = "unknown option" if rest[0].startswith("-") else "nothing is to be done with"
             self.error(f"{kind} {rest[0]}{self._hint(rest[0])}")
@@ -75,15 +70,6 @@ class Parser(argparse.ArgumentParser):
 
     def _known(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
-
-    def _current(self, word: str) -> str:
-        """Return an option by the name that it has now, with a hint where that is another."""
-        old, equals, value = word.partition("=")
-        name = RENAMED.get(old, old)
-        if name == old or old in self._known() or name not in self._known():
-            return word
-        print(f"magneto: {old} is called {name} now", file=sys.stderr)
-        return name + equals + value
 
     def _hint(self, word: str) -> str:
         option = word.split("=")[0]

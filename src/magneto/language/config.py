@@ -85,8 +85,6 @@ class TextDataConfig:
         shuffle_documents: Documents in a streaming shuffle block.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"length": "max_length"}
-
     # Reserved in a "bpe" tokenizer.
     special: ClassVar[tuple[str, ...]] = (END,)
 
@@ -130,8 +128,6 @@ class MaskedTextDataConfig(TextDataConfig):
         corruption: What stands in a chosen token's place: always the mask ("mask", as in the
             authors' code), or by BERT's rule 80 % mask, 10 % another token, 10 % itself ("bert").
     """
-
-    renamed: ClassVar[dict[str, str]] = {"length": "max_length", "mask_share": "mask_ratio"}
 
     special: ClassVar[tuple[str, ...]] = SPECIAL
 

@@ -254,7 +254,7 @@ class SpeechRecognition(Task):
         return {"data.source": source, "data.validation_source": source}
 
     def artifacts(self, directory: Path) -> None:
-        """Write tokenizer, means and digests; older runs have none of their recordings."""
+        """Write tokenizer, means and digests."""
         self.speech.save(directory)
         splits = self.speech.splits
         (directory / DIGEST_FILE).write_text(splits.digest, encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from magneto.config import ConfigError
 
@@ -65,12 +65,6 @@ class TrainingConfig:
     Raises:
         ValueError: For impossible values, all in one message.
     """
-
-    renamed: ClassVar[dict[str, str]] = {
-        "micro_batches": "gradient_accumulation_steps",
-        "warmup_share": "warmup_ratio",
-        "divergence_share": "divergence_ratio",
-    }
 
     steps: int = 1000
     batch_size: int = 32

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +137,7 @@ def compare_recipe(state: TrainingState, directory: Path) -> None:
     Raises:
         ValueError: If the task, the model, the data or the seed is another; names the fields.
     """
-    kept = read_object(directory / STATE).get("recipe", {})
-    kept = with_defaults(kept, model=state.task.model_config, data=state.task.data_config)
+    kept = read_object(directory / STATE, "recipe")["recipe"]
     now = json.loads(json.dumps(state.recipe, default=str))
     content_is_compared = (state.run / DIGEST_FILE).exists()
     found = {
@@ -157,34 +155,10 @@ def compare_recipe(state: TrainingState, directory: Path) -> None:
         state.report.say(f"changed: {', '.join(found.values())}")
 
 
-def with_defaults(kept: Mapping[str, Any], **sections: Any) -> dict[str, Any]:
-    """Return a recipe as an older version kept it, with the defaults of fields that came since.
-
-    A section is left as it is where it has fields that went: they may have others' names now.
-
-    Args:
-        kept: The recipe.
-        sections: Configurations of today, by the names of their sections.
-    """
-    made = dict(kept)
-    for name, config in sections.items():
-        section = kept.get(name)
-        if not isinstance(section, Mapping):
-            continue
-        known = {field.name: field.default for field in fields(config)}
-        if section.keys() <= known.keys():
-            came = {field: value for field, value in known.items() if value is not MISSING}
-            made[name] = {**json.loads(json.dumps(came, default=str)), **section}
-    return made
-
-
 def differences(
     before: Mapping[str, Any], after: Mapping[str, Any], where: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, how it differs in words) of what both have and is not equal.
-
-    What only one has came or went with another version of the program.
-    """
+    """Yield (dotted name, how it differs in words) of what both have and is not equal."""
     for key in before:
         if key not in after or before[key] == after[key]:
             continue

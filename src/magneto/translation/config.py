@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
 from magneto.config import ConfigError
 from magneto.data.counts import Counts
@@ -77,8 +77,6 @@ class ParallelDataConfig:
     Raises:
         ValueError: For impossible values, all in one message.
     """
-
-    renamed: ClassVar[dict[str, str]] = {"centre": "pivot_language", "group_tokens": "max_tokens"}
 
     source: str = "builtin:phrases"
     validation_source: str | None = None

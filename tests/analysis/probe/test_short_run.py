@@ -36,7 +36,9 @@ def run_of(made: Recipe, steps: int) -> ShortRun:
     return short_run(task, model, made.training, seed=made.seed, steps=steps)
 
 
-@pytest.mark.parametrize("extra", [{}, {"model__dropout": 0.2, "training__micro_batches": 2}])
+@pytest.mark.parametrize(
+    "extra", [{}, {"model__dropout": 0.2, "training__gradient_accumulation_steps": 2}]
+)
 def test_it_takes_the_steps_that_training_takes(small: Small, tmp_path: Path, extra: dict) -> None:
     made = small(**extra)
     train(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Sweep
-from magneto.analysis.sweep.sweep import SPEC_FILE, open_sweep, read_sweep, run_cell
+from magneto.analysis.sweep.sweep import open_sweep, read_sweep, run_cell
 from magneto.config import ConfigError
 from magneto.recipe import Recipe
 from magneto.training.checkpoint import STATE
@@ -70,33 +70,6 @@ def test_an_edited_recipe_is_not_mixed_in(mine: Callable[..., Sweep], tmp_path: 
         run_cell(tmp_path / "grid", held, held.cells()[0], None, lambda: False)
     assert not (tmp_path / "grid" / "cells").exists()
     open_sweep(tmp_path / "grid", replace(mine(training__num_workers=1), grid=larger))
-
-
-def test_a_folder_of_an_earlier_version_opens(mine: Callable[..., Sweep], tmp_path: Path) -> None:
-    sweep = mine()
-    open_sweep(tmp_path / "grid", sweep)
-    spec = tmp_path / "grid" / SPEC_FILE
-    held = json.loads(spec.read_text())
-    assert held.pop("base")["model"]["layers"] == 2
-    spec.write_text(json.dumps(held))
-    assert read_sweep(tmp_path / "grid").base == {}
-    open_sweep(tmp_path / "grid", sweep)
-    assert read_sweep(tmp_path / "grid").base["training"]["steps"] == 8
-
-
-def test_a_field_that_came_since_counts_as_its_default(
-    mine: Callable[..., Sweep], tmp_path: Path
-) -> None:
-    sweep = mine()
-    open_sweep(tmp_path / "grid", sweep)
-    spec = tmp_path / "grid" / SPEC_FILE
-    held = json.loads(spec.read_text())
-    assert held["base"]["model"].pop("dropout") == 0.0
-    spec.write_text(json.dumps(held))
-    open_sweep(tmp_path / "grid", sweep)
-    spec.write_text(json.dumps(held))
-    with pytest.raises(ConfigError, match=r"model\.dropout is 0\.3 \(was 0\.0\)"):
-        open_sweep(tmp_path / "grid", mine(model__dropout=0.3))
 
 
 def test_a_cell_goes_on_with_the_recipe_it_began_with(

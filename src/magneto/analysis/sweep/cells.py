@@ -21,8 +21,7 @@ class Sweep:
         grid: Dotted fields with the values they take; cells are their product.
         keep_weights: Whether cells keep their weights.
         further: Values of cells beyond the product: more seeds near each row's best rate.
-        base: What the recipe's other fields were when the folder began; a folder of an earlier
-            version has none.
+        base: What the recipe's other fields were when the folder began.
     """
 
     recipe: str

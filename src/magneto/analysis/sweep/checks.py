@@ -12,7 +12,7 @@ from typing import Any
 from magneto.analysis.sweep.cells import Sweep
 from magneto.config import ConfigError
 from magneto.recipe import Recipe
-from magneto.training.resume import differences, with_defaults
+from magneto.training.resume import differences
 
 # Fields that change how fast a run goes and what it writes, not what comes out.
 WITHOUT_EFFECT = (
@@ -99,8 +99,7 @@ def refuse_edited(folder: Path, sweep: Sweep) -> None:
         ConfigError: If a field outside the grid has another value; names it with both.
     """
     first = sweep.load(sweep.cells()[0])
-    base = with_defaults(sweep.base, model=first.model, data=first.data)
-    edited = [line for _, line in differences(base, base_of(sweep, first))]
+    edited = [line for _, line in differences(sweep.base, base_of(sweep, first))]
     if edited:
         raise ConfigError([f"{folder} began with another {sweep.recipe}: {', '.join(edited)}; "
                            "undo the edit, or give another --out"])  # fmt: skip

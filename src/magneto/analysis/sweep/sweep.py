@@ -51,7 +51,7 @@ def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
         held = read_sweep(folder)
         refuse_other(folder, held, sweep)
         refuse_edited(folder, replace(sweep, grid=held.grid, base=held.base))
-        base = held.base or base
+        base = held.base
         known = [values for values in held.further if values not in sweep.further]
         sweep = replace(sweep, further=[*known, *sweep.further])
     elif folder.exists() and any(folder.iterdir()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from magneto.config import ConfigError, nearest
 from magneto.data.sources import check_builtin, parse_source
@@ -68,8 +68,6 @@ class ClassificationDataConfig:
             the source has no validation set.
         validation_source: Another source to validate on.
     """
-
-    renamed: ClassVar[dict[str, str]] = {"length": "max_length"}
 
     source: str = "builtin:word-order"
     glue: str = "none"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from magneto.config import ConfigError
 from magneto.nn.config import Grid, TransformerConfig
@@ -62,8 +62,6 @@ class SegmenterConfig(TransformerConfig):
     stride: int = 341
     layer_decay: float = 1.0
     pretrained: str | None = None
-
-    renamed: ClassVar[dict[str, str]] = {"initial_run": "pretrained"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
