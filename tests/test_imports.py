@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "magneto"
 
 # Room: what of this package it may import, besides itself: rooms, or single modules of a room.
-GROUND = {"config", "files", "lease", "progress", "weights"}
+GROUND = {"config", "files", "lock", "progress", "weights"}
 FIELDS = {"language", "speech", "translation", "vision", "vision_language"}
 FIELD = {"nn", "theory", "functional", "data", "training.task", "runs", *GROUND}
 ALLOWED = {
@@ -23,7 +23,7 @@ ALLOWED = {
     "functional": set(),
     "files": set(),
     "yaml_file": {"config"},
-    "lease": set(),
+    "lock": set(),
     "mistakes": set(),
     "progress": set(),
     "weights": {"files"},

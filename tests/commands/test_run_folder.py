@@ -1,6 +1,7 @@
 """The folder that is trained in: new, gone on with by the same command, or held by another."""
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -8,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from magneto.commands import run_folder
-from magneto.commands.run_folder import held, is_run, lease_of
-from magneto.lease import acquire_lease
+from magneto.commands.run_folder import PATIENCE, held, is_run, lock_of
+from magneto.lock import acquire_lock
 from magneto.progress import SILENT
 from tests.commands.small_run import NEW, outcome
 
@@ -31,8 +33,8 @@ def weights(run: Path) -> bytes:
 
 
 def test_the_same_command_begins_and_goes_on(tmp_path: Path, capsys, monkeypatch) -> None:
-    run, place = tmp_path / "run", tmp_path / "mirror"
-    words = [*NEW, "--training.mirror", place, "--auto-resume", "--out", run]
+    run = tmp_path / "run"
+    words = [*NEW, "--auto-resume", "--out", run]
     code, _, err = outcome(capsys, *words)
     assert code == 0 and "going on" not in err and is_run(run)
     whole = weights(run)
@@ -46,22 +48,8 @@ def test_the_same_command_begins_and_goes_on(tmp_path: Path, capsys, monkeypatch
     code, out, err = outcome(capsys, *words, "--json")  # it had finished
     assert code == 0 and "finished at step 6 already" in err and json.loads(out)["step"] == 6
 
-    shutil.rmtree(run)
-    code, _, err = outcome(capsys, *words)  # its disk is gone
-    assert code == 0 and "going on from" in err and weights(run) == whole
-
-    again = tmp_path / "again"
-    code, _, _ = outcome(capsys, "train", "--resume", place, "--out", again)
-    assert code == 0 and weights(again) == whole
-    line = refused(capsys, *NEW, "--training.mirror", place, "--out", tmp_path / "other")
-    assert f"{place} already holds a copy of a run" in line
-    assert not (tmp_path / "other").exists()
     line = refused(capsys, *words, "--model.width", "32")
     assert "model.width is 32 (was 16)" in line
-    line = refused(capsys, "train", "--resume", place, "--out", run)
-    assert "not empty; go on with it: magneto train --resume" in line
-    line = refused(capsys, "train", "--resume", run, "--out", tmp_path / "other")
-    assert f"{run} holds no complete copy of a run" in line
 
 
 @pytest.mark.parametrize(
@@ -70,11 +58,9 @@ def test_the_same_command_begins_and_goes_on(tmp_path: Path, capsys, monkeypatch
         ("image-classification/tiny --auto-resume", "name it by --out"),
         ("image-classification/tiny --resume x", "the run's own recipe"),
         ("--auto-resume --out x", "give a recipe"),
-        ("--resume nothing --out x", "nothing holds no complete copy of a run"),
-        ("image-classification/tiny --out x --training.mirror nosuch://x --auto-resume",
-         "nosuch://x is no path and no URL"),
+        ("--resume x --out y", "in the run's own directory"),
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_sense_is_refused(
     words: str, answer: str, tmp_path: Path, capsys, monkeypatch
 ) -> None:
@@ -83,35 +69,36 @@ def test_what_makes_no_sense_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_lost_machine_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lease of another machine is taken over when it is stale; at once only where it is asked."""
-    lease = acquire_lease(tmp_path)
-    assert lease is not None
-    lease._stop.set()  # as a machine that is lost: nothing is renewed, and nothing is given up
-    lease.path.write_text("elsewhere 12 34")
-    naps: list[float] = []
+def test_who_holds_a_folder_is_waited_for_where_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is started again may come before its predecessor has ended."""
+    before, waited = acquire_lock(tmp_path), []
 
-    def nap(seconds: float) -> None:
-        naps.append(seconds)
-        if len(naps) == 3:
-            monkeypatch.setattr("magneto.lease.STALE", 0.0)
-            monkeypatch.setattr(run_folder, "acquire_lease", lambda run: acquire_lease(run, 0.0))
+    def wait(run: Path, patience: float = 0.0) -> FileLock | None:
+        if patience:
+            assert before is not None
+            before.release()
+            waited.append(patience)
+        return acquire_lock(run)
 
-    monkeypatch.setattr(run_folder.time, "sleep", nap)
-    with pytest.raises(FileExistsError, match="being trained by process 12 on elsewhere"):
-        lease_of(tmp_path, SILENT, patient=False)
-    assert not naps
-    taken = lease_of(tmp_path, SILENT, patient=True)
-    assert len(naps) == 3 and taken.path.name == "lease-000001"
-    taken.release()
+    monkeypatch.setattr(run_folder, "acquire_lock", wait)
+    words = f"being trained by process {os.getpid()} on {socket.gethostname()}"
+    with pytest.raises(FileExistsError, match=words):
+        lock_of(tmp_path, SILENT, patient=False)
+    assert not waited
+    lock_of(tmp_path, SILENT, patient=True).release()
+    assert waited == [PATIENCE]
 
 
-def test_a_living_process_of_this_machine_is_not_waited_for(tmp_path: Path) -> None:
-    with (
-        held(tmp_path, SILENT, new=True, patient=False),
-        pytest.raises(FileExistsError, match=f"on {socket.gethostname()}"),
-    ):
-        lease_of(tmp_path, SILENT, patient=True)
+def test_a_folder_in_which_nothing_began_goes(tmp_path: Path) -> None:
+    with held(tmp_path / "run", SILENT, new=True, patient=False):
+        assert (tmp_path / "run").is_dir()
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "mine").mkdir()
+    with held(tmp_path / "mine", SILENT, new=True, patient=False):
+        pass
+    assert (tmp_path / "mine").is_dir()
 
 
 @pytest.mark.distributed

@@ -3,16 +3,14 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from magneto.cli import main
-from magneto.lease import started
+from magneto.lock import LOCK_FILE, acquire_lock
 from magneto.recipe import open_run
 from magneto.training.hooks import log
 from magneto.training.metrics_logger import read_metrics
@@ -60,42 +58,26 @@ def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
     return lines[0]
 
 
-@pytest.fixture
-def holder() -> Iterator[str]:
-    """What a lease says that a living process of this machine holds."""
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    yield f"{socket.gethostname()} {process.pid} {started(process.pid)}"
-    process.kill()
-    process.communicate()
-
-
-def test_a_run_that_is_being_trained_is_refused(run: Path, holder: str, capsys) -> None:
-    (run / "lease-000000").write_text(holder)
-    os.utime(run / "lease-000000", (1, 1))  # its owner sleeps, and lives
+def test_a_run_that_is_being_trained_is_refused(run: Path, capsys) -> None:
+    lock = acquire_lock(run)
+    assert lock is not None
     before = everything(run)
-    process = holder.split()[1]
     line = refused(capsys, "train", "--resume", run, "--training.steps", "8")
-    assert f"is being trained by process {process}" in line
-    assert f"process {process}" in refused(capsys, *NEW, "--out", run)
+    assert f"is being trained by process {os.getpid()} on" in line
+    assert "is being trained" in refused(capsys, *NEW, "--out", run)
     assert everything(run) == before
+    lock.release()
+    assert outcome(capsys, "train", "--resume", run, "--training.steps", "8")[0] == 0
 
 
-def test_a_start_under_way_is_refused_too(tmp_path: Path, holder: str, capsys) -> None:
-    """One that has written nothing yet but its lease."""
-    out = tmp_path / "new"
-    out.mkdir()
-    (out / "lease-000000").write_text(holder)
-    assert "is being trained" in refused(capsys, *NEW, "--out", out)
-    assert list(everything(out)) == ["lease-000000"]
-
-
-def test_a_dead_owner_makes_way_at_once(run: Path, capsys) -> None:
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    (run / "lease-000000").write_text(f"{socket.gethostname()} {dead.pid} 1")
-    code, out, _ = outcome(capsys, "train", "--resume", run, "--training.steps", "8", "--json")
-    assert code == 0 and json.loads(out)["step"] == 8
-    assert not list(run.glob("lease-*"))  # the dead one's goes with the lease that took it over
+def test_a_start_under_way_is_refused_too(tmp_path: Path, capsys) -> None:
+    """One that has written nothing yet but its lock's file."""
+    lock = acquire_lock(tmp_path)
+    assert lock is not None
+    assert "is being trained" in refused(capsys, *NEW, "--out", tmp_path)
+    assert list(everything(tmp_path)) == [LOCK_FILE]
+    lock.release()
+    assert outcome(capsys, *NEW, "--out", tmp_path)[0] == 0
 
 
 @pytest.mark.distributed
@@ -111,19 +93,6 @@ def test_two_that_are_started_together_make_one_run(tmp_path: Path) -> None:
     assert len(lines) == 1 and lines[0].startswith("magneto:")
     rows = [row["step"] for row in read_metrics(tmp_path / "run") if "loss" in row]
     assert rows == list(range(1, 41))
-    assert not list((tmp_path / "run").glob("lease-*"))
-
-
-def test_a_run_that_was_taken_over_writes_nothing_more(tmp_path: Path, monkeypatch, capsys) -> None:
-    def take_over(state: TrainingState) -> None:
-        (state.run / "lease-000009").write_text("another-machine 17 12345")
-        log(state)
-
-    monkeypatch.setattr("magneto.training.hooks.log", take_over)
-    line = refused(capsys, *NEW, "--out", tmp_path / "run")
-    assert "taken over by process 17 on another-machine" in line
-    assert not (tmp_path / "run" / "final").exists()
-    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 @pytest.mark.parametrize(
@@ -196,7 +165,7 @@ def test_a_kill_before_the_recipe_is_written_leaves_the_place_free(tmp_path: Pat
     out = tmp_path / "run"
     words = [*NEW, "--out", str(out)]
     assert subprocess.run([sys.executable, "-c", program, *words], check=False).returncode == -9
-    assert list(out.iterdir()), "its lease"
+    assert (out / LOCK_FILE).exists()
     assert outcome(capsys, *words)[0] == 0
 
 
@@ -207,23 +176,29 @@ def test_a_folder_with_other_things_is_not_taken(tmp_path: Path, capsys) -> None
     assert everything(tmp_path) == {"notes.txt": b"mine"}
 
 
+@pytest.mark.parametrize("replaced", [False, True], ids=["gone", "another's"])
 def test_a_run_whose_folder_vanishes_ends_with_an_error(
-    tmp_path: Path, monkeypatch, capsys
+    tmp_path: Path, monkeypatch, capsys, replaced: bool
 ) -> None:
+    run, other = tmp_path / "run", {"metrics.jsonl": b""}
+
     def lose(state: TrainingState) -> None:
         if state.step == 3:
-            state.run.rename(tmp_path / "elsewhere")
+            run.rename(tmp_path / "elsewhere")
+        if state.step == 3 and replaced:
+            run.mkdir()
+            (run / "metrics.jsonl").touch()
         log(state)
 
     monkeypatch.setattr("magneto.training.hooks.log", lose)
-    line = refused(capsys, *NEW, "--out", tmp_path / "run")
+    line = refused(capsys, *NEW, "--out", run)
     assert "metrics.jsonl is gone" in line
     assert not (tmp_path / "elsewhere" / "result.json").exists()
-    assert not (tmp_path / "run").exists()
+    assert everything(run) == (other if replaced else {})
 
 
 @pytest.mark.distributed
-def test_two_ranks_hold_one_lease(tmp_path: Path, capsys) -> None:
+def test_two_ranks_hold_one_lock(tmp_path: Path, capsys) -> None:
     """Without --out each rank would name the directory itself; refusals and results agree."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     command += ["2", "-m", "magneto", *NEW]
@@ -231,6 +206,6 @@ def test_two_ranks_hold_one_lease(tmp_path: Path, capsys) -> None:
     assert done.returncode == 0, done.stderr
     (run,) = (tmp_path / "runs" / "image-classification").iterdir()
     assert json.loads((run / "result.json").read_text())["step"] == 6
-    assert not list(run.glob("lease-*")) and (run / "recipe.yaml").exists()
+    assert (run / "recipe.yaml").exists()
     code, _, err = outcome(capsys, "train", "--resume", run)
     assert code == 0 and "finished at step 6 already" in err

@@ -160,7 +160,7 @@ def run_toy(
 if __name__ == "__main__":
     directory = Path(sys.argv[1])
     settings = dict(word.split("=") for word in sys.argv[2:])
-    kinds = {"distributed": str, "mirror": str, "clip_norm": float, "ema_decay": float}
+    kinds = {"distributed": str, "clip_norm": float, "ema_decay": float}
     values = {
         key: kinds.get(key, int)(value)
         for key, value in settings.items()

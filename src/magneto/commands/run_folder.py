@@ -1,21 +1,22 @@
-"""The folder that `magneto train` trains in: a new run's, or one to go on with; held by a lease."""
+"""The folder that `magneto train` trains in: a new run's, or one to go on with; locked."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
+from filelock import FileLock
+
 from magneto.files import is_aside
-from magneto.lease import STALE, Lease, acquire_lease, alive_here, holder, newest_lease
+from magneto.lock import LOCK_FILE, acquire_lock, holder
 from magneto.progress import Progress
 from magneto.recipe import RUN_FILE, Recipe
 
-# Seconds between looks at a folder that another machine holds.
-LOOK = 1.0
+# Seconds for which a file server may take a lost machine for one that is alive.
+PATIENCE = 120.0
 
 
 def is_main_process() -> bool:
@@ -29,67 +30,56 @@ def is_run(folder: Path) -> bool:
 
 
 @contextmanager
-def held(run: Path, progress: Progress, *, new: bool, patient: bool) -> Iterator[Lease | None]:
+def held(run: Path, progress: Progress, *, new: bool, patient: bool) -> Iterator[None]:
     """Hold a run's directory while it is trained, so that no other process writes there.
 
-    The main process holds it for all ranks; the others get None.
+    The main process holds it for all ranks.
 
     Args:
         run: The directory.
         progress: Told what is waited for.
         new: Whether a new run goes there.
-        patient: Whether to wait for the lease of another machine to go stale: a job whose machine
-            was lost begins again elsewhere within a minute.
+        patient: Whether to wait two minutes for it: a job that is started again may come before
+            the process before it has ended, or its lost machine is known to be lost.
 
     Raises:
         FileExistsError: If another process holds it, or a new run would go into another's place.
     """
     if not is_main_process():
-        yield None
+        yield
         return
-    if new and newest_lease(run) is None:
+    if new and not (run / LOCK_FILE).exists():
         refuse_taken(run)  # a folder that is no run's stays untouched
     made = not run.exists()
-    lease = lease_of(run, progress, patient)
+    lock = lock_of(run, progress, patient)
     try:
         if new:
             refuse_taken(run)
-        yield lease
+        yield
     finally:
-        lease.release()
-        if made:
+        if made and [path.name for path in run.glob("*")] == [LOCK_FILE]:  # it never began
+            (run / LOCK_FILE).unlink()
             with suppress(OSError):
-                run.rmdir()  # which is so only where nothing was written: it never began
+                run.rmdir()
+        lock.release()
 
 
-def lease_of(run: Path, progress: Progress, patient: bool) -> Lease:
-    """Return a lease on a run's directory.
+def lock_of(run: Path, progress: Progress, patient: bool) -> FileLock:
+    """Return the lock on a run's directory; whoever calls this releases it.
 
     Raises:
         FileExistsError: If another process holds it.
     """
-    lease = None if living(run) else acquire_lease(run)
-    patience = time.monotonic() + STALE + LOOK
-    if lease is None and patient and not living(run):
-        progress.say(
-            f"{run} was trained by {holder(run)}, which may be gone: waiting up to a minute for a "
-            "sign of it"
-        )
-        while lease is None and time.monotonic() < patience:
-            time.sleep(LOOK)
-            lease = acquire_lease(run)
-    if lease is None:
+    lock = acquire_lock(run)
+    if lock is None and patient:
+        progress.say(f"{run} is held by {holder(run)}: waiting up to two minutes for its end")
+        lock = acquire_lock(run, PATIENCE)
+    if lock is None:
         raise FileExistsError(
             f"{run} is being trained by {holder(run)}: wait for it, stop it, or train in another "
             "directory (--out)"
         )
-    return lease
-
-
-def living(run: Path) -> bool:
-    """Return whether a process of this machine holds a run, even if it sleeps."""
-    lease = newest_lease(run)
-    return lease is not None and alive_here(lease)
+    return lock
 
 
 def new_directory(out: Path | None, recipe: Recipe) -> Path:
@@ -104,10 +94,10 @@ def new_directory(out: Path | None, recipe: Recipe) -> Path:
 def refuse_taken(out: Path) -> None:
     """Raise FileExistsError if something is in a new run's place.
 
-    What a start that was killed leaves (a lease, files aside) is nothing.
+    What a start that was killed leaves (its lock's file, files aside) is nothing.
     """
     if out.is_dir():
-        found = [p for p in out.iterdir() if not p.match("lease-*") and not is_aside(p)]
+        found = [p for p in out.iterdir() if p.name != LOCK_FILE and not is_aside(p)]
     else:
         found = [out] if out.exists() else []
     if found:

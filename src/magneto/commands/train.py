@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,14 +13,11 @@ from magneto.commands.arguments import Parser, name_source, print_json
 from magneto.commands.out_of_memory import advised
 from magneto.commands.run_folder import held, is_main_process, is_run, new_directory
 from magneto.config import ConfigError
-from magneto.lease import Lease, holder
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
 
 if TYPE_CHECKING:
     from magneto.training.hooks import Hook
-    from magneto.training.mirror import Snapshot
-    from magneto.training.state import TrainingState
 
 EXIT_CODES = {"finished": 0, "diverged": 3, "interrupted": 130}
 
@@ -37,11 +33,7 @@ def parser() -> Parser:
         recipe=True,
     )
     made.add_argument("recipe", nargs="?", help="name (see `magneto recipes`) or path of a recipe")
-    made.add_argument(
-        "--resume",
-        metavar="RUN",
-        help="go on with this run; with --out, with the copy of it that training.mirror made",
-    )
+    made.add_argument("--resume", metavar="RUN", help="go on with this run")
     made.add_argument(
         "--auto-resume",
         action="store_true",
@@ -87,11 +79,8 @@ def main(words: Sequence[str]) -> int:
     task.check_strategy(recipe.training.distributed)
     pick_strategy(recipe.training)
     pick_device(recipe.training.device)
-    new = not ask.resume or ask.snapshot is not None
-    with held(run, report, new=new, patient=given.auto_resume) as lease:
+    with held(run, report, new=not ask.resume, patient=given.auto_resume):
         if is_main_process():
-            if ask.snapshot is not None:
-                ask.snapshot.copy_to(run, RUN_FILE, report)
             task.prepare(report)  # what is wrong with the data is known before anything is written
         with advised(lambda changes: asked(given, {**overrides, **changes}).recipe):
             result = train(
@@ -100,7 +89,7 @@ def main(words: Sequence[str]) -> int:
                 run,
                 seed=recipe.seed,
                 resume=ask.resume,
-                hooks=own_hooks(lease, recipe, given.probe_every),
+                hooks=own_hooks(given.probe_every),
                 report=report,
                 recipe=recipe.to_mapping(),
                 keep_recipe=lambda: recipe.save(run / RUN_FILE),
@@ -117,14 +106,12 @@ class Asked:
     Attributes:
         run: Where to train.
         recipe: What.
-        resume: Whether a run is there, to go on with, or is copied there first.
-        snapshot: The copy that it is copied from, if it is.
+        resume: Whether a run is there, to go on with.
     """
 
     run: Path
     recipe: Recipe
     resume: bool
-    snapshot: Snapshot | None = None
 
 
 def asked(given: argparse.Namespace, overrides: dict[str, str]) -> Asked:
@@ -144,7 +131,7 @@ def asked(given: argparse.Namespace, overrides: dict[str, str]) -> Asked:
         if given.recipe or given.auto_resume:
             raise ConfigError(["--resume RUN goes on with the run's own recipe: give no other"])
         if given.out is not None:
-            return copied_back(given.resume, given.out, overrides)
+            raise ConfigError(["--resume RUN goes on in the run's own directory: give no --out"])
         return Asked(Path(given.resume), open_run(Path(given.resume), overrides), resume=True)
     if not given.recipe:
         raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
@@ -152,56 +139,13 @@ def asked(given: argparse.Namespace, overrides: dict[str, str]) -> Asked:
         raise ConfigError(["--auto-resume goes on with what is in a directory: name it by --out"])
     recipe = load_recipe(given.recipe, overrides)
     run = new_directory(given.out, recipe)
-    if not given.auto_resume or is_run(run):
-        return Asked(run, recipe, resume=given.auto_resume)
-    if not recipe.training.mirror:
-        return Asked(run, recipe, resume=False)
-    from magneto.training.mirror import newest_snapshot
-
-    snapshot = newest_snapshot(recipe.training.mirror)
-    return Asked(run, recipe, snapshot is not None, snapshot)
+    return Asked(run, recipe, resume=given.auto_resume and is_run(run))
 
 
-def copied_back(place: str, run: Path, overrides: dict[str, str]) -> Asked:
-    """Return how to go on, in another directory, with the run that a mirror has a copy of.
-
-    Raises:
-        FileNotFoundError: If there is no such copy.
-    """
-    from magneto.training.mirror import newest_snapshot
-
-    snapshot = newest_snapshot(place)
-    if snapshot is None:
-        raise FileNotFoundError(
-            f"{place} holds no complete copy of a run, as training.mirror makes them; a run itself "
-            "goes on in its own directory, by --resume without --out"
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        snapshot.fetch([RUN_FILE], Path(folder))
-        recipe = open_run(Path(folder), overrides)
-    return Asked(run, recipe, resume=True, snapshot=snapshot)
-
-
-def own_hooks(lease: Lease | None, recipe: Recipe, probe_every: int | None) -> list[Hook]:
+def own_hooks(probe_every: int | None) -> list[Hook]:
     """Return what the command adds to the loop."""
-    hooks = [lease_hook(lease, recipe.training.log_every)]
-    if probe_every is not None:
-        from magneto.analysis.probe.probe_hook import ProbeHook
+    if probe_every is None:
+        return []
+    from magneto.analysis.probe.probe_hook import ProbeHook
 
-        hooks.append(ProbeHook(probe_every).hook)
-    return hooks
-
-
-def lease_hook(lease: Lease | None, every: int) -> Hook:
-    """Return a hook that ends a run, without writing, once another process has taken it over."""
-    from magneto.training.distributed import any_rank
-    from magneto.training.hooks import Hook
-
-    def check(state: TrainingState) -> None:
-        if any_rank(lease is not None and lease.lost, state.world):
-            raise FileExistsError(
-                f"{state.run} was taken over by {holder(state.run)}, which had heard nothing of "
-                "this one for a minute: nothing more is written here"
-            )
-
-    return Hook(every, check)
+    return [ProbeHook(probe_every).hook]

@@ -45,8 +45,6 @@ class TrainingConfig:
         save_every: Steps between checkpoints; 0 for one at the end.
         keep_checkpoints: How many undamaged checkpoints stay.
         async_save: Copy what is saved to the CPU's memory and write it while training goes on.
-        mirror: Folder or URL (s3://bucket/run) to which the newest checkpoint is copied in the
-            background, with all that is needed to go on from it; None for none.
         average_checkpoints: Average the weights of so many checkpoints at the end; 0 for none.
         average_by: Average the last ones or the best ones.
         device: "auto", "cpu", "cuda" or any name torch knows.
@@ -91,7 +89,6 @@ class TrainingConfig:
     save_every: int = 0
     keep_checkpoints: int = 2
     async_save: bool = False
-    mirror: str | None = None
     average_checkpoints: int = 0
     average_by: Literal["last", "best"] = "last"
     device: str = "auto"

@@ -78,8 +78,6 @@ def end(state: TrainingState, started: float) -> TrainingResult:
     if stop.status == "diverged":
         save_diverged(state, stop)
     state.writer.wait()
-    if state.mirror is not None:
-        state.mirror.wait()
     best = state.best[0] if state.best else {}
     seconds = time.perf_counter() - started
     result = TrainingResult(

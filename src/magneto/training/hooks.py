@@ -199,8 +199,6 @@ def save(state: TrainingState) -> None:
     def keep() -> None:
         state.whole[:] = [*(path for path in state.whole if path != directory), directory]
         forget_old(state.run, state.whole, state.config.keep_checkpoints)
-        if state.mirror is not None:
-            state.mirror.send(directory)
 
     state.writer.write(directory, kinds, values, keep)
     state.throughput.pause(time.perf_counter() - started)

@@ -39,7 +39,6 @@ from magneto.training.initial import initial_model, values_from_data
 from magneto.training.interrupt import Interrupt
 from magneto.training.length import in_steps
 from magneto.training.memory import check_batch
-from magneto.training.mirror import Mirror
 from magneto.training.optimizer import build_optimizer, set_learning_rate
 from magneto.training.prefetch import Prefetch
 from magneto.training.resume import begin
@@ -157,9 +156,6 @@ def begin_state(
         ),
         throughput=throughput,
         writer=Writer(world, config.async_save),
-        mirror=Mirror(config.mirror, run, report.say)
-        if config.mirror and world.is_main_process
-        else None,
         detector=DivergenceDetector(config.divergence_ratio, config.divergence_patience),
         interrupt=Interrupt(report.say),
         stream_state=stream.state_dict(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,10 @@ class MetricsLogger:
         An open file of a directory that was removed can be written to as before, and all is lost.
 
         Raises:
-            FileNotFoundError: If the file is not there any more.
+            FileNotFoundError: If the file is not there any more, or another run's is.
         """
-        if not self.path.exists():
+        held = os.fstat(self.file.fileno())
+        if not self.path.exists() or not os.path.samestat(self.path.stat(), held):
             raise FileNotFoundError(
                 f"{self.path} is gone: the run's directory was removed or moved while it trained"
             )

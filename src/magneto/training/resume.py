@@ -20,7 +20,6 @@ from magneto.training.distributed import broadcast_from_main
 from magneto.training.ending import TrainingResult, finished_result
 from magneto.training.environment import write_environment
 from magneto.training.metrics_logger import METRICS_FILE, MetricsLogger, read_metrics
-from magneto.training.mirror import newest_snapshot
 from magneto.training.state import TrainingState
 from magneto.training.task import DIGEST_FILE, Task
 from magneto.training.trackers import open_trackers
@@ -58,11 +57,6 @@ def begin(
             f"{run} already holds a run with checkpoints up to {held[-1].name}: "
             "resume it (--resume), or train in another directory (--out)"
         )
-    if not resume and broadcast_from_main(mirrored(state), world):
-        raise ValueError(
-            f"training.mirror: {state.config.mirror} already holds a copy of a run: name another "
-            f"place, or go on with that run (--resume {state.config.mirror} --out {run})"
-        )
     directory = broadcast_from_main(newest_whole(state), world)
     if directory is not None:
         compare_recipe(state, directory)
@@ -91,11 +85,6 @@ def begin(
             state.metrics_logger = MetricsLogger(run, state.step, trackers)
             write_environment(run)
     return None
-
-
-def mirrored(state: TrainingState) -> bool:
-    """Return whether the mirror holds a run's copy; only the main process looks."""
-    return state.mirror is not None and newest_snapshot(state.mirror.place) is not None
 
 
 def would_lose_weights(state: TrainingState) -> bool:

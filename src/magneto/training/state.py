@@ -21,7 +21,6 @@ from magneto.training.divergence import DivergenceDetector
 from magneto.training.ema import WeightAverage
 from magneto.training.interrupt import Interrupt
 from magneto.training.metrics_logger import MetricsLogger
-from magneto.training.mirror import Mirror
 from magneto.training.prefetch import Prefetch
 from magneto.training.task import BatchStream, Task
 from magneto.training.throughput import Throughput
@@ -56,7 +55,6 @@ class TrainingState:
         batches: Gives the steps' batches.
         throughput: Counts units and seconds.
         writer: Writes checkpoints and weights.
-        mirror: Copies checkpoints elsewhere (main process only).
         detector: Of divergence.
         interrupt: Tells of Ctrl-C.
         stream_state: Where the stream stands after the last step.
@@ -86,7 +84,6 @@ class TrainingState:
     batches: Prefetch
     throughput: Throughput
     writer: Writer
-    mirror: Mirror | None
     detector: DivergenceDetector
     interrupt: Interrupt
     stream_state: dict[str, Any]

@@ -20,7 +20,7 @@ from magneto.analysis.sweep.summary import title_of
 from magneto.analysis.sweep.sweep import is_done, open_sweep, read_sweep, work
 from magneto.cli import main
 from magneto.config import ConfigError
-from magneto.lease import acquire_lease
+from magneto.lock import acquire_lock
 
 pytest.importorskip("sklearn")
 
@@ -68,7 +68,7 @@ def test_work_is_done_once(tmp_path: Path) -> None:
     open_sweep(tmp_path / "grid", sweep())
     assert before == outcomes(tmp_path / "grid", sweep())
     cell = tmp_path / "grid" / "cells" / sweep().cells()[0].name
-    assert not (cell / "checkpoints").exists() and not list(cell.glob("lease-*"))
+    assert not (cell / "checkpoints").exists()
 
 
 def test_a_grid_may_grow(tmp_path: Path) -> None:
@@ -264,9 +264,9 @@ def test_no_worker_outlives_its_comparison(tmp_path: Path, number: int) -> None:
         for worker in living_workers(grid):
             os.kill(int(worker), signal.SIGKILL)
     for cell in grid.glob("cells/*"):
-        lease = acquire_lease(cell)
-        assert lease is not None  # nobody living holds it
-        lease.release()
+        lock = acquire_lock(cell)
+        assert lock is not None  # nobody living holds it
+        lock.release()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

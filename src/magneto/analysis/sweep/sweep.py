@@ -1,8 +1,8 @@
 """A grid of runs in one folder: independent cells, resumable at any moment, never done twice.
 
 The folder holds sweep.json (what the grid is) and a directory per cell, which is a run of its own
-with a result.json once it is done. Any number of workers, on any machines that see the folder,
-lease cells and run them.
+with an outcome.json once it is done. Any number of workers, on any machines that see the folder,
+lock cells and run them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from magneto.analysis.sweep.cells import SEED, Cell, Sweep
 from magneto.analysis.sweep.checks import base_of, refuse_edited, refuse_other, refuse_repeated
 from magneto.config import ConfigError
 from magneto.files import Damaged, plain, read_object, write_json
-from magneto.lease import acquire_lease
+from magneto.lock import acquire_lock
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe
 from magneto.training.hooks import Hook
@@ -114,7 +114,7 @@ def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
 def work(
     folder: Path, device: str | None = None, orphaned: Callable[[], bool] = lambda: False
 ) -> int:
-    """Lease and run cells until all are done, and wait for those that others hold.
+    """Lock and run cells until all are done, and wait for those that others hold.
 
     Args:
         folder: Of the sweep.
@@ -145,16 +145,16 @@ def _try_cell(
     folder: Path, sweep: Sweep, cell: Cell, device: str | None, orphaned: Callable[[], bool]
 ) -> bool | None:
     """Run a cell unless another has it; return whether it ended by itself, None if not run."""
-    lease = None if is_done(folder, cell) else acquire_lease(cell_directory(folder, cell))
-    if lease is None:
+    lock = None if is_done(folder, cell) else acquire_lock(cell_directory(folder, cell))
+    if lock is None:
         return None
     try:
-        if is_done(folder, cell):
+        if is_done(folder, cell):  # by who held the lock a moment ago
             return None
-        result = run_cell(folder, sweep, cell, device, lambda: lease.lost or orphaned())
+        result = run_cell(folder, sweep, cell, device, orphaned)
         return result.status != "interrupted"
     finally:
-        lease.release()
+        lock.release()
 
 
 def _in_order(sweep: Sweep) -> Iterator[Cell]:
@@ -163,7 +163,7 @@ def _in_order(sweep: Sweep) -> Iterator[Cell]:
 
 
 def run_cell(
-    folder: Path, sweep: Sweep, cell: Cell, device: str | None, lost: Callable[[], bool]
+    folder: Path, sweep: Sweep, cell: Cell, device: str | None, orphaned: Callable[[], bool]
 ) -> TrainingResult:
     """Run one cell, or go on with it, and write its outcome.
 
@@ -183,8 +183,8 @@ def run_cell(
     def check(state: TrainingState) -> None:
         if state.detector.first is not None:
             initial["initial_loss"] = state.detector.first
-        if lost():
-            state.stop = Stop("interrupted", "another process has taken over this cell")
+        if orphaned():
+            state.stop = Stop("interrupted", "the process that started this one is gone")
 
     result = train(
         task,
@@ -197,7 +197,7 @@ def run_cell(
         recipe=recipe.to_mapping(),
         keep_recipe=lambda: recipe.save(run / RUN_FILE),
     )
-    if result.status != "interrupted" and not lost():
+    if result.status != "interrupted":
         write_json(run / "outcome.json", plain({**outcome(result, run), **initial}))
         if not sweep.keep_weights:
             for name in WEIGHTS:
