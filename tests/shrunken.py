@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.vision_language.question_answering.folders import write_easy
+from tests.vision_language.question_answering.folders import write_vqa
 
 # Recipes count in epochs; two steps are enough here.
 IN_STEPS = {"training.epochs": None, "training.warmup_ratio": None}
@@ -67,7 +67,7 @@ def shrunken(task: str, place: Path) -> dict[str, Any]:
         pytest.importorskip("tokenizers")
         return SHAPES
     if task in ("visual-reasoning", "image-text-retrieval", "image-captioning"):
-        return DRAWN | ({"model.images": 2} if task == "visual-reasoning" else {})
+        return DRAWN
     pytest.importorskip("sklearn")
     return {
         "image-classification": DIGITS | {"model.classes": 10},
@@ -101,11 +101,12 @@ def rows(place: Path) -> dict[str, Any]:
 
 def questions(place: Path) -> dict[str, Any]:
     """Return the changes of visual question answering."""
-    write_easy(place, packed=False)
+    write_vqa(place)
     return {
         "data.source": str(place), "data.tokenizer": "bytes", "model.answers": None,
-        "model.image_size": 8, "model.patch_size": 4, "model.max_length": 32,
-        "model.vocab_size": 300, "training.num_workers": 0, **IN_STEPS,
+        "data.validation_images": 2, "data.least_answer_count": 1, "model.image_size": 8,
+        "model.patch_size": 4, "model.max_length": 32, "model.vocab_size": 300,
+        "training.num_workers": 0, **IN_STEPS,
     }  # fmt: skip
 
 

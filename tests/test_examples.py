@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from magneto.cli import main as magneto
+from magneto.vision_language.question_answering.config import QuestionAnsweringDataConfig
+from magneto.vision_language.question_answering.sources import read_source
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -64,6 +66,26 @@ def test_new_placement() -> None:
     ratios = load("new_placement").main(layers=6)
     assert all(math.isfinite(ratio) and ratio > 0 for ratio in ratios.values())
     assert len(set(ratios.values())) == len(ratios)
+
+
+def test_easy_vqa_to_vqa(tmp_path: Path) -> None:
+    """Its questions and answers, with the images that they are about."""
+    image = pytest.importorskip("PIL.Image")
+    for split in ("train", "test"):
+        (tmp_path / "easy" / split / "images").mkdir(parents=True)
+        rows = [["is it red?", "no", 1], ["what color is it?", "grey", 0]]
+        (tmp_path / "easy" / split / "questions.json").write_text(json.dumps(rows))
+        for number in range(2):
+            name = tmp_path / "easy" / split / "images" / f"{number}.png"
+            image.new("RGB", (8, 8), (9 * number,) * 3).save(name)
+    load("easy_vqa_to_vqa").main(tmp_path / "easy", tmp_path / "vqa")
+    config = QuestionAnsweringDataConfig(source=str(tmp_path / "vqa"), validation_split="val2014")
+    found = read_source(config)
+    for part in (found.train, found.validation):
+        assert [(asked.text, asked.answers) for asked in part.questions] == [
+            ("is it red?", ("no",) * 10), ("what color is it?", ("grey",) * 10),
+        ]  # fmt: skip
+        assert [int(part.open(row).pixels()[0, 0, 0]) for row in range(2)] == [9, 0]
 
 
 def test_new_task(tmp_path: Path) -> None:

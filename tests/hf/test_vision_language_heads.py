@@ -95,10 +95,10 @@ def test_a_configuration_without_pooling_reads_the_class_token() -> None:
 def test_a_text_without_the_mask_that_is_read_is_refused() -> None:
     for model, config, more in (
         (QuestionAnswerer, QuestionAnsweringConfig, {"answers": 4}),
-        (VisualReasoner, VisualReasonerConfig, {"images": 1}),
+        (VisualReasoner, VisualReasonerConfig, {}),
     ):
         whole = made(model, config, pooling="mask_token", **more)
-        images = IMAGES[:, None] if model is VisualReasoner else IMAGES
+        images = of_two(model) if model is VisualReasoner else IMAGES
         whole(images, **TEXT)  # nothing tells which token is the mask
         whole.config.mask_token_id = 9
         with pytest.raises(ValueError, match="the mask token, 9, before each text's end"):

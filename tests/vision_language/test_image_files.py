@@ -1,6 +1,5 @@
-"""Images by file name, wherever below a folder they lie, or in its zip files."""
+"""Images by file name, wherever below a folder they lie."""
 
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,6 @@ def test_names_of_several_files_are_counted(tmp_path: Path) -> None:
     assert found.twice == {"one.png"} and found.store.key(found.numbers["one.png"]) == "a/one.png"
     assert found.several([found.numbers["one.png"], found.numbers["two.png"], -1]) == 1
     assert found.several([found.numbers["two.png"]]) == 0
-
-
-def test_zip_files_stand_in_for_images(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.png", 3)
-    with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
-        file.write(tmp_path / "a.png", "deep/a.png")
-    (tmp_path / "a.png").unlink()
-    found = find_images(str(tmp_path))
-    assert found.store.open(found.numbers["a.png"]).pixels()[0, 0, 0] == 3
 
 
 def test_nothing_is_an_error(tmp_path: Path) -> None:

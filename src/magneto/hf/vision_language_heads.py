@@ -30,6 +30,7 @@ from magneto.vision_language.captioning.decoding import CaptionSearch, CaptionWr
 from magneto.vision_language.captioning.left_to_right import left_to_right
 from magneto.vision_language.captioning.model import ImageCaptioner
 from magneto.vision_language.question_answering.model import AnswerHead, QuestionAnswerer
+from magneto.vision_language.reasoning.config import IMAGES
 from magneto.vision_language.reasoning.model import VisualReasoner
 from magneto.vision_language.retrieval.contrastive import contrastive_losses
 from magneto.vision_language.retrieval.model import ImageTextRetriever
@@ -129,18 +130,18 @@ class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
             **others: Arguments that change no number.
 
         Raises:
-            ValueError: If there are not as many images to a statement as the model reads.
+            ValueError: If there are not two images to a statement.
         """
         self.refuse(others)
-        config = self.core.config
-        if pixel_values.ndim != 5 or pixel_values.shape[1] != config.images:
-            raise ValueError(f"pixel_values is (statements, {config.images}, channels, height, "
+        if pixel_values.ndim != 5 or pixel_values.shape[1] != IMAGES:
+            raise ValueError(f"pixel_values is (statements, {IMAGES}, channels, height, "
                              f"width), not {tuple(pixel_values.shape)}")  # fmt: skip
         texts = packed_texts(input_ids, text_mask(input_ids, attention_mask))
         check_pairs(pixel_values, texts)
         check_masks(self, texts)
-        paired = [text for text in texts for _ in range(config.images)]
-        samples = join_samples(config.image_tokens, paired=paired).to(pixel_values.device)
+        paired = [text for text in texts for _ in range(IMAGES)]
+        samples = join_samples(self.core.config.image_tokens, paired=paired)
+        samples = samples.to(pixel_values.device)
         logits = self.core(self.images(pixel_values.flatten(0, 1), input_ids), samples)
         loss = None
         if labels is not None:

@@ -9,9 +9,8 @@ from pathlib import Path
 from magneto.data.counts import Counts
 from magneto.data.files import existing_path
 from magneto.vision.folders import image_names
-from magneto.vision.images import FileStore, ImageStore
+from magneto.vision.images import FileStore
 from magneto.vision.listing import IMAGE_ENDINGS
-from magneto.vision_language.zips import open_zips
 
 # What is said where a name alone does not tell which file is meant.
 SEVERAL = "images whose name other files have too (the first by folder is read)"
@@ -28,7 +27,7 @@ class NamedImages:
         twice: Names that several files have.
     """
 
-    store: ImageStore
+    store: FileStore
     numbers: dict[str, int]
     where: str
     twice: frozenset[str] = frozenset()
@@ -39,7 +38,7 @@ class NamedImages:
 
 
 def find_images(folder: str) -> NamedImages:
-    """List all images below a folder; where there are none, those in its zip files.
+    """List all images below a folder.
 
     Sets of photographs are unpacked in more than one way: NLVR2's training images lie in a hundred
     folders or in one. Their names are the same, so that where they lie need not be known. Of two
@@ -52,16 +51,13 @@ def find_images(folder: str) -> NamedImages:
     root = existing_path(folder)
     root = root if root.is_dir() else root.parent
     names = list(image_names(root, Counts()))
-    if names:
-        return by_name(FileStore(root, names), names, root)
-    store = open_zips(sorted(root.rglob("*.zip")), IMAGE_ENDINGS)
-    if not len(store):
-        raise ValueError(f"no images below {root}: no file ends in {', '.join(IMAGE_ENDINGS)}, and "
-                         "no zip file has one that does")  # fmt: skip
-    return by_name(store, list(store.keys), root)
+    if not names:
+        raise ValueError(f"no images below {root}: no file ends in {', '.join(IMAGE_ENDINGS)}; "
+                         "archives have to be unpacked")  # fmt: skip
+    return by_name(FileStore(root, names), names, root)
 
 
-def by_name(store: ImageStore, names: list[str], root: Path) -> NamedImages:
+def by_name(store: FileStore, names: list[str], root: Path) -> NamedImages:
     """Number images by the last part of their names; the first of several counts."""
     numbers: dict[str, int] = {}
     twice = set()

@@ -1,7 +1,6 @@
-"""Small folders in the layouts of VQA v2 and of easy-VQA."""
+"""Small folders in the layout of VQA v2."""
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -65,28 +64,3 @@ def write_split(folder: Path, split: str, questions: list[Any], annotations: lis
     if not split.startswith("test"):
         name = f"v2_mscoco_{split}_annotations.json"
         (folder / name).write_text(json.dumps({"annotations": annotations}))
-
-
-def write_easy(folder: Path, packed: bool, images: int = 4) -> None:
-    """In one zip file, or in a folder for each split."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "answers.txt").write_text("red\nblue\nyes\nno\n")
-    files = {}
-    for split in ("train", "test"):
-        rows: list[Any] = []
-        for number in range(images):
-            colour = ("red", "blue")[number % 2]
-            files[f"{split}/images/{number}.png"] = png(COLOURS[colour])
-            yes = "yes" if colour == "red" else "no"
-            rows += [["what color is it?", colour, number], ["is it red?", yes, number]]
-        name = f"{split}_questions.json" if packed else f"{split}/questions.json"
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(rows))
-    if packed:
-        with zipfile.ZipFile(folder / "images.zip", "w") as file:
-            for name, content in files.items():
-                file.writestr(name, content)
-    else:
-        for name, content in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from magneto.cli import main
 from magneto.vision_language.question_answering.held_out import trained_on
-from tests.vision_language.question_answering.folders import write_easy, write_vqa
+from tests.vision_language.question_answering.folders import write_vqa
 from tests.vision_language.question_answering.test_task import run, task_of
 
 HELD, OTHER = "val2014/COCO_val2014_000000000001.jpg", "val2014/COCO_val2014_000000000002.jpg"
@@ -62,8 +62,7 @@ def test_other_data_is_measured(tmp_path: Path, capsys) -> None:
     assert "accuracy" in json.loads(said.out)
     (line,) = [each for each in said.err.splitlines() if "trained on" in each]
     assert "4 of the 6 images" in line and "COCO_val2014_" in line
-    write_easy(tmp_path / "easy", packed=False)
-    assert evaluate(made, "--data", str(tmp_path / "easy")) == 0
+    assert evaluate(made, "--data", "builtin:shapes") == 0
     assert "trained on" not in capsys.readouterr().err
 
 

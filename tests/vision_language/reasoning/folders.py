@@ -1,4 +1,4 @@
-"""Small folders in the layouts of NLVR2 and of NLVR v1."""
+"""Small folders in the layout of NLVR2."""
 
 import json
 from collections.abc import Iterable

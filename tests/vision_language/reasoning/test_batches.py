@@ -20,7 +20,7 @@ def batches(folder: Path) -> StatementBatches:
     """Of each statement, a text of as many tokens as its number, after three."""
     found = load_statements(StatementDataConfig(source=str(folder))).validation
     texts = [np.full(3 + number, 10 + number) for number in range(len(found))]
-    return StatementBatches(found, texts, 5, 2, READING.blank)
+    return StatementBatches(found, texts, 5, READING.blank)
 
 
 def texts_of(batch: dict[str, Any]) -> list[int]:

@@ -131,5 +131,5 @@ def test_impossible_values_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             StatementDataConfig(**values)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="images must be 1 or more"):
-        VisualReasonerConfig(width=16, layers=1, heads=2, ffn_width=16, images=0)
+    with pytest.raises(ConfigError, match="head_scale must be above 0"):
+        VisualReasonerConfig(width=16, layers=1, heads=2, ffn_width=16, head_scale=0)

@@ -237,8 +237,3 @@ def test_missing_and_broken_images_are_listed(tmp_path: Path) -> None:
     kind, names, why = rows[1]
     assert kind == "broken image" and str(broken) in names.split(", ") and "no image file" in why
     assert len(rows) == 2
-
-
-def test_another_number_of_images_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"2 images to a statement, the model reads 1"):
-        task_of(tmp_path, {"images": 1}).prepare()

@@ -42,8 +42,8 @@ class QuestionAnsweringDataConfig:
     """Questions about images: the `data` section. See docs/concepts/visual_question_answering.md.
 
     Attributes:
-        source: builtin:shapes, rendered scenes with questions; or the path of a folder of VQA v2
-            or of easy-VQA.
+        source: builtin:shapes, rendered scenes with questions; or the path of a folder of VQA
+            v2.
         image_folder: Folder of VQA v2's train2014, val2014 and test2015, where they lie elsewhere.
         validation_split: Of VQA v2. "held_out" trains on train2014 and val2014 but for
             `validation_images` images, and validates on these; "val2014" trains on train2014 and
@@ -53,7 +53,7 @@ class QuestionAnsweringDataConfig:
             in BEiT-3's released fine-tuning).
         validation_seed: Of which; see `vqa_files.held_out_images`.
         answers: Path of the answers to choose from: a JSON list, lines of text, or BEiT-3's
-            answer2label.txt. None: easy-VQA's answers.txt, or those that the annotations give.
+            answer2label.txt. None: those that the annotations give.
         least_answer_count: Times that a majority answer occurs in the annotations to be one of
             these (9, which gives VQA v2's 3129).
         answer_lookup: How an annotator's answer is looked up among them, for what is taught: "raw",

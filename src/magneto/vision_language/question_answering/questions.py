@@ -26,8 +26,6 @@ IMAGE_MISSING = "validation questions whose image is missing (they score 0)"
 UNKNOWN_TRAINING = "training questions none of whose answers the look-up knows left out"
 UNKNOWN_VALIDATION = "validation questions that no known answer is right for (they score 0)"
 
-MISSING = -1
-"""Number of an image that is not in its store."""
 ANNOTATORS = 10
 """A set with one answer to each question counts as so many annotators who agree."""
 
@@ -37,7 +35,7 @@ class Question(NamedTuple):
 
     Attributes:
         number: Its id.
-        image: Number of its image in the set's store, or `MISSING`.
+        image: Number of its image in the set's store.
         text: As it was asked.
         answers: One of each annotator, usually ten; none where they are not public.
         majority: The answer that stands for all; "" where there is none.
@@ -86,8 +84,7 @@ class QuestionSplit:
     @property
     def missing(self) -> np.ndarray:
         """Whether each question's image is missing, boolean (questions,)."""
-        absent = np.append(self.store.sizes() < 0, True)  # the last stands for `MISSING`
-        return absent[[question.image for question in self.questions]]
+        return (self.store.sizes() < 0)[[question.image for question in self.questions]]
 
     @cached_property
     def images(self) -> ImageSplit:
@@ -97,9 +94,7 @@ class QuestionSplit:
 
     def image_name(self, index: int) -> str:
         """Return where the image of a question lies, or should, for messages."""
-        question = self.questions[index]
-        known = question.image != MISSING
-        return self.store.name(question.image) if known else f"of question {question.number}"
+        return self.store.name(self.questions[index].image)
 
     def broken(self, index: int, error: BrokenImage) -> None:
         """Note that a question's image is broken or missing."""
@@ -111,10 +106,7 @@ class QuestionSplit:
         Raises:
             BrokenImage: If it can't be read, or is no image.
         """
-        number = self.questions[index].image
-        if number == MISSING:
-            raise BrokenImage("is missing")
-        return self.images.open(number)
+        return self.images.open(self.questions[index].image)
 
     def chosen(self, indices: Sequence[int] | np.ndarray) -> QuestionSplit:
         """Return some of the questions, over the same images."""
@@ -122,7 +114,7 @@ class QuestionSplit:
 
     def image_keys(self) -> list[str]:
         """Return what the images that are asked about are called within the set, in order."""
-        used = sorted({question.image for question in self.questions} - {MISSING})
+        used = sorted({question.image for question in self.questions})
         return [self.store.key(number) for number in used]
 
     @cached_property
@@ -130,5 +122,5 @@ class QuestionSplit:
         """A short name for the content: the questions with their answers, and their images."""
         asked = "\n".join(map(repr, self.questions)).encode("utf-8", errors="surrogatepass")
         used = np.unique([question.image for question in self.questions]).astype(np.int64)
-        images = ImageSplit(self.store, used[used != MISSING], self.images.labels)
+        images = ImageSplit(self.store, used, self.images.labels)
         return content_digest(asked, images.digest.encode())

@@ -1,4 +1,4 @@
-"""Training and validation questions of a source: VQA v2, easy-VQA, or built-in scenes."""
+"""Training and validation questions of a source: VQA v2, or built-in scenes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from magneto.data.counts import Counts
 from magneto.data.files import existing_path
 from magneto.data.sources import parse_source
-from magneto.vision_language.question_answering import easy_vqa, vqa_files
+from magneto.vision_language.question_answering import vqa_files
 from magneto.vision_language.question_answering.config import QuestionAnsweringDataConfig
 from magneto.vision_language.question_answering.questions import (
     IMAGE_MISSING,
@@ -21,7 +21,7 @@ from magneto.vision_language.question_answering.questions import (
 )
 from magneto.vision_language.scenes import SceneQuestions, scene_questions
 
-KNOWN = "VQA v2's v2_OpenEnded_mscoco_train2014_questions.json, easy-VQA's train_questions.json"
+KNOWN = "v2_OpenEnded_mscoco_train2014_questions.json"
 IMAGE_FOLDER = ": name the folder of train2014, val2014 and test2015, data.image_folder"
 
 
@@ -86,9 +86,7 @@ def found_questions(config: QuestionAnsweringDataConfig) -> QuestionSplits:
                          f"{config.source} is another set")  # fmt: skip
     if builtin:
         return built_in_questions()
-    if easy_vqa.is_easy_vqa(folder):
-        return easy_questions(folder, counts)
-    raise ValueError(f"{config.source} has no questions: none of {KNOWN}")
+    raise ValueError(f"{config.source} has no questions of VQA v2, such as {KNOWN}")
 
 
 def built_in_questions() -> QuestionSplits:
@@ -104,20 +102,6 @@ def scene_split(scenes: SceneQuestions) -> QuestionSplit:
     rows = zip(scenes.questions, scenes.answers, strict=True)
     questions = [with_one_answer(number, number, *row) for number, row in enumerate(rows)]
     return QuestionSplit(scenes.images, questions)
-
-
-def easy_questions(folder: Path, counts: Counts) -> QuestionSplits:
-    """Return easy-VQA, whose test split is validated on."""
-    train, test = (easy_vqa.read_split(folder, name, counts) for name in ("train", "test"))
-    there, missing = with_images(train, counts)
-    return QuestionSplits(
-        there,
-        counted(test, counts),
-        majorities=tuple(question.majority for question in train.questions),
-        answers=easy_vqa.listed_answers(folder),
-        missing=missing,
-        counts=counts,
-    )
 
 
 def vqa_questions(

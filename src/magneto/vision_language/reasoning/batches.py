@@ -12,6 +12,7 @@ import torch
 from magneto.data.augmented_examples import AugmentedExamples
 from magneto.data.lazy_batches import LazyBatches, mixed_plans
 from magneto.vision.batches import Transform, example_stream, read_or_blank
+from magneto.vision_language.reasoning.config import IMAGES
 from magneto.vision_language.reasoning.statements import StatementSplit
 from magneto.vision_language.samples import join_samples
 
@@ -28,14 +29,12 @@ class StatementBatches:
         split: Of statements.
         texts: Tokens of each statement, `<s>` ... `</s>`.
         image_tokens: Vision tokens of an image.
-        images: Of a statement.
         blank: What stands for an image that can't be read.
     """
 
     split: StatementSplit
     texts: Sequence[np.ndarray]
     image_tokens: int
-    images: int
     blank: np.ndarray
 
     def training(self, transform: Transform, batch_size: int, seed: int) -> AugmentedExamples:
@@ -60,7 +59,7 @@ class StatementBatches:
         def read(row: int, random: np.random.Generator) -> np.ndarray:
             return self._images(row, transform, random)
 
-        blank = np.stack([self.blank] * self.images)
+        blank = np.stack([self.blank] * IMAGES)
         seen = read_or_blank(read, rows, blank, self.split.broken)
         return self._whole({**seen, "rows": torch.from_numpy(rows)})
 
@@ -71,7 +70,7 @@ class StatementBatches:
     def _whole(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Add texts and labels, by "rows"."""
         rows = batch["rows"].numpy()
-        pairs = [self.texts[row] for row in rows for _ in range(self.images)]
+        pairs = [self.texts[row] for row in rows for _ in range(IMAGES)]
         return {
             **batch,
             "images": batch["images"].flatten(0, 1),

@@ -11,29 +11,25 @@ from magneto.data.sources import check_builtin, parse_source
 from magneto.vision.config import AugmentationConfig
 from magneto.vision_language.config import BUILTIN, LEAST_VOCABULARY, PairPoolingConfig
 
+IMAGES = 2
+"""That a statement is about."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class VisualReasonerConfig(PairPoolingConfig):
     """A vision-language encoder with a head that says whether a statement is true.
 
     Attributes:
-        images: That a statement is about: 2 in NLVR2, 1 in NLVR v1, whose picture has three boxes.
         head_scale: Of the first values of the head's matrices. BEiT-3's released fine-tuning has
             0.001; small models from scratch stay at chance with it.
     """
 
-    images: int = 2
     head_scale: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        wrong = []
-        if self.images < 1:
-            wrong.append(f"images must be 1 or more, not {self.images}")
         if not 0 < self.head_scale < math.inf:
-            wrong.append(f"head_scale must be above 0, not {self.head_scale}")
-        if wrong:
-            raise ConfigError(wrong)
+            raise ConfigError([f"head_scale must be above 0, not {self.head_scale}"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +37,8 @@ class StatementDataConfig:
     """Statements about images: the `data` section. See docs/concepts/visual_reasoning.md.
 
     Attributes:
-        source: builtin:shapes, pairs of rendered scenes; the folder of NLVR2 or of NLVR v1 with its
-            .json files and images, wherever in it they lie; or one of the .json files.
+        source: builtin:shapes, pairs of rendered scenes; the folder of NLVR2 with its .json files
+            and images, wherever in it they lie; or one of the .json files.
         image_folder: Folder of the images, where they lie elsewhere than the .json files.
         validation_split: "dev"; "test", NLVR2's test-P (test1.json); or "hidden", its test-U
             (test2.json).

@@ -60,11 +60,12 @@ def statement_figures(
         if batch["broken"][place]:
             continue
         words = [pieces[token].strip() for token in batches.texts[row][1:-1]]
-        for side in range(batches.images):
-            number = place * batches.images + side
+        for side, name in enumerate(SIDES):
+            number = place * len(SIDES) + side
             looked = maps[number, first + 1 : first + 1 + len(words)]
             shares.append(looked.sum((1, 2)))
-            heading = headline(batches.split.statements[row], answers[place], side, batches.images)
+            said = headline(batches.split.statements[row], answers[place])
+            heading = name if side else f"{said}   —   {name}"
             image = reading.restore(batch["images"][number].numpy())
             rows.append(WordAttention(image, heading, words, looked.numpy()))
     if not rows:
@@ -91,10 +92,6 @@ def some_statements(batches: StatementBatches) -> np.ndarray:
     return np.array(list(chosen)[:STATEMENTS], np.int64)
 
 
-def headline(statement: Statement, answer: int, side: int, images: int) -> str:
-    """Return what stands above an image: of the first the statement and what is said of it."""
-    name = SIDES[side] if images == len(SIDES) else f"image {side + 1}"
-    if side:
-        return name
-    said = f"{statement.sentence}   —   model: {ANSWERS[answer]}; it is {ANSWERS[statement.label]}"
-    return said if images == 1 else f"{said}   —   {name}"
+def headline(statement: Statement, answer: int) -> str:
+    """Return what stands above the first image: the statement and what is said of it."""
+    return f"{statement.sentence}   —   model: {ANSWERS[answer]}; it is {ANSWERS[statement.label]}"

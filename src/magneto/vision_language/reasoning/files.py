@@ -1,33 +1,25 @@
-"""NLVR2 and NLVR v1 as their authors give them: a .json file per split, a JSON object per line.
+"""NLVR2 as its authors give it (arXiv 1811.00491): a .json file per split, a JSON object per line.
 
-| | NLVR2 (arXiv 1811.00491) | NLVR v1 (P17-2034) |
-|---|---|---|
-| identifier | SPLIT-SET-PAIR-SENTENCE | SENTENCE-IMAGE |
-| images | SPLIT-SET-PAIR-img0.png, -img1.png | SPLIT-SENTENCE-IMAGE-0.png to -5.png |
-| label | "True", "False" | "true", "false" |
-
-NLVR v1's picture has three boxes, and six files with the boxes in another order; the first one that
-is there is read.
+An identifier is SPLIT-SET-PAIR-SENTENCE; the images are SPLIT-SET-PAIR-img0.png and -img1.png; a
+label is "True" or "False".
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from magneto.data.counts import EMPTY, MALFORMED, Counts
 from magneto.data.files import existing_path, has_ending, unpacked_name
 from magneto.data.records import Record, read_objects
 from magneto.vision_language.image_files import SEVERAL, NamedImages
+from magneto.vision_language.reasoning.config import IMAGES
 from magneto.vision_language.reasoning.statements import MISSING, Statement, StatementSplit
 
 STATEMENTS = "statements"
 DUPLICATES = "statements with an identifier met before left out"
 UNLABELLED = "statements without a label left out"
-OTHER_IMAGES = "statements about another number of images than most left out"
 WITHOUT_IMAGES = "statements with a missing image"
 ENDINGS = (".json", ".jsonl")
 # Names of a split's file, without its ending, best first.
@@ -38,13 +30,12 @@ FILES = {
     "hidden": ("test2", "hidden"),
 }
 LABELS = {"true": 1, "false": 0}
-PERMUTATIONS = 6  # of the three boxes of NLVR v1
 
 
 def find_statement_files(folder: Path) -> dict[str, Path]:
     """Return the files of statements below a folder by split: "train", "dev", "test", "hidden".
 
-    Where a folder has both sets, as their authors' repository does, NLVR2 is read.
+    The authors' repository has another set beside NLVR2; then NLVR2 is read.
 
     Raises:
         ValueError: If there is none, or several for one split.
@@ -106,10 +97,6 @@ def read_statements(path: Path, images: NamedImages, counts: Counts) -> Statemen
         statements.append(one)
     if not statements:
         raise ValueError(f"no statements in {path}: {counts.describe(STATEMENTS)}")
-    about = Counter(len(one.images) for one in statements).most_common(1)[0][0]
-    if others := sum(len(one.images) != about for one in statements):
-        counts[OTHER_IMAGES] += others
-        statements = [one for one in statements if len(one.images) == about]
     incomplete = sum(MISSING in one.images for one in statements)
     if incomplete == len(statements):
         raise ValueError(f"{path}: no statement has all its images in {images.where}, for "
@@ -137,27 +124,12 @@ def _statement(
     if label is None:
         counts[UNLABELLED] += 1
         return None
-    parts = identifier.split("-")
-    numbers = []
-    for names in _image_names(record, parts, path):
-        there = next((images.numbers[name] for name in names if name in images.numbers), MISSING)
-        numbers.append(there)
-        if there == MISSING:
-            missing[names[0]] = None
-    paired = len(parts) == 4
-    said = "-".join((*parts[:2], parts[3])) if paired else parts[0]
-    group = "-".join(parts[:2]) if paired else parts[0]
-    return Statement(identifier, sentence.strip(), label, tuple(numbers), group, said)
-
-
-def _image_names(record: Record, parts: Sequence[str], path: Path) -> list[list[str]]:
-    """Return, of each image of a statement, the names that its file may have."""
-    if len(parts) == 4:
-        pair = "-".join(parts[:3])
-        return [[f"{pair}-img0.png"], [f"{pair}-img1.png"]]
-    given: Any = record.get("images")
-    if isinstance(given, list) and given and all(isinstance(name, str) for name in given):
-        return [[name.rpartition("/")[2] for name in given]]
-    split = Path(unpacked_name(path)).stem
-    stem = f"{split}-{'-'.join(parts)}"
-    return [[f"{stem}-{order}.png" for order in range(PERMUTATIONS)]]
+    *pair, number = identifier.split("-")
+    if len(pair) != 3:
+        counts.met(MALFORMED, str(path), f"identifier {identifier}, not SPLIT-SET-PAIR-SENTENCE")
+        return None
+    names = [f"{'-'.join(pair)}-img{side}.png" for side in range(IMAGES)]
+    missing.update(dict.fromkeys(name for name in names if name not in images.numbers))
+    there = tuple(images.numbers.get(name, MISSING) for name in names)
+    group = "-".join(pair[:2])
+    return Statement(identifier, sentence.strip(), label, there, group, f"{group}-{number}")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.pooling import FirstOfImage, FirstOfText, MaskOfText, PairPooling
-from magneto.vision_language.reasoning.config import VisualReasonerConfig
+from magneto.vision_language.reasoning.config import IMAGES, VisualReasonerConfig
 from magneto.vision_language.reasoning.statements import ANSWERS
 from magneto.vision_language.samples import Samples
 
@@ -25,7 +25,7 @@ class VisualReasoner(nn.Module):
     """The statement is read with each image by itself; the head reads all of them (BEiT-3).
 
     Of each pass it has the features of the image's class token and of the text's `<s>`, or others:
-    see `VisualReasonerConfig.pooling`. For two images: 4 x width, a norm, 2 x width, a norm, GELU,
+    see `VisualReasonerConfig.pooling`. Then 4 x width, a norm, 2 x width, a norm, GELU,
     two logits.
     """
 
@@ -35,7 +35,7 @@ class VisualReasoner(nn.Module):
         self.encoder = VisionLanguageEncoder(config)
         self.pooling = statement_pooling(config)
         std, inner = NORMAL_STD * config.head_scale, 2 * config.width
-        inputs = len(self.pooling.parts) * config.width * config.images
+        inputs = len(self.pooling.parts) * config.width * IMAGES
         self.head = nn.Sequential(
             nn.LayerNorm(inputs, eps=config.norm_eps),
             NormalLinear(inputs, inner, bias=True, std=std),
@@ -59,4 +59,4 @@ class VisualReasoner(nn.Module):
             images, samples.token_ids, samples.token_positions, samples.packing
         )
         read = self.pooling(vision, language, samples)
-        return self.head(read.unflatten(0, (-1, self.config.images)).flatten(1))
+        return self.head(read.unflatten(0, (-1, IMAGES)).flatten(1))

@@ -1,4 +1,4 @@
-"""Training and validation statements of a source: NLVR2, NLVR v1, or built-in scenes."""
+"""Training and validation statements of a source: NLVR2, or built-in scenes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Visual reasoning: whether a statement is true of two images (NLVR2), or of one (NLVR v1)."""
+"""Visual reasoning: whether a statement is true of two images (NLVR2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from magneto.vision.prediction import Prediction
 from magneto.vision.transforms import Reading
 from magneto.vision_language.fine_tuned_task import FineTunedTask
 from magneto.vision_language.reasoning.batches import StatementBatches
-from magneto.vision_language.reasoning.config import StatementDataConfig, VisualReasonerConfig
+from magneto.vision_language.reasoning.config import (
+    IMAGES,
+    StatementDataConfig,
+    VisualReasonerConfig,
+)
 from magneto.vision_language.reasoning.figures import statement_figures
 from magneto.vision_language.reasoning.files import STATEMENTS
 from magneto.vision_language.reasoning.model import VisualReasoner
@@ -53,18 +57,9 @@ class VisualReasoning(FineTunedTask):
         return (one.sentence for one in self.splits.train.statements)
 
     def check_data(self) -> None:
-        """Say how many statements there are, and which images are missing.
-
-        Raises:
-            ValueError: If statements are about another number of images than the model.
-        """
+        """Say how many statements there are, and which images are missing."""
         where, found = self.data_config.source, self.splits
         train, held = found.train, found.validation
-        about = {len(one.images) for part in (train, held) for one in part.statements}
-        if about != {self.model_config.images}:
-            counts = " and ".join(map(str, sorted(about)))
-            raise ValueError(f"{where} has {counts} images to a statement, the model reads "
-                             f"{self.model_config.images}: set model.images")  # fmt: skip
         odd = found.counts.describe(STATEMENTS) if found.counts else "built in"
         self._progress.say(f"{where}: {len(train):,} statements to train on, {len(held):,} to "
                            f"validate on; read: {odd}")  # fmt: skip
@@ -93,7 +88,7 @@ class VisualReasoning(FineTunedTask):
         config, left_out = self.model_config, self.data_config.input == "images"
         said = ["" if left_out else one.sentence for one in split.statements]
         texts, blank = self.framed(name, STATEMENTS, said), self.reading.blank
-        return StatementBatches(split, texts, config.image_tokens, config.images, blank)
+        return StatementBatches(split, texts, config.image_tokens, blank)
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return statements in random order, their images augmented."""
@@ -108,7 +103,7 @@ class VisualReasoning(FineTunedTask):
 
     def example_batch(self, examples: int) -> dict[str, Any]:
         """Return black images with the longest statements, without data."""
-        count = examples * self.model_config.images
+        count = examples * IMAGES
         texts = self.longest_texts(count)
         return {
             "images": self.black_images(count),
@@ -173,7 +168,7 @@ class VisualReasoning(FineTunedTask):
 
     def images_together(self) -> int:
         """Return how many images a statement is about."""
-        return self.model_config.images
+        return IMAGES
 
     @torch.no_grad()
     def predict(self, model: nn.Module, pictures: Sequence[Picture], text: str) -> list[Prediction]:
@@ -202,7 +197,7 @@ class VisualReasoning(FineTunedTask):
         shares = model(images.to(device), samples.to(device)).float().softmax(1).cpu()
         said = [sorted(zip(ANSWERS, row, strict=True), key=lambda pair: -pair[1])
                 for row in shares.tolist()]  # fmt: skip
-        return [Prediction(labels) for labels in said for _ in range(config.images)]
+        return [Prediction(labels) for labels in said for _ in range(IMAGES)]
 
     def figures(self, model: nn.Module) -> Sequence[Figure]:
         """Return where the words of some statements look in their images."""
