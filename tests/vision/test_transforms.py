@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from magneto.vision import decoding
 from magneto.vision.colour import ColourJitter, enhanced, turned_hue
 from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.decoding import EncodedPicture, PixelPicture
 from magneto.vision.erasing import erased
-from magneto.vision.geometry import Box, centre_box, cut, random_box, with_channels
+from magneto.vision.geometry import Box, centre_crop, cut, random_box, with_channels
 from magneto.vision.transforms import (
     NORMALISATIONS,
     Augmentation,
@@ -17,6 +18,7 @@ from magneto.vision.transforms import (
 )
 from tests.vision.pictures import Image, encoded, photo
 
+BICUBIC = Image.Resampling.BICUBIC
 ALL = AugmentationConfig(
     crop="random_resized", flip=0.5, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1,
     rand_augment=9, erasing=0.5,
@@ -45,17 +47,30 @@ def test_normalisation(name: str) -> None:
     assert found.dtype == np.float32 and np.allclose(found, wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize(("height", "width", "resize"), [(60, 80, 40), (90, 50, 32), (40, 200, 36)])
-def test_the_middle_is_that_of_resizing_the_whole_and_cutting(height, width, resize) -> None:
-    picture = PixelPicture(photo(1, height, width))
-    shorter = min(height, width)
-    size = {side: int(resize * side / shorter) for side in (height, width)}
-    whole = Image.fromarray(picture.pixels())
-    whole = np.asarray(whole.resize((size[width], size[height]), Image.Resampling.BICUBIC))
-    top, left = round((size[height] - 32) / 2), round((size[width] - 32) / 2)
-    found = cut(picture, centre_box(picture, 32, resize), 32)
-    wanted = whole[top : top + 32, left : left + 32]
-    assert np.abs(found.astype(int) - wanted).max() <= 1
+@pytest.mark.parametrize(("size", "resize"), [(32, 40), (224, 256), (384, 438), (384, 384)])
+def test_the_middle_is_that_of_resizing_the_whole_and_cutting(size: int, resize: int) -> None:
+    """On noise, where another order of the two passes is 20 levels off (Pillow's own `box`)."""
+    sides = (
+        ((90, 50), (40, 200)) if size == 32 else ((375, 500), (500, 375), (500, 333), (427, 640))
+    )
+    for height, width in sides:
+        pixels = rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        shorter = min(height, width)
+        ends = {side: int(resize * side / shorter) for side in (height, width)}
+        whole = Image.fromarray(pixels).resize((ends[width], ends[height]), BICUBIC)
+        top, left = round((ends[height] - size) / 2), round((ends[width] - size) / 2)
+        wanted = np.asarray(whole)[top : top + size, left : left + size]
+        found = centre_crop(PixelPicture(pixels), size, resize)
+        assert np.abs(found.astype(int) - wanted).max() <= 1, (height, width)
+
+
+def test_a_box_is_cut_out_and_then_resized() -> None:
+    """Its edges see nothing from beyond it, and neither does the order of passes."""
+    pixels = rng(1).integers(0, 256, (500, 333, 3), dtype=np.uint8)
+    for box in (Box(100, 3, 90, 61), Box(0, 0, 500, 333), Box(7, 9, 480, 320)):
+        part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
+        wanted = np.asarray(Image.fromarray(part).resize((224, 224), BICUBIC))
+        assert np.array_equal(cut(PixelPicture(pixels), box, 224), wanted)
 
 
 def test_crops_and_colours_are_torchvisions() -> None:
@@ -63,14 +78,16 @@ def test_crops_and_colours_are_torchvisions() -> None:
     pytest.importorskip("torchvision")
     from torchvision.transforms import InterpolationMode, functional
 
-    picture, how = PixelPicture(photo(2, 375, 500)), InterpolationMode.BICUBIC
-    image = Image.fromarray(picture.pixels())
-    middle = functional.center_crop(functional.resize(image, 256, how), [224, 224])
-    found = cut(picture, centre_box(picture, 224, 256), 224)
-    assert np.abs(found.astype(int) - np.asarray(middle)).max() <= 1
-    part = np.asarray(functional.resized_crop(image, 100, 3, 90, 61, [224, 224], how))
-    found = cut(picture, Box(100, 3, 90, 61), 224)
-    assert np.array_equal(found[5:-5, 5:-5], part[5:-5, 5:-5])
+    how = InterpolationMode.BICUBIC
+    for height, width in ((375, 500), (500, 375)):
+        picture = PixelPicture(photo(2, height, width))
+        image = Image.fromarray(picture.pixels())
+        for size, resize in ((224, 256), (384, 384)):
+            middle = functional.center_crop(functional.resize(image, resize, how), [size, size])
+            found = centre_crop(picture, size, resize)
+            assert np.abs(found.astype(int) - np.asarray(middle)).max() <= 1
+        part = functional.resized_crop(image, 100, 3, 90, 61, [224, 224], how)
+        assert np.array_equal(cut(picture, Box(100, 3, 90, 61), 224), np.asarray(part))
     for name, theirs in (("Brightness", functional.adjust_brightness),
                          ("Contrast", functional.adjust_contrast),
                          ("Color", functional.adjust_saturation)):  # fmt: skip
@@ -93,7 +110,7 @@ def test_jitter_changes_by_its_strengths() -> None:
 def test_extreme_shapes_stay_small() -> None:
     for height, width in ((1, 1), (1, 5000), (3000, 2)):
         picture = PixelPicture(np.full((height, width, 3), 9, np.uint8))
-        assert cut(picture, centre_box(picture, 16, 20), 16).tolist() == [[[9] * 3] * 16] * 16
+        assert centre_crop(picture, 16, 20).tolist() == [[[9] * 3] * 16] * 16
         box = random_box(picture, (0.08, 1.0), (3 / 4, 4 / 3), rng(1))
         assert 1 <= box.height <= height and 1 <= box.width <= width
 
@@ -119,6 +136,20 @@ def test_a_large_jpeg_is_decoded_smaller_where_the_crop_allows(monkeypatch) -> N
         exact = cut(picture, box, 32).astype(int)
         assert np.abs(near - exact).mean() < 3
     assert scales == [8, 1, 4, 1, 1, 1]
+
+
+@pytest.mark.parametrize("library", ["simplejpeg", "pillow"])
+def test_a_smaller_jpeg_is_cut_where_the_whole_one_is(library: str, monkeypatch) -> None:
+    """Its last pixels stand for fewer than 8 of the whole one's: they must not stretch the rest."""
+    if library == "pillow":
+        monkeypatch.setattr(decoding, "simplejpeg", lambda: None)
+    ramp = np.linspace(0, 255, 257).round().astype(np.uint8)
+    for pixels in (np.tile(ramp, (257, 1)), np.tile(ramp[:, None], (1, 257))):
+        pixels = np.repeat(pixels[..., None], 3, -1)
+        picture = EncodedPicture(encoded(pixels, "JPEG", quality=100, subsampling=0))
+        near = cut(picture, Box(0, 0, 256, 256), 32, reduce=True).astype(int)
+        exact = cut(PixelPicture(pixels), Box(0, 0, 256, 256), 32)
+        assert np.abs(near - exact)[2:-2, 2:-2].max() <= 1
 
 
 def test_everything_is_a_function_of_the_generator() -> None:

@@ -12,29 +12,70 @@ from magneto.vision.decoding import SCALES, Picture, pillow
 
 # Attempts at a rectangle that fits, before the middle is taken.
 TRIES = 10
+# How far the bicubic filter sees to each side, in pixels of the larger of the two images.
+SUPPORT = 2
 
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle of an image, in its pixels; corners may lie between two of them."""
+    """A rectangle of an image, in its pixels."""
 
-    top: float
-    left: float
-    height: float
-    width: float
+    top: int
+    left: int
+    height: int
+    width: int
 
 
-def centre_box(picture: Picture, size: int, resize: int) -> Box:
-    """Return the square in the middle that becomes `size` pixels when the shorter side is `resize`.
+def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
+    """Resize a picture until its shorter side is `resize`, and cut out the square in the middle.
 
-    As torchvision's Resize(resize) and CenterCrop(size), to their rounding.
+    As torchvision's Resize(resize) and CenterCrop(size), to one level. No more is computed than
+    is kept. Rounding lies between the passes, so their order matters, and Pillow chooses it by the
+    sizes that it is given: here they go as they would for the whole picture, rows first.
+
+    Args:
+        picture: What to cut from.
+        size: Height and width of the result.
+        resize: At least `size`.
+
+    Returns:
+        uint8 (size, size, channels).
+
+    Raises:
+        BrokenImage: If the picture can't be decoded.
     """
-    shorter, longer = sorted((picture.height, picture.width))
+    pixels = picture.pixels()
+    high, wide = pixels.shape[:2]
+    shorter, longer = sorted((high, wide))
     ends = {shorter: resize, longer: int(resize * longer / shorter)}
-    height, width = ends[picture.height], ends[picture.width]
-    down, across = picture.height / height, picture.width / width
-    top, left = round((height - size) / 2) * down, round((width - size) / 2) * across
-    return Box(top, left, size * down, size * across)
+    height, width = ends[high], ends[wide]
+    row, column = round((height - size) / 2), round((width - size) / 2)
+    if (high, wide) == (height, width):
+        return pixels[row : row + size, column : column + size]
+    rows, above, below = span(row, size, high, height)
+    columns, before, after = span(column, size, wide, width)
+    bicubic, part = pillow().Resampling.BICUBIC, to_image(pixels[rows, columns])
+    narrow = part.resize((size, part.height), bicubic, (before, 0, after, part.height))
+    return from_image(narrow.resize((size, size), bicubic, (0, above, size, below)))
+
+
+def span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
+    """Return what a part of a resized side is made of.
+
+    Args:
+        start: Of the part, in new pixels.
+        size: Of the part.
+        old: Length of the side before.
+        new: Length of the side after.
+
+    Returns:
+        The old pixels that it is computed from, and in these where it begins and ends.
+    """
+    scale = old / new
+    begin, end = start * scale, min((start + size) * scale, old)
+    margin = math.ceil(SUPPORT * max(1, scale)) + 1
+    first = max(0, int(begin) - margin)
+    return slice(first, min(old, math.ceil(end) + margin)), begin - first, end - first
 
 
 def random_box(
@@ -65,6 +106,8 @@ def random_box(
 def cut(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarray:
     """Cut out a box and make it a square by bicubic resampling.
 
+    As torchvision's resized_crop, level by level, where the JPEG is decoded whole.
+
     Args:
         picture: What to cut from.
         box: What of it.
@@ -81,12 +124,15 @@ def cut(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarr
     least = min(box.height, box.width)
     scale = next(s for s in SCALES if s == 1 or (reduce and least >= s * size))
     pixels = picture.pixels(scale)
-    down, across = pixels.shape[0] / picture.height, pixels.shape[1] / picture.width
-    top, left = box.top * down, box.left * across
-    bottom, right = top + box.height * down, left + box.width * across
-    if (bottom - top, right - left) == (size, size) and (int(top), int(left)) == (top, left):
-        return pixels[int(top) : int(top) + size, int(left) : int(left) + size]
-    edges = (left, top, min(right, pixels.shape[1]), min(bottom, pixels.shape[0]))
+    if pixels.shape[:2] == (picture.height, picture.width):
+        scale = 1  # as everything but a JPEG
+    top, left = box.top // scale, box.left // scale
+    bottom, right = -(-(box.top + box.height) // scale), -(-(box.left + box.width) // scale)
+    pixels = pixels[top:bottom, left:right]
+    if pixels.shape[:2] == (size, size):
+        return pixels
+    edges = (box.left / scale - left, box.top / scale - top,
+             (box.left + box.width) / scale - left, (box.top + box.height) / scale - top)  # fmt: skip
     return from_image(to_image(pixels).resize((size, size), pillow().Resampling.BICUBIC, edges))
 
 

@@ -18,7 +18,7 @@ from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.decoding import Picture
 from magneto.vision.erasing import erased
 from magneto.vision.geometry import (
-    centre_box,
+    centre_crop,
     cut,
     from_image,
     random_box,
@@ -97,8 +97,7 @@ class CentreCrop:
 
     def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
         """Transform a picture; nothing is drawn."""
-        box = centre_box(picture, self.reading.size, self.resize)
-        return self.reading.normalise(cut(picture, box, self.reading.size))
+        return self.reading.normalise(centre_crop(picture, self.reading.size, self.resize))
 
 
 @dataclass(frozen=True)
@@ -122,10 +121,10 @@ class Augmentation:
         """Return an augmented picture, uint8 (size, size, channels), before it is normalised."""
         config, size = self.config, self.reading.size
         if config.crop == "centre":
-            box = centre_box(picture, size, size)
+            found = centre_crop(picture, size, size)
         else:
             box = random_box(picture, config.crop_scale, config.crop_ratio, random)
-        found = cut(picture, box, size, reduce=config.crop != "centre")
+            found = cut(picture, box, size, reduce=True)
         if config.flip and random.random() < config.flip:
             found = found[:, ::-1]
         steps = self._steps
