@@ -18,8 +18,53 @@ LONGEST = 4
 # Of the penalty on a difference in length, in words.
 SIGMA = 6.0
 SCALE = 10.0
-WORD = re.compile(r"\w+(?:['\u2019]\w+)?|[^\w\s]")
-NOT_WORDS = re.compile(r"^[^\w]+$")
+
+# What the official code takes for a word: Stanford's PTBTokenizer (Penn Treebank's rules), then
+# `PUNCTUATION` is left out. Each line is tried in turn where the word before ended.
+APOSTROPHE = r"['\u2019\u00b4]"
+LETTER, ALPHANUMERIC = r"[^\W\d_]", r"[^\W_]"
+FIGURE = r"(?:\d*(?:[.,]\d+)+|\d+(?:[.:,]\d+)*)"
+PART = rf"(?:{FIGURE}(?!{ALPHANUMERIC})|{ALPHANUMERIC}+)"
+ENDING = rf"{APOSTROPHE}(?:[smd]|re|ve|ll)(?!{LETTER})"
+ABBREVIATION = (
+    "mrs?|ms|drs?|profs?|gen|col|lt|sgt|capt|rev|gov|sen|rep|pres|st|ste|mt|ft|ave|blvd|rd|dept|jr|"
+    "sr|bros|inc|cos?|corp|ltd|vs|etc|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|mon|tues?|wed|"
+    "thurs?|thu|fri"
+)
+WORD = re.compile(
+    "|".join([
+        r"(?:\d{1,4}[- \u00a0])?\d{1,4}/\d{1,4}(?![\w/])",  # 5 1/2
+        rf"{LETTER}(?:\.{LETTER})+\.(?!\w)",  # u.s.
+        rf"(?:{ABBREVIATION})\.(?!\w)",
+        rf"{LETTER}*[^\W\d_n](?=n{APOSTROPHE}t(?!{LETTER}))",  # do, of don't
+        rf"n{APOSTROPHE}t(?!{LETTER})",
+        rf"{ALPHANUMERIC}+(?={ENDING})",  # dog, of dog's
+        ENDING,
+        rf"{APOSTROPHE}t(?=(?:is|was)(?!\w))",
+        rf"{APOSTROPHE}(?:n{APOSTROPHE}?|em|till?|cause|[2-9]0s|\d\d)(?!\w)",  # rock 'n' roll
+        rf"y{APOSTROPHE}(?={LETTER})",  # y', of y'all
+        rf"(?:{LETTER}|{LETTER}*[aeiouy]){APOSTROPHE}{LETTER}{{2,}}",  # o'clock, ma'am
+        rf"{LETTER}+(?:[+&]{LETTER}+)+",  # b&w
+        rf"{ALPHANUMERIC}+(?:-{LETTER}+){{0,2}}(?:/{ALPHANUMERIC}+(?:-{LETTER}+){{0,2}}){{1,2}}",
+        rf"{LETTER}{ALPHANUMERIC}*(?:[.!?]{LETTER}{ALPHANUMERIC}*)+",  # side.the
+        rf"{PART}(?:[-_]{PART})+",  # black-and-white, 5-year-old
+        rf"[-+]?{FIGURE}(?!{ALPHANUMERIC})",  # 1,000, 10:30, -5
+        rf"{ALPHANUMERIC}+",
+        rf"[#@]{LETTER}\w*",
+        r"[?!]+|\.\.+|-+|#+|@+|_+|\S",
+    ])
+)  # fmt: skip
+# Cut in two after their third letter.
+TWO_WORDS = ("cannot", "gonna", "gotta", "lemme", "gimme", "wanna")
+SYMBOLS = {
+    "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
+    "\u00a2": "cents", "\u00a3": "#", "\u20ac": "$", "\u00bc": "1\\/4", "\u00bd": "1\\/2",
+    "\u00be": "3\\/4",
+}  # fmt: skip
+# The official list names brackets in capitals, which words in lower case never are: they stay.
+PUNCTUATION = re.compile(
+    r"[.,:;?!'\"`\u00b4\u2018-\u201f\u2039\u203a\u00ab\u00bb\u2013-\u2015\u2026]|\.{2,}|-{1,4}"
+)
 
 Ngram = tuple[str, ...]
 Vector = dict[Ngram, float]
@@ -28,10 +73,21 @@ Vector = dict[Ngram, float]
 def caption_words(text: str) -> list[str]:
     """Return the words of a caption in lower case, without punctuation.
 
-    The official code asks a tokenizer in Java, by Penn Treebank's rules, which cuts "dog's" in two
-    words; here it is one.
+    By the rules of the tokenizer in Java that the official code asks: "don't" is two words,
+    "left-hand", "1,000" and "b&w" are one, "&" and "%" stay. Left out are its lists of British
+    spellings, addresses of the web and mail, telephone numbers, markup and faces such as ":)".
     """
-    return [word for word in WORD.findall(text.lower()) if not NOT_WORDS.match(word)]
+    words: list[str] = []
+    for word in WORD.findall(text.lower().replace("&amp;", "&")):
+        if not PUNCTUATION.fullmatch(word):
+            words += [word[:3], word[3:]] if word in TWO_WORDS else [word]
+    return [SYMBOLS.get(word, normal(word)) for word in words]
+
+
+def normal(word: str) -> str:
+    """Return a word as the Treebank writes it: other apostrophes straight, "/" and "*" escaped."""
+    word = word.replace("\u2019", "'").replace("\u00b4", "'").replace("\u00a0", " ")
+    return word.replace("/", "\\/").replace("*", "\\*")
 
 
 def ngrams(words: Sequence[str]) -> Counter[Ngram]:
