@@ -120,6 +120,16 @@ def test_the_papers_bert(placement: str, rate: float, size: float) -> None:
     assert (training.clip_norm, training.weight_decay) == (2.0, 0.0)
 
 
+def test_norms_of_vision_have_the_releases_epsilon() -> None:
+    """BEiT's is 1e-6; BEiT-3's and torchscale's is 1e-5."""
+    vision = [name for name in recipe_names()
+              if name.endswith(("/beit-base", "/beit-large", "/beit-v2"))
+              or "/imagenet-" in name or "/ade20k-" in name]  # fmt: skip
+    assert len(vision) == 7
+    assert {load_recipe(name).model.norm_eps for name in vision} == {1e-6}
+    assert load_recipe("visual-question-answering/vqa-24l").model.norm_eps == 1e-5
+
+
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_has_a_rate_for_every_placement(name: str, placement: str) -> None:

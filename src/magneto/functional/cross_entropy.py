@@ -62,8 +62,9 @@ def linear_cross_entropy(
         targets: (...), in [0, vocabulary); `IGNORED` counts for nothing.
         bias: (vocabulary,).
         chunk: Rows of logits that exist at once; 0 for all.
-        smoothing: Share of the target that is spread over the whole vocabulary
-            (arXiv 1512.00567, section 7).
+        smoothing: Share e of the target that is spread over the whole vocabulary of V, the right
+            token among them: 1 - e + e/V for it, e/V for each other (arXiv 1512.00567, section 7;
+            fairseq's is 1 - e and e/(V - 1)).
         cap: Logits x become cap * tanh(x / cap) (arXiv 2408.00118, section 2); None: they stay.
 
     Raises:

@@ -131,8 +131,9 @@ def cut(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarr
     pixels = pixels[top:bottom, left:right]
     if pixels.shape[:2] == (size, size):
         return pixels
+    right, bottom = box.left + box.width, box.top + box.height
     edges = (box.left / scale - left, box.top / scale - top,
-             (box.left + box.width) / scale - left, (box.top + box.height) / scale - top)  # fmt: skip
+             right / scale - left, bottom / scale - top)  # fmt: skip
     return from_image(to_image(pixels).resize((size, size), pillow().Resampling.BICUBIC, edges))
 
 
