@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.recomputed import gap_of, read_runs, sum_up, width_of
+from benchmarks.recomputed import gaps_of, read_runs, shared_seeds, sum_up, width_of
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 PLUS_MINUS = rf"({NUMBER})(?: ± ({NUMBER}))?"
@@ -94,15 +94,17 @@ class Check:
 def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: dict) -> None:
     """Hold the table of placements, the grid and the list of runs against the runs."""
     rows = page.tables["Placements, as a table"][1:]
+    given = about["higher_is_better"], shared_seeds(runs)
     for (title, *texts), name in zip(rows, about["placements"], strict=True):
-        mine = [run for run in runs if run["placement"] == name]
-        sums = sum_up(mine, about["higher_is_better"])
+        sums = sum_up([run for run in runs if run["placement"] == name], *given)
         mean = fmean(sums["scores"]) if sums["scores"] else None
         score, _, rest = texts[1].partition(" ± ")
         check.number(f"{title}, best rate", texts[0], sums["best"])
         check.number(f"{title}, score", score, mean)
         check.number(f"{title}, interval", rest or None, width_of(sums["scores"]))
         check.number(f"{title}, stable", texts[2], sums["stable"])
+        seeds = re.search(r"\((\d+) seed", texts[2])
+        check.number(f"{title}, seeds", seeds and seeds[1], sums["stable"] and sums["seeds"])
         if sums["next"] is not None:
             said = f"{sums['next']:g}: {sums['failed']} of {sums['there']} failed"
             if not sums["failed"]:
@@ -135,8 +137,8 @@ def check_group(check: Check, where: str, text: str, runs: list[dict[str, Any]])
         found = re.search(rf"(?:(\d+) of \d+ )?{kind}", text)
         said = 0 if found is None else int(found[1] or len(status) - status.count("missing"))
         check.same(f"{where}, {kind}", said, count)
-    value = re.match(PLUS_MINUS, text) if scores else None
     if scores:
+        value = re.match(PLUS_MINUS, text)
         check.number(where, value and value[1], fmean(scores))
         check.number(f"{where}, interval", value and value[2], width_of(scores))
 
@@ -154,27 +156,30 @@ class Answer:
         self.check = check
         self.missing_runs = sum(run["status"] == "missing" for run in runs), len(runs)
         self.names = {row["title"]: row["placement"] for row in about["summary"]}
-        self.sums = {
-            title: sum_up([r for r in runs if r["placement"] == name], about["higher_is_better"])
-            for title, name in self.names.items()
-        }
+        given = about["higher_is_better"], shared_seeds(runs)
+        self.sums = {title: sum_up([run for run in runs if run["placement"] == name], *given)
+                     for title, name in self.names.items()}  # fmt: skip
         # One letter stands for each title, so that numbers in titles are no numbers of the answer.
         self.letter = {title: chr(0xE000 + i) for i, title in enumerate(self.names)}
         self.title = {letter: title for title, letter in self.letter.items()}
         self.leaders = self.find_leaders(about)
-        self.sentence = ""
+        self.gaps = gaps_of([
+            {title: self.sums[title]["scores"] for title, first in self.leaders.items()
+             if first == leader and self.sums[title]["scores"]} for leader in self.leaders
+        ])  # fmt: skip
         one = f"([{''.join(self.title)}])"
         self.patterns = (
-            (rf"{one} [a-z ]+: {re.escape(about['metric'])} {PLUS_MINUS} at learning rate "
+            (rf"{one} [a-z, ]+: {re.escape(about['metric'])} {PLUS_MINUS} at learning rate "
              rf"({NUMBER})", self.best),
             (rf"{one} \({PLUS_MINUS} (higher|lower)\)", self.behind),
             (rf"{one} ({NUMBER}) \((?:the largest tried|(\d+) of (\d+) failed at ({NUMBER}), "
-             r"nothing between was tried)\)", self.stable),
+             rf"nothing between was tried|at ({NUMBER}) not every run has a result yet)\)",
+             self.stable),
             (rf"{one} in (\d+) of (\d+)", self.lost),
             (rf"{one} has its best score at ({NUMBER}), above", self.above),
-            (rf"{one} ({NUMBER}) \(at ({NUMBER}) not every run has a result yet\)", self.waiting),
             (r"diverged: (\d+) of (\d+) each", self.each),
             (r"^(\d+) of (\d+) runs have no result yet", self.missing),
+            (r"by the (\d+) seeds that ran at every rate", self.seeds),
         )  # fmt: skip
 
     def find_leaders(self, about: dict[str, Any]) -> dict[str, str]:
@@ -220,11 +225,12 @@ class Answer:
         if not mine or not best:
             self.check.wrong.append(f"{title} behind: the runs have no score to compare")
             return ""
-        gap, width = gap_of(mine, best)
-        self.check.number(f"{title} behind", found[2], abs(gap))
+        gap, width = self.gaps[frozenset((title, self.leaders[title]))]
+        self.check.number(f"{title} behind", found[2], gap)
         self.check.number(f"{title} behind, interval", found[3], width)
-        self.check.same(f"{title} behind", found[4], "higher" if gap > 0 else "lower")
-        noise = width is not None and abs(gap) <= width
+        side = "higher" if fmean(mine) > fmean(best) else "lower"
+        self.check.same(f"{title} behind", found[4], side)
+        noise = width is not None and gap <= width
         self.check.same(f"{title} within noise", "Within noise" in self.sentence, noise)
         return ""
 
@@ -232,17 +238,9 @@ class Answer:
         """Check a largest stable rate and what happened at the next."""
         title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
         self.check.number(f"{title} stable", found[2], mine["stable"])
-        self.check.number(f"{title} next", found[5], mine["next"])
-        failed = (int(found[3] or 0), int(found[4] or 0))
+        self.check.number(f"{title} next", found[5] or found[6], mine["next"])
+        failed = (int(found[3] or 0), int(found[4] or mine["there"]))
         self.check.same(f"{title} failed", failed, (mine["failed"], mine["there"]))
-        return ""
-
-    def waiting(self, found: re.Match[str]) -> str:
-        """Check a largest stable rate where the next has runs without a result, and no failure."""
-        title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
-        self.check.number(f"{title} stable", found[2], mine["stable"])
-        self.check.number(f"{title} next", found[3], mine["next"])
-        self.check.same(f"{title} failed", 0, mine["failed"])
         return ""
 
     def missing(self, found: re.Match[str]) -> str:
@@ -250,12 +248,19 @@ class Answer:
         self.check.same("missing runs", (int(found[1]), int(found[2])), self.missing_runs)
         return ""
 
+    def seeds(self, found: re.Match[str]) -> str:
+        """Check how many seeds the largest stable rates are of."""
+        known = {mine["seeds"] for mine in self.sums.values()}
+        self.check.same("seeds everywhere", {int(found[1])}, known)
+        return ""
+
     def lost(self, found: re.Match[str]) -> str:
         """Check how many runs of a placement diverged, or finished without learning."""
         title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
         kind = "diverged" if "diverged" in self.sentence else "did not learn"
         said = (int(found[2]), int(found[3]))
-        self.check.same(f"{title} {kind}", said, (mine[kind], mine["total"]))
+        known = mine["others"] if "further" in self.sentence else (mine[kind], mine["total"])
+        self.check.same(f"{title} {kind}", said, known)
         return ""
 
     def above(self, found: re.Match[str]) -> str:

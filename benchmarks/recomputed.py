@@ -82,23 +82,30 @@ def learned(score: float, baseline: float | None, higher: bool) -> bool:
 
 
 @cache
-def quantile(freedom: float) -> float:
-    """Return the 97.5 % point of Student's t, by Simpson's rule on the substituted density."""
-    # With t = sqrt(freedom) tan(angle) the density is proportional to cos(angle) ** (freedom - 1).
-    count = 4000
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-
-    def below(angle: float) -> float:
-        step = angle / count
-        values = [math.cos(i * step) ** (freedom - 1) for i in range(count + 1)]
-        odd, even = sum(values[1:-1:2]), sum(values[2:-1:2])
-        return 0.5 + scale * step / 3 * (values[0] + 4 * odd + 2 * even + values[-1])
-
-    low, high = 0.0, math.pi / 2
+def quantile(freedom: float, probability: float = 0.975) -> float:
+    """Return the point that Student's t stays below with a probability, by halving."""
+    low, high = 0.0, 1.0
+    while tail(high, freedom) > 1 - probability:
+        low, high = high, 2 * high
     for _ in range(45):
         middle = (low + high) / 2
-        low, high = (middle, high) if below(middle) < 0.975 else (low, middle)
-    return math.sqrt(freedom) * math.tan(low)
+        low, high = (middle, high) if tail(middle, freedom) > 1 - probability else (low, middle)
+    return low
+
+
+def tail(t: float, freedom: float) -> float:
+    """Return the probability that Student's t is above t, by Simpson's rule.
+
+    With t = sqrt(freedom) / tan(angle) the density is proportional to sin(angle) ** (freedom - 1),
+    and with angle = x ** 4 it is smooth at 0 too.
+    """
+    count = 2000
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
+    step = math.atan2(math.sqrt(freedom), t) ** 0.25 / count
+    points = [i * step for i in range(count + 1)]
+    values = [math.sin(x**4) ** (freedom - 1) * 4 * x**3 for x in points]
+    odd, even = sum(values[1:-1:2]), sum(values[2:-1:2])
+    return scale * step / 3 * (values[0] + 4 * odd + 2 * even + values[-1])
 
 
 def width_of(values: Sequence[float]) -> float | None:
@@ -108,41 +115,72 @@ def width_of(values: Sequence[float]) -> float | None:
     return quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
 
 
-def gap_of(first: Sequence[float], second: Sequence[float]) -> tuple[float, float | None]:
-    """Return the difference of two means and its half-width by Welch; None if nobody can tell.
+def error_of(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
+    """Return the standard error and the degrees of freedom of a difference of means, by Welch.
 
-    That is so of single values, and of means that differ where no value varies.
+    None if nobody can tell: of single values, and of means that differ where no value varies.
     """
-    gap = fmean(first) - fmean(second)
     if min(len(first), len(second)) < 2:
-        return gap, None
+        return None
     a, b = variance(first) / len(first), variance(second) / len(second)
     if a + b == 0:
-        return gap, 0.0 if gap == 0 else None
-    freedom = (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
-    return gap, quantile(freedom) * math.sqrt(a + b)
+        return (0.0, 1.0) if fmean(first) == fmean(second) else None
+    return math.sqrt(a + b), (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
 
 
-def sum_up(runs: Sequence[dict[str, Any]], higher: bool) -> dict[str, Any]:
+def gaps_of(
+    groups: Sequence[dict[str, Sequence[float]]],
+) -> dict[frozenset[str], tuple[float, float | None]]:
+    """Return how far each two rows of a group are apart, and the half-width by Holm's method.
+
+    All pairs of all groups are one family.
+    """
+    pairs = [(frozenset(pair), group[pair[0]], group[pair[1]])
+             for group in groups for pair in itertools.combinations(group, 2)]  # fmt: skip
+    gaps = {names: abs(fmean(first) - fmean(second)) for names, first, second in pairs}
+    errors = {names: error_of(first, second) for names, first, second in pairs}
+    chances = {
+        names: 2 * tail(gaps[names] / error[0], error[1]) if error[0] else 1.0
+        for names, error in errors.items() if error
+    }  # fmt: skip
+    found: dict[frozenset[str], tuple[float, float | None]] = {n: (gaps[n], None) for n in gaps}
+    left = len(chances)
+    for names in sorted(chances, key=lambda names: chances[names]):
+        error, freedom = errors[names] or (0.0, 1.0)
+        found[names] = gaps[names], quantile(freedom, 1 - 0.025 / left) * error
+        left -= chances[names] <= 0.05 / left
+    return found
+
+
+def shared_seeds(runs: Sequence[dict[str, Any]]) -> set[int]:
+    """Return the seeds that are planned at every rate of every row."""
+    planned = {(run["placement"], float(run["learning_rate"]), run["seed"]) for run in runs}
+    places = {planned_run[:2] for planned_run in planned}
+    seeds = {seed for *_, seed in planned}
+    return {seed for seed in seeds if all((*place, seed) in planned for place in places)}
+
+
+def sum_up(runs: Sequence[dict[str, Any]], higher: bool, shared: set[int]) -> dict[str, Any]:
     """Return what the report should say of one placement's runs.
 
     A rate of which a run is missing is not fine: it may yet fail.
     """
     rates = sorted({float(run["learning_rate"]) for run in runs})
     at = {rate: [r for r in runs if float(r["learning_rate"]) == rate] for rate in rates}
-    fine = {rate: all(r["status"] == "finished" for r in found) for rate, found in at.items()}
-    scores = {rate: [r["score"] for r in at[rate]] for rate in rates if fine[rate]}
+    scores = {rate: [r["score"] for r in found] for rate, found in at.items()
+              if all(r["status"] == "finished" for r in found)}  # fmt: skip
     choose = max if higher else min
     best = choose(scores, key=lambda rate: fmean(scores[rate])) if scores else None
-    stuck_at = next((rate for rate in rates if not fine[rate]), None)
+    own = {rate: [r for r in found if r["seed"] in shared] for rate, found in at.items()}
+    stuck_at = next((r for r in rates if any(run["status"] != "finished" for run in own[r])), None)
     stable = [rate for rate in rates if stuck_at is None or rate < stuck_at]
-    planned = [run["seed"] for run in runs]
+    others = [r for rate in stable for r in at[rate] if r["seed"] not in shared]
+    others = [r for r in others if r["status"] != "missing"]
     runs = [run for run in runs if run["status"] != "missing"]
     counts = {s: sum(r["status"] == s for r in runs) for s in ("diverged", "did not learn")}
-    there = [r for r in at.get(stuck_at, []) if r["status"] != "missing"]
+    there = [r for r in own.get(stuck_at, []) if r["status"] != "missing"]
     excess = []
-    most = max(map(planned.count, planned))
-    for seed in {one for one in planned if planned.count(one) == most}:
+    for seed in shared:
         ends = [
             r["first"] if r["loss"] is None else min(r["loss"], r["first"])
             for r in runs
@@ -151,7 +189,8 @@ def sum_up(runs: Sequence[dict[str, Any]], higher: bool) -> dict[str, Any]:
         excess += [fmean(ends) - min(ends)] if ends else []
     return {
         "best": best, "scores": scores.get(best, []), "stable": stable[-1] if stable else None,
-        "next": stuck_at, "total": len(runs), **counts,
+        "seeds": len(shared), "next": stuck_at, "total": len(runs), **counts,
         "failed": sum(r["status"] != "finished" for r in there), "there": len(there),
+        "others": (sum(r["status"] != "finished" for r in others), len(others)),
         "sensitivity": fmean(excess) if excess and sum(counts.values()) < len(runs) else None,
     }  # fmt: skip

@@ -119,7 +119,7 @@ def test_a_wrong_number_is_found(folder: Path) -> None:
         (f">{score} {interval}<", f">{score} ± {summary['interval'] + 1e-4:.4f}<"),
         (f"({failed}{said}", f"({failed + 1}{said}"),
         ("1 of 36 runs have no", "2 of 36 runs have no"),
-        ("is best here", "scored 5 and is best here"),
+        ("the best score so far", "5 and the best score so far"),
     ):
         assert right in text
         page.write_text(text.replace(right, wrong, 1))

@@ -1,6 +1,7 @@
 """`magneto bound`, as a user calls it."""
 
 import json
+from math import log, sqrt
 
 import pytest
 
@@ -48,6 +49,8 @@ def test_json_tells_what_was_computed(capsys: pytest.CaptureFixture[str]) -> Non
     assert (made["encoder_layers"], made["decoder_layers"]) == (6, 12)
     assert made["bound"] == made["decoder"] + made["passed_on"] * made["encoder"]
     assert made["scales"]["decoder"]["v"] == pytest.approx(1.8930, abs=5e-5)
+    # Each stack's gain is of its own depth and of the other's.
+    assert made["scales"]["encoder"]["v"] == pytest.approx(sqrt(log(3 * 12) * log(2 * 6) / 3))
     assert made["depths"][1]["layers"] == {"encoder": 12, "decoder": 24}
     assert made["growth_exponent"]["paper"] < 0
     assert made["cross_attention"] == "second"

@@ -12,6 +12,7 @@ import pytest
 
 from magneto.functional.statistics import (
     half_width,
+    joint_differences,
     mean_difference,
     t_density,
     t_quantile,
@@ -119,3 +120,32 @@ def test_intervals_cover_the_true_value_as_often_as_they_say() -> None:
         difference += low <= 0 <= high
     assert 0.935 <= mean / rounds <= 0.965
     assert 0.93 <= difference / rounds <= 0.98
+
+
+def test_pairs_are_judged_together_by_holms_method() -> None:
+    """Each pair is told apart exactly where Holm's adjusted p value is at most 5 %."""
+    stats = pytest.importorskip("scipy.stats")
+    chance = random.Random(2)
+    found = 0
+    for _ in range(30):
+        pairs = [([chance.gauss(0, 1) for _ in range(4)], [chance.gauss(3, 1) for _ in range(3)])
+                 for _ in range(6)]  # fmt: skip
+        values = [stats.ttest_ind(*pair, equal_var=False).pvalue for pair in pairs]
+        ranks = sorted(range(6), key=lambda place: values[place])
+        adjusted, largest = {}, 0.0
+        for rank, place in enumerate(ranks):
+            largest = max(largest, (6 - rank) * values[place])
+            adjusted[place] = largest
+        for place, gap in enumerate(joint_differences(pairs)):
+            assert (abs(gap.mean) > gap.half_width) == (adjusted[place] <= 0.05)
+            found += adjusted[place] <= 0.05
+    assert 20 < found < 160
+
+
+def test_a_single_pair_is_welchs_and_what_nobody_can_tell_does_not_count() -> None:
+    pair, alone, fixed = ([5.1, 4.9, 5.6], [4.2, 5.9]), ([3.0], [1.0, 2.0]), ([2.0] * 2, [1.0] * 2)
+    assert joint_differences([pair]) == [mean_difference(*pair)]
+    found = joint_differences([alone, pair, fixed])
+    assert found[1] == mean_difference(*pair)
+    assert math.isnan(found[0].half_width) and math.isnan(found[2].half_width)
+    assert joint_differences([]) == []

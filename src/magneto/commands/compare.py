@@ -253,36 +253,24 @@ def whole_numbers(words: str, option: str) -> list[int]:
 
 
 def table(comparison: dict[str, Any]) -> str:
-    """Write the grid of mean scores and the answer for a terminal."""
+    """Write the grid of mean scores, as the report has them, and the answer for a terminal."""
+    from magneto.analysis.report.captions import baseline_sentence
+    from magneto.analysis.report.tables import brief_group_text
+    from magneto.analysis.sweep.grid import decimals_for, group_cells, rate_text
+
+    groups = group_cells(comparison)
+    decimals = decimals_for([group.mean for group in groups.values()])
     rates = comparison["learning_rates"]
-    head = f"{comparison['metric']:<20}" + "".join(f"{rate:>12g}" for rate in rates)
-    lines = [head]
+    rows = [[comparison["metric"], *map(rate_text, rates)]]
     for summary in comparison["summary"]:
-        row = f"{summary['title']:<20}"
-        for rate in rates:
-            row += f"{cell_text(comparison['cells'], summary['placement'], rate):>12}"
-        lines.append(row)
-    stuck = any(cell["status"] == "did not learn" for cell in comparison["cells"])
-    notes = [f"* did not learn: {baselines(comparison)}"] if stuck else []
-    return "\n".join([*lines, *notes, "", *comparison["answer"]])
-
-
-def baselines(comparison: dict[str, Any]) -> str:
-    """Say what the trivial baseline has: one value, or one for each row where they differ."""
-    metric, shared = comparison["metric"], comparison["baseline"]
-    if shared is not None:
-        return f"{metric} of the trivial baseline is {shared:.4f}"
-    known = {row: value for row, value in comparison["baselines"].items() if value is not None}
-    said = ", ".join(f"{value:.4f} ({row})" for row, value in known.items())
-    return f"{metric} of each row's trivial baseline is {said}"
-
-
-def cell_text(cells: list[dict[str, Any]], placement: str, rate: float) -> str:
-    """Write one cell of the table: the mean score, or how many seeds failed; * did not learn."""
-    found = [c for c in cells if (c["placement"], c["learning_rate"]) == (placement, rate)]
-    diverged = sum(c["status"] == "diverged" for c in found)
-    stuck = sum(c["status"] == "did not learn" for c in found)
-    scores = [c["score"] for c in found if c["score"] is not None]
-    if diverged:
-        return "diverged" if diverged == len(found) else f"{diverged}/{len(found)} div."
-    return f"{sum(scores) / len(scores):.4f}{'*' if stuck else ''}" if scores else "-"
+        mine = [groups[summary["placement"], rate] for rate in rates]
+        rows.append([summary["title"], *(brief_group_text(group, decimals) for group in mine)])
+    titles, *columns = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = [
+        "  ".join([title.ljust(titles), *map(str.rjust, cells, columns)]) for title, *cells in rows
+    ]
+    found = list(groups.values())
+    notes = [baseline_sentence(comparison)] if any(group.stuck for group in found) else []
+    if any(group.mean is not None and group.failed + group.missing for group in found):
+        notes.append("(4/5): the mean of the four seeds that learned, of five.")
+    return "\n".join([*lines, *filter(None, notes), "", *comparison["answer"]])

@@ -58,19 +58,73 @@ def mean_difference(
     Raises:
         ValueError: If a group is empty.
     """
+    return _with_interval(*_standard_error(first, second), level)
+
+
+def joint_differences(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], level: float = LEVEL
+) -> list[Difference]:
+    """Return the differences of the means of several pairs, judged together by Holm's method.
+
+    The more pairs are looked at, the more of them differ by chance alone. By Holm's method (1979)
+    the probability that any difference of equal means is found, in all pairs together, is at most
+    1 - `level`. Each half-width is Welch's at the level at which the method judges its pair: the
+    interval holds 0 exactly where no difference is found. A single pair has `mean_difference`'s.
+
+    Args:
+        pairs: The groups of each pair; a group may be in several.
+        level: Probability that no difference is found where there is none.
+
+    Raises:
+        ValueError: If a group is empty.
+    """
+    found = [_standard_error(*pair) for pair in pairs]
+    chances = [_chance(*one) for one in found]
+    judged = sorted((chance, place) for place, chance in enumerate(chances) if chance is not None)
+    levels = [level] * len(pairs)
+    left = len(judged)
+    for chance, place in judged:
+        levels[place] = 1 - (1 - level) / left
+        # From the first pair on that is not told apart, no other one is.
+        if chance <= (1 - level) / left:
+            left -= 1
+    return [_with_interval(*one, own) for one, own in zip(found, levels, strict=True)]
+
+
+def _standard_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
+    """Return a difference of means, its standard error and its degrees of freedom, by Welch.
+
+    The last two are nan where a group has one value; the error is 0 where no value varies.
+    """
     if not first or not second:
         raise ValueError("a difference of means needs at least one value on each side")
     mean = fmean(first) - fmean(second)
     if len(first) < 2 or len(second) < 2:
-        return Difference(mean, math.nan, math.nan)
+        return mean, math.nan, math.nan
     parts = [variance(values) / len(values) for values in (first, second)]
     total = sum(parts)
     if total == 0:
-        return Difference(mean, 0.0 if mean == 0 else math.nan, len(first) + len(second) - 2)
+        return mean, 0.0, len(first) + len(second) - 2
     # Each group's share of the variance: no square of a tiny number can vanish.
     shares = [(part / total) ** 2 for part in parts]
     freedom = 1 / (shares[0] / (len(first) - 1) + shares[1] / (len(second) - 1))
-    return Difference(mean, t_quantile((1 + level) / 2, freedom) * math.sqrt(total), freedom)
+    return mean, math.sqrt(total), freedom
+
+
+def _with_interval(mean: float, error: float, freedom: float, level: float) -> Difference:
+    """Return a difference with the interval of a level."""
+    if math.isnan(error):
+        return Difference(mean, math.nan, math.nan)
+    if error == 0:
+        return Difference(mean, 0.0 if mean == 0 else math.nan, freedom)
+    return Difference(mean, t_quantile((1 + level) / 2, freedom) * error, freedom)
+
+
+def _chance(mean: float, error: float, freedom: float) -> float | None:
+    """Return how probable as large a difference of equal means is; None if nobody can tell."""
+    if math.isnan(error) or (error == 0 and mean != 0):
+        return None
+    return 1.0 if error == 0 else 2 * t_tail(abs(mean) / error, freedom)
 
 
 def t_quantile(probability: float, freedom: float) -> float:

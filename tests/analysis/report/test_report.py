@@ -14,6 +14,7 @@ import pytest
 
 from magneto.analysis.report.report import write_report
 from magneto.analysis.sweep.judged import Judge, Scored
+from magneto.commands.compare import table
 
 JUDGE = Judge("loss", False, 7.8)
 Assemble = Callable[..., dict[str, Any]]
@@ -131,7 +132,7 @@ def test_page_is_whole_and_needs_nothing_else(made: Path) -> None:
 
 def test_page_says_the_answer_first_and_all_numbers(made: Path) -> None:
     words = " ".join(" ".join(Page((made / "report.html").read_text()).words).split())
-    best = words.index("Sub-LN is best here: loss 5.02 ± 0.13 at learning rate 0.01.")
+    best = words.index("Sub-LN has the best score so far: loss 5.02 ± 0.13 at learning rate 0.01.")
     assert best < words.index("Score against learning rate")
     assert words.count("2 of 24 runs have no result yet") == 1
     for said in ("5.020 ± 0.127", "6.420 (1 of 2 diverged)", "3 of 6 diverged",
@@ -139,7 +140,7 @@ def test_page_says_the_answer_first_and_all_numbers(made: Path) -> None:
                  "× 4.00 (3.50 to 4.50)", "2.13.0, 2.14.0", "abc123", "--model.layers 24",
                  "22 of 24; 3.7 minutes", "A <new> & odd row", "width 48",
                  "decoder.layers.23", "24 layers, width 48, 200 steps, 4 placements × 3",
-                 "Sub-LN (best)", "0.01: 1 of 2 failed", "0.01 (above the largest stable)",
+                 "Sub-LN (best score)", "0.01: 1 of 2 failed", "0.01 (above the largest stable)",
                  "4 of 6: 1 diverged, 3 did not learn", "1 of 2 diverged, 1 of 2 did not learn",
                  "loss 7.8 on the same data; a run that does not end below 7.644 (2%"):  # fmt: skip
         assert said in words, said
@@ -186,7 +187,7 @@ def test_the_same_comparison_gives_the_same_bytes(
 def test_markdown_and_csv(made: Path) -> None:
     text = (made / "report.md").read_text()
     assert "| Sub-LN | 5.520 ± 0.127 | **5.020 ± 0.127** | **5.920 ± 0.127** |" in text
-    assert "| Post-LN | 0.001 | 6.420 ± 0.127 | 0.001 | 0.01: 1 of 2 failed |" in text
+    assert "| Post-LN | 0.001 | 6.420 ± 0.127 | 0.001 (2 seeds) | 0.01: 1 of 2 failed |" in text
     assert "| Keel | did not learn | 5.320 ± 0.127 | 1 of 2 diverged, 1 of 2 did not" in text
     rows = list(csv.DictReader((made / "report.csv").open()))
     assert len(rows) == 24
@@ -202,6 +203,26 @@ def test_markdown_and_csv(made: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_terminal_shows_the_numbers_of_the_report(
+    made: Path, assemble: Assemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a cell of which a seed failed: the mean of those that learned, and their number."""
+    known = comparison(assemble, monkeypatch)
+    lines = [line.split("  ") for line in table(known).splitlines()]
+    rows = {line[0]: [part.strip() for part in line[1:] if part] for line in lines if line[0]}
+    assert rows["Post-LN"] == ["6.420", "6.420 (1/2)", "diverged"]
+    assert rows["Sub-LN"] == ["5.520", "5.020", "5.920"]
+    assert rows["A <new> & odd row"] == ["5.220", "5.120", "- [0/2]"]
+    assert rows["Keel"] == ["not learned", "5.320", "failed"]
+    assert (
+        "| Post-LN | 6.420 ± 0.127 | 6.420 (1 of 2 diverged) |" in (made / "report.md").read_text()
+    )
+    text = table(known)
+    assert "a run that does not end below 7.644 (2%" in text and "(4/5): the mean of" in text
+    own = known | {"baseline": None, "threshold": None, "baselines": {"sub": 7.8, "post": 6.0}}
+    assert "below 2%" in table(own) and "7.644 (sub; baseline 7.8), 5.88 (post; b" in table(own)
+
+
 def test_without_measurements_or_results(
     tmp_path: Path, assemble: Assemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +231,7 @@ def test_without_measurements_or_results(
     cells = [cell(name, rate, 1, "missing") for name in SCORES for rate in rates]
     bare = assemble(cells, Judge("loss", False))
     words = " ".join(Page(write_report(bare, tmp_path).read_text()).words)
-    assert "Nothing learned" in words and "12 of 12 runs have no result yet" in words
+    assert "There is no result yet." in words and "12 of 12 runs have no result yet" in words
     assert "no result yet" in words and "trivial baseline" not in words
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from magneto.analysis.report.curve_figures import curve_kind, is_cut, with_curves
 from magneto.analysis.sweep.grid import Group
-from magneto.analysis.sweep.judged import MARGIN
+from magneto.analysis.sweep.judged import MARGIN, Judge
 
 
 def score_caption(comparison: Mapping[str, Any], groups: Mapping[tuple[str, float], Group]) -> str:
@@ -35,6 +35,16 @@ def _of(groups: Mapping[tuple[str, float], Group], placement: str) -> list[Group
     return [group for (name, _), group in groups.items() if name == placement]
 
 
+def judged_sentence(comparison: Mapping[str, Any]) -> str:
+    """Say how rows are told apart, where several of them have several seeds; "" elsewhere."""
+    if sum(len(row["scores"]) > 1 for row in comparison["summary"]) < 2:
+        return ""
+    return (
+        "Two rows differ beyond noise if Welch's t test over their seeds says so by Holm's method "
+        "over all pairs of rows: of reports on equal rows at most 5 % name a difference. "
+    )
+
+
 def baseline_sentence(comparison: Mapping[str, Any]) -> str:
     """Say what a run had to beat to count as one that learned; "" without a baseline."""
     if comparison.get("baseline") is None:
@@ -50,15 +60,22 @@ def baseline_sentence(comparison: Mapping[str, Any]) -> str:
 
 def own_baselines(comparison: Mapping[str, Any]) -> str:
     """Say what each row had to beat, where rows have different data; "" without baselines."""
+    metric, higher = comparison["metric"], comparison["higher_is_better"]
     known = {
-        row: value for row, value in comparison.get("baselines", {}).items() if value is not None
+        row: Judge(metric, higher, value)
+        for row, value in comparison.get("baselines", {}).items()
+        if value is not None
     }
-    said = ", ".join(f"{value:.4g} ({row})" for row, value in known.items())
+    said = ", ".join(
+        f"{judge.threshold:.4g} ({row}; baseline {judge.baseline:.4g})"
+        for row, judge in known.items()
+    )
     if not said:
         return ""
     return (
-        f"Each row is held against the trivial baseline on its own data, with {MARGIN:.0%} of the "
-        f"way from it to the best possible score: {comparison['metric']} {said}."
+        f"Each row is held against the trivial baseline on its own data; a run whose {metric} does "
+        f"not end {'above' if higher else 'below'} {MARGIN:.0%} of the way from it to the best "
+        f"possible score did not learn: {said}."
     )
 
 

@@ -44,32 +44,45 @@ PAGE, TEXT = "report.html", "report.md"
 TABLE, CURVES, FIGURES = "report.csv", "curves.csv", "figures"
 
 
-def write_report(comparison: Mapping[str, Any], directory: Path) -> Path:
+def write_report(comparison: Mapping[str, Any], directory: Path, downloads: bool = True) -> Path:
     """Write the page, the text, the tables and the figures; return the page's path.
 
     Args:
         comparison: What `compare.collect` returns; under "measured" it may hold what
             `measurements.measure` returns. Cells without a result are shown as such.
         directory: Where; each file is written aside and renamed.
+        downloads: Whether figures and curves are written as files of their own too; without them
+            the page does not link to any.
     """
-    shown = describe(comparison)
     environment = page_templates()
     series = series_of(comparison["placements"], titles(comparison))
     drawings = draw(comparison, series)
     page = environment.get_template("report.html.jinja").render(
-        **shown, **drawings, legend=legend(series), hits=script_json(in_order(drawings))
-    )
-    text = environment.get_template("report.md.jinja").render(**shown)
-    (directory / FIGURES).mkdir(parents=True, exist_ok=True)
-    for drawing in in_order(drawings):
-        path = directory / FIGURES / drawing.name
-        write_bytes(path.with_suffix(".svg"), svg_file(drawing.svg).encode())
-        write_bytes(path.with_suffix(".pdf"), drawing.pdf)
+        **describe(comparison), **drawings, downloads=downloads, legend=legend(series),
+        hits=script_json(in_order(drawings)),
+    )  # fmt: skip
+    directory.mkdir(parents=True, exist_ok=True)
+    if downloads:
+        write_figures(in_order(drawings), directory / FIGURES)
+        write_bytes(directory / CURVES, write_curves(comparison).encode())
     write_bytes(directory / TABLE, write_csv(comparison).encode())
-    write_bytes(directory / CURVES, write_curves(comparison).encode())
-    write_bytes(directory / TEXT, text.encode())
+    write_bytes(directory / TEXT, as_markdown(comparison).encode())
     write_bytes(directory / PAGE, page.encode())
     return directory / PAGE
+
+
+def as_markdown(comparison: Mapping[str, Any]) -> str:
+    """Return the answer and the tables as Markdown."""
+    return page_templates().get_template("report.md.jinja").render(**describe(comparison))
+
+
+def write_figures(drawings: Sequence[Drawing], directory: Path) -> None:
+    """Write each figure as SVG and PDF."""
+    directory.mkdir(exist_ok=True)
+    for drawing in drawings:
+        path = directory / drawing.name
+        write_bytes(path.with_suffix(".svg"), svg_file(drawing.svg).encode())
+        write_bytes(path.with_suffix(".pdf"), drawing.pdf)
 
 
 def page_templates() -> Environment:
@@ -110,6 +123,7 @@ def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
         "command": comparison["command"],
         "config": yaml.safe_dump(comparison["config"], sort_keys=False).rstrip(),
         "runs": run_rows(cells, decimals),
+        "judged": captions.judged_sentence(comparison),
         "baseline": captions.baseline_sentence(comparison),
         "score_caption": captions.score_caption(comparison, groups),
         "curves_heading": captions.curves_heading(comparison),

@@ -58,10 +58,12 @@ def summary_rows(
 ) -> list[dict[str, Any]]:
     """Return a row for each placement; the one of the best score is marked.
 
-    None is marked where rows have different data: their scores are not ranked.
+    None is marked where no other row has a score, or where rows have different data: their scores
+    are not ranked.
     """
     ranked = [] if comparison.get("data") else comparison["summary"]
     known = [row["score"] for row in ranked if row["score"] is not None]
+    known = known if len(known) > 1 else []
     best = max(known, default=None) if comparison["higher_is_better"] else min(known, default=None)
     return [
         {
@@ -85,7 +87,7 @@ def summary_entries(row: Mapping[str, Any], groups: Groups, decimals: int) -> li
     return [
         Entry(rate_text(best) + beyond, best),
         Entry(plus_minus(row["score"], row["interval"], decimals) + partial, row["score"]),
-        Entry(rate_text(stable), stable),
+        Entry(stable_text(row), stable),
         Entry(next_text(row), following),
         Entry("–" if sensitivity is None else f"{sensitivity:.3f}", sensitivity),
         Entry(failed_text(row, total), row["diverged"] + row["stuck"]),
@@ -100,6 +102,13 @@ def failed_text(row: Mapping[str, Any], total: int) -> str:
         return f"{there[0][0]} of {total} {there[0][1]}"
     said = ", ".join(f"{count} {kind}" for count, kind in there)
     return f"{sum(count for count, _ in there)} of {total}{f': {said}' if said else ''}"
+
+
+def stable_text(row: Mapping[str, Any]) -> str:
+    """Say the largest stable rate, and by how many seeds: "0.03 (1 seed)"."""
+    count = len(row["stable_seeds"])
+    seeds = "" if row["largest_stable_rate"] is None else f" ({count} seed{'s' * (count != 1)})"
+    return rate_text(row["largest_stable_rate"]) + seeds
 
 
 def next_text(row: Mapping[str, Any]) -> str:
@@ -145,6 +154,16 @@ def group_text(group: Group, decimals: int) -> str:
         return f"{lost}{part(group)}"
     text = plus_minus(group.mean, group.interval, decimals)
     return f"{text}{f' ({lost})' if lost else ''}{part(group)}"
+
+
+def brief_group_text(group: Group, decimals: int) -> str:
+    """Write the same mean in a few characters: "6.127 (4/5)" is that of four seeds of five."""
+    if group.mean is None:
+        kinds = {(True, False): "diverged", (False, True): "not learned", (True, True): "failed"}
+        return kinds.get((group.diverged > 0, group.stuck > 0), "-") + part(group)
+    planned = group.seeds + group.missing
+    learned = f" ({len(group.scores)}/{planned})" if len(group.scores) < planned else ""
+    return f"{group.mean:.{decimals}f}{learned}"
 
 
 def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:

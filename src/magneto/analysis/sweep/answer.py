@@ -1,16 +1,21 @@
-"""What a comparison says in sentences: what did not learn, what is best, and how sure that is.
+"""What a comparison says in sentences: what is best, how sure that is, and what did not learn.
 
-Two means are told apart by the 95 % confidence interval of their difference (Welch's t test, over
-seeds): where it holds 0, the difference is within noise.
+The first sentence is the answer. Two means are told apart by Welch's t test over seeds, by Holm's
+method over all pairs of rows: where the interval of their difference holds 0, it is within noise.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 from magneto.analysis.sweep.summary import Summary
-from magneto.functional.statistics import Difference, mean_difference
+from magneto.functional.statistics import Difference, joint_differences
+
+# With fewer seeds even all against none is no difference by Fisher's exact test (3 and 3: p = 0.1).
+ENOUGH_SEEDS = 4
+Gaps = Mapping[tuple[str, str], Difference]
 
 
 def answer(
@@ -19,7 +24,7 @@ def answer(
     metric: str,
     data: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Say in sentences what the grid shows.
+    """Say in sentences what the grid shows, the answer first.
 
     Args:
         summaries: One for each row.
@@ -30,20 +35,20 @@ def answer(
     alike: dict[str, list[Summary]] = {}
     for summary in summaries:
         alike.setdefault((data or {}).get(summary.placement, ""), []).append(summary)
-    groups = [ranking(group, higher_is_better) for group in alike.values()]
-    sentences = [*unfinished(summaries), *different_data(alike)]
-    if any(undecided(ranked) for ranked in groups):
-        sentences.append("Not decided: one seed, so no difference can be told from noise.")
-    sentences += not_learned(summaries)
-    if not any(groups):
-        return [*sentences, "Nothing learned at every seed of any of these learning rates."]
-    for ranked in groups:
-        sentences += best(ranked, metric)
-    sentences += stability(summaries)
-    sentences.append(divergence(summaries))
-    never = [s.title for s in summaries if s.score is None and s.finished]
-    if never:
-        sentences.append(f"At no rate did every seed learn: {', '.join(never)}.")
+    rankings = [ranking(group, higher_is_better) for group in alike.values()]
+    gaps = differences(rankings)
+    sentences = different_data(alike)
+    if not any(rankings):
+        sentences.append(nothing_learned(summaries))
+    elif any(map(undecided, alike.values(), rankings)):
+        sentences.append("Not decided: with one seed no difference can be told from noise.")
+    for group, ranked in zip(alike.values(), rankings, strict=True):
+        sentences += best(group, ranked, gaps, metric)
+    sentences += [*unfinished(summaries), *not_learned(summaries)]
+    sentences += [*stability(summaries), *divergence(summaries)]
+    never = [s.title for s in summaries if s.score is None and s.finished and not s.missing]
+    if never and any(rankings):
+        sentences.append(f"At no rate did all seeds learn: {', '.join(never)}.")
     return sentences
 
 
@@ -53,19 +58,56 @@ def ranking(summaries: Sequence[Summary], higher_is_better: bool) -> list[Summar
     return sorted(ranked, key=lambda s: s.score or 0.0, reverse=higher_is_better)
 
 
-def undecided(ranked: Sequence[Summary]) -> bool:
-    """Return whether there is something to decide, and one seed to do it by."""
-    return len(ranked) > 1 and len(ranked[0].scores) < 2
+def differences(rankings: Sequence[Sequence[Summary]]) -> Gaps:
+    """Return how far each row is behind each that is ranked before it, all judged together."""
+    pairs = [pair for ranked in rankings for pair in combinations(ranked, 2)]
+    found = joint_differences([(behind.scores, ahead.scores) for ahead, behind in pairs])
+    names = [(ahead.placement, behind.placement) for ahead, behind in pairs]
+    return dict(zip(names, found, strict=True))
 
 
-def best(ranked: Sequence[Summary], metric: str) -> list[str]:
-    """Say which is best, and how far the others are from it."""
+def nothing_learned(summaries: Sequence[Summary]) -> str:
+    """Say that no row has a rate at which all seeds learned."""
+    if not sum(map(runs, summaries)):
+        return "There is no result yet."
+    if any(s.missing for s in summaries):
+        return "So far there is no rate at which all seeds learned."
+    if any(s.finished for s in summaries):
+        return "At no rate did all seeds learn."
+    return "Nothing learned at any of these learning rates."
+
+
+def undecided(group: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
+    """Return whether rows were compared, and one seed is all there is to decide by."""
+    if not ranked or len(group) < 2:
+        return False
+    first, *others = ranked
+    return len(first.scores) < 2 or (bool(others) and all(len(o.scores) < 2 for o in others))
+
+
+def best(group: Sequence[Summary], ranked: Sequence[Summary], gaps: Gaps, metric: str) -> list[str]:
+    """Say which of a group is best, and how far the others are from it."""
     if not ranked:
         return []
     first, *others = ranked
-    lead = "is best here" if all(beyond_noise(first, o) for o in others) else "has the best score"
+    found = [(other.title, gaps[first.placement, other.placement]) for other in others]
     score = f"{metric} {plus_minus(first)} at learning rate {first.best_learning_rate:g}"
-    return [f"{first.title} {lead}: {score}.", *distances(first, others)]
+    said = lead(group, [gap for _, gap in found])
+    return [f"{first.title} {said}: {score}.", *distances(found)]
+
+
+def lead(group: Sequence[Summary], gaps: Sequence[Difference]) -> str:
+    """Say what may be said of the row with the best score."""
+    if any(summary.missing for summary in group):
+        return "has the best score so far"
+    if len(group) == 1:
+        return "has its best score here"
+    if not gaps:
+        return "alone has a rate at which all seeds learned"
+    if all(beyond_noise(gap) for gap in gaps):
+        return "is best here"
+    within = any(math.isfinite(gap.half_width) and not beyond_noise(gap) for gap in gaps)
+    return "has the best score, others are within noise of it" if within else "has the best score"
 
 
 def different_data(alike: Mapping[str, Sequence[Summary]]) -> list[str]:
@@ -86,11 +128,11 @@ def unfinished(summaries: Sequence[Summary]) -> list[str]:
 
 def not_learned(summaries: Sequence[Summary]) -> list[str]:
     """Name the placements of which no run learned, then those of which some did not."""
-    none = [s.title for s in summaries if s.stuck + s.diverged and not s.finished]
-    some = [f"{s.title} in {s.stuck} of {runs(s)}" for s in summaries if s.stuck and s.finished]
+    none = [s for s in summaries if s.stuck + s.diverged and not s.finished + s.missing]
+    some = [f"{s.title} in {s.stuck} of {runs(s)}" for s in summaries if s.stuck and s not in none]
     sentences = []
-    if none:
-        sentences.append(f"Did not learn at any rate: {', '.join(none)}.")
+    if none and len(none) < len(summaries):
+        sentences.append(f"Did not learn at any rate: {', '.join(s.title for s in none)}.")
     if some:
         sentences.append(f"Finished without learning: {', '.join(some)} runs.")
     return sentences
@@ -102,19 +144,32 @@ def runs(summary: Summary) -> int:
 
 
 def stability(summaries: Sequence[Summary]) -> list[str]:
-    """Say each placement's largest stable rate, and what was tried beyond it."""
+    """Say each placement's largest stable rate, by how many seeds, and what was tried beyond it."""
     stable = [s for s in summaries if s.largest_stable_rate is not None]
     if not stable:
         return []
     stable.sort(key=lambda s: s.largest_stable_rate or 0.0, reverse=True)
     found = "; ".join(f"{s.title} {s.largest_stable_rate:g} ({beyond(s)})" for s in stable)
-    sentences = [f"Largest stable learning rate: {found}."]
+    sentences = [f"Largest stable learning rate, by {seeds_everywhere(summaries)}: {found}."]
+    if len(summaries) > 1 and len(summaries[0].stable_seeds) < ENOUGH_SEEDS:
+        sentences.append("So few seeds can't tell one largest stable rate from another.")
+    fails = [f"{s.title} in {s.others_failed[0]} of {s.others_failed[1]}"
+             for s in stable if s.others_failed[0]]  # fmt: skip
+    if fails:
+        sentences.append(f"Of further seeds' runs up to that rate failed: {', '.join(fails)}.")
     sentences += [
         f"{s.title} has its best score at {s.best_learning_rate:g}, above its largest stable rate."
         for s in summaries
         if s.best_beyond_stable
     ]
     return sentences
+
+
+def seeds_everywhere(summaries: Sequence[Summary]) -> str:
+    """Say how many seeds the largest stable rates are of: "the one seed that ran at every rate"."""
+    count = len(summaries[0].stable_seeds)
+    return "the one seed that ran at every rate" if count == 1 else (
+        f"the {count} seeds that ran at every rate")  # fmt: skip
 
 
 def beyond(summary: Summary) -> str:
@@ -127,13 +182,15 @@ def beyond(summary: Summary) -> str:
     return f"{failed} of {count} failed at {summary.next_rate:g}, nothing between was tried"
 
 
-def divergence(summaries: Sequence[Summary]) -> str:
+def divergence(summaries: Sequence[Summary]) -> list[str]:
     """Say how many runs diverged; the same number of each is told once."""
+    if not sum(map(runs, summaries)):
+        return []
     lost = [f"{s.title} in {s.diverged} of {runs(s)}" for s in summaries if s.diverged]
     counts = {(s.diverged, runs(s)) for s in summaries}
     if len(lost) > 1 and len(counts) == 1:
         lost = [f"{summaries[0].diverged} of {runs(summaries[0])} each"]
-    return f"Runs diverged: {', '.join(lost)}." if lost else "No run diverged."
+    return [f"Runs diverged: {', '.join(lost)}." if lost else "No run diverged."]
 
 
 def plus_minus(summary: Summary) -> str:
@@ -142,26 +199,26 @@ def plus_minus(summary: Summary) -> str:
     return f"{summary.score:.4g}{interval}"
 
 
-def beyond_noise(first: Summary, other: Summary) -> bool:
-    """Return whether another is behind the best by more than noise; False where nobody can tell."""
-    gap = mean_difference(other.scores, first.scores)
+def beyond_noise(gap: Difference) -> bool:
+    """Return whether a difference is more than noise; False where nobody can tell."""
     return not math.isnan(gap.half_width) and abs(gap.mean) > gap.half_width
 
 
-def distances(first: Summary, others: Sequence[Summary]) -> list[str]:
-    """Say how far the others are from the best: within noise, beyond it, or nobody can tell."""
-    groups: dict[str, list[str]] = {"Within noise of it": [], "Beyond noise": [], "Behind it": []}
-    for other in others:
-        gap = mean_difference(other.scores, first.scores)
+def distances(gaps: Sequence[tuple[str, Difference]]) -> list[str]:
+    """Say how far others, by their titles, are from the best, and whether that is noise."""
+    groups: dict[str, list[str]] = {
+        "Within noise of it": [], "Beyond noise": [], "Too few seeds to tell": [],
+    }  # fmt: skip
+    for title, gap in gaps:
         if math.isnan(gap.half_width):
-            where = "Behind it"
+            where = "Too few seeds to tell"
         else:
-            where = "Beyond noise" if beyond_noise(first, other) else "Within noise of it"
-        groups[where].append(f"{other.title} ({behind(gap)})")
+            where = "Beyond noise" if beyond_noise(gap) else "Within noise of it"
+        groups[where].append(f"{title} ({behind(gap)})")
     return [f"{where}: {', '.join(names)}." for where, names in groups.items() if names]
 
 
 def behind(gap: Difference) -> str:
-    """Write a difference to the best score with its 95 % interval, and which way it goes."""
+    """Write a difference to the best score with its interval, and which way it goes."""
     width = "" if math.isnan(gap.half_width) else f" ± {gap.half_width:.2g}"
     return f"{abs(gap.mean):.2g}{width} {'higher' if gap.mean > 0 else 'lower'}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -30,13 +29,18 @@ class Summary:
         stuck: Cells that finished and did not learn.
         diverged: Cells that diverged.
         missing: Cells that have no result yet.
-        largest_stable_rate: Largest rate at which, as at all smaller ones, every seed learned.
+        stable_seeds: Seeds that are to run at every rate of every row: the largest stable rate and
+            the sensitivity are of these alone, so that a row is not judged by more runs than
+            another.
+        largest_stable_rate: Largest rate at which, as at all smaller ones, each of them learned.
         next_rate: The next rate that was tried; None if there is none.
-        failed_there: How many of its seeds failed there, of how many that have a result.
+        failed_there: How many of them failed there, of how many that have a result.
+        others_failed: How many of the other seeds' runs up to the largest stable rate failed, of
+            how many that have a result.
         best_beyond_stable: Whether the best rate lies above the largest stable one.
-        sensitivity: Mean over rates of the final loss's excess over the best, each capped at the
-            loss at initialisation, which is what a diverged run counts as (arXiv 2309.14322); None
-            for a placement that learned at no rate.
+        sensitivity: Over the same seeds, the mean over rates of the final loss's excess over the
+            best, each capped at the loss at initialisation, which is what a diverged run counts as
+            (arXiv 2309.14322); None for a placement that learned at no rate.
     """
 
     placement: str
@@ -49,9 +53,11 @@ class Summary:
     stuck: int
     diverged: int
     missing: int
+    stable_seeds: Sequence[int]
     largest_stable_rate: float | None
     next_rate: float | None
     failed_there: Sequence[int]
+    others_failed: Sequence[int]
     best_beyond_stable: bool
     sensitivity: float | None
 
@@ -60,19 +66,25 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
     """Summarise the cells of one placement.
 
     A run that has no result yet is none that learned: its rate is neither best nor stable.
+
+    Args:
+        cells: Of the whole grid: other rows decide which seeds ran everywhere.
+        placement: Name of the row.
+        higher_is_better: Direction of the score.
     """
     mine = [cell for cell in cells if cell.placement == placement]
-    ended = [cell for cell in mine if cell.status != MISSING]
     rates = sorted({cell.learning_rate for cell in mine})
     whole = {rate: scores for rate in rates if (scores := whole_scores(mine, rate))}
-    stable = list(takewhile(lambda rate: is_stable(mine, rate), rates))
     sign = -1 if higher_is_better else 1
     best = min(whole, key=lambda rate: sign * fmean(whole[rate]), default=None)
     scores = whole.get(best, []) if best is not None else []
     width = half_width(scores)
+    seeds = everywhere(cells)
+    shared = [cell for cell in mine if cell.seed in seeds]
+    others = [cell for cell in mine if cell.seed not in seeds]
+    stable = list(takewhile(lambda rate: is_stable(shared, rate), rates))
     largest = stable[-1] if stable else None
     following = rates[len(stable)] if len(stable) < len(rates) else None
-    there = [cell for cell in ended if cell.learning_rate == following]
     status = [cell.status for cell in mine]
     return Summary(
         placement=placement,
@@ -85,12 +97,20 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
         stuck=status.count(STUCK),
         diverged=status.count(DIVERGED),
         missing=status.count(MISSING),
+        stable_seeds=seeds,
         largest_stable_rate=largest,
         next_rate=following,
-        failed_there=(sum(cell.status != FINISHED for cell in there), len(there)),
+        failed_there=failed([cell for cell in shared if cell.learning_rate == following]),
+        others_failed=failed([cell for cell in others if cell.learning_rate in stable]),
         best_beyond_stable=best is not None and (largest is None or best > largest),
-        sensitivity=sensitivity(ended, everywhere(mine)) if status.count(FINISHED) else None,
+        sensitivity=sensitivity(mine, seeds) if status.count(FINISHED) else None,
     )
+
+
+def failed(cells: Sequence[Scored]) -> tuple[int, int]:
+    """Return how many runs failed, of how many that have a result."""
+    ended = [cell.status for cell in cells if cell.status != MISSING]
+    return len(ended) - ended.count(FINISHED), len(ended)
 
 
 def title_of(row: str) -> str:
@@ -110,30 +130,32 @@ def whole_scores(cells: Sequence[Scored], rate: float) -> list[float]:
 
 
 def is_stable(cells: Sequence[Scored], rate: float) -> bool:
-    """Return whether every seed at a rate finished and learned."""
-    return all(cell.status == FINISHED for cell in cells if cell.learning_rate == rate)
+    """Return whether there are runs at a rate, and each of them finished and learned."""
+    there = [cell.status for cell in cells if cell.learning_rate == rate]
+    return bool(there) and all(status == FINISHED for status in there)
 
 
 def everywhere(cells: Sequence[Scored]) -> list[int]:
-    """Return the seeds that are to run at every rate; others are near the best rate alone."""
-    planned = Counter(cell.seed for cell in cells)
-    return sorted(seed for seed, count in planned.items() if count == max(planned.values()))
+    """Return the seeds that are to run at every rate of every row; others are near a best rate."""
+    planned = {(cell.placement, cell.learning_rate, cell.seed) for cell in cells}
+    places = {(placement, rate) for placement, rate, _ in planned}
+    seeds = {seed for _, _, seed in planned}
+    return sorted(seed for seed in seeds if all((*place, seed) in planned for place in places))
 
 
 def sensitivity(cells: Sequence[Scored], seeds: Sequence[int]) -> float | None:
     """Return the learning-rate sensitivity of one placement's cells, a mean over its seeds.
 
     Args:
-        cells: That have a result.
+        cells: Of the placement; those that have no result yet are left out.
         seeds: Those that count: one that was run at a part of the rates says nothing of the others.
     """
     found = []
     for seed in seeds:
-        mine = [c for c in cells if c.seed == seed]
         capped = [
-            c.initial_loss if c.loss is None else min(c.loss, c.initial_loss)
-            for c in mine
-            if c.initial_loss is not None
+            cell.initial_loss if cell.loss is None else min(cell.loss, cell.initial_loss)
+            for cell in cells
+            if cell.seed == seed and cell.status != MISSING and cell.initial_loss is not None
         ]
         if capped:
             found.append(fmean(capped) - min(capped))
