@@ -95,34 +95,6 @@ def test_train_evaluate_generate_export(run: Path, place: Path, capsys) -> None:
     assert code == 0 and (place / "exported" / "model.safetensors").exists()
 
 
-@pytest.mark.slow
-def test_a_folded_export_is_loaded_by_a_new_process(run: Path, place: Path, capsys) -> None:
-    pytest.importorskip("transformers")
-    assert outcome(capsys, "export", run, place / "as-it-is")[0] == 0
-    assert outcome(capsys, "export", run, place / "folded", "--fold")[0] == 0
-    assert_alike(place / "as-it-is", place / "folded")
-
-
-def assert_alike(*directories: Path) -> None:
-    """See that a process that knows nothing of them loads both, and that they answer alike."""
-    program = (
-        "import sys, torch; from transformers import AutoModelForCausalLM\n"
-        "x = torch.arange(8)[None]\n"
-        "a, b = (AutoModelForCausalLM.from_pretrained(d, trust_remote_code=True).eval()"
-        " for d in sys.argv[1:])\n"
-        "with torch.no_grad(): torch.testing.assert_close(a(x).logits, b(x).logits,"
-        " rtol=1e-5, atol=1e-5)\n"
-        "kept = sum(p.numel() for p in a.parameters()) - sum(p.numel() for p in b.parameters())\n"
-        "print('fewer', kept)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, directories)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[-1]) > 0
-
-
 def test_json_is_one_object_and_only_language_models_generate(place: Path, capsys) -> None:
     words = ["train", "image-classification/tiny", "--out", str(place / "digits"), "--json"]
     changes = ["--training.steps", "3", "--training.warmup_steps", "1"]

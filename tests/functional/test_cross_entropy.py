@@ -177,33 +177,6 @@ def test_evaluation_computes_no_gradient(context: Callable[[], Any]) -> None:
     assert recorder.count("mm") + recorder.count("addmm") == 1
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 0])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_capped_logits(chunk: int, smoothing: float, with_bias: bool) -> None:
-    """Value and gradients of the cap written out; and differences, in double precision."""
-    features, weight, bias, targets = inputs(torch.float64)
-    given = (features, weight, bias) if with_bias else (features, weight)
-
-    def capped(features: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return linear_cross_entropy(
-            features, weight, targets, bias, chunk=chunk, smoothing=smoothing, cap=3.0
-        ).total
-
-    logits = 3 * (F.linear(features, weight, bias if with_bias else None) / 3).tanh()
-    expected = F.cross_entropy(
-        logits.flatten(0, -2), targets.flatten(), reduction="sum", label_smoothing=smoothing,
-        ignore_index=IGNORED,
-    )  # fmt: skip
-    found = capped(*given)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(
-        torch.autograd.grad(found, given), torch.autograd.grad(expected, given)
-    )
-    with torch.no_grad():
-        torch.testing.assert_close(capped(*given), expected)
-
-
 def test_a_constant_bias_shifts_logits() -> None:
     features, weight, bias, targets = inputs()
     bias = bias.detach()

@@ -52,37 +52,17 @@ def test_checkpointing_every_other_layer_is_refused() -> None:
         wrapped().activation_checkpointing_enable(every_n_layers=2)
 
 
-@pytest.mark.parametrize("positions", ["learned", "rotary", "t5"])
-@pytest.mark.parametrize("padded", [False, True])
-def test_eager_attention_equals_sdpa(positions: str, padded: bool) -> None:
-    model = wrapped(positions=positions, key_value_heads=2).eval()
-    mask = torch.ones(2, 9, dtype=torch.long)
-    mask[0, : 4 * padded] = 0
-    given = {"attention_mask": mask} if padded else {}
-    expected = model(ids(), **given).logits
-    keys = model.state_dict().keys()
-    model.set_attn_implementation("eager")
-    assert {type(m).__name__ for m in model.modules()} >= {"EagerAttention"}
-    assert model.state_dict().keys() == keys
-    difference = (model(ids(), **given).logits - expected).abs().max().item()
-    assert 0 < difference <= 1e-5
-    model.set_attn_implementation("sdpa")
-    assert torch.equal(model(ids(), **given).logits, expected)
-
-
-def test_attention_is_chosen_on_loading(tmp_path: Path) -> None:
+def test_another_attention_than_torchs_is_refused(tmp_path: Path) -> None:
     hf.register()
-    wrapped(dropout=0.1, attention_dropout=0.2).save_pretrained(tmp_path)
+    wrapped().save_pretrained(tmp_path)
     load = transformers.AutoModelForCausalLM.from_pretrained
-    model = load(tmp_path, attn_implementation="eager")
-    kernel = model.core.decoder.layers[0].self_attention.attention.dot_product
-    assert type(kernel).__name__ == "EagerAttention" and kernel.dropout == 0.2
     with pytest.raises(ValueError, match="Flash Attention 2"):
         load(tmp_path, attn_implementation="flash_attention_2")
-    with pytest.raises(ValueError, match="no attention 'slow' here: there are sdpa, eager"):
-        from magneto.hf.attention import use_attention
-
-        use_attention(model, "slow")
+    with pytest.raises(ValueError, match="attn_implementation is sdpa here, not 'eager'"):
+        load(tmp_path, attn_implementation="eager")
+    model = load(tmp_path, attn_implementation="sdpa")
+    with pytest.raises(ValueError, match="attn_implementation is sdpa here, not 'eager'"):
+        model.set_attn_implementation("eager")
 
 
 def test_hidden_states() -> None:

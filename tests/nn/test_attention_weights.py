@@ -39,8 +39,8 @@ def test_weights_times_values_are_what_attention_gives(placement: str, positions
     assert not weights[1, :, :, 3:].any()
 
 
-def test_windows_and_caps_are_in_the_weights() -> None:
-    model = Encoder(small(windows=(2, 3), attention_logit_cap=0.3)).eval()
+def test_windows_are_in_the_weights() -> None:
+    model = Encoder(small(windows=(2, 3))).eval()
     x = torch.randn(2, 5, 32)
     seen = {}
     hook = model.layers[1].self_attention.attention.dot_product.register_forward_hook(

@@ -1,4 +1,4 @@
-"""Attention with capped logits, against transformers' Gemma 2; both kernels against each other."""
+"""Attention against transformers' own, written out; windows; caches."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 
 from magneto import Decoder, Encoder, TransformerConfig
 from magneto.nn.cache import KeyValueCache
-from magneto.nn.dot_product import Cap, DotProductAttention, EagerAttention, build_dot_product
+from magneto.nn.dot_product import DotProductAttention, join
 from magneto.nn.mask import Mask, build_mask
 
 SIZES: dict[str, Any] = {"width": 32, "heads": 4, "layers": 3, "ffn_width": 48}
@@ -32,47 +32,25 @@ def masks() -> dict[str, Mask]:
 
 @pytest.mark.parametrize("name", masks())
 @pytest.mark.parametrize("biased", [False, True])
-def test_both_kernels_are_equal(name: str, biased: bool) -> None:
+def test_it_computes_what_transformers_writes_out(name: str, biased: bool) -> None:
+    modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
     mask, bias = masks()[name], torch.randn(1, 4, 5, 5) if biased else None
-    plain, eager = (
-        kind(0.0)(*parts(), mask, bias) for kind in (DotProductAttention, EagerAttention)
-    )
-    torch.testing.assert_close(eager, plain, rtol=1e-5, atol=1e-5)
-    far = EagerAttention(0.0, limit=1e6)(*parts(), mask, bias)
-    torch.testing.assert_close(far, plain, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("limit", [0.5, 50.0])
-def test_capped_logits_are_gemmas(limit: float) -> None:
-    modeling = pytest.importorskip("transformers.models.gemma2.modeling_gemma2")
     query, key, value = parts()
-    holder = torch.nn.Module()
+    found = DotProductAttention(0.0)(query, key, value, mask, bias)
+    holder = torch.nn.Module().eval()
     holder.num_key_value_groups = 2
-    closed = torch.zeros(1, 1, 5, 5).masked_fill(~torch.ones(5, 5).tril().bool(), float("-inf"))
-    expected, _ = modeling.eager_attention_forward(
-        holder, query, key, value, closed, scaling=8**-0.5, softcap=limit
-    )
-    found = EagerAttention(0.0, limit)(query, key, value, Mask(causal=True))
-    torch.testing.assert_close(found, expected.transpose(1, 2), rtol=1e-5, atol=1e-5)
-
-
-def test_a_cap_is_never_passed_and_changes_small_numbers_little() -> None:
-    x = torch.tensor([-1e4, -3.0, 0.0, 0.01, 3.0, 1e4])
-    assert Cap(2.0)(x).abs().max() <= 2 and torch.allclose(Cap(2.0)(x)[2:4], x[2:4], atol=1e-6)
-
-
-def test_the_kernel_is_torchs_unless_logits_are_capped() -> None:
-    assert type(build_dot_product(TransformerConfig())) is DotProductAttention
-    capped = build_dot_product(TransformerConfig(attention_logit_cap=5.0))
-    assert type(capped) is EagerAttention and capped.limit == 5.0
+    added = join(mask, torch.zeros(1, 1, 5, 5) if bias is None else bias, query, key)
+    expected, _ = modeling.eager_attention_forward(holder, query, key, value, added, 8**-0.5)
+    expected = expected.transpose(1, 2)
+    if mask.seeing is not None:
+        expected = expected * mask.seeing
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("positions", ["rotary", "t5", "none"])
 def test_a_cache_changes_nothing(positions: Any) -> None:
-    """Windows in turn and capped logits, token by token and in pieces."""
-    config = TransformerConfig(
-        **SIZES, positions=positions, windows=(3, None), attention_logit_cap=0.5
-    )
+    """Windows in turn, token by token and in pieces."""
+    config = TransformerConfig(**SIZES, positions=positions, windows=(3, None))
     stack, x = Decoder(config).eval(), torch.randn(2, 9, 32)
     mask = torch.arange(9) >= torch.tensor([[0], [2]])
     whole = stack(x, mask)
@@ -111,7 +89,6 @@ def test_a_packed_row_with_windows_equals_separate_documents() -> None:
     [
         ({"windows": (0,)}, "windows must be 1 or more, not 0"),
         ({"windows": (None, -3)}, "windows must be 1 or more, not -3"),
-        ({"attention_logit_cap": 0.0}, "attention_logit_cap must be above 0, not 0.0"),
         ({"embedding_dropout": 1.5}, "embedding_dropout must be at least 0 and below 1, not 1.5"),
     ],
 )

@@ -23,7 +23,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "relu2": {"activation": "relu2"},
     "head_dim": {"head_dim": 12, "key_value_heads": 2},
     "windows": {"windows": (3, None)},
-    "attention_logit_cap": {"attention_logit_cap": 2.0},
     "alibi": {"positions": "alibi"},
     "embedding_dropout": {"embedding_dropout": 0.3},
     "unbiased": {"unbiased": ("k", "out", "gate", "fc2")},
@@ -82,8 +81,7 @@ def test_it_is_drawn_module_by_module(option: str, placement: str) -> None:
 
 
 TOGETHER = (
-    "drop_path", "layer_scale", "geglu", "head_dim", "unbiased", "windows", "attention_logit_cap",
-    "embedding_dropout",
+    "drop_path", "layer_scale", "geglu", "head_dim", "unbiased", "windows", "embedding_dropout",
 )  # fmt: skip
 
 

@@ -35,8 +35,8 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "convert",
-        "Convert GPT-2, Llama, Mistral, Gemma 2, BitNet, BERT, BART, Marian, ViT, DeiT, BEiT and "
-        "Kosmos-2's text model of transformers, timm's ViT, DeiT, BEiT, EVA-02 and BEiT-3, "
+        "Convert GPT-2, Llama, Mistral, BERT, BART, Marian, ViT, BEiT and Kosmos-2's text "
+        "model of transformers, timm's ViT, DeiT, BEiT, EVA-02 and BEiT-3, "
         "torchscale's models and BEiT-3 (of images, and of images with texts) by its authors' "
         "names to ours; with --to, the other way. What has no counterpart is refused, and named.",
         "magneto convert openai-community/gpt2 gpt2-magneto",
@@ -49,8 +49,8 @@ def parser() -> Parser:
     made.add_argument("directory", type=Path, help="where to write; must not exist, or be empty")
     made.add_argument(
         "--to", metavar="FORMAT",
-        help="write this instead of ours: gpt2, llama, mistral, gemma2, bitnet, bert, bart, "
-        "marian, vit, deit, beit, kosmos_2_text_model, timm_vit, timm_beit, timm_eva, "
+        help="write this instead of ours: gpt2, llama, mistral, bert, bart, "
+        "marian, vit, beit, kosmos_2_text_model, timm_vit, timm_beit, timm_eva, "
         "beit3 or torchscale",
     )  # fmt: skip
     made.add_argument(

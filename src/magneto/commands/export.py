@@ -20,10 +20,6 @@ def parser() -> Parser:
     made.add_argument("run", type=Path, help="directory of a run")
     made.add_argument("directory", nargs="?", type=Path, help="where to write")
     made.add_argument("--out", type=Path, metavar="DIR", help="the same")
-    made.add_argument(
-        "--fold", action="store_true",
-        help="fold norms' scales into the products that read them: the same answers, less work",
-    )  # fmt: skip
     made.add_argument("--weights", default="auto", help="best (default), final, averaged, last")
     return made.with_json()
 
@@ -35,11 +31,8 @@ def main(words: Sequence[str]) -> int:
     directory = given.out or given.directory
     if directory is None:
         made.error("say where to write: magneto export RUN DIR")
-    from magneto.nn.fold import folded
-
     opened = load_run(given.run, given.weights, {"training.device": "cpu"})
-    model = folded(opened.model) if given.fold else opened.model
-    name = opened.task.export(model, directory)
+    name = opened.task.export(opened.model, directory)
     if given.json:
         print_json({"directory": str(directory), "weights": str(opened.weights), "auto": name})
         return 0

@@ -46,7 +46,6 @@ def linear_cross_entropy(
     *,
     chunk: int = CHUNK,
     smoothing: float = 0.0,
-    cap: float | None = None,
 ) -> CrossEntropyLoss:
     """Sum the cross-entropy of the logits `features @ weight.T + bias`.
 
@@ -65,7 +64,6 @@ def linear_cross_entropy(
         smoothing: Share e of the target that is spread over the whole vocabulary of V, the right
             token among them: 1 - e + e/V for it, e/V for each other (arXiv 1512.00567, section 7;
             fairseq's is 1 - e and e/(V - 1)).
-        cap: Logits x become cap * tanh(x / cap) (arXiv 2408.00118, section 2); None: they stay.
 
     Raises:
         ValueError: If targets are not shaped as features without their width.
@@ -79,7 +77,7 @@ def linear_cross_entropy(
     autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     operand = torch.get_autocast_dtype(device) if autocast else weight.dtype
     rows, answers = features.flatten(0, -2), targets.flatten()
-    given = (rows, weight, bias, answers, chunk or max(1, len(rows)), smoothing, cap, operand)
+    given = (rows, weight, bias, answers, chunk or max(1, len(rows)), smoothing, operand)
     if torch.is_grad_enabled():
         total, nll = cast(tuple[Tensor, Tensor], _LinearCrossEntropy.apply(*given))
     else:
@@ -105,7 +103,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         """Scale the gradients; not in place, as the graph may be kept for another pass."""
         scaled = [None if kept is None else kept * grad_total for kept in ctx.saved_tensors]
-        return (*scaled, None, None, None, None, None)
+        return (*scaled, None, None, None, None)
 
 
 def _loss_and_gradients(
@@ -115,7 +113,6 @@ def _loss_and_gradients(
     answers: Tensor,
     chunk: int,
     smoothing: float,
-    cap: float | None,
     operand: torch.dtype,
     wanted: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
@@ -128,7 +125,6 @@ def _loss_and_gradients(
         answers: (rows,).
         chunk: Rows at a time, at least 1.
         smoothing: Share of the target that is spread.
-        cap: Of the logits, or None.
         operand: The type in which matrices are multiplied.
         wanted: Whether a gradient of rows, weight and bias is.
     """
@@ -145,10 +141,7 @@ def _loss_and_gradients(
         part = part.to(operand).masked_fill(ignored, 0)
         logits = _project(part, matrix, shift, buffer[: len(part)])
         answer = answer[:, None].masked_fill(ignored, 0)
-        slope = None if cap is None else _cap(logits, cap)
         loss, nll = _to_gradient(logits, answer, smoothing)
-        if slope is not None:
-            logits.mul_(slope)
         totals.append(loss.masked_fill(ignored, 0))
         nlls.append(nll.masked_fill(ignored, 0))
         grad_logits = logits.to(operand) if any(wanted) else logits
@@ -175,14 +168,6 @@ def _project(part: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> 
     if bias is None:
         return torch.mm(part, weight.t(), out=out)
     return torch.addmm(bias, part, weight.t(), out=out)
-
-
-def _cap(logits: Tensor, cap: float) -> Tensor:
-    """Cap logits in place; return the derivative of the capped by the uncapped."""
-    share = logits.div_(cap).tanh_()
-    slope = 1 - share.square()
-    logits.mul_(cap)
-    return slope
 
 
 def _to_gradient(logits: Tensor, answer: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

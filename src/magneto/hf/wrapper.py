@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import GenerationMixin, PreTrainedModel
 
-from magneto.hf.attention import use_attention
 from magneto.hf.auto_map import WithoutCopies
 from magneto.hf.configuration import MagnetoConfig
 from magneto.nn.transformer import LayerStack
@@ -55,10 +54,10 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     built = False
 
     def ready(self) -> None:
-        """Finish construction: tied weights, the attention asked for."""
+        """Finish construction: tied weights, no other attention than torch's."""
         self.post_init()
         self.built = True
-        self._use_attention()
+        self._check_attention()
 
     def head_module(self) -> nn.Module | None:
         """Return the head that a directory of another class may lack, if there is one."""
@@ -109,12 +108,14 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     def set_attn_implementation(
         self, attn_implementation: str | dict[str, str], allow_all_kernels: bool = False
     ) -> None:
-        """Compute attention by "sdpa" or "eager" from now on."""
+        """Refuse any but torch's own function, "sdpa"."""
         super().set_attn_implementation(attn_implementation, allow_all_kernels)
-        self._use_attention()
+        self._check_attention()
 
-    def _use_attention(self) -> None:
-        use_attention(self, self.config._attn_implementation or "sdpa")
+    def _check_attention(self) -> None:
+        if (name := self.config._attn_implementation or "sdpa") != "sdpa":
+            raise ValueError(f"attn_implementation is sdpa here, not {name!r}: torch's own "
+                             "function, which uses its flash kernel where it can")  # fmt: skip
 
     def _set_gradient_checkpointing(
         self,

@@ -20,20 +20,12 @@ class LanguageModelConfig(TransformerConfig):
         embedding_scale: "sqrt_width" multiplies embeddings, N(0, 1/width), to unit variance, as the
             paper's theory has its input and as fairseq does.
         loss_chunk: Rows of logits that exist at once in the loss; 0 for all.
-        logit_cap: Soft-capping of the logits (arXiv 2408.00118): x becomes cap * tanh(x / cap).
-            Gemma 2 has 30.
     """
 
     vocab_size: int | None = None
     tie_embeddings: bool = True
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
     loss_chunk: int = 1024
-    logit_cap: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (self.logit_cap is None or self.logit_cap > 0):
-            raise ConfigError([f"logit_cap must be above 0, not {self.logit_cap}"])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from magneto.functional.cross_entropy import linear_cross_entropy
 from magneto.language.config import LanguageModelConfig
-from magneto.nn.dot_product import build_cap
 from magneto.nn.embedding import TextEmbedding
 from magneto.nn.init import NormalLinear
 from magneto.nn.transformer import Decoder
@@ -28,11 +27,10 @@ class LanguageModel(nn.Module):
         self.head = NormalLinear(width, config.vocab_size, bias=False, std=std)
         if config.tie_embeddings:
             self.head.weight = self.embedding.table.weight
-        self.cap = build_cap(config.logit_cap)
 
     def logits(self, features: Tensor) -> Tensor:
         """Return the logits of the decoder's features, (..., width)."""
-        return self.cap(self.head(features))
+        return self.head(features)
 
     def forward(
         self,
@@ -55,5 +53,5 @@ class LanguageModel(nn.Module):
         features = self.decoder(self.embedding(tokens), attention_mask, cache=cache)
         if targets is None:
             return self.logits(features)
-        chunk, cap = self.config.loss_chunk, self.config.logit_cap
-        return linear_cross_entropy(features, self.head.weight, targets, chunk=chunk, cap=cap)
+        chunk = self.config.loss_chunk
+        return linear_cross_entropy(features, self.head.weight, targets, chunk=chunk)

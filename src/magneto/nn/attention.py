@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from magneto.nn.cache import Cache
 from magneto.nn.config import TransformerConfig
-from magneto.nn.dot_product import build_dot_product
+from magneto.nn.dot_product import DotProductAttention
 from magneto.nn.init import projection
 from magneto.nn.mask import Mask
-from magneto.nn.norm import Nothing, optional_norm, slot_norm
+from magneto.nn.norm import Nothing, optional_norm
 from magneto.nn.position import build_logits
 from magneto.theory.placement import Sublayer
 
@@ -74,13 +74,13 @@ class Attention(nn.Module):
         self.head_norm_q = optional_norm(each, config.head_width, config)
         self.head_norm_k = optional_norm(each, config.head_width, config)
         self.head_norm_v = optional_norm(row.value_norm == "head", config.head_width, config)
-        self.dot_product = build_dot_product(config)
+        self.dot_product = DotProductAttention(config.attention_dropout)
         gated = sublayer in row.gated
         width, inner = config.width, config.attention_width
         self.gate_proj = projection(config, width, [("gate", inner)]) if gated else Nothing()
         self.gate = Gate() if gated else NoGate()
         self.scale_before_out = self._head_scale(config, "before_out")
-        self.inside = slot_norm("inside", row.slots(sublayer), inner, config)
+        self.inside = optional_norm("inside" in row.slots(sublayer), inner, config)
         self.out_proj = projection(config, inner, [("out", width)])
         self.scale_after_out = self._head_scale(config, "after_out")
 

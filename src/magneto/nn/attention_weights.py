@@ -78,7 +78,7 @@ def observed(kernels: Sequence[nn.Module], run: Callable[[], Any]) -> Tensor:
     seen: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: tuple) -> None:
-        seen.append(probabilities(*inputs, cap=module.get_submodule("cap")))
+        seen.append(probabilities(*inputs))
 
     hooks = [kernel.register_forward_pre_hook(keep) for kernel in kernels]
     try:
@@ -95,12 +95,10 @@ def probabilities(
     value: Tensor,
     mask: Mask,
     bias: Tensor | None = None,
-    *,
-    cap: nn.Module,
 ) -> Tensor:
     """Return the softmax of the logits, (B, H, T, S); shapes as in `DotProductAttention`."""
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    logits = cap(query.float() @ key.float().transpose(-2, -1) * query.shape[-1] ** -0.5)
+    logits = query.float() @ key.float().transpose(-2, -1) * query.shape[-1] ** -0.5
     added = join(mask, torch.zeros_like(logits) if bias is None else bias.float(), query, key)
     shares = (logits if added is None else logits + added).softmax(dim=-1)
     return shares if mask.seeing is None else shares * mask.seeing

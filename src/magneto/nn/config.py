@@ -63,9 +63,6 @@ class TransformerConfig:
         windows: Of self-attention, layer by layer, in turn: how many of the nearest positions one
             sees, itself among them, or None for all. (4096,) as in Mistral, (4096, None) as in
             Gemma 2; none by default.
-        attention_logit_cap: Soft-capping of attention's logits (arXiv 2408.00118): x becomes cap *
-            tanh(x / cap), before a bias and the mask. Gemma 2 has 50. Slower: torch's fused
-            attention has none.
         norm: Kind of every norm.
         norm_eps: Its epsilon (1e-5 as in the authors' code).
         bias: Whether linear layers and layer norms have biases.
@@ -88,8 +85,6 @@ class TransformerConfig:
             "rotary", by row and column, as in EVA-02. Of images' encoders.
         reference_grid: Rows and columns of the grid that rotary positions of a grid are stretched
             to: that of pre-training. By default they are not stretched.
-        folded_norms: Slots whose norms only normalise, without scale and shift: of products that
-            have taken these in, as `magneto export --fold` leaves them.
         input_norm: Norm of the embeddings after positions are added (BERT and BART have one).
         init: Base initialisation, before the placement's gain.
         residual_dtype: Storage of the residual stream: as the input, or forced.
@@ -110,7 +105,6 @@ class TransformerConfig:
     key_value_heads: int | None = None
     head_dim: int | None = None
     windows: tuple[int | None, ...] = ()
-    attention_logit_cap: float | None = None
     norm: NormKind = "layernorm"
     norm_eps: float = 1e-5
     bias: bool = True
@@ -126,14 +120,13 @@ class TransformerConfig:
     rotary_base: float = 10000.0
     grid_positions: GridPositions = "none"
     reference_grid: int | None = None
-    folded_norms: tuple[Literal["before", "inside"], ...] = ()
     input_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     init: BaseInit = "xavier_normal"
     residual_dtype: Literal["input", "float32", "bfloat16"] = "input"
     checkpoint_activations: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("unbiased", "windows", "folded_norms"):  # JSON gives lists
+        for name in ("unbiased", "windows"):  # JSON gives lists
             object.__setattr__(self, name, tuple(getattr(self, name)))
         sizes = self._wrong_sizes()
         wrong = [*sizes, *self._wrong_rates(), *self._wrong_biases()]
@@ -157,8 +150,6 @@ class TransformerConfig:
         wrong = wrong_sizes({name: getattr(self, name) for name in (*sizes, *given)})
         wrong += [f"windows must be 1 or more, not {window}" for window in self.windows
                   if window is not None and window < 1]  # fmt: skip
-        if not (self.attention_logit_cap is None or self.attention_logit_cap > 0):
-            wrong.append(f"attention_logit_cap must be above 0, not {self.attention_logit_cap}")
         if wrong:
             return wrong
         if (self.encoder_layers is None) != (self.decoder_layers is None):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from magneto.nn.config import TransformerConfig
 from magneto.nn.init import projection
-from magneto.nn.norm import slot_norm
+from magneto.nn.norm import optional_norm
 from magneto.theory.placement import Sublayer
 
 
@@ -70,7 +70,7 @@ class FeedForward(nn.Module):
         self.activation = GatedUnit(GATED[config.activation]) if gated else PLAIN[config.activation]
         self.fc1 = projection(config, config.width, [("fc1", rows) for rows in self.widths])
         self.activation_dropout = nn.Dropout(config.activation_dropout)
-        self.inside = slot_norm("inside", config.row.feed_forward, inner, config)
+        self.inside = optional_norm("inside" in config.row.feed_forward, inner, config)
         self.fc2 = projection(config, inner, [("fc2", config.width)])
 
     def forward(self, x: Tensor) -> Tensor:

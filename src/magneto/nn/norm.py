@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Literal
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,25 +38,11 @@ class Nothing(nn.Identity):
         return x
 
 
-def build_norm(
-    kind: NormKind, width: int, config: TransformerConfig, learned: bool = True
-) -> nn.Module:
-    """Build a norm of `kind` over `width` features, with the configuration's epsilon and bias.
-
-    Unless it is `learned` it has neither scale nor shift.
-    """
+def build_norm(kind: NormKind, width: int, config: TransformerConfig) -> nn.Module:
+    """Build a norm of `kind` over `width` features, with the configuration's epsilon and bias."""
     if kind == "rmsnorm":
-        return RMSNorm(width, eps=config.norm_eps, elementwise_affine=learned)
-    return LayerNorm(width, config.norm_eps, elementwise_affine=learned, bias=config.bias)
-
-
-def slot_norm(
-    slot: Literal["before", "inside"], slots: Collection[str], width: int, config: TransformerConfig
-) -> nn.Module:
-    """Build the norm of a slot that a product reads, as `optional_norm`; maybe it is folded."""
-    if slot not in slots:
-        return Nothing()
-    return build_norm(config.norm, width, config, learned=slot not in config.folded_norms)
+        return RMSNorm(width, eps=config.norm_eps)
+    return LayerNorm(width, config.norm_eps, bias=config.bias)
 
 
 def optional_norm(present: bool, width: int, config: TransformerConfig) -> nn.Module:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.nn.config import TransformerConfig
-from magneto.nn.norm import Nothing, optional_norm, slot_norm
+from magneto.nn.norm import Nothing, optional_norm
 from magneto.theory.depth import Depth
 from magneto.theory.placement import Sublayer
 
@@ -58,7 +58,7 @@ class Residual(nn.Module):
         super().__init__()
         slots = config.row.slots(sublayer)
         self.alpha = config.row.alpha(depth)
-        self.before = slot_norm("before", slots, config.width, config)
+        self.before = optional_norm("before" in slots, config.width, config)
         self.branch = optional_norm("branch" in slots, config.width, config)
         self.after = optional_norm("after" in slots, config.width, config)
         self.dropout = nn.Dropout(config.dropout) if config.dropout else Nothing()

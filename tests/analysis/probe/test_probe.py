@@ -15,7 +15,6 @@ from magneto.analysis.probe.probe import (
 from magneto.analysis.probe.recorders import attention_logits
 from magneto.nn.config import TransformerConfig
 from magneto.nn.mask import build_mask
-from magneto.nn.norm import Nothing
 from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
 
 SHAPE = TransformerConfig(width=16, layers=3, heads=2, ffn_width=32)
@@ -61,7 +60,7 @@ def test_attention_by_hand() -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 2, 4, 8) for _ in range(3))
     mask = build_mask(None, torch.zeros(2, 4, 16), 0, True)
-    logits, allowed = attention_logits(query, key, mask, None, rows=slice(2), cap=Nothing())
+    logits, allowed = attention_logits(query, key, mask, None, rows=slice(2))
     probabilities = logits.masked_fill(~allowed, -math.inf).softmax(-1)
     attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
     torch.testing.assert_close(probabilities @ value, attended)
@@ -75,7 +74,7 @@ def test_attention_by_hand() -> None:
         model(torch.randn(2, 4, 16))
     reading = probe.read()[0]
     query, key, _, mask, *_ = seen["inputs"]
-    logits, allowed = attention_logits(query, key, mask, None, rows=slice(2), cap=Nothing())
+    logits, allowed = attention_logits(query, key, mask, None, rows=slice(2))
     closed = logits.masked_fill(~allowed, -math.inf)
     entropy = torch.special.entr(closed.softmax(-1)).sum(-1)[..., 1:]
     assert reading.attention_logit_max == pytest.approx(closed.max().item())

@@ -156,33 +156,17 @@ IMAGES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "
           "intermediate_size": 48, "image_size": 24, "patch_size": 8}  # fmt: skip
 
 
-def deit(name: str) -> nn.Module:
-    return shake(getattr(transformers, name)(transformers.DeiTConfig(**IMAGES)))
-
-
 def beit(**changes) -> nn.Module:
     config = transformers.BeitConfig(**IMAGES, **changes)
     return shake(transformers.BeitForImageClassification(config))
 
 
-DEIT = ("DeiTForImageClassification", "DeiTForImageClassificationWithTeacher")
 BEIT = (
     {"use_relative_position_bias": True},
     {"use_shared_relative_position_bias": True, "use_mask_token": True},
     {"use_absolute_position_embeddings": True, "layer_scale_init_value": 0.0},
     {"use_relative_position_bias": True, "use_mean_pooling": False, "hidden_act": "relu"},
 )
-
-
-@pytest.mark.parametrize("name", DEIT)
-def test_deit(tmp_path: Path, name: str) -> None:
-    theirs = deit(name)
-    theirs.save_pretrained(tmp_path)
-    images = torch.randn(3, 3, 24, 24)
-    ours = hf.load(tmp_path)
-    check("DeiT", theirs(images).logits, ours(images))
-    features = ours.encoder(ours.class_token(ours.embedding(images)))
-    check("DeiT's features", theirs.deit(images).last_hidden_state, features)
 
 
 @pytest.mark.parametrize("changes", BEIT, ids=str)
@@ -202,16 +186,13 @@ def test_beit(tmp_path: Path, changes: dict) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_beit_and_deit_cannot_hold_is_named() -> None:
+def test_what_beit_cannot_hold_is_named() -> None:
     with pytest.raises(ValueError, match="use_shared_relative_position_bias=True has no"):
         hf.load(beit(use_relative_position_bias=True, use_shared_relative_position_bias=True))
     ours = hf.load(vit())
-    for name, words in [
-        ("deit", "deit cannot hold this model: distillation_token is 'none' here"),
-        ("beit", r"beit cannot hold this model: unbiased is \(\) here, \('k',\) there"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            hf.to_transformers(ours, name)
+    words = r"beit cannot hold this model: unbiased is \(\) here, \('k',\) there"
+    with pytest.raises(ValueError, match=words):
+        hf.to_transformers(ours, "beit")
 
 
 def kosmos2(**changes) -> nn.Module:
@@ -327,7 +308,7 @@ def test_what_has_no_counterpart_is_named() -> None:
         hidden_size=32, ffn_dim=32, num_hidden_layers=1, num_attention_heads=4,
         word_embed_proj_dim=32, **SIZES,
     )  # fmt: skip
-    with pytest.raises(ValueError, match=r"'opt' model.*gpt2, .* vit, deit, beit, kosmos"):
+    with pytest.raises(ValueError, match=r"'opt' model.*gpt2, .* vit, beit, kosmos"):
         hf.load(transformers.OPTForCausalLM(config))
     config = transformers.BartConfig(**SIZES, **{**SEQ2SEQ, "decoder_ffn_dim": 40})
     with pytest.raises(ValueError, match="bart with encoder_ffn_dim=48"):
@@ -367,12 +348,11 @@ def several() -> list[nn.Module]:
         vit(),
         kosmos2(),
         kosmos2(tie_word_embeddings=False),
-        *(deit(name) for name in DEIT),
         *(beit(**changes) for changes in BEIT if "use_mask_token" not in changes),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(15))
+@pytest.mark.parametrize("number", range(13))
 def test_there_and_back_is_bit_equal(number: int) -> None:
     theirs = several()[number]
     ours = hf.load(theirs)

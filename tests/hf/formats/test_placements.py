@@ -65,9 +65,6 @@ def theirs(name: str) -> nn.Module:
         "vit": lambda: library.ViTForImageClassification(
             library.ViTConfig(image_size=8, patch_size=4, **vit)
         ),
-        "deit": lambda: library.DeiTForImageClassification(
-            library.DeiTConfig(image_size=8, patch_size=4, **vit)
-        ),
         "beit": lambda: library.BeitForImageClassification(
             library.BeitConfig(image_size=8, patch_size=4, use_mean_pooling=False, **vit)
         ),
@@ -82,7 +79,6 @@ FITTING = {
     "bart": {"post"},
     "marian": {"post"},
     "vit": {"pre"},
-    "deit": {"pre"},
     "beit": {"pre"},
     "kosmos_2_text_model": {"sub"},
 }

@@ -1,4 +1,4 @@
-"""timm's VisionTransformer: ViT, DeiT, DeiT III and BEiT-3 against timm's own classes."""
+"""timm's VisionTransformer: ViT, DeiT and BEiT-3 against timm's own classes."""
 
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,6 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "vit_base_patch16_224", {"act_layer": "relu", "qkv_bias": False}, {"act_layer": "relu"},
     ),
     "DeiT": ("deit_tiny_patch16_224", {}, {}),
-    "DeiT distilled": ("deit_base_distilled_patch16_224", {}, {}),
-    "DeiT III": ("deit3_base_patch16_224", {}, {}),
     "BEiT-3": ("beit3_base_patch16_224", {}, {}),
     "BEiT-3, class token": ("beit3_base_patch16_224", {"global_pool": "token"}, {}),
 }  # fmt: skip
@@ -81,6 +79,7 @@ def test_what_does_not_fit_is_named() -> None:
     state, _ = to_timm_vit(small(placement="pre"))
     for changed, args, words in [
         ({"reg_token": torch.ones(1, 4, 32)}, HEADS, "no place here for the tensor 'reg_token'"),
+        ({"dist_token": torch.ones(1, 1, 32)}, HEADS, "a distillation token .* no counterpart"),
         ({"pos_embed": torch.ones(1, 8, 32)}, HEADS, "7 patches are no square image"),
         ({"fc_norm.weight": torch.ones(32), "norm.weight": torch.ones(32)}, HEADS, "one after"),
         ({}, {}, r"how many heads a model of width 32 has: --config FILE with \{\"num_heads\": 4"),

@@ -1,7 +1,5 @@
 """Class token and poolings of the image classifier."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -61,27 +59,3 @@ def test_without_a_last_norm_the_mean_stays_as_it_is(placement: str) -> None:
 def test_impossible_poolings(changes: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         build(**changes)
-
-
-def test_a_distillation_token_has_a_place_and_a_head_of_its_own() -> None:
-    sizes: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 24, "classes": 3}
-    images: dict[str, Any] = {"image_size": 8, "patch_size": 4, "class_token": "learned"}
-    config = ImageClassifierConfig(
-        **sizes, **images, distillation_token="learned", pooling="first_two"
-    )
-    assert (config.prefix, config.length, config.grid.length) == (2, 6, 6)
-    torch.manual_seed(0)
-    model = ImageClassifier(config)
-    for token, value in ((model.class_token.first, 1.0), (model.class_token.second, 2.0)):
-        torch.nn.init.constant_(token.vector, value)
-    entered = model.class_token(model.embedding(torch.randn(1, 3, 8, 8)))
-    assert entered[0, :2, 0].tolist() == [1, 2]
-    x = torch.randn(4, 3, 8, 8)
-    features = model.encoder(model.class_token(model.embedding(x)))
-    one, other = model.head.class_head, model.head.distillation_head
-    expected = (one(features[:, 0]) + other(features[:, 1])) / 2
-    assert torch.equal(model(x), expected)
-    with pytest.raises(ValueError, match="'first_two' needs distillation_token 'learned'"):
-        ImageClassifierConfig(**images, pooling="first_two")
-    with pytest.raises(ValueError, match="distillation_token 'learned' needs class_token"):
-        ImageClassifierConfig(distillation_token="learned")

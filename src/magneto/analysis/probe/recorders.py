@@ -111,8 +111,8 @@ def _record_attention(held: Held) -> ForwardHook:
     @torch.no_grad()
     def hook(module: nn.Module, inputs: tuple, output: Tensor) -> None:
         query, key, _, mask, *rest = inputs
-        bias, cap = rest[0] if rest else None, module.get_submodule("cap")
-        logits, allowed = attention_logits(query, key, mask, bias, held.rows, cap)
+        bias = rest[0] if rest else None
+        logits, allowed = attention_logits(query, key, mask, bias, held.rows)
         if held.real is not None:
             allowed = allowed & held.real[:, None, :, None]
         held.keep("attention_logit_max", module, logits.masked_fill(~allowed, -math.inf).max())
@@ -131,12 +131,7 @@ def _record_attention(held: Held) -> ForwardHook:
 
 
 def attention_logits(
-    query: Tensor,
-    key: Tensor,
-    mask: Mask,
-    bias: Tensor | None,
-    rows: Rows,
-    cap: Callable[[Tensor], Tensor],
+    query: Tensor, key: Tensor, mask: Mask, bias: Tensor | None, rows: Rows
 ) -> tuple[Tensor, Tensor]:
     """Compute attention's logits once more, for some samples, in fp32.
 
@@ -145,7 +140,7 @@ def attention_logits(
     """
     query, key = query[rows].detach().float(), key[rows].detach().float()
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    logits = cap(query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1]))
+    logits = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     if bias is not None:
         logits = logits + _of_rows(bias, rows).detach().float()
     closed = join(mask, torch.zeros_like(logits[:1, :1]), query, key)

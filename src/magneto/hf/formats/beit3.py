@@ -73,7 +73,7 @@ def to_beit3(model: nn.Module) -> tuple[State, dict[str, Any]]:
     config = timm.classifier_config(model, "beit3")
     check_placement(config, ["sub"], "beit3")
     timm.check_fields(
-        config, "beit3", class_token=("learned",), distillation_token=("none",),
+        config, "beit3", class_token=("learned",),
         positions=("learned",), grid_positions=("none",), pooling=("mean_then_norm",),
     )  # fmt: skip
     args = {

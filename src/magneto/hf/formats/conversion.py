@@ -32,7 +32,7 @@ def load(source: str | Path | nn.Module) -> nn.Module:
 
     Args:
         source: A directory, a name on the hub, or a transformers model: GPT-2, Llama, Mistral,
-            Gemma 2, BitNet, BERT, BART, Marian, ViT, DeiT, BEiT, Kosmos-2 (its text model).
+            BERT, BART, Marian, ViT, BEiT, Kosmos-2 (its text model).
 
     Returns:
         A `LanguageModel`, `TextEncoder`, `MaskedLanguageModel`, `TextClassifier`,
@@ -147,7 +147,7 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
         ValueError: If theirs can't compute what ours does; the first difference is named.
     """
     of_model = [form for form in FORMATS if type(model) is form.model]
-    form = next((f for f in of_model if f.name == name and f.holds(model.config)), None)
+    form = next((f for f in of_model if f.name == name), None)
     if form is None:
         fitting = dict.fromkeys(form.name for form in of_model)
         raise ValueError(f"{name!r} has no counterpart of a {type(model).__name__}; "

@@ -1,8 +1,6 @@
-"""transformers' Llama, Mistral and BitNet as our language model, and back.
+"""transformers' Llama and Mistral as our language model, and back.
 
-They share their names: RMSNorm, rotary positions, a gated feed-forward network, no biases. BitNet
-is Sub-LN; what is converted is its class in floating point, without the rounding of a
-`quantization_config`.
+They share their names: RMSNorm, rotary positions, a gated feed-forward network, no biases.
 """
 
 from __future__ import annotations
@@ -40,11 +38,6 @@ def ours_mistral(config: Any) -> LanguageModelConfig:
     return LanguageModelConfig(**values(config), placement="pre", windows=windows, **own)
 
 
-def ours_bitnet(config: Any) -> LanguageModelConfig:
-    """Return BitNet's configuration as ours: Sub-LN."""
-    return LanguageModelConfig(**values(config), placement="sub", **gate(config.hidden_act))
-
-
 def gate(name: str) -> dict[str, Any]:
     """Return our gated unit of an activation of theirs.
 
@@ -80,7 +73,7 @@ def values(config: Any) -> dict[str, Any]:
 
 
 def theirs(config: LanguageModelConfig) -> dict[str, Any]:
-    """Return the values of a LlamaConfig or a BitNetConfig."""
+    """Return the values of a LlamaConfig."""
     names = {ours: theirs for theirs, ours in GATES.items()}
     return {
         "hidden_size": config.width, "num_hidden_layers": config.layers,
@@ -100,41 +93,17 @@ def theirs_mistral(config: LanguageModelConfig) -> dict[str, Any]:
     return theirs(config) | {"sliding_window": config.window(0)}
 
 
-def theirs_bitnet(config: LanguageModelConfig) -> dict[str, Any]:
-    """Return the values of a BitNetConfig, whose heads divide the width."""
-    return {name: value for name, value in theirs(config).items() if name != "head_dim"}
-
-
 def pairs(config: LanguageModelConfig) -> list[Pair]:
     """Return which tensor is which of a LlamaForCausalLM or a MistralForCausalLM."""
-    made = [*shared_pairs(config), *module("decoder.final_norm", "norm")]
-    for layer in range(config.layers):
-        mine, their = f"decoder.layers.{layer}", f"layers.{layer}"
-        made += module(f"{mine}.self_attention.before", f"{their}.input_layernorm")
-        made += module(f"{mine}.feed_forward.before", f"{their}.post_attention_layernorm")
-    return made
-
-
-def bitnet_pairs(config: LanguageModelConfig) -> list[Pair]:
-    """Return which tensor is which of a BitNetForCausalLM."""
-    made = pairs(config)
-    for layer in range(config.layers):
-        mine, their = f"decoder.layers.{layer}", f"layers.{layer}"
-        inside = f"{mine}.self_attention.attention.inside"
-        made += module(inside, f"{their}.self_attn.attn_sub_norm")
-        made += module(f"{mine}.feed_forward.mlp.inside", f"{their}.mlp.ffn_sub_norm")
-    return made
-
-
-def shared_pairs(config: LanguageModelConfig) -> list[Pair]:
-    """Return which tensor is which, of all but the norms."""
-    made = module("embedding.table", "embed_tokens")
+    made = [*module("embedding.table", "embed_tokens"), *module("decoder.final_norm", "norm")]
     if not config.tie_embeddings:
         made += module("head", "lm_head")
     rows = (config.attention_width, config.key_value_width, config.key_value_width)
     for layer in range(config.layers):
         mine, their = f"decoder.layers.{layer}", f"layers.{layer}"
         attention, mlp = f"{mine}.self_attention.attention", f"{mine}.feed_forward.mlp"
+        made += module(f"{mine}.self_attention.before", f"{their}.input_layernorm")
+        made += module(f"{mine}.feed_forward.before", f"{their}.post_attention_layernorm")
         parts = tuple(f"{their}.self_attn.{part}_proj.weight" for part in "qkv")
         made.append(Pair(f"{attention}.qkv_proj.weight", parts, rows=rows))
         made += module(f"{attention}.out_proj", f"{their}.self_attn.o_proj")

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from magneto.hf.formats import bart, beit, bert, deit, gemma2, gpt2, kosmos2, llama, vit
+from magneto.hf.formats import bart, beit, bert, gpt2, kosmos2, llama, vit
 from magneto.hf.formats.layout import Pair, State
 from magneto.language.classification.model import TextClassifier
 from magneto.language.masked_language import MaskedLanguageModel
@@ -21,11 +21,6 @@ from magneto.vision.classification.model import ImageClassifier
 def nothing(their_config: Any, our_config: Any) -> State:
     """Return no tensors: theirs stores all that ours has."""
     return {}
-
-
-def anything(our_config: Any) -> bool:
-    """Return True: whether it really can hold a model is found out by writing it."""
-    return True
 
 
 @dataclass(frozen=True)
@@ -45,8 +40,6 @@ class Format:
         absent: Of their tensors, what is computed and need not be written.
         computed: Tensors of ours that theirs computes.
         options: Of the constructor of their class.
-        holds: Whether it is written from a model of ours of this configuration, where several
-            classes are.
     """
 
     name: str
@@ -61,7 +54,6 @@ class Format:
     absent: str = ""
     computed: Callable[[Any, Any], State] = nothing
     options: dict[str, Any] = field(default_factory=dict)
-    holds: Callable[[Any], bool] = anything
 
 
 def _kosmos2_positions(their_config: Any, our_config: Any) -> State:
@@ -105,15 +97,6 @@ FORMATS = (
         vit.pairs, "vit.", r"^pooler|mask_token$",
     ),
     Format(
-        "deit", "DeiTConfig", ("DeiTForImageClassificationWithTeacher",), ImageClassifier,
-        deit.ours_with_teacher, deit.theirs, deit.pairs, "deit.", r"^pooler|mask_token$",
-        holds=deit.has_two_heads,
-    ),
-    Format(
-        "deit", "DeiTConfig", ("DeiTForImageClassification",), ImageClassifier, deit.ours,
-        deit.theirs, deit.pairs, "deit.", r"^pooler|mask_token$",
-    ),
-    Format(
         "beit", "BeitConfig", ("BeitForImageClassification",), ImageClassifier, beit.ours,
         beit.theirs, beit.pairs, "beit.", r"mask_token$|relative_position_index$",
         absent="relative_position_index$",
@@ -130,14 +113,6 @@ FORMATS = (
     Format(
         "mistral", "MistralConfig", ("MistralForCausalLM", "MistralModel"), LanguageModel,
         llama.ours_mistral, llama.theirs_mistral, llama.pairs, ignored="^lm_head",
-    ),
-    Format(
-        "gemma2", "Gemma2Config", ("Gemma2ForCausalLM", "Gemma2Model"), LanguageModel, gemma2.ours,
-        gemma2.theirs, gemma2.pairs, ignored="^lm_head",
-    ),
-    Format(
-        "bitnet", "BitNetConfig", ("BitNetForCausalLM", "BitNetModel"), LanguageModel,
-        llama.ours_bitnet, llama.theirs_bitnet, llama.bitnet_pairs, ignored="^lm_head",
     ),
 )  # fmt: skip
 NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))

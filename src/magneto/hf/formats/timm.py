@@ -77,11 +77,10 @@ def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
     """
     if "pos_embed" in state:
         length = state["pos_embed"].shape[1]
-        prefix = sum(name in state for name in ("cls_token", "dist_token"))
-        for patches in (length - prefix, length):
-            if patches > 0 and math.isqrt(patches) ** 2 == patches:
-                return math.isqrt(patches)
-        raise ValueError(f"{length - prefix} patches are no square image")
+        patches = length - ("cls_token" in state)
+        if patches <= 0 or math.isqrt(patches) ** 2 != patches:
+            raise ValueError(f"{patches} patches are no square image")
+        return math.isqrt(patches)
     table = next((t for n, t in state.items() if n.endswith("relative_position_bias_table")), None)
     if table is not None:
         side = (math.isqrt(len(table) - 3) + 1) // 2
@@ -102,6 +101,8 @@ def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     if "head.weight" not in state:
         raise ValueError("these weights have no classifier (head.weight): convert those of image "
                          "classification")  # fmt: skip
+    if "dist_token" in state:
+        raise ValueError("a distillation token (dist_token) has no counterpart here")
     if "norm.weight" in state and "fc_norm.weight" in state:
         raise ValueError("a norm before pooling and one after have no counterpart here")
     width, channels, patch, _ = state["patch_embed.proj.weight"].shape
@@ -116,7 +117,7 @@ def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
         "image_size": side * patch, "patch_size": patch, "classes": len(state["head.weight"]),
         "class_token": token, "pooling": "mean_then_norm" if "fc_norm.weight" in state else pooling,
         "positions": "learned" if "pos_embed" in state else "none",
-        "max_length": side**2 + sum(name in state for name in ("cls_token", "dist_token")),
+        "max_length": side**2 + ("cls_token" in state),
         "layer_scale": float(args.get("init_values") or 1e-5) if scaled else None,
     }  # fmt: skip
 
@@ -143,7 +144,7 @@ def arguments(config: ImageClassifierConfig) -> dict[str, Any]:
         "img_size": config.image_size, "patch_size": config.patch_size, "in_chans": config.channels,
         "num_classes": config.classes, "embed_dim": config.width, "depth": config.layers,
         "num_heads": config.heads, "mlp_ratio": ratio, "init_values": config.layer_scale,
-        "global_pool": "token" if config.pooling.startswith("first") else "avg",
+        "global_pool": "token" if config.pooling == "first" else "avg",
     }  # fmt: skip
 
 
@@ -243,13 +244,12 @@ def timm_config(
         there = " or ".join(map(str, known))
         raise ValueError(f"{name} cannot hold this model: norm_eps is {config.norm_eps} here, "
                          f"{there} there")  # fmt: skip
-    heads = ["head", "head_dist"] if config.pooling == "first_two" else "head"
     return {
         "architecture": known[config.norm_eps], "num_classes": config.classes,
         "num_features": config.width, "global_pool": args["global_pool"], "model_args": args,
         "pretrained_cfg": {
             "input_size": [config.channels, config.image_size, config.image_size],
             "num_classes": config.classes, "fixed_input_size": True,
-            "first_conv": "patch_embed.proj", "classifier": heads,
+            "first_conv": "patch_embed.proj", "classifier": "head",
         },
     }  # fmt: skip

@@ -48,9 +48,7 @@ def to_timm_beit(model: nn.Module) -> tuple[State, dict[str, Any]]:
     config = timm.classifier_config(model, NAME)
     check_placement(config, ["pre"], NAME)
     grids = ("none", "relative_bias", "shared_relative_bias")
-    timm.check_fields(
-        config, NAME, class_token=("learned",), distillation_token=("none",), grid_positions=grids
-    )
+    timm.check_fields(config, NAME, class_token=("learned",), grid_positions=grids)
     args = timm.arguments(config) | {
         "qkv_bias": config.biased("q"), "use_fc_norm": config.pooling == "mean_then_norm",
         "use_abs_pos_emb": config.positions == "learned",

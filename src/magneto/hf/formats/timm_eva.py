@@ -62,7 +62,7 @@ def to_timm_eva(model: nn.Module) -> tuple[State, dict[str, Any]]:
     config = timm.classifier_config(model, NAME)
     check_placement(config, ["pre", "eva02", "sub"], NAME)
     grids = ("none", "rotary")
-    timm.check_fields(config, NAME, distillation_token=("none",), grid_positions=grids)
+    timm.check_fields(config, NAME, grid_positions=grids)
     args = _arguments(config)
     state = write_state(pairs(config), model.state_dict())
     held = timm.timm_config(config, NAME, ARCHITECTURES, args)

@@ -1,8 +1,7 @@
-"""timm's VisionTransformer as our image classifier, and back: ViT, DeiT, DeiT III and BEiT-3.
+"""timm's VisionTransformer as our image classifier, and back: ViT, DeiT and BEiT-3.
 
 Since timm 1.0.16 BEiT-3 is one of them, with a norm inside attention and one inside the
-feed-forward network. DeiT's distilled models have a second token and a second head. DeiT III has
-LayerScale, and no position for the class token: ours then has zeros there.
+feed-forward network.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ from magneto.hf.formats import timm
 from magneto.hf.formats.layout import (
     Pair,
     State,
-    as_row,
     check_placement,
     check_same,
     module,
-    squeezed,
     write_state,
 )
 from magneto.vision.classification.config import ImageClassifierConfig
@@ -29,7 +26,6 @@ from magneto.vision.classification.model import ImageClassifier
 NAME = "timm_vit"
 # By the epsilon of their norms.
 ARCHITECTURES = {1e-6: "vit_base_patch16_224", 1e-5: "beit3_base_patch16_224"}
-DISTILLED = {1e-6: "deit_base_distilled_patch16_224"}
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 
 
@@ -39,7 +35,7 @@ def is_timm_vit(names: Mapping[str, Tensor]) -> bool:
 
 
 def load_timm_vit(state: Mapping[str, Tensor], args: Mapping[str, Any]) -> ImageClassifier:
-    """Return a VisionTransformer or VisionTransformerDistilled as ours, in evaluation mode.
+    """Return a VisionTransformer as ours, in evaluation mode.
 
     Args:
         state: Of timm's model with a classifier.
@@ -52,9 +48,6 @@ def load_timm_vit(state: Mapping[str, Tensor], args: Mapping[str, Any]) -> Image
     timm.check_arguments(args, norm_layer=None, pool_include_prefix=False)
     named = timm.in_float32(state)
     config = _config(named, args)
-    if "pos_embed" in named:
-        lacking = config.max_length - named["pos_embed"].shape[1]
-        named["pos_embed"] = nn.functional.pad(named["pos_embed"], (0, 0, lacking, 0))
     return timm.read(config, pairs(config), named)
 
 
@@ -66,18 +59,11 @@ def to_timm_vit(model: nn.Module) -> tuple[State, dict[str, Any]]:
     """
     config = timm.classifier_config(model, NAME)
     check_placement(config, ["pre", "sub"], NAME)
-    two = config.distillation_token == "learned"
     timm.check_fields(config, NAME, grid_positions=("none",), activation=ACTIVATIONS)
-    if two:
-        timm.check_fields(config, NAME, pooling=("first_two",))
     args = _arguments(config)
     state = write_state(pairs(config), model.state_dict())
-    held = timm.timm_config(config, NAME, DISTILLED if two else ARCHITECTURES, args)
+    held = timm.timm_config(config, NAME, ARCHITECTURES, args)
     check_same(config, _config(state, {**args, "norm_eps": config.norm_eps}), NAME)
-    if config.prefix == 1 and "pos_embed" in state:
-        class_position, places = state["pos_embed"].split([1, config.patches], 1)
-        if not class_position.any():
-            state["pos_embed"], args["no_embed_class"] = places.contiguous(), True
     return state, held
 
 
@@ -99,8 +85,6 @@ def _config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
     function = args.get("act_layer") or "gelu"
     if function not in ACTIVATIONS:
         raise ValueError(f"no activation {function!r} here: there are {', '.join(ACTIVATIONS)}")
-    if "dist_token" in state:
-        known |= {"distillation_token": "learned", "pooling": "first_two"}
     return ImageClassifierConfig(
         **known, placement=row, activation=function,
         norm_eps=args.get("norm_eps", 1e-5 if beit3 else 1e-6),
@@ -111,14 +95,6 @@ def _config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
 def pairs(config: ImageClassifierConfig) -> list[Pair]:
     """Return which tensor is which."""
     made = timm.pairs(config)
-    if config.pooling == "first_two":
-        made = [pair for pair in made if not pair.ours.startswith(("class_token", "head"))]
-        made += [
-            Pair("class_token.first.vector", ("cls_token",), squeezed, as_row),
-            Pair("class_token.second.vector", ("dist_token",), squeezed, as_row),
-            *module("head.class_head", "head"),
-            *module("head.distillation_head", "head_dist"),
-        ]
     for layer in range(config.layers):
         mine, their = f"encoder.layers.{layer}", f"blocks.{layer}"
         made += module(f"{mine}.self_attention.attention.qkv_proj", f"{their}.attn.qkv")

@@ -17,12 +17,8 @@ class ImageClassifierConfig(ImageEncoderConfig):
         classes: Of the answer.
         pooling: What the head sees: the "mean" of the patches' features; the same mean of features
             that the stack's last norm has not seen, with that norm after it ("mean_then_norm", as
-            BEiT-3 does; the mean alone where a placement, such as Post-LN, has no last norm); the
-            "first" feature, the class token's (as ViT does); or "first_two", the class token's and
-            the distillation token's, each with a head of its own, and the mean of the two answers
-            (as DeiT does).
-        distillation_token: "learned" puts a second learned vector after the class token (DeiT,
-            arXiv 2012.12877). Here it learns from the labels: there is no teacher.
+            BEiT-3 does; the mean alone where a placement, such as Post-LN, has no last norm); or
+            the "first" feature, the class token's (as ViT does).
         objective: What training minimises: "cross_entropy" over the classes, or
             "binary_cross_entropy" of each class by itself, summed over the classes (arXiv
             2110.00476, section 4.1).
@@ -34,8 +30,7 @@ class ImageClassifierConfig(ImageEncoderConfig):
     """
 
     classes: int = 1000
-    pooling: Literal["mean", "mean_then_norm", "first", "first_two"] = "mean"
-    distillation_token: Literal["none", "learned"] = "none"
+    pooling: Literal["mean", "mean_then_norm", "first"] = "mean"
     objective: Literal["cross_entropy", "binary_cross_entropy"] = "cross_entropy"
     label_smoothing: float = 0.0
     layer_decay: float = 1.0
@@ -51,15 +46,6 @@ class ImageClassifierConfig(ImageEncoderConfig):
             raise ValueError(f"layer_decay must be above 0 and at most 1, not {self.layer_decay}")
         if self.pooling == "first" and self.class_token == "none":
             raise ValueError("pooling 'first' needs class_token 'learned'")
-        if self.distillation_token == "learned" and self.class_token == "none":
-            raise ValueError("distillation_token 'learned' needs class_token 'learned'")
-        if self.pooling == "first_two" and self.distillation_token == "none":
-            raise ValueError("pooling 'first_two' needs distillation_token 'learned'")
-
-    @property
-    def prefix(self) -> int:
-        """Vectors before the patches: class token and distillation token, if there are."""
-        return super().prefix + (self.distillation_token == "learned")
 
 
 @dataclass(frozen=True, kw_only=True)
