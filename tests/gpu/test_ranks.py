@@ -1,15 +1,13 @@
 """One rank of DDP and of FSDP, by gloo or by NCCL, trains to the weights of one process."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from magneto.weights import open_tensors
-from tests.gpu.tiny import ROOT, distance, quick_data
+from tests.gpu.tiny import distance, quick_data
+from tests.ranks import run_alone, run_ranks
 
 DEVICES = [
     pytest.param("cpu", marks=pytest.mark.distributed),
@@ -28,14 +26,8 @@ def train(out: Path, device: str, source: str, strategy: str) -> dict[str, torch
         --training.clip_norm 0.5 --training.ema_decay 0.9
         --training.device {device} --training.tensorboard false --training.evaluate_limit 1
         --distributed {strategy} --out {out}""".split()
-    start = ["-m", "magneto", "train", *words]
-    if strategy != "none":
-        start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", *start]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *start], env=environment, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
+    command = ("-m", "magneto", "train", *words)
+    run_alone(*command) if strategy == "none" else run_ranks(1, *command)
     return {name: tensor.read() for name, tensor in open_tensors(out / "final").items()}
 
 

@@ -1,7 +1,6 @@
 """An exported directory loads in a new process, where nothing of ours is called."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
 from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.classification.model import ImageClassifier  # noqa: E402
+from tests.hf.conftest import Newcomer  # noqa: E402
 
 STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
 TEXT = "A function that returns the number of bytes in a file, or raises an error. "
@@ -62,7 +62,6 @@ for name, (auto, task, given) in json.load(open("what.json")).items():
     if task:
         pipe = transformers.pipeline(task, model=name, trust_remote_code=True)
         print(name, json.dumps(pipe(given)))
-assert not any(module.startswith("magneto.training") for module in sys.modules)
 save_file(found, "found.safetensors")
 """
 
@@ -116,15 +115,7 @@ def export_all(folder: Path) -> dict[str, tuple[Any, str]]:
     return {name: (model, autos[name]) for name, model in made.items()}
 
 
-def in_a_new_process(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
-    home = {"HF_MODULES_CACHE": str(folder / "modules"), "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder, env={**os.environ, **home}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-def test_every_kind_of_model_loads_by_its_auto_class(tmp_path: Path) -> None:
+def test_every_kind_of_model_loads_by_its_auto_class(tmp_path: Path, newcomer: Newcomer) -> None:
     image = pytest.importorskip("PIL.Image")
     made = export_all(tmp_path)
     grey = np.arange(0, 256, 4, dtype=np.uint8).reshape(8, 8)
@@ -135,21 +126,22 @@ def test_every_kind_of_model_loads_by_its_auto_class(tmp_path: Path) -> None:
     }
     (tmp_path / "what.json").write_text(json.dumps(what))
     save_file({"ids": IDS, "pixels": PIXELS}, tmp_path / "inputs.safetensors")
-    done = in_a_new_process(tmp_path, LOADER)
-    assert done.returncode == 0, done.stderr
+    printed = newcomer.run(tmp_path, LOADER)
     found = load_file(tmp_path / "found.safetensors")
     for name, (model, _) in made.items():
         read = (IDS, IDS) if name == "seq2seq" else (PIXELS,) if name == "image" else (IDS,)
         for again in (False, True):
             assert torch.equal(found[f"{name}{again}"], model(*read)), (name, again)
-    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    said = dict(line.split(" ", 1) for line in printed.splitlines())
     shares = {each["label"]: each["score"] for each in json.loads(said["image"])}
     pixels = torch.from_numpy(grey).float()[None, None] / 127.5 - 1
     expected = made["image"][0](pixels).softmax(-1)[0].tolist()
     assert [shares[name] for name in ("no", "maybe", "yes")] == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_sentencepiece_tokenizer_loads_by_its_auto_class(tmp_path: Path) -> None:
+def test_a_sentencepiece_tokenizer_loads_by_its_auto_class(
+    tmp_path: Path, newcomer: Newcomer
+) -> None:
     pytest.importorskip("sentencepiece")
     from magneto.data.tokenizer_training import train_sentencepiece
 
@@ -160,14 +152,14 @@ def test_a_sentencepiece_tokenizer_loads_by_its_auto_class(tmp_path: Path) -> No
     hf.export(model, tokenizer, tmp_path / "out", 32)
     load = "transformers.AutoTokenizer.from_pretrained({!r}, trust_remote_code=True)"
     code = f"import transformers; made = {load.format('out')}; made.save_pretrained('again'); "
-    done = in_a_new_process(tmp_path, f"{code}print({load.format('again')}('lazy dogs').input_ids)")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == tokenizer.encode(["lazy dogs"])[0]
+    said = newcomer.run(tmp_path, f"{code}print({load.format('again')}('lazy dogs').input_ids)")
+    assert json.loads(said) == tokenizer.encode(["lazy dogs"])[0]
 
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / f"{MODULE}.py").write_text(MODULE_SOURCE)
-    done = in_a_new_process(tmp_path, f"{HIDDEN}import {MODULE}")
+    words = [sys.executable, "-c", f"{HIDDEN}import {MODULE}"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "pip install 'foundation-transformers[hf]'" in done.stderr.splitlines()[-1]
 
 

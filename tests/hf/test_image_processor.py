@@ -1,9 +1,6 @@
 """What an exported image classifier reads and says, in a new process with transformers alone."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +14,7 @@ from magneto.cli import main  # noqa: E402
 from magneto.runs import load_run  # noqa: E402
 from magneto.vision.decoding import EncodedPicture  # noqa: E402
 from magneto.vision.transforms import validation_transform  # noqa: E402
+from tests.hf.conftest import Newcomer  # noqa: E402
 
 COLOURS = {"apple": "red", "grass": "lime", "sky": "blue"}
 SMALL = """--model.width 16 --model.layers 2 --model.heads 2 --model.ffn_width 24
@@ -65,7 +63,7 @@ def write_images(folder: Path) -> None:
 
 
 def test_an_exported_run_says_the_same_in_a_new_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     for split in ("train", "val"):
@@ -77,13 +75,7 @@ def test_an_exported_run_says_the_same_in_a_new_process(
     asked = Image.new("RGB", (21, 13), "blue")
     asked.paste("red", (0, 0, 7, 13))
     asked.save(tmp_path / "asked.png")
-    place = {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", LOADER],
-        cwd=tmp_path, env={**os.environ, **place}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(newcomer.run(tmp_path, LOADER))
     assert list(found["labels"].values()) == ["apple", "grass", "sky", "3"]
 
     opened = load_run(run, "auto", {"training.device": "cpu"})

@@ -1,8 +1,5 @@
 """Our segmentation model inside transformers: its directory, its pipeline, its loss."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ transformers = pytest.importorskip("transformers")
 from magneto import hf  # noqa: E402
 from magneto.vision.segmentation.config import SegmentationDataConfig  # noqa: E402
 from magneto.vision.segmentation.task import Segmentation  # noqa: E402
+from tests.hf.conftest import Newcomer  # noqa: E402
 from tests.vision.segmentation.small import small_config, small_model  # noqa: E402
 
 NAMES = ("sky", "road", "tree", "car", "sign")
@@ -63,18 +61,12 @@ save_file({"logits": logits.detach(), **made.core.state_dict()}, "found.safetens
 """
 
 
-@pytest.mark.slow
-def test_auto_classes_load_it_in_a_new_process(tmp_path: Path) -> None:
+def test_auto_classes_load_it_in_a_new_process(tmp_path: Path, newcomer: Newcomer) -> None:
     """Where nothing of ours is called."""
     _, model = exported(tmp_path / "out", head_norm="batch")
     images = torch.randn(2, 3, 16, 16)
     save_file({"images": images}, tmp_path / "images.safetensors")
-    home = {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", LOADER],
-        cwd=tmp_path, env={**os.environ, **home}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    newcomer.run(tmp_path, LOADER)
     found = load_file(tmp_path / "found.safetensors")
     large = torch.nn.functional.interpolate(
         model(images).main, size=(16, 16), mode="bilinear", align_corners=False

@@ -1,4 +1,4 @@
-"""Trainer's train, evaluate and predict against plain torch, for every kind of model.
+"""Trainer's loss of a step against plain torch, for every kind of model; two are trained by it.
 
 The losses are those of magneto.hf.losses.
 """
@@ -229,9 +229,7 @@ def forget_accumulation() -> Iterator[None]:
 
 CLASSES = [causal, masked, seq2seq, text_classes, images, statements]
 NUMBERS = [regression, regression_of_three, several_labels, segmentation, questions]
-SLOW = [
-    pytest.param(make, marks=pytest.mark.slow) for make in (statements, segmentation, questions)
-]
+EVERY = [(make, 0.0) for make in (*CLASSES, *NUMBERS)] + [(make, 0.2) for make in CLASSES]
 
 
 def trainer(kind: Any, folder: Path, metrics: Any = None, **changes: Any) -> Any:
@@ -258,10 +256,30 @@ def assert_same_weights(found: Any, expected: Any) -> None:
         assert torch.allclose(parameter, moved[name], rtol=0, atol=1e-6), name
 
 
-@pytest.mark.parametrize(
-    ("make", "smoothing"),
-    [(make, 0.0) for make in (*CLASSES, *NUMBERS)] + [(make, 0.2) for make in CLASSES],
-)
+@pytest.mark.parametrize(("make", "smoothing"), EVERY)
+def test_a_steps_micro_batches_add_up_to_the_mean(
+    tmp_path: Path, make: Any, smoothing: float
+) -> None:
+    """By Trainer's own count of a step's labels, and its own smoothing; values and gradients."""
+    torch.manual_seed(0)
+    kind = make()
+    model = kind.model.train()
+    kind.mean_loss(model, smoothing).backward()
+    expected = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    made = trainer(kind, tmp_path, label_smoothing_factor=smoothing)
+    cuts = [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 7)]
+    parts = [{name: values[cut] for name, values in kind.data.items()} for cut in cuts]
+    parts, number = made.get_batch_samples(iter(parts), len(parts), torch.device("cpu"))
+    losses = [made.compute_loss(model, part, num_items_in_batch=number) for part in parts]
+    total = torch.stack(losses).sum()
+    total.backward()
+    assert total.item() == pytest.approx(kind.mean_loss(model, smoothing).item(), rel=1e-5)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("make", "smoothing"), [(causal, 0.2), (segmentation, 0.0)])
 def test_train_evaluate_and_predict(tmp_path: Path, make: Any, smoothing: float) -> None:
     torch.manual_seed(0)
     kind = make()
@@ -278,9 +296,7 @@ def test_train_evaluate_and_predict(tmp_path: Path, make: Any, smoothing: float)
     assert (found.label_ids == kind.data["labels"].numpy()).all()
 
 
-@pytest.mark.parametrize(
-    "make", [*CLASSES[:-1], *NUMBERS[:-2], *SLOW], ids=lambda make: make.__name__
-)
+@pytest.mark.parametrize("make", [causal, text_classes], ids=lambda make: make.__name__)
 def test_the_best_model_is_loaded_at_the_end(tmp_path: Path, make: Any) -> None:
     torch.manual_seed(0)
     kind = make()

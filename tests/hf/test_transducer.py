@@ -1,8 +1,5 @@
 """An exported recogniser loads in a new process, with its features and its tokenizer."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +18,7 @@ from magneto.hf import (
 from magneto.runs import load_run
 from magneto.speech.decoding import GreedySearch
 from magneto.speech.features import SpeechFeatures
+from tests.hf.conftest import Newcomer
 from tests.speech.small_run import train_small
 
 SCRIPT = """
@@ -63,7 +61,7 @@ def test_weights_in_bfloat16_take_what_the_extractor_makes() -> None:
 
 
 @pytest.mark.slow
-def test_a_new_process_hears_the_same(tmp_path: Path, monkeypatch) -> None:
+def test_a_new_process_hears_the_same(tmp_path: Path, newcomer: Newcomer, monkeypatch) -> None:
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     run = train_small(tmp_path / "run")
     assert main(["export", str(run), str(tmp_path / "hf")]) == 0
@@ -71,9 +69,7 @@ def test_a_new_process_hears_the_same(tmp_path: Path, monkeypatch) -> None:
     sounds = [random.standard_normal(n).astype(np.float32) for n in (8000, 5000)]
     np.savez(tmp_path / "sounds.npz", *sounds)
     files = [str(tmp_path / name) for name in ("hf", "sounds.npz", "found.npz")]
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *files], capture_output=True, text=True,
-                          env={**os.environ, "HF_HOME": str(tmp_path / "home")})  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
+    newcomer.run(tmp_path, SCRIPT, *files)
     found = np.load(tmp_path / "found.npz")
     opened = load_run(run, "auto", {})
     features = SpeechFeatures(opened.recipe.data)

@@ -12,8 +12,8 @@ from magneto.training.companion import place_companion
 from magneto.training.optimizer import build_optimizer, set_learning_rate
 from magneto.training.throughput import count_flops
 from magneto.weights import list_checkpoints, open_tensors
+from tests.ranks import run_ranks
 from tests.training.moving import Moving, MovingTask
-from tests.training.test_sharding import torchrun
 from tests.training.toy import Toy, config, run_toy
 
 
@@ -91,7 +91,7 @@ def test_a_multiple_of_an_unknown_parameter_is_refused() -> None:
 @pytest.mark.distributed
 def test_ranks_agree(tmp_path: Path) -> None:
     run_toy(tmp_path / "one", task=MovingTask(), steps=12)
-    torchrun(2, "moving.py", str(tmp_path / "two"), "distributed=ddp")
+    run_ranks(2, "tests/training/moving.py", str(tmp_path / "two"), "distributed=ddp")
     one, two = (open_tensors(tmp_path / name / "final") for name in ("one", "two"))
     for name in one:
         assert torch.allclose(one[name].read(), two[name].read(), atol=1e-5), name

@@ -1,7 +1,6 @@
 """One evaluation: in training, by the command and on several ranks it gives the same metrics."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from magneto.training.evaluation import evaluate
 from magneto.training.sharding import replicate_model, shard_model
 from magneto.training.task import Scores
 from tests.evaluating import measured
+from tests.ranks import run_ranks
 from tests.training.toy import Toy, config, run_toy
 
 LIMITS = (None, 1, 3, 99)
@@ -150,19 +150,11 @@ def metrics_by_limit(world: World) -> list[dict[str, float]]:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("kind", "ranks"), [("ddp", 3), ("fsdp", 2)])
 def test_ranks_agree_with_one_process(kind: str, ranks: int) -> None:
     """With five batches, and with fewer than ranks; predictions agree exactly."""
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(ranks)]
-    environment = {"PYTHONPATH": f"src:{root}", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [*command, __file__, kind], check=True, env=environment, cwd=root, timeout=240,
-        capture_output=True, text=True,
-    )  # fmt: skip
-    found = json.loads(done.stdout.splitlines()[-1])
+    said = run_ranks(ranks, __file__, kind).splitlines()
+    found = json.loads(next(line for line in said if line.startswith("[{")))
     for theirs, limit in zip(found, LIMITS, strict=True):
         mine = measured(Toy(), toy_model(), limit)
         assert theirs["loss"] == pytest.approx(mine["loss"], rel=1e-5)

@@ -1,11 +1,10 @@
 """The loop's contracts: neither cutting a batch nor resuming changes a result."""
 
 import json
+import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from magneto.training.metrics_logger import read_metrics
 from magneto.training.state import Stop
 from magneto.weights import find_weights, list_checkpoints, open_tensors, undamaged
 from tests.problems import listed
+from tests.ranks import run_alone, run_ranks, start
 from tests.training.toy import Noting, Toy, ToyData, config, run_toy
 
 TOY = Path(__file__).with_name("toy.py")
@@ -103,26 +103,22 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, async_save: bool) -> None:
 
 def kill_at_random_moments(tmp_path: Path, kills: int, *more: str) -> None:
     """Kill -9 a run again and again; it must end as if nothing had happened."""
-    environment = {"PYTHONPATH": f"src:{TOY.parents[2]}", "OMP_NUM_THREADS": "1", "PATH": ""}
-    command = [sys.executable, str(TOY)]
     extra = ["pause=0.03", "save_every=3", "steps=40", *more]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    subprocess.run([*command, str(whole), *extra], check=True, env=environment, cwd=TOY.parents[2])
+    run_alone(str(TOY), str(whole), *extra)
     chance = random.Random(0)
     for _ in range(kills):
-        process = subprocess.Popen(
-            [*command, str(cut), *extra], env=environment, cwd=TOY.parents[2]
-        )
+        process = start([str(TOY), str(cut), *extra], os.environ, tmp_path / "output")
         started = time.time()
         environment_file = cut / "environment.json"
-        while process.poll() is None:
+        while process.exitcode is None:
             if environment_file.exists() and environment_file.stat().st_mtime > started:
                 break  # it is about to take steps
             time.sleep(0.02)
         time.sleep(chance.uniform(0.0, 1.2))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    subprocess.run([*command, str(cut), *extra], check=True, env=environment, cwd=TOY.parents[2])
+        process.kill()
+        process.join()
+    run_alone(str(TOY), str(cut), *extra)
     assert same(whole, cut)
 
 
@@ -280,17 +276,6 @@ def test_wrong_weights_are_refused(tmp_path: Path) -> None:
         find_weights(tmp_path, "averaged")
 
 
-def torchrun(run: Path, ranks: int, *settings: str) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(ranks), str(TOY), str(run), *settings]
-    environment = {
-        "PYTHONPATH": f"src:{TOY.parents[2]}",
-        "OMP_NUM_THREADS": "1",
-        "PATH": "/usr/bin:/bin",
-    }
-    subprocess.run(command, check=True, env=environment, cwd=TOY.parents[2], timeout=240)
-
-
 @pytest.mark.distributed
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks_equal_one_process(tmp_path: Path, kind: str) -> None:
@@ -298,7 +283,7 @@ def test_two_ranks_equal_one_process(tmp_path: Path, kind: str) -> None:
     settings = {"clip_norm": 0.5, "ema_decay": 0.9, "gradient_accumulation_steps": 2}
     run_toy(tmp_path / "one", task=Toy(ToyData(wrong_way=True)), **settings)
     words = ["wrong_way=1", "clip_norm=0.5", "ema_decay=0.9", f"distributed={kind}"]
-    torchrun(tmp_path / "two", 2, *words, "gradient_accumulation_steps=1")
+    run_ranks(2, str(TOY), str(tmp_path / "two"), *words, "gradient_accumulation_steps=1")
     assert furthest(tmp_path / "one", tmp_path / "two") < 1e-5
 
     for first, second in ((2, 1), (1, 2)):
@@ -309,13 +294,13 @@ def test_two_ranks_equal_one_process(tmp_path: Path, kind: str) -> None:
         if second == 1:
             run_toy(run, resume=True, task=Toy(ToyData(wrong_way=True)), **settings)
         else:
-            torchrun(run, 2, *words, "gradient_accumulation_steps=1")
+            run_ranks(2, str(TOY), str(run), *words, "gradient_accumulation_steps=1")
         assert furthest(tmp_path / "one", run) < 1e-5
 
 
 @pytest.mark.distributed
 def test_a_run_lists_what_all_ranks_found(tmp_path: Path) -> None:
-    torchrun(tmp_path / "run", 2, "noting=1", "distributed=ddp", "steps=4")
+    run_ranks(2, str(TOY), str(tmp_path / "run"), "noting=1", "distributed=ddp", "steps=4")
     found = listed(tmp_path / "run")
     assert sorted(name for _, name, _ in found) == ["of all", "of rank 0", "of rank 1"]
 

@@ -1,10 +1,7 @@
 """Sharded runs: the same first bits, no whole model anywhere, any number of ranks goes on."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,18 +12,10 @@ from magneto.training.distributed import World, one_process
 from magneto.training.metrics_logger import read_metrics
 from magneto.training.sharding import piece_of, replicate_model, shard_model, unwrap
 from magneto.weights import list_checkpoints, open_tensors, undamaged
+from tests.ranks import run_alone, run_ranks
 from tests.training.toy import Toy, ToyData, run_toy
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-
-
-def torchrun(ranks: int, script: str, *words: str) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(ranks), str(HERE / script), *words]
-    path = os.pathsep.join(["src", str(ROOT)])
-    environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
-    subprocess.run(command, check=True, env=environment, cwd=ROOT, timeout=300)
+TOY = "tests/training/toy.py"
 
 
 def read(directory: Path) -> dict[str, torch.Tensor]:
@@ -65,12 +54,8 @@ def test_how_a_model_lies_on_ranks_in_words() -> None:
 def test_all_begin_with_the_same_bits_and_no_rank_holds_the_whole(tmp_path: Path) -> None:
     for ranks, strategy in ((1, "none"), (2, "ddp"), (2, "fsdp"), (4, "fsdp"), (4, "hybrid")):
         out = tmp_path / f"{strategy}-{ranks}"
-        if strategy == "none":
-            command = [sys.executable, str(HERE / "sharded.py"), str(out), strategy]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", str(ROOT)])}
-            subprocess.run(command, check=True, env=environment, cwd=ROOT, timeout=300)
-        else:
-            torchrun(ranks, "sharded.py", str(out), strategy)
+        words = ("tests/training/sharded.py", str(out), strategy)
+        run_alone(*words) if strategy == "none" else run_ranks(ranks, *words)
         assert equal(tmp_path / "none-1" / "initial", out / "initial"), strategy
         for path in out.glob("rank-*.json"):
             held = json.loads(path.read_text())
@@ -83,7 +68,7 @@ def test_all_begin_with_the_same_bits_and_no_rank_holds_the_whole(tmp_path: Path
 
 @pytest.mark.distributed
 def test_no_file_of_a_rank_holds_a_whole_tensor(tmp_path: Path) -> None:
-    torchrun(2, "toy.py", str(tmp_path), "distributed=fsdp", "ema_decay=0.9", "steps=14")
+    run_ranks(2, TOY, str(tmp_path), "distributed=fsdp", "ema_decay=0.9", "steps=14")
     checkpoint = list_checkpoints(tmp_path)[-1]
     for directory in (checkpoint, tmp_path / "final", tmp_path / "best"):
         names = {path.name for path in directory.glob("model*")}
@@ -119,14 +104,14 @@ def test_any_number_of_ranks_goes_on_from_any_other(tmp_path: Path, async_save: 
     run_toy(tmp_path / "one", task=task, **settings)
     words = [*(f"{key}={value}" for key, value in settings.items()), f"async_save={async_save}"]
     run = tmp_path / "many"
-    torchrun(2, "toy.py", str(run), *words, "wrong_way=1", "distributed=fsdp")
+    run_ranks(2, TOY, str(run), *words, "wrong_way=1", "distributed=fsdp")
     assert furthest(tmp_path / "one" / "final", run / "final") < 1e-5
     assert furthest(tmp_path / "one" / "averaged", run / "averaged") < 1e-5
 
     again = tmp_path / "again"
     shutil.copytree(run, again)
     cut(again, 14)
-    torchrun(2, "toy.py", str(again), *words, "wrong_way=1", "distributed=fsdp")
+    run_ranks(2, TOY, str(again), *words, "wrong_way=1", "distributed=fsdp")
     assert equal(run / "final", again / "final"), "resumed on as many ranks: the same bits"
 
     for step, ranks, strategy in ((7, 4, "fsdp"), (14, 1, "none"), (21, 2, "ddp"), (28, 2, "fsdp")):
@@ -134,7 +119,7 @@ def test_any_number_of_ranks_goes_on_from_any_other(tmp_path: Path, async_save: 
         if strategy == "none":
             run_toy(run, resume=True, task=task, **settings)
         else:
-            torchrun(ranks, "toy.py", str(run), *words, "wrong_way=1", f"distributed={strategy}")
+            run_ranks(ranks, TOY, str(run), *words, "wrong_way=1", f"distributed={strategy}")
         for name in ("final", "averaged"):
             assert furthest(tmp_path / "one" / name, run / name) < 1e-5, (ranks, strategy)
 
@@ -147,7 +132,7 @@ def test_copies_in_shards(tmp_path: Path) -> None:
     run_toy(tmp_path / "one", task=task, **settings)
     words = [*(f"{key}={value}" for key, value in settings.items()), "wrong_way=1"]
     hybrid, run = ["distributed=hybrid", "shard_size=2"], tmp_path / "many"
-    torchrun(4, "toy.py", str(run), *words, *hybrid)
+    run_ranks(4, TOY, str(run), *words, *hybrid)
     for name in ("final", "averaged"):
         assert furthest(tmp_path / "one" / name, run / name) < 1e-5
     for row, expected in zip(losses(run), losses(tmp_path / "one"), strict=True):
@@ -168,11 +153,11 @@ def test_copies_in_shards(tmp_path: Path) -> None:
         if ranks == 1:
             run_toy(run, resume=True, task=task, **settings)
         else:
-            torchrun(ranks, "toy.py", str(run), *words, *how)
+            run_ranks(ranks, TOY, str(run), *words, *how)
         for name in ("final", "averaged"):
             assert furthest(tmp_path / "one" / name, run / name) < 1e-5, (ranks, how)
     cut(run, 7)  # of the sharded, by ranks that are copies in shards
-    torchrun(4, "toy.py", str(run), *words, *hybrid)
+    run_ranks(4, TOY, str(run), *words, *hybrid)
     assert furthest(tmp_path / "one" / "final", run / "final") < 1e-5
 
 

@@ -2,10 +2,7 @@
 
 import itertools
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from magneto.translation.config import ParallelDataConfig, TranslationConfig
 from magneto.translation.task import Translation
 from magneto.translation.vocabulary import load_vocabulary
 from tests.evaluating import measured, reads_while_scoring
+from tests.ranks import run_ranks
 
 SIZES = {
     "width": 48, "encoder_layers": 1, "decoder_layers": 1, "heads": 4, "ffn_width": 96,
@@ -270,10 +268,7 @@ def test_two_ranks_equal_one_process(text: Path, tmp_path: Path, kind: str) -> N
     values["training"] |= {"gradient_accumulation_steps": 1, "distributed": kind}
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(values))
     shutil.rmtree(tmp_path / "cache")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", "magneto", "train", f"{tmp_path}/two.yaml", "--out", f"{tmp_path}/two"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, check=True, env=environment, timeout=240)
+    run_ranks(2, "-m", "magneto", "train", f"{tmp_path}/two.yaml", "--out", f"{tmp_path}/two")
     two = [json.loads(x) for x in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
     for mine, theirs in zip(one, two, strict=True):
         for key in {"loss", "nll", "padding", "validation_loss"} & mine.keys():

@@ -1,8 +1,6 @@
 """The probe in training: its rows, its silence between them, its price."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from magneto.recipe import Recipe
 from magneto.training.hooks import Hook
 from magneto.training.loop import train
 from magneto.training.metrics_logger import read_rows
+from tests.ranks import run_alone, run_ranks
 
 Small = Callable[..., Recipe]
 
@@ -127,14 +126,11 @@ def test_two_ranks_write_what_one_writes(small: Small, tmp_path: Path, kind: str
     """Gradients and updates are everyone's; activations are those of the first rank."""
     made = small()
     made.save(tmp_path / "recipe.yaml")
-    words = ["train", str(tmp_path / "recipe.yaml"), "--probe-every", "3"]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    rows = []
-    for name, start in (("one", [sys.executable]), (kind, launch)):
-        extra = [] if name == "one" else ["--distributed", kind, "--training.shard_size", "1"]
-        command = [*start, "-m", "magneto", *words, *extra, "--out", str(tmp_path / name)]
-        subprocess.run(command, check=True, capture_output=True, timeout=300)
-        rows.append(read_rows(tmp_path / name / PROBE_FILE))
+    words = ["-m", "magneto", "train", str(tmp_path / "recipe.yaml"), "--probe-every", "3", "--out"]
+    run_alone(*words, str(tmp_path / "one"))
+    extra = ["--distributed", kind, "--training.shard_size", "1"]
+    run_ranks(2, *words, str(tmp_path / kind), *extra)
+    rows = [read_rows(tmp_path / name / PROBE_FILE) for name in ("one", kind)]
     assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]] == [3, 6]
     for one, two in zip(rows[0], rows[1], strict=True):
         for a, b in zip(one["layers"], two["layers"], strict=True):

@@ -14,7 +14,7 @@ from magneto.training.companion import place_companion
 from magneto.vision.modelling.task import ImageModelling
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
-from tests.training.test_sharding import torchrun
+from tests.ranks import run_ranks
 from tests.vision.modelling.trained import SMALL, train_model
 from tests.vision.tokenizer.trained import train_tokenizer
 
@@ -62,8 +62,8 @@ def test_micro_batches_and_resuming_change_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_ranks_agree(tmp_path: Path, strategy: str) -> None:
     train_model(tmp_path / "one")
-    script = "../vision/modelling/trained.py"
-    torchrun(2, script, str(tmp_path / "two"), f"training__distributed={strategy}")
+    script = "tests/vision/modelling/trained.py"
+    run_ranks(2, script, str(tmp_path / "two"), f"training__distributed={strategy}")
     one, two = (tensors(tmp_path / name / "final") for name in ("one", "two"))
     for name, tensor in one.items():
         assert torch.allclose(two[name], tensor, atol=1e-5), name

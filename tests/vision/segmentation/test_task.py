@@ -197,15 +197,15 @@ def test_a_run_keeps_its_classes(tmp_path: Path) -> None:
 @pytest.mark.distributed
 def test_ranks_agree(tmp_path: Path) -> None:
     """Two ranks are one under group norm, and two micro-batches under batch norm."""
-    from tests.training.test_sharding import torchrun
+    from tests.ranks import run_ranks
     from tests.vision.segmentation.ranks import run as run_alone
 
-    folder, script = tmp_path / "data", "../vision/segmentation/ranks.py"
+    folder, script = tmp_path / "data", "tests/vision/segmentation/ranks.py"
     write_pairs(folder, SIZES)
     for norm, cut in (("group", 1), ("batch", 2)):
         one, two = tmp_path / f"{norm}-one", tmp_path / f"{norm}-two"
         run_alone(folder, one, norm, gradient_accumulation_steps=cut)
-        torchrun(2, script, str(folder), str(two), norm, "distributed=ddp")
+        run_ranks(2, script, str(folder), str(two), norm, "distributed=ddp")
         alone, ranks = (open_tensors(run / "final") for run in (one, two))
         assert alone.keys() == ranks.keys()
         for name in alone:

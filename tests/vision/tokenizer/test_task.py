@@ -15,8 +15,8 @@ from magneto.vision.tokenizer.k_means import k_means
 from magneto.vision.tokenizer.task import ImageTokenization
 from magneto.weights import open_tensors
 from tests.evaluating import reads_while_scoring
+from tests.ranks import run_ranks
 from tests.said import Said
-from tests.training.test_sharding import torchrun
 from tests.vision.tokenizer.trained import SMALL, train_tokenizer
 
 CPU = torch.device("cpu")
@@ -71,8 +71,8 @@ def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:
 def test_ranks_have_the_same_codebook(tmp_path: Path) -> None:
     """Each rank writes what it ends with; both agree to the bit, and with one process."""
     train_tokenizer(tmp_path / "one")
-    script = "../vision/tokenizer/trained.py"
-    torchrun(2, script, str(tmp_path / "two"), "training__distributed=ddp")
+    script = "tests/vision/tokenizer/trained.py"
+    run_ranks(2, script, str(tmp_path / "two"), "training__distributed=ddp")
     one, two = (tensors(tmp_path / name / "final") for name in ("one", "two"))
     for name, tensor in one.items():
         assert torch.allclose(two[name], tensor, atol=1e-5), name

@@ -20,7 +20,7 @@ from magneto.vision_language.modelling.scores import KINDS
 from magneto.vision_language.modelling.task import MaskedDataModelling
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
-from tests.training.test_sharding import torchrun
+from tests.ranks import run_ranks
 from tests.vision.pictures import encoded, photo, write
 from tests.vision_language.modelling.trained import SMALL, train_model
 
@@ -104,8 +104,8 @@ def test_workers_change_nothing(tmp_path: Path, workers: int) -> None:
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_ranks_agree(tmp_path: Path, strategy: str) -> None:
     train_model(tmp_path / "one")
-    script = "../vision_language/modelling/trained.py"
-    torchrun(2, script, str(tmp_path / "two"), f"training__distributed={strategy}")
+    script = "tests/vision_language/modelling/trained.py"
+    run_ranks(2, script, str(tmp_path / "two"), f"training__distributed={strategy}")
     one, two = (tensors(tmp_path / name / "final") for name in ("one", "two"))
     for name, tensor in one.items():
         assert torch.allclose(two[name], tensor, atol=1e-5), name

@@ -164,14 +164,14 @@ def test_shards_of_a_model_are_refused(tmp_path: Path, kind: str) -> None:
 @pytest.mark.distributed
 def test_ranks_have_the_negatives_of_the_whole_batch(tmp_path: Path) -> None:
     """Two ranks with two micro-batches each, of unlike sizes, are one process with one."""
-    from tests.training.test_sharding import torchrun
+    from tests.ranks import run_ranks
     from tests.vision_language.retrieval.ranks import run as run_alone
 
     folder, one, two = (tmp_path / name for name in ("data", "one", "two"))
     folder.mkdir()
     write_karpathy(folder)
     run_alone(folder, one)
-    torchrun(2, "../vision_language/retrieval/ranks.py", str(folder), str(two),
+    run_ranks(2, "tests/vision_language/retrieval/ranks.py", str(folder), str(two),
              "distributed=ddp", "gradient_accumulation_steps=2")  # fmt: skip
     alone, ranks = (open_tensors(run / "final") for run in (one, two))
     assert alone.keys() == ranks.keys()
