@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from magneto.training.optimizer import build_optimizer
-from tests.gpu.tiny import TINY, batches, build, distance, gradients, tiny
+from tests.gpu.tiny import TINY, batches, build, cases, distance, gradients, tiny
 
 # Steps, and the parts that a batch is cut in, of which the first is taken. A recipe whose batches
 # differ in shape is compiled again for the second, with shapes left open.
@@ -31,14 +31,11 @@ def compilable(model: nn.Module) -> Iterator[nn.Module]:
         yield model
 
 
-# Of fields whose models are much alike, one is compiled by default on a CPU.
-OFTEN = ("causal-lm/tiny", "image-classification/tiny", "vision-language-modelling/tiny")
-
-
 @pytest.mark.usefixtures("exact_fp32")
 @pytest.mark.parametrize(
-    "name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in TINY]
-)
+    ("name", "device"), cases(("causal-lm/tiny", "vision-language-modelling/tiny")),
+    indirect=["device"],
+)  # fmt: skip
 def test_compiled_in_one_graph_it_trains_the_same(name: str, device: torch.device) -> None:
     train_compiled(name, device, *SCALES[device.type])
 

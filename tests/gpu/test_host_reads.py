@@ -8,7 +8,7 @@ from torch import Tensor
 
 from magneto.training.loop import train_step
 from tests.gpu.host_reads import no_host_reads
-from tests.gpu.tiny import TINY, begun
+from tests.gpu.tiny import begun, cases
 
 WAITS = {
     "item": lambda x: x.sum().item(),
@@ -37,12 +37,18 @@ def test_what_does_not_wait_is_let_through(device: torch.device) -> None:
         (x * filled).masked_fill(x > 0, 0.0).sum().backward()
 
 
+@pytest.mark.parametrize(("name", "device"), cases(), indirect=["device"])
+def test_a_step_waits_for_nothing(name: str, device: torch.device, tmp_path: Path) -> None:
+    check(name, "fp32", device, tmp_path)
+
+
 # Without instructions for it a CPU computes in bf16 a hundred times slower than in fp32.
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", TINY)
-def test_a_step_waits_for_nothing(
-    name: str, precision: str, device: torch.device, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("name", "device"), cases(()), indirect=["device"])
+def test_a_step_in_bf16_waits_for_nothing(name: str, device: torch.device, tmp_path: Path) -> None:
+    check(name, "bf16", device, tmp_path)
+
+
+def check(name: str, precision: str, device: torch.device, tmp_path: Path) -> None:
     """After two steps, in which the optimizer makes its state."""
     settings = {"precision": precision, "clip_norm": 1.0, "ema_decay": 0.9, "batch_size": 6}
     loop = begun(name, device, tmp_path, gradient_accumulation_steps=2, **settings)

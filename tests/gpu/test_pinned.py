@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from magneto.training.batch import named_tensors, pinned, to_device
-from tests.gpu.tiny import TINY, batches, begun
+from tests.gpu.tiny import FAMILIES, TINY, batches, begun, cases
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(("name", "device"), cases(), indirect=["device"])
 def test_batches_are_pinned_for_a_gpu(name: str, device: torch.device, tmp_path: Path) -> None:
     loop = begun(name, device, tmp_path, batch_size=6)
     try:
@@ -24,7 +24,9 @@ def test_batches_are_pinned_for_a_gpu(name: str, device: torch.device, tmp_path:
     assert all(torch.equal(arrived[key].cpu(), tensor) for key, tensor in tensors.items())
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(
+    "name", [n if n in FAMILIES else pytest.param(n, marks=pytest.mark.slow) for n in TINY]
+)
 def test_pinning_keeps_what_is_no_tensor(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 0)
     batch = batches(name, torch.device("cpu"), 1)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,25 @@ from magneto.training.task import Task
 ROOT = Path(__file__).parents[2]
 # A new field's tiny recipe is in every test here from the day it is there.
 TINY = [name for name in recipe_names() if name.endswith("/tiny")]
+# Of each family of models one, which a CPU computes by default: a decoder, both stacks, images, a
+# recurrent network with a lattice, images with texts. The others are slow there.
+FAMILIES = (
+    "causal-lm/tiny", "translation/tiny", "image-classification/tiny", "transducer/tiny",
+    "vision-language-modelling/tiny",
+)  # fmt: skip
+
+
+def cases(names: Sequence[str] = FAMILIES) -> list[Any]:
+    """Return each tiny recipe on each device, for a test's `name` and `device`.
+
+    Args:
+        names: Of recipes that a CPU computes by default.
+    """
+    slow = {name: () if name in names else pytest.mark.slow for name in TINY}
+    return [
+        *(pytest.param(name, "cpu", marks=slow[name], id=f"{name}-cpu") for name in TINY),
+        *(pytest.param(name, "cuda", marks=pytest.mark.gpu, id=f"{name}-cuda") for name in TINY),
+    ]
 
 
 def quick_data() -> dict[str, dict[str, Any]]:

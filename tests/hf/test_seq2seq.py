@@ -53,12 +53,23 @@ def test_round_trip(tmp_path: Path, positions: str) -> None:
     assert loaded.core.head.weight is loaded.core.embedding.table.weight
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "t5"])
-@pytest.mark.parametrize("how", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
-@pytest.mark.parametrize("cache", [{}, {"cache_implementation": "static"}], ids=["grows", "static"])
-def test_generation_with_cache_equals_without(positions: str, how: dict, cache: dict) -> None:
+@pytest.mark.parametrize(
+    ("positions", "beams", "kind"),
+    [
+        ("sinusoidal", 1, None), ("sinusoidal", 3, "static"), ("learned", 1, "static"),
+        ("learned", 3, None), ("rotary", 1, None), ("rotary", 3, "static"), ("t5", 1, "static"),
+        ("t5", 3, None),
+    ],
+)  # fmt: skip
+def test_generation_with_cache_equals_without(positions: str, beams: int, kind: str | None) -> None:
+    cache = {} if kind is None else {"cache_implementation": kind}
     wrapped = wrap(core(positions=positions))
-    settings = {"attention_mask": mask(), "max_new_tokens": 12, "do_sample": False, **how}
+    settings = {
+        "attention_mask": mask(),
+        "max_new_tokens": 12,
+        "do_sample": False,
+        "num_beams": beams,
+    }
     settings["no_repeat_ngram_size"] = 2  # a model with tied weights likes to repeat itself
     with_cache = wrapped.generate(ids(), **settings, **cache)
     assert torch.equal(with_cache, wrapped.generate(ids(), use_cache=False, **settings))

@@ -60,7 +60,6 @@ def test_weights_in_bfloat16_take_what_the_extractor_makes() -> None:
     assert len(model.transcribe(sound)) == 2
 
 
-@pytest.mark.slow
 def test_a_new_process_hears_the_same(tmp_path: Path, newcomer: Newcomer, monkeypatch) -> None:
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     run = train_small(tmp_path / "run")
