@@ -1,5 +1,6 @@
 """`magneto convert`, through the command line."""
 
+import io
 import json
 from argparse import Namespace
 from pathlib import Path
@@ -218,6 +219,20 @@ def test_a_pickle_is_not_executed(tmp_path: Path, capsys) -> None:
     assert run(tmp_path / "bomb.pt", tmp_path / "out") == 2
     assert "holds more than weights" in capsys.readouterr().err
     assert not (tmp_path / "exploded").exists()
+
+
+def test_no_code_of_a_folder_is_run(tmp_path: Path, capsys, monkeypatch) -> None:
+    """Whatever is answered on standard input, where transformers would ask."""
+    folder, ran = tmp_path / "theirs", tmp_path / "ran"
+    folder.mkdir()
+    code = f"open({str(ran)!r}, 'w').close()\nclass Code: pass\n"
+    (folder / "code.py").write_text(code)
+    config = {"model_type": "own", "auto_map": {"AutoConfig": "code.Code"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 4))
+    assert run(folder, tmp_path / "ours") == 2
+    assert "cannot convert a 'own' model" in capsys.readouterr().err
+    assert not ran.exists()
 
 
 def test_beit3_of_questions_with_its_tokenizer_and_answers(tmp_path: Path, capsys) -> None:

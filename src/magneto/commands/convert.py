@@ -153,7 +153,7 @@ def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict
         import transformers
 
         auto = getattr(transformers, AUTO[config.architectures[0]])
-        model = unwrap(auto.from_pretrained(place).float().eval())
+        model = unwrap(auto.from_pretrained(place, trust_remote_code=False).float().eval())
     else:
         model, config = load_with_config(place)
     values = {key: getattr(config, key, None) for key in ENDS}
@@ -221,7 +221,7 @@ def copy_tokenizer(source: Path, directory: Path) -> None:
         return
     from transformers import AutoTokenizer
 
-    AutoTokenizer.from_pretrained(source).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(source, trust_remote_code=False).save_pretrained(directory)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -17,11 +17,13 @@ class ProbedStack(nn.Module, ABC):
         config: Its shape.
         causal: Whether a position sees only itself and those before it.
         layers: From the bottom up.
+        final_norm: On top of them; of a stack with streams, a dictionary of these.
     """
 
     config: TransformerConfig
     causal: bool
     layers: nn.ModuleList
+    final_norm: nn.Module
 
     @abstractmethod
     def tokens(self, output: Any) -> Tensor:

@@ -19,12 +19,13 @@ from magneto.analysis.probe.short_run import (
 from magneto.nn.config import TransformerConfig
 from magneto.nn.transformer import Decoder, EncoderDecoder
 from magneto.progress import ProgressBars
-from magneto.recipe import Recipe
+from magneto.recipe import Recipe, load_recipe, recipe_names
 from magneto.theory.bounds import bound
 from magneto.theory.depth import Depth
 from magneto.theory.scales import derived_scales
 from magneto.training.loop import train
 from magneto.training.metrics_logger import read_metrics
+from tests.shrunken import shrunken
 
 Small = Callable[..., Recipe]
 
@@ -61,6 +62,25 @@ def test_first_steps(small: Small) -> None:
     assert all(a < b for a, b in pairwise(moved))
     assert moved[1] / moved[0] == pytest.approx(10**0.5, rel=0.05), "a small step is linear"
     assert run.largest_good_rate() in rates
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name.endswith("/tiny")])
+def test_every_tiny_recipe_can_be_probed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+    smallest = {
+        "model.width": 32, "model.heads": 4, "model.ffn_width": 48, "training.batch_size": 6,
+        "training.device": "cpu", **shrunken(name.partition("/")[0], tmp_path),
+    }  # fmt: skip
+    if "model.encoder_layers" not in smallest:
+        smallest = {"model.layers": 2, **smallest}
+    made = load_recipe(name, smallest)
+    task = made.build_task()
+    task.prepare()
+    model = initial_model(task, made.training, made.seed)
+    run = short_run(task, model, made.training, seed=made.seed, steps=1, rates=(1e-3,))
+    assert all(tried.moved > 0 for tried in run.first_steps[1:])
 
 
 def test_the_first_try_at_the_peak_updates_weights_as_the_first_step_there(small: Small) -> None:

@@ -121,11 +121,21 @@ def try_first_step(
 
 @contextmanager
 def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect what the model's last stack puts out."""
+    """Keep what the model's last stack puts out last.
+
+    A model that reads features of layers never calls the stack itself: it is then what the highest
+    of these layers gives, through the norm on top where the model uses that.
+    """
     outputs: list[Tensor] = []
     stack = last_stack(model)
-    handle = stack.register_forward_hook(lambda m, i, y: outputs.append(stack.tokens(y).float()))
+
+    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+        outputs[:] = [stack.tokens(output).float()]
+
+    parts = [*stack.layers, stack.final_norm, stack]
+    handles = [part.register_forward_hook(keep) for part in parts]
     try:
         yield outputs
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()

@@ -55,7 +55,8 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
                          "its layers compute with rounded numbers")  # fmt: skip
     if config.model_type == "kosmos-2":
         if not isinstance(source, nn.Module):
-            source = _theirs("Kosmos2ForConditionalGeneration").from_pretrained(source)
+            kosmos = _theirs("Kosmos2ForConditionalGeneration")
+            source = kosmos.from_pretrained(source, trust_remote_code=False)
         source, config = source.text_model, config.text_config  # type: ignore[union-attr]
     if isinstance(source, nn.Module):
         form = find_format(config.model_type, type(source).__name__)
@@ -85,7 +86,9 @@ def _read_whole(source: str | Path, form: Format, name: str) -> State:
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # its own table of the same
     try:
-        model, found = _theirs(form.classes[0]).from_pretrained(source, output_loading_info=True)
+        model, found = _theirs(form.classes[0]).from_pretrained(
+            source, output_loading_info=True, trust_remote_code=False
+        )
     finally:
         logging.set_verbosity(before)
     missing = _others(found["missing_keys"], form, f"{form.ignored or '^$'}|logits_bias$")
@@ -120,7 +123,7 @@ def read_config(source: str | Path | nn.Module) -> Any:
 
     register()
     try:
-        return AutoConfig.from_pretrained(source)
+        return AutoConfig.from_pretrained(source, trust_remote_code=False)
     except OSError as error:
         raise FileNotFoundError(f"no Hugging Face model in {source}") from error
     except ValueError as error:

@@ -158,7 +158,8 @@ class ClipTeacher(PretrainedTeacher):
 
     def load(self, library: Any, path: str) -> Any:
         """Return the image half of a CLIP."""
-        return library.CLIPVisionModelWithProjection.from_pretrained(path, dtype=torch.float32)
+        kind = library.CLIPVisionModelWithProjection
+        return kind.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
 
     def find_width(self) -> int:
         """Return the width of its projection."""
@@ -176,7 +177,8 @@ class DinoTeacher(PretrainedTeacher):
 
     def load(self, library: Any, path: str) -> Any:
         """Return the encoder."""
-        return library.AutoModel.from_pretrained(path, dtype=torch.float32)
+        kind = library.AutoModel
+        return kind.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
 
 
 def build_teacher(config: ImageTokenizerConfig) -> Teacher:
