@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from magneto.cli import main
-from magneto.files import Damaged
+from magneto.files import Damaged, fingerprint
 from magneto.language.pretrained import check_pretrained
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
@@ -83,6 +83,37 @@ def test_no_command_uses_weights_with_a_flipped_bit(
     assert "where a command takes --weights final: undamaged are final, 6, 4" in line
     assert not (tmp_path / "out").exists()
     assert main(["evaluate", str(broken), "--weights", "final", "--limit", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    "words", ["evaluate RUN", "export RUN OUT", "generate RUN hello", "convert EXPORTED OUT"]
+)
+def test_no_command_uses_weights_that_are_not_finite(
+    place: Path, words: str, tmp_path: Path, capsys
+) -> None:
+    run = Path(shutil.copytree(place / "causal-lm", tmp_path / "run"))
+    exported = tmp_path / "exported"
+    if words.startswith("convert"):
+        assert main(["export", str(run), str(exported)]) == 0
+        spoil(exported / "model.safetensors")
+    else:
+        file = run / "best" / "model.safetensors"
+        spoil(file)
+        manifest = json.loads((run / "best" / "manifest.json").read_text())
+        manifest[file.name] = fingerprint(file)
+        (run / "best" / "manifest.json").write_text(json.dumps(manifest))
+    named = {"RUN": run, "OUT": tmp_path / "out", "EXPORTED": exported}
+    line = refused(capsys, *(named.get(word, word) for word in words.split()))
+    assert "2 of " in line and "decoder.final_norm.weight are not finite" in line
+    assert not (tmp_path / "out").exists()
+
+
+def spoil(path: Path) -> None:
+    """Put a NaN and an infinity into the norm on top."""
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("decoder.final_norm.weight"))
+    tensors[name][:2] = torch.tensor([float("nan"), float("inf")])
+    save_file(tensors, path, metadata={"format": "pt"})
 
 
 @pytest.mark.parametrize("broken", ["masked-lm"], indirect=True)

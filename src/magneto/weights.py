@@ -8,7 +8,7 @@ that no process need hold a whole model, and any number of processes reads what 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,3 +159,17 @@ def find_weights(run: Path, which: str = "auto") -> Path:
             hint = f"where a command takes --weights {whole[0]}: undamaged are {', '.join(whole)}"
         raise Damaged(f"{error}; {hint}") from error
     return found
+
+
+def check_finite(state: Mapping[str, Tensor], where: object) -> None:
+    """See that weights can be computed with; `where` names them in an error.
+
+    Raises:
+        Damaged: If one is not a number or infinite; names the first tensor with such values.
+    """
+    for name, tensor in state.items():
+        if not tensor.isfinite().all():
+            wrong = tensor.numel() - int(tensor.isfinite().sum())
+            raise Damaged(f"{where}: {wrong:,} of {tensor.numel():,} values of {name} are not "
+                          "finite (NaN or infinity); nothing can be computed with these weights, "
+                          "use others")  # fmt: skip

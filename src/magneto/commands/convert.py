@@ -78,6 +78,7 @@ def main(words: Sequence[str]) -> int:
 
     from magneto.hf.formats.weight_files import WRITTEN
     from magneto.hf.saving import whole_directory
+    from magneto.weights import check_finite
 
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()
@@ -85,6 +86,7 @@ def main(words: Sequence[str]) -> int:
     args = _read_json(given.config) if given.config else {}
     with whole_directory(given.directory) as aside:
         model, values = read(given.source, source, args)
+        check_finite(model.state_dict(), given.source)
         if given.tokenizer or given.labels:
             check_beit3(model, given.to)
         if given.labels:

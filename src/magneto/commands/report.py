@@ -10,7 +10,7 @@ import yaml
 
 from magneto.commands.arguments import Parser, print_json
 from magneto.data.problems import PROBLEMS_FILE
-from magneto.files import read_object
+from magneto.files import Damaged, read_object
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe
 from magneto.runs import load_model, open_task
@@ -48,7 +48,7 @@ def main(words: Sequence[str]) -> int:
     if not given.no_figures:
         try:
             figures = draw_figures(given.run, given.weights, recipe, task)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, Damaged) as error:
             report.say(f"no pictures of the model: {error}")
     report.finish()
     from magneto.analysis.report.run_page import write_run_page
@@ -68,6 +68,7 @@ def draw_figures(run: Path, weights: str, recipe: Recipe, task: Task) -> Sequenc
 
     Raises:
         FileNotFoundError: If the run has no such weights.
+        Damaged: If they are damaged or not finite.
     """
     from magneto.training.companion import place_companion
 

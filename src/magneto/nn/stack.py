@@ -23,7 +23,7 @@ class ProbedStack(nn.Module, ABC):
     config: TransformerConfig
     causal: bool
     layers: nn.ModuleList
-    final_norm: nn.Module
+    final_norm: Any
 
     @abstractmethod
     def tokens(self, output: Any) -> Tensor:

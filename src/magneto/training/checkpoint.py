@@ -20,7 +20,14 @@ from torch import Tensor, nn
 from magneto.files import read_object
 from magneto.training.ema import WeightAverage
 from magneto.training.sharding import Piece, piece_of, unwrap
-from magneto.weights import StoredTensor, find_weights, list_checkpoints, open_tensors, step_of
+from magneto.weights import (
+    StoredTensor,
+    check_finite,
+    find_weights,
+    list_checkpoints,
+    open_tensors,
+    step_of,
+)
 
 OPTIMIZER = "optimizer"
 AVERAGE = "ema"
@@ -122,10 +129,11 @@ def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
 
     Raises:
         FileNotFoundError: If the run has no such weights.
-        ValueError: If they are damaged, or another model's.
+        ValueError: If they are damaged, another model's, or not finite.
     """
     directory = find_weights(run, which)
     fill(model_pieces(model), open_tensors(directory), directory)
+    check_finite(model.state_dict(), directory)
     return directory
 
 
