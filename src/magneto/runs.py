@@ -32,17 +32,20 @@ class OpenRun:
     def evaluate(self, limit: int | None = None, progress: Progress = SILENT) -> dict[str, float]:
         """Return the metrics of the validation data, as training measures them.
 
+        Within `magneto.training.distributed.join_world` ranks share the batches; all get the same.
+
         Args:
             limit: Batches at most.
             progress: Shows it; also that data is prepared.
         """
         from magneto.training.companion import place_companion
-        from magneto.training.distributed import one_process
+        from magneto.training.distributed import joined_world, main_process_first
         from magneto.training.evaluation import evaluate
 
         self.task.problems.progress = progress
-        self.task.prepare(progress)
-        world = one_process(next(self.model.parameters()).device)
+        world = joined_world(next(self.model.parameters()).device)
+        with main_process_first(world):
+            self.task.prepare(progress)
         place_companion(self.task, world.device)
         precision = self.recipe.training.precision
         return evaluate(self.task, self.model, world, precision, limit, progress)

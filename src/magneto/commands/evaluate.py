@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from magneto.commands import (
     validation_scores,
 )
 from magneto.commands.arguments import Parser
+from magneto.commands.run_folder import is_main_process
 from magneto.config import ConfigError
 from magneto.recipe import open_run
 from magneto.runs import run_task
@@ -54,6 +58,7 @@ def parser() -> Parser:
         "  magneto evaluate runs/base --data imagenet-a/ --data.candidates present "
         "--keep imagenet-a\n"
         "  magneto evaluate runs/vqa --data.validation_split test-dev2015 --answers answers.json\n"
+        "  torchrun --nproc-per-node 8 -m magneto evaluate runs/base\n"
         "  magneto evaluate runs/first --tasks hellaswag --num-fewshot 0,1,4 --data items/",
         recipe=True,
     )
@@ -87,7 +92,23 @@ def main(words: Sequence[str]) -> int:
     if given.answers is not None and measured != "answers":
         answer_scores.refuse(given.run, measured)
     refuse_unheeded(given, measured)
-    return import_module(EVALUATIONS[measured]).evaluate(given, overrides)
+    if kind and not is_main_process():
+        return 0  # of these, one process does all
+    with joined_processes(given.run, overrides):
+        return import_module(EVALUATIONS[measured]).evaluate(given, overrides)
+
+
+@contextmanager
+def joined_processes(run: Path, overrides: dict[str, str]) -> Iterator[None]:
+    """Let the processes of torchrun share the batches, if there are several."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield
+        return
+    from magneto.training.distributed import join_world
+
+    training = open_run(run, overrides).training
+    with join_world(replace(training, distributed="ddp")):  # each has a whole model
+        yield
 
 
 def refuse_unheeded(given: argparse.Namespace, measured: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magneto.commands.arguments import Parser, print_json
+from magneto.commands.run_folder import is_main_process
 from magneto.commands.transcribe import recognition_search_options, search_of
 from magneto.files import write_text
 from magneto.progress import ProgressBars
@@ -39,7 +40,7 @@ def add_options(made: Parser) -> None:
 
 def evaluate(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run `magneto evaluate RUN` for a speech recognition run."""
-    report = ProgressBars()
+    report = ProgressBars(quiet=not is_main_process())
     normaliser = text_normaliser(given.normaliser) if given.normaliser else None
     if given.data:
         overrides = {**run_task(given.run, overrides).other_data(given.data), **overrides}
@@ -48,11 +49,15 @@ def evaluate(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
         found[name] = measure_split(
             given.run, given.weights, overrides, name, search_of(given), given.limit, report
         )
+        if not is_main_process():
+            continue
         if normaliser is not None:
             found[name] |= normalised(found[name]["answers"], normaliser)
         if given.write:
             write(given.write, name or "validation", found[name]["answers"])
     report.finish()
+    if not is_main_process():
+        return 0
     if given.json:
         results = {name: {k: v for k, v in each.items() if k != "answers"}
                    for name, each in found.items()}  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from magneto.commands.arguments import Parser, print_json
+from magneto.commands.run_folder import is_main_process
 from magneto.commands.translate import search_of, search_options
 from magneto.config import ConfigError
 from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED
@@ -48,7 +49,7 @@ def evaluate(given: argparse.Namespace, overrides: dict[str, str]) -> int:
     """
     from magneto.translation.translator import TextTranslator, score_directions
 
-    report, how = ProgressBars(), search_of(given)
+    report, how = ProgressBars(quiet=not is_main_process()), search_of(given)
     directions = given.directions.split(",") if given.directions else None
     data = open_run(given.run, overrides).data
     if given.data:
@@ -65,6 +66,8 @@ def evaluate(given: argparse.Namespace, overrides: dict[str, str]) -> int:
     result: dict[str, Any] = {"run": str(given.run), "weights": str(opened.weights)}
     result |= {"data": given.data or data.source}
     result |= opened.evaluate(given.limit, report)
+    if not is_main_process():
+        return 0
     note_what_was_met(texts, result["data"], report)
     translator = TextTranslator(opened.model, opened.task.vocabulary, data.max_length, how)
     scores, written = score_directions(translator, texts.texts, report)

@@ -9,6 +9,7 @@ from string import ascii_letters, digits
 from typing import Any
 
 from magneto.commands.arguments import Parser, print_json
+from magneto.commands.run_folder import is_main_process
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
@@ -45,10 +46,12 @@ def measure(
         overrides = {**run_task(given.run, overrides).other_data(given.data), **overrides}
     if given.keep is not None and (not given.keep or not set(given.keep) <= LETTERS):
         raise ConfigError([f"--keep {given.keep!r}: letters, digits, '-', '_' and '.' alone"])
-    report = ProgressBars()
+    report = ProgressBars(quiet=not is_main_process())
     opened = load_run(given.run, given.weights, overrides)
     metrics = opened.evaluate(given.limit, report)
     report.finish()
+    if not is_main_process():
+        return 0
     finish(opened)
     if given.keep:
         keep(given, overrides, opened.weights, metrics)

@@ -74,6 +74,17 @@ def one_process(device: torch.device) -> World:
     return World(0, 1, device, "none")
 
 
+def joined_world(device: torch.device) -> World:
+    """Return the world that this process is in (`join_world`), each rank with a whole model.
+
+    Args:
+        device: Of this rank.
+    """
+    if not dist.is_initialized():
+        return one_process(device)
+    return World(dist.get_rank(), dist.get_world_size(), device, "ddp")
+
+
 def pick_strategy(config: TrainingConfig) -> str:
     """Return the strategy; "auto" is "ddp" where torchrun has started several processes.
 

@@ -1,0 +1,52 @@
+"""`magneto evaluate` by several processes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from magneto.cli import main
+from magneto.vision.classification.task import ImageClassification
+from tests.commands.small_run import NEW, outcome
+
+
+def count_scored() -> None:
+    """Evaluate as the command does, and say on stderr how many batches this process scored."""
+    scored, score = [], ImageClassification.score
+
+    def counted(task, model, batch):
+        scored.append(batch)
+        return score(task, model, batch)
+
+    ImageClassification.score = counted  # type: ignore[method-assign]
+    code = main(sys.argv[1:])
+    print(f"scored {len(scored)}", file=sys.stderr)
+    sys.exit(code)
+
+
+@pytest.mark.distributed
+def test_ranks_share_the_batches_and_one_prints(tmp_path: Path, capsys) -> None:
+    pytest.importorskip("sklearn")
+    run = tmp_path / "run"
+    assert outcome(capsys, *NEW, "--out", run)[0] == 0
+    words = ["evaluate", str(run), "--limit", "2", "--json"]
+    _, alone, _ = outcome(capsys, *words)
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         __file__, *words],
+        check=True, cwd=root, timeout=240, capture_output=True, text=True,
+        env={"PYTHONPATH": f"src:{root}", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    (line,) = done.stdout.splitlines()
+    expected, found = json.loads(alone), json.loads(line)
+    for name in ("run", "weights"):
+        assert found.pop(name) == expected.pop(name)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert done.stderr.count("scored 1\n") == 2
+
+
+if __name__ == "__main__":
+    count_scored()
