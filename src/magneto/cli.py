@@ -22,7 +22,6 @@ COMMANDS = {
     "compare": ("magneto.commands.compare", "which placement, at which learning rate, and why"),
     "glue": ("magneto.commands.glue", "the paper's GLUE table, from comparisons of its tasks"),
     "librispeech": ("magneto.commands.librispeech", "the paper's word error rates, from runs"),
-    "buckets": ("magneto.commands.buckets", "the largest batches of speech that fit a memory"),
     "vision": ("magneto.commands.vision", "the paper's table of images, from comparisons"),
     "vision-language": (
         "magneto.commands.vision_language",

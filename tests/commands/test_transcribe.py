@@ -60,17 +60,15 @@ def test_text_and_times_of_files(run: Path, capsys, monkeypatch, tmp_path: Path)
     assert record["text"] == text.strip() == " ".join(word["text"] for word in record["words"])
     assert all(0 <= word["start"] < word["end"] <= 5.05 for word in record["words"])
     assert transcribed(run, capsys, files[0], "--srt").startswith("1\n00:00:00,")
-    assert transcribed(run, capsys, *files, "--vtt", "--out", str(tmp_path)) == ""
-    assert sorted(path.name for path in tmp_path.glob("*.vtt")) == ["a.vtt", "b.vtt"]
-    assert (tmp_path / "a.vtt").read_text().startswith("WEBVTT\n")
-    for search in ("modified", "alignment-length"):
-        assert transcribed(run, capsys, files[0], "--search", search, "--beams", "2").strip()
+    assert transcribed(run, capsys, *files, "--srt", "--out", str(tmp_path)) == ""
+    assert sorted(path.name for path in tmp_path.glob("*.srt")) == ["a.srt", "b.srt"]
+    assert transcribed(run, capsys, files[0], "--search", "modified", "--beams", "2").strip()
 
 
 def test_n_best_lists(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
     talkative(run, monkeypatch)
     files = [str(run.parent / f"{name}.wav") for name in "ba"]
-    words = ["--search", "alignment-length", "--beams", "3", "--n-best", "2", "--window", "6"]
+    words = ["--search", "modified", "--beams", "3", "--n-best", "2", "--window", "6"]
     assert main(["transcribe", str(run), *files, *words]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "2"]

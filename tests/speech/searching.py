@@ -1,7 +1,6 @@
 """A small transducer, and searches that are slow and plain, for tests."""
 
 import math
-from collections.abc import Callable
 from itertools import product
 
 import torch
@@ -59,36 +58,26 @@ def after(model: Transducer, frame: torch.Tensor, labels: list[int]) -> torch.Te
 
 
 @torch.no_grad()
-def every_score(
-    model: Transducer, encoded: torch.Tensor, most: int, per_frame: int | None
-) -> dict[tuple[int, ...], float]:
-    """Return the log-probability of every sequence of at most `most` labels, over all its paths.
+def every_score(model: Transducer, encoded: torch.Tensor) -> dict[tuple[int, ...], float]:
+    """Return the log-probability of every sequence of labels, one at a frame, over all its paths.
 
     Args:
         model: Of the scores.
-        encoded: (frames, width).
-        most: Labels.
-        per_frame: Labels at one frame, at most; a frame that has them ends without a blank, as in a
-            search with one label per frame. None for any number, where each frame ends by a blank.
+        encoded: (frames, width). A frame with a label ends without a blank.
     """
     found = {}
-    for count in range(most + 1):
+    for count in range(len(encoded) + 1):
         for labels in product(range(1, model.config.vocab_size), repeat=count):
             table = [[after(model, frame, list(labels[:u])) for u in range(count + 1)]
                      for frame in encoded]  # fmt: skip
             alpha = [-math.inf] * (count + 1)
             alpha[0] = 0.0
             for row in table:
-                if per_frame is None:
-                    for u in range(count):
-                        alpha[u + 1] = add(alpha[u + 1], alpha[u] + float(row[u][labels[u]]))
-                    alpha = [a + float(row[u][0]) for u, a in enumerate(alpha)]
-                else:
-                    alpha = [
-                        add(a + float(row[u][0]),
-                            alpha[u - 1] + float(row[u - 1][labels[u - 1]]) if u else -math.inf)
-                        for u, a in enumerate(alpha)
-                    ]  # fmt: skip
+                alpha = [
+                    add(a + float(row[u][0]),
+                        alpha[u - 1] + float(row[u - 1][labels[u - 1]]) if u else -math.inf)
+                    for u, a in enumerate(alpha)
+                ]  # fmt: skip
             found[labels] = alpha[count]
     return found
 
@@ -97,50 +86,3 @@ def add(a: float, b: float) -> float:
     """Return log(exp a + exp b)."""
     high = max(a, b)
     return high if high == -math.inf else high + math.log(math.exp(a - high) + math.exp(b - high))
-
-
-class Scripted:
-    """A transducer of known probabilities, as far as a search asks it; its frames are numbers.
-
-    Args:
-        chances: From the labels so far and a frame to the probabilities of symbols.
-        vocab_size: Blank included.
-    """
-
-    def __init__(
-        self, chances: Callable[[tuple[int, ...], int], dict[int, float]], vocab_size: int
-    ) -> None:
-        self.chances, self.vocab_size = chances, vocab_size
-        self.known: list[tuple[int, ...]] = [()]
-        self.predictor = self.joiner = self
-
-    def begin(self, batch: int, device: torch.device) -> tuple[torch.Tensor]:
-        return (torch.full((batch, 1), -1, device=device),)
-
-    def step(
-        self, labels: torch.Tensor, state: tuple[torch.Tensor]
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor]]:
-        """Number what was said: a state is that number, -1 before the start symbol."""
-        numbers = []
-        for label, number in zip(labels.tolist(), state[0][:, 0].tolist(), strict=True):
-            said = (*self.known[number], label) if number >= 0 else ()
-            if said not in self.known:
-                self.known.append(said)
-            numbers.append([self.known.index(said)])
-        after = torch.tensor(numbers).view(-1, 1)
-        return after.float(), (after,)
-
-    def encoder_proj(self, encoded: torch.Tensor) -> torch.Tensor:
-        return encoded
-
-    def predictor_proj(self, predicted: torch.Tensor) -> torch.Tensor:
-        return predicted
-
-    def logits(self, frames: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
-        found = torch.full((*predicted.shape[:2], self.vocab_size), -30.0)
-        frames = frames.expand(*predicted.shape[:2], 1)
-        for row, place in product(*map(range, predicted.shape[:2])):
-            said = self.known[int(predicted[row, place, 0])]
-            for symbol, chance in self.chances(said, int(frames[row, place, 0])).items():
-                found[row, place, symbol] = math.log(chance)
-        return found

@@ -109,12 +109,13 @@ def with_length(path: Path, length: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("length", [0, 0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF000])
-def test_a_header_that_did_not_know_the_length(tmp_path: Path, length: int) -> None:
+@pytest.mark.parametrize(
+    ("length", "problem"), [(0, NO_SAMPLES), (0xFFFFFFFF, TRUNCATED), (0x7FFFF000, TRUNCATED)]
+)
+def test_a_header_that_did_not_know_the_length(tmp_path: Path, length: int, problem: str) -> None:
+    """It is not repaired: training leaves the recording out."""
     path = with_length(write(tmp_path / "a.wav"), length)
-    samples, problem = read(path)
-    assert problem == "" and len(samples) == 16000
-    assert header_seconds(str(path)) == (1.0, "")
+    assert read(path)[1] == header_seconds(str(path))[1] == problem
 
 
 def test_a_header_that_is_wrong(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from magneto.speech.synthetic import synthetic_rows
 def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ComputedFeatures:
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     config = SpeechDataConfig(synthetic=SyntheticConfig(train_utterances=5), sample_rate=8000)
-    rows = synthetic_rows("morse", config, 1, True)
+    rows = synthetic_rows("spoken-digits", config, 1, True)
     return ComputedFeatures(measure(rows, 8000, SILENT), FilterBank(config))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from magneto.data.counts import MALFORMED, Counts
 from magneto.speech.audio import AudioFile
-from magneto.speech.manifests import NOT_SCORED, manifest_rows
+from magneto.speech.manifests import manifest_rows
 from magneto.speech.utterances import Row
 
 WANTED = [("x", 0.0, None, "hello you", "anna"), ("y", 1.5, 2.0, "a, b", "bert")]
@@ -79,27 +79,3 @@ def test_what_makes_no_utterance_is_counted(tmp_path: Path) -> None:
         read(tmp_path / "a.tsv", "a.wav\thello\n")
     with pytest.raises(ValueError, match="or none of text"):
         read(tmp_path / "a.tsv", "")
-
-
-def test_stm(tmp_path: Path) -> None:
-    (tmp_path / "sph").mkdir()
-    (tmp_path / "sph" / "talk.wav").touch()
-    content = (
-        ";; a comment\n\n"
-        "talk 1 anna 0.50 2.00 <o,f0,female> hello you\n"
-        "talk B bert 2.0 3.0 no label\n"
-        "talk 1 anna 3.0 4.0 <o> ignore_time_segment_in_scoring\n"
-        "talk 1 anna soon 4.0 <o> x\n"
-        "talk 1\n"
-        "other 1 carl 0 1\n"
-    )
-    rows, counts = read(tmp_path / "a.stm", content)
-    assert counts == {MALFORMED: 2, NOT_SCORED: 1}
-    assert plain(rows) == [
-        ("talk-1-0.50", 0.5, 2.0, "hello you", "anna"),
-        ("talk-B-2.00", 2.0, 3.0, "no label", "bert"),
-        ("other-1-0.00", 0.0, 1.0, "", "carl"),
-    ]
-    assert [row.recording.channel for row in rows] == [0, 1, 0]
-    paths = [str(tmp_path / "sph" / "talk.wav")] * 2 + [str(tmp_path / "other")]
-    assert [row.recording.path for row in rows] == paths

@@ -1,6 +1,6 @@
 """Subtitles as players read them."""
 
-from magneto.speech.subtitles import as_srt, as_vtt, cut_lines
+from magneto.speech.subtitles import as_srt, cut_lines
 from magneto.speech.words import Word
 
 WORDS = [Word("fish", 0.04, 0.52), Word("&", 0.6, 0.68), Word("chips", 3661.25, 3661.9996)]
@@ -11,13 +11,6 @@ def test_srt() -> None:
         "1\n00:00:00,040 --> 00:00:00,680\nfish &\n\n2\n01:01:01,250 --> 01:01:02,000\nchips\n"
     )
     assert as_srt([]) == ""
-
-
-def test_vtt() -> None:
-    assert as_vtt(WORDS) == (
-        "WEBVTT\n\n00:00:00.040 --> 00:00:00.680\nfish &amp;\n\n"
-        "01:01:01.250 --> 01:01:02.000\nchips\n"
-    )
 
 
 def test_lines_are_short() -> None:

@@ -50,12 +50,3 @@ def test_words_and_noise_are_as_configured() -> None:
 def test_speakers_of_validation_are_others() -> None:
     train, held = (synthetic_rows("spoken-digits", CONFIG, 0, split) for split in (True, False))
     assert not {r.recording.speaker for r in train} & {r.recording.speaker for r in held}
-
-
-def test_single_letters_are_for_training_alone() -> None:
-    config = SpeechDataConfig(synthetic=SyntheticConfig(letters=1.0, train_utterances=20))
-    train, held = (synthetic_rows("morse", config, 1, split) for split in (True, False))
-    assert {len(row.text) for row in train} == {1}
-    assert [row.text for row in held] == [
-        row.text for row in synthetic_rows("morse", SpeechDataConfig(), 1, False)
-    ]

@@ -49,7 +49,6 @@ def parser() -> Parser:
     kinds = made.add_mutually_exclusive_group()
     known = {
         "srt": "SubRip subtitles",
-        "vtt": "WebVTT subtitles",
         "jsonl": "a JSON object per recording, with the times of words",
     }
     for name, what in known.items():
@@ -69,8 +68,8 @@ def parser() -> Parser:
 def recognition_search_options(made: Any) -> None:
     """Add how transcripts are searched for, but for the width of a beam."""
     made.add_argument(
-        "--search", choices=("greedy", "modified", "alignment-length"), default="greedy",
-        help="greedy; or by --beams, with at most one label per frame or with any number",
+        "--search", choices=("greedy", "modified"), default="greedy",
+        help="greedy; or by --beams, with at most one label per frame",
     )  # fmt: skip
     made.add_argument(
         "--symbols-per-frame", type=int, default=SYMBOLS_PER_FRAME, metavar="N",
@@ -80,15 +79,13 @@ def recognition_search_options(made: Any) -> None:
 
 def search_of(given: argparse.Namespace, count: int = 1) -> Search:
     """Return the search that was asked for, of so many hypotheses."""
-    from magneto.speech.beam_search import AlignmentLengthBeamSearch, ModifiedBeamSearch
+    from magneto.speech.beam_search import ModifiedBeamSearch
     from magneto.speech.decoding import GreedySearch
 
     if given.beams < 1 or given.symbols_per_frame < 1:
         raise ConfigError(["--beams and --symbols-per-frame must be 1 or more"])
     if given.search == "modified":
         return ModifiedBeamSearch(width=given.beams, count=count)
-    if given.search == "alignment-length":
-        return AlignmentLengthBeamSearch(width=given.beams, count=count)
     return GreedySearch(given.symbols_per_frame)
 
 
@@ -116,10 +113,10 @@ def main(words: Sequence[str]) -> int:
 def check_n_best(made: Parser, given: argparse.Namespace) -> None:
     """Refuse lists of hypotheses that can't be had."""
     if given.search == "greedy":
-        made.error("--n-best needs a beam: --search modified or alignment-length")
+        made.error("--n-best needs a beam: --search modified")
     if not 1 <= given.n_best <= given.beams:
         made.error(f"--n-best {given.n_best}: 1 to --beams ({given.beams})")
-    if STDIN in given.files or given.kind in ("srt", "vtt"):
+    if STDIN in given.files or given.kind == "srt":
         made.error("--n-best is of recordings in files, as text or --jsonl")
 
 
@@ -133,8 +130,8 @@ def check(made: Parser, given: argparse.Namespace) -> None:
         made.error("standard input must be raw sound: arecord ... | magneto transcribe RUN -")
     if sys.stdout is None and given.out is None:
         made.error("standard output must be open, or give --out DIR")
-    if given.kind in ("srt", "vtt") and len(given.files) > 1 and given.out is None:
-        made.error(f"subtitles of several recordings need --out DIR: a .{given.kind} each")
+    if given.kind == "srt" and len(given.files) > 1 and given.out is None:
+        made.error("subtitles of several recordings need --out DIR: a .srt each")
     for name in ("batch_size", "sample_rate"):
         if getattr(given, name) is not None and getattr(given, name) < 1:
             made.error(f"--{name.replace('_', '-')} must be 1 or more")
@@ -258,13 +255,11 @@ class Transcription:
 
     def _text(self, name: str, words: list[Word]) -> str:
         """Return a transcript in the wanted form."""
-        from magneto.speech.subtitles import as_srt, as_vtt
+        from magneto.speech.subtitles import as_srt
 
         text = " ".join(word.text for word in words)
         if self.given.kind == "srt":
             return as_srt(words)
-        if self.given.kind == "vtt":
-            return as_vtt(words)
         if self.given.kind == "jsonl":
             return json.dumps(self._record(name, words), ensure_ascii=False) + "\n"
         return text + "\n"

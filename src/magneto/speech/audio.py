@@ -6,6 +6,7 @@ training can leave it out, and evaluation can use what is left.
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from magneto.files import import_extra
-from magneto.speech.containers import TOLERANCE, ends_early, opened, plausible, size_of
+from magneto.speech.containers import TOLERANCE, ends_early, plausible, size_of
 
 # What can be wrong, in the words that counts are described in.
 MISSING = "missing recordings"
@@ -113,7 +114,7 @@ def header_seconds(
     if isinstance(file, str) and not Path(file).is_file():
         return 0.0, MISSING
     try:
-        info = library.info(opened(file))
+        info = library.info(file if isinstance(file, str) else io.BytesIO(file))
     except (library.LibsndfileError, OSError, RuntimeError):
         return 0.0, UNREADABLE if size_of(file) else NO_SAMPLES
     if not plausible(file, info):
@@ -148,7 +149,7 @@ def read_sound(
     if isinstance(file, str) and not Path(file).is_file():
         return Sound(NOTHING, MISSING)
     try:
-        with library.SoundFile(opened(file)) as found:
+        with library.SoundFile(file if isinstance(file, str) else io.BytesIO(file)) as found:
             rate, whole = found.samplerate, found.frames
             if not plausible(file, found):
                 return Sound(NOTHING, UNREADABLE)

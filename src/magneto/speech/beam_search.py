@@ -1,24 +1,235 @@
-"""Beam searches of a transducer, for a whole batch at once."""
+"""Beam search of a transducer: how hypotheses grow, which are one, and which are kept.
+
+All is done for the whole batch at once. Hypotheses that write the same labels by different paths
+are joined and their probabilities added.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from magneto.speech.beam import Beam, Fusion, Grower, best
 from magneto.speech.decoding import Hypothesis
 from magneto.speech.model import Transducer
+from magneto.speech.predictor import State
+from magneto.speech.vocabulary import BLANK
 
-# Steps of an alignment-length-synchronous search between looks whether it can stop.
-LOOK_EVERY = 8
+# Labels are told apart by a number of 64 bits: the last one times this, plus the label, wrapped.
+FACTOR = 6364136223846793005
+
+Fusion = Callable[[Tensor, Tensor], Tensor]
+"""From labels, (rows, most labels), and how many of them count, (rows,), to log-probabilities of
+the next label, (rows, vocabulary); that of blank is not used. This is shallow fusion with a
+language model."""
+
+
+@dataclass(frozen=True)
+class Beam:
+    """Hypotheses of a batch of utterances, `width` of each.
+
+    Attributes:
+        scores: Log-probabilities, (batch, width), float32; -inf where there is no hypothesis.
+        written: (batch, width, most labels, 2): each label, and the frame at which it was emitted.
+        lengths: Labels so far, (batch, width).
+        digests: A number for the labels so far, (batch, width).
+        predicted: The predictor's projected output, (batch, width, joint).
+        state: The predictor's, with rows of (batch * width).
+        bonus: What is added to a label's log-probability, (batch, width, vocabulary or 1).
+    """
+
+    scores: Tensor
+    written: Tensor
+    lengths: Tensor
+    digests: Tensor
+    predicted: Tensor
+    state: State
+    bonus: Tensor
+
+    def picked(self, parents: Tensor) -> Self:
+        """Return the beam with hypotheses (batch, kept) in place of its own, the scores aside."""
+        batch, width = self.scores.shape
+        rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
+
+        def pick(values: Tensor) -> Tensor:
+            found = values.flatten(0, 1).index_select(0, rows)
+            return found.view(*parents.shape, *values.shape[2:])
+
+        return replace(
+            self,
+            scores=self.scores.gather(1, parents),
+            written=pick(self.written),
+            lengths=pick(self.lengths),
+            digests=pick(self.digests),
+            predicted=pick(self.predicted),
+            state=tuple(part.index_select(0, rows) for part in self.state),
+            bonus=pick(self.bonus) if self.bonus.shape[2] > 1 else self.bonus,
+        )
+
+    def merged(self) -> Self:
+        """Return the beam with equal hypotheses joined in the first of each pair.
+
+        Of a beam in which all differed no more than two become equal by one symbol each: one that
+        had the labels already, and one that wrote the last of them.
+        """
+        place = torch.arange(self.scores.shape[1], device=self.scores.device)
+        before = place[:, None] > place
+        same = self.digests[:, :, None] == self.digests[:, None]
+        twin = torch.where(same & (before | before.T), self.scores[:, None], -torch.inf).amax(2)
+        scores = torch.logaddexp(self.scores, twin).masked_fill((same & before).any(2), -torch.inf)
+        return replace(self, scores=scores)
+
+
+class Grower:
+    """Begins a beam and lets its hypotheses grow by a symbol.
+
+    Args:
+        model: Whose predictor and joiner are asked.
+        width: Hypotheses per utterance.
+        fusion: A language model, or None.
+        fusion_weight: Of its log-probabilities.
+    """
+
+    def __init__(
+        self, model: Transducer, width: int, fusion: Fusion | None, fusion_weight: float
+    ) -> None:
+        self.model, self.width = model, width
+        self.fusion, self.fusion_weight = fusion, fusion_weight
+
+    def begin(self, batch: int, most_labels: int, device: torch.device) -> Beam:
+        """Return a beam of one hypothesis per utterance, without labels."""
+        count, predictor = batch * self.width, self.model.predictor
+        start = torch.full((batch,), BLANK, device=device)
+        output, state = predictor.step(start, predictor.begin(batch, device))
+        rows = torch.arange(batch, device=device).repeat_interleave(self.width)
+        scores = torch.full((batch, self.width), -torch.inf, device=device)
+        scores[:, 0] = 0
+        none = torch.zeros(batch, self.width, dtype=torch.long, device=device)
+        written = none.new_zeros(batch, self.width, max(most_labels, 1), 2)
+        projected = self.model.joiner.predictor_proj(output)[rows]
+        bonus = self._bonus(written.flatten(0, 1), none.flatten())
+        if bonus is None:
+            bonus = projected.new_zeros(count, 1)
+        shape = (batch, self.width, -1)
+        return Beam(
+            scores, written, none, none, projected.view(shape),
+            tuple(part[rows] for part in state), bonus.view(shape),
+        )  # fmt: skip
+
+    def candidates(self, beam: Beam, frames: Tensor) -> Tensor:
+        """Return the score of each hypothesis with each symbol behind it.
+
+        Args:
+            beam: The hypotheses.
+            frames: What they look at, projected: (batch, joint).
+
+        Returns:
+            (batch, width, vocabulary), float32.
+        """
+        logits = self.model.joiner.logits(frames[:, None], beam.predicted).float()
+        chances = logits.log_softmax(-1)
+        if self.fusion is not None:
+            chances[..., 1:] += beam.bonus[..., 1:]
+        return beam.scores[..., None] + chances
+
+    def grown(self, beam: Beam, candidates: Tensor, times: Tensor, going: Tensor) -> Beam:
+        """Keep the best candidates, join equal ones, let the predictor read what they wrote.
+
+        Args:
+            beam: The hypotheses.
+            candidates: (batch, width, vocabulary).
+            times: The frame that they look at, (batch,).
+            going: (batch,), False for an utterance of which nothing changes any more.
+        """
+        _, width, vocabulary = candidates.shape
+        scores, index = candidates.flatten(1).topk(width)
+        here = torch.arange(width, device=index.device)
+        going = going[:, None]
+        parents = torch.where(going, index // vocabulary, here)
+        symbols = torch.where(going, index % vocabulary, BLANK)
+        scores = torch.where(going, scores, beam.scores)
+        grown = replace(beam.picked(parents), scores=scores)
+        wrote = (symbols != BLANK) & (scores > -torch.inf)
+        place = grown.lengths.clamp(max=grown.written.shape[2] - 1)
+        place = place[..., None, None].expand(-1, -1, -1, 2)
+        said = torch.stack((symbols, times[:, None].expand_as(symbols)), -1)[:, :, None]
+        said = torch.where(wrote[..., None, None], said, grown.written.gather(2, place))
+        grown = replace(
+            grown,
+            written=grown.written.scatter(2, place, said),
+            lengths=grown.lengths + wrote,
+            digests=torch.where(wrote, grown.digests * FACTOR + symbols, grown.digests),
+        ).merged()
+        return self._read(grown, (wrote & (grown.scores > -torch.inf)).flatten(), symbols.flatten())
+
+    def _read(self, beam: Beam, wrote: Tensor, symbols: Tensor) -> Beam:
+        """Let the predictor read the last label of the rows that wrote one."""
+        rows = wrote.nonzero()[:, 0]
+        if not len(rows):
+            return beam
+        output, after = self.model.predictor.step(
+            symbols.index_select(0, rows), tuple(part.index_select(0, rows) for part in beam.state)
+        )
+        for whole, part in zip(beam.state, after, strict=True):
+            whole.index_copy_(0, rows, part.to(whole.dtype))
+        projected = self.model.joiner.predictor_proj(output)
+        beam.predicted.flatten(0, 1).index_copy_(0, rows, projected.to(beam.predicted.dtype))
+        bonus = self._bonus(beam.written.flatten(0, 1)[rows], beam.lengths.flatten()[rows])
+        if bonus is not None:
+            beam.bonus.flatten(0, 1)[rows] = bonus
+        return beam
+
+    def _bonus(self, written: Tensor, lengths: Tensor) -> Tensor | None:
+        if self.fusion is None:
+            return None
+        return self.fusion_weight * self.fusion(written[..., 0], lengths).float()
+
+
+def best(beam: Beam, count: int, normalise: float) -> list[list[Hypothesis]]:
+    """Return the best hypotheses of each utterance.
+
+    Args:
+        beam: The hypotheses.
+        count: Of each utterance, at most.
+        normalise: Power of the length, and one for the end, that scores are divided by to rank.
+    """
+    ranked = beam.scores / (beam.lengths + 1).float() ** normalise
+    order = ranked.argsort(dim=1, descending=True, stable=True)[:, :count]
+    chosen = beam.picked(order)
+    labels, frames = chosen.written.unbind(-1)
+    values = (chosen.scores, chosen.lengths, labels, frames)
+    found = []
+    for scores, lengths, labels, frames in zip(*(v.tolist() for v in values), strict=True):
+        every = zip(scores, lengths, labels, frames, strict=True)
+        found.append(
+            [Hypothesis(said[:n], when[:n], score) for score, n, said, when in every
+             if score > -float("inf")] or [Hypothesis([], [], -float("inf"))]
+        )  # fmt: skip
+    return found
+
+
+@dataclass(frozen=True)
+class TimedBeam:
+    """Hypotheses of which each has looked at the same frames.
+
+    Attributes:
+        beam: The hypotheses.
+        heard: Frames of each utterance that were looked at, (batch,).
+    """
+
+    beam: Beam
+    heard: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class BeamOptions:
-    """What both searches can be told.
+class ModifiedBeamSearch:
+    """Time-synchronous, with at most one label per frame (icefall's modified beam search).
+
+    At each frame a hypothesis takes a blank or one label, and goes on to the next. A
+    `StreamingSearch`.
 
     Attributes:
         width: Hypotheses per utterance.
@@ -38,28 +249,6 @@ class BeamOptions:
     def grower(self, model: Transducer) -> Grower:
         """Return what begins beams and lets them grow."""
         return Grower(model, self.width, self.fusion, self.fusion_weight)
-
-
-@dataclass(frozen=True)
-class TimedBeam:
-    """Hypotheses of which each has looked at the same frames.
-
-    Attributes:
-        beam: The hypotheses.
-        heard: Frames of each utterance that were looked at, (batch,).
-    """
-
-    beam: Beam
-    heard: Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModifiedBeamSearch(BeamOptions):
-    """Time-synchronous, with at most one label per frame (icefall's modified beam search).
-
-    At each frame a hypothesis takes a blank or one label, and goes on to the next. A
-    `StreamingSearch`.
-    """
 
     def __call__(
         self, model: Transducer, encoded: Tensor, lengths: Tensor
@@ -81,159 +270,11 @@ class ModifiedBeamSearch(BeamOptions):
         """Return the beam after some more frames."""
         grower, beam = self.grower(model), state.beam
         frames = model.joiner.encoder_proj(encoded)
-        times = state.heard[:, None].expand_as(beam.lengths)
         for number in range(int(lengths.max()) if len(lengths) else 0):
-            candidates = grower.candidates(beam, frames[:, number, None])
-            beam = grower.grown(beam, candidates, times + number, number < lengths)
+            candidates = grower.candidates(beam, frames[:, number])
+            beam = grower.grown(beam, candidates, state.heard + number, number < lengths)
         return TimedBeam(beam, state.heard + lengths)
 
     def finish(self, model: Transducer, state: TimedBeam) -> list[list[Hypothesis]]:
         """Return the best hypotheses of each utterance."""
         return best(state.beam, self.count, self.normalise)
-
-
-@dataclass(frozen=True)
-class AlignedBeam:
-    """Hypotheses that each look at a frame of their own.
-
-    Attributes:
-        beam: Those that go on.
-        ended: Those that have looked at all frames of their utterance.
-        step: Symbols of each so far, blanks too.
-        frames: Projected, (batch, frames, joint), from the first that is still looked at.
-        first: Its number.
-        heard: Frames of each utterance that came, (batch,).
-        whole: Whether they are all, (batch,).
-        most: Labels of each utterance, at most, (batch, 1).
-    """
-
-    beam: Beam
-    ended: Beam
-    step: int
-    frames: Tensor
-    first: int
-    heard: Tensor
-    whole: Tensor
-    most: Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlignmentLengthBeamSearch(BeamOptions):
-    """Alignment-length-synchronous (Saon et al. 2020): any number of labels per frame.
-
-    At step i a hypothesis of u labels looks at frame i - u; those of one step are compared. A
-    `StreamingSearch`; what it can't know in parts is how many frames there will be in all, so that
-    labels are limited by how many there are at most.
-
-    Attributes:
-        labels_per_frame: Labels of an utterance per frame of the encoder, at most.
-    """
-
-    labels_per_frame: float = 1.0
-
-    def __call__(
-        self, model: Transducer, encoded: Tensor, lengths: Tensor
-    ) -> list[list[Hypothesis]]:
-        """Decode a batch; see `magneto.speech.decoding.Search`."""
-        state = self._given(model, self.begin(model, lengths), encoded, lengths)
-        return self.finish(model, state)
-
-    @torch.no_grad()
-    def begin(self, model: Transducer, frames: Tensor) -> AlignedBeam:
-        """Return the state before any frame."""
-        most = (self.labels_per_frame * frames).long().clamp(min=1)[:, None]
-        beam = self.grower(model).begin(
-            len(frames), int(most.max()) if len(most) else 1, frames.device
-        )
-        ended = replace(beam, scores=torch.full_like(beam.scores, -torch.inf))
-        none = torch.zeros_like(frames)
-        seen = beam.predicted.new_zeros(len(frames), 0, beam.predicted.shape[-1])
-        return AlignedBeam(beam, ended, 0, seen, 0, none, none.bool(), most)
-
-    @torch.no_grad()
-    def advance(
-        self, model: Transducer, state: AlignedBeam, encoded: Tensor, lengths: Tensor
-    ) -> AlignedBeam:
-        """Return the state after some more frames: all hypotheses that can go on have done so."""
-        return self._run(model, self._given(model, state, encoded, lengths), wait=True)
-
-    @torch.no_grad()
-    def finish(self, model: Transducer, state: AlignedBeam) -> list[list[Hypothesis]]:
-        """Return the best hypotheses of each utterance."""
-        state = replace(state, whole=torch.ones_like(state.whole))
-        return best(self._run(model, state, wait=False).ended, self.count, self.normalise)
-
-    @torch.no_grad()
-    def _given(
-        self, model: Transducer, state: AlignedBeam, encoded: Tensor, lengths: Tensor
-    ) -> AlignedBeam:
-        """Return the state with some more frames, at which nothing has looked yet."""
-        frames = model.joiner.encoder_proj(encoded)
-        return replace(
-            state,
-            frames=torch.cat((state.frames.to(frames.dtype), frames), 1),
-            heard=state.heard + lengths,
-            whole=state.whole | (lengths < encoded.shape[1]),
-        )
-
-    def _run(self, model: Transducer, state: AlignedBeam, wait: bool) -> AlignedBeam:
-        """Let hypotheses grow, to their ends or until one has to wait for a frame."""
-        grower, frames, heard = self.grower(model), state.frames, state.heard[:, None]
-        beam, ended, step = state.beam, state.ended, state.step
-        rows = torch.arange(len(frames), device=frames.device)[:, None]
-        always = torch.ones_like(state.whole)
-        while True:
-            at_end = step - beam.lengths >= heard
-            over = at_end & state.whole[:, None] & (beam.scores > -torch.inf)
-            if bool(over.any()):
-                over_alone = replace(beam, scores=beam.scores.masked_fill(~over, -torch.inf))
-                ended = joined(ended, over_alone)
-                beam = replace(beam, scores=beam.scores.masked_fill(over, -torch.inf))
-            going = beam.scores > -torch.inf
-            if wait and bool((going & at_end).any() | ~going.any()):
-                break
-            look = step % LOOK_EVERY == 0 or frames.shape[1] == 0
-            if look and not wait and self._settled(beam, ended, state.most):
-                break
-            times = step - beam.lengths
-            place = (times - state.first).clamp(0, frames.shape[1] - 1)
-            candidates = grower.candidates(beam, frames[rows, place])
-            candidates[..., 1:].masked_fill_((beam.lengths >= state.most)[..., None], -torch.inf)
-            beam = grower.grown(beam, candidates, times, always)
-            step += 1
-        longest = int((beam.lengths * going).max()) if wait and len(frames) else 0
-        dropped = max(step - longest - state.first, 0) if wait else 0
-        return replace(
-            state, beam=beam, ended=ended, step=step, frames=frames[:, dropped:],
-            first=state.first + dropped,
-        )  # fmt: skip
-
-    def _settled(self, beam: Beam, ended: Beam, most: Tensor) -> bool:
-        """Return whether no hypothesis that still grows can become one of those returned.
-
-        Without a language model all that grows shares the probability that there is, also where
-        hypotheses become one: divided by the greatest length there may be, its logarithm is what
-        any can still come to.
-        """
-        known = beam.scores.new_full((), -torch.inf)
-        if self.fusion is None:
-            lengths = (ended.lengths + 1).float() ** self.normalise
-            known = (ended.scores / lengths).topk(min(self.count, self.width), 1).values[:, -1]
-        hoped = beam.scores.logsumexp(1) / (most[:, 0] + 1).float() ** self.normalise
-        return not bool((hoped > known).any())
-
-
-def joined(one: Beam, other: Beam) -> Beam:
-    """Return the best hypotheses of two beams of different labels, as many as each has."""
-
-    def both(first: Any, second: Any) -> Any:
-        return torch.cat((first, second), 1)
-
-    width = one.scores.shape[1]
-    batch = len(one.scores)
-    names = ("scores", "written", "lengths", "digests")
-    values = {name: both(getattr(one, name), getattr(other, name)) for name in names}
-    order = values["scores"].topk(width, 1).indices
-    rows = torch.arange(batch, device=order.device)[:, None]
-    # What goes on no more needs neither predictor nor language model.
-    return replace(one, **{name: value[rows, order] for name, value in values.items()})

@@ -12,7 +12,7 @@ from magneto.speech.data_config import AugmentationConfig, FilterBankConfig, Syn
 # Labels written at one frame at most: without a limit a model can write them there for ever; one or
 # ten make no difference to a trained one.
 SYMBOLS_PER_FRAME = 10
-NAMES = ("spoken-digits", "spoken-commands", "morse")
+NAMES = ("spoken-digits", "spoken-commands")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,9 +20,8 @@ class SpeechDataConfig:
     """Recordings and their transcripts: the `data` section of a recipe.
 
     Attributes:
-        source: PATH (LibriSpeech's folders, Common Voice's, Kaldi's, or a .tsv, .jsonl or .stm
-            manifest), hf:NAME[:CONFIG[:SPLIT]], builtin:spoken-digits, builtin:spoken-commands or
-            builtin:morse.
+        source: PATH (LibriSpeech's folders, Common Voice's, Kaldi's, or a .tsv, .csv or .jsonl
+            manifest), hf:NAME[:CONFIG[:SPLIT]], builtin:spoken-digits or builtin:spoken-commands.
         validation_source: Another source to validate on: its validation split if it has one, else
             its test split, else all of it.
         train_splits: Names of the source's splits to train on, as train-clean-100; null for those

@@ -9,8 +9,6 @@ from typing import Any
 
 # Missing of a recording's end by its header, in seconds, which encoders' padding explains.
 TOLERANCE = 0.1
-# Sizes from here on are written by programs that did not know the length.
-UNKNOWN_SIZE = 0x7FFF0000
 # No page of an .ogg has more bytes.
 OGG_PAGE = 1 << 16
 # Sample rates of recordings, in Hz; others are damage, and would be resampled to any size.
@@ -36,21 +34,6 @@ def plausible(file: str | bytes, info: Any) -> bool:
     return LEAST_RATE <= info.samplerate <= MOST_RATE and 0 <= info.frames <= most
 
 
-def opened(file: str | bytes) -> Any:
-    """Return what soundfile opens: a path, or bytes as a file.
-
-    A .wav whose writer never said how much there is gets its length.
-    """
-    with raw_bytes(file) as raw:
-        place, length, size = wav_data(raw)
-        if place and length == 0 and size > place:
-            raw.seek(0)
-            content = raw.read()
-            length = struct.pack("<I", size - place)
-            return io.BytesIO(content[: place - 4] + length + content[place:])
-    return io.BytesIO(file) if isinstance(file, bytes) else file
-
-
 def raw_bytes(file: str | bytes) -> Any:
     """Open a file, or bytes as one."""
     return io.BytesIO(file) if isinstance(file, bytes) else open(file, "rb")
@@ -64,7 +47,7 @@ def ends_early(file: str | bytes, info: Any, whole: float, stop: float | None) -
         if info.format == "OGG":
             return not ogg_ends(raw)
         place, length, size = wav_data(raw)
-        missing = place + length - size if place and length < UNKNOWN_SIZE else 0
+        missing = place + length - size if place else 0
         return missing > TOLERANCE * info.samplerate
 
 

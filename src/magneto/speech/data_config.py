@@ -97,23 +97,13 @@ class SyntheticConfig:
         train_utterances: Of a training epoch; drawn by the recipe's seed.
         validation_utterances: The same in every run, by other speakers.
         words: Fewest and most of an utterance.
-        snr: Least and greatest ratio of signal to noise, in decibels; for Morse the noise is that
-            of a band of 2500 Hz, as is usual on the radio.
-        wpm: Slowest and fastest Morse, in words ("PARIS") per minute.
-        fading: Of Morse: how far its strength falls, as a share, at most.
-        drift: Of Morse: how far its pitch and its speed wander off, as a share, at most.
-        letters: Of Morse: share of the training utterances that are one letter or digit, by which a
-            model learns the code before it learns words.
+        snr: Least and greatest ratio of signal to noise, in decibels.
     """
 
     train_utterances: int = 4000
     validation_utterances: int = 200
     words: tuple[int, int] = (1, 5)
     snr: tuple[float, float] = (10.0, 40.0)
-    wpm: tuple[float, float] = (15.0, 35.0)
-    fading: float = 0.5
-    drift: float = 0.05
-    letters: float = 0.0
 
     def __post_init__(self) -> None:
         wrong = [
@@ -121,15 +111,8 @@ class SyntheticConfig:
             for name in ("train_utterances", "validation_utterances")
             if getattr(self, name) < 1
         ]
-        for name, least in (("words", 1), ("snr", None), ("wpm", 1)):
+        for name, least in (("words", 1), ("snr", None)):
             wrong += _wrong_range(name, getattr(self, name), least)
-        wrong += [
-            f"{name} must be in [0, 1), not {getattr(self, name)}"
-            for name in ("fading", "drift")
-            if not 0 <= getattr(self, name) < 1
-        ]
-        if not 0 <= self.letters <= 1:
-            wrong.append(f"letters must be in [0, 1], not {self.letters}")
         if wrong:
             raise ConfigError(wrong)
 

@@ -1,7 +1,7 @@
 """Manifests: a line per utterance that says where its sound is and what is said.
 
-.tsv and .csv have a line of column names, .jsonl (also NeMo's .json) has objects, and .stm has
-NIST's columns. Paths are relative to the manifest, or to its folder clips/ (Common Voice).
+.tsv and .csv have a line of column names, .jsonl (also NeMo's .json) has objects. Paths are
+relative to the manifest, or to its folder clips/ (Common Voice).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from magneto.data.counts import MALFORMED, Counts
 from magneto.data.files import unpacked_name
-from magneto.data.records import read_lines, read_objects, read_quoted, read_tabs
+from magneto.data.records import read_objects, read_quoted, read_tabs
 from magneto.speech.audio import AudioFile
 from magneto.speech.utterances import Row
 
-ENDINGS = (".tsv", ".csv", ".jsonl", ".json", ".stm")
+ENDINGS = (".tsv", ".csv", ".jsonl", ".json")
 AUDIO_ENDINGS = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".sph")
 # Names of columns, best first.
 AUDIO = ("audio_filepath", "audio", "path", "file", "wav", "filename", "audio_path")
@@ -28,9 +28,6 @@ START = ("start", "offset", "begin")
 STOP = ("stop", "end")
 DURATION = ("duration", "seconds")
 CHANNEL = ("channel",)
-# What a .stm says of stretches that are not to be scored.
-IGNORED_TEXT = "ignore_time_segment_in_scoring"
-NOT_SCORED = "stretches that are not to be scored"
 
 Record = Mapping[str, Any]
 
@@ -41,10 +38,6 @@ def manifest_rows(path: Path, counts: Counts) -> Iterator[Row]:
     Raises:
         ValueError: If it has no column of sound or of text.
     """
-    name = unpacked_name(path)
-    if name.endswith(".stm"):
-        yield from _stm_rows(path, counts)
-        return
     folder = path.parent / "clips" if (path.parent / "clips").is_dir() else path.parent
     for record in _records(path, counts):
         try:
@@ -121,30 +114,3 @@ def audio_beside(folder: Path, find: Callable[[Path, str], Iterator[Path]] = Pat
     """
     files = sorted(find(folder, "*"))
     return {file.stem: file for file in files if file.suffix.lower() in AUDIO_ENDINGS}
-
-
-def _stm_rows(path: Path, counts: Counts) -> Iterator[Row]:
-    """Yield the stretches of a .stm: file, channel, speaker, start, stop, perhaps <label>, text."""
-    there = audio_beside(path.parent, Path.rglob)
-    channels = {"A": 0, "B": 1}
-    for line in read_lines(path, counts):
-        if not line.strip() or line.startswith(";;"):
-            continue
-        cells = line.split(None, 5)
-        try:
-            name, channel, speaker, start, stop = cells[:5]
-            first, last = _stretch({"start": start, "stop": stop})
-            number = channels[channel] if channel in channels else max(int(channel) - 1, 0)
-        except ValueError:
-            counts[MALFORMED] += 1
-            continue
-        text = cells[5].strip() if len(cells) > 5 else ""
-        if text.startswith("<"):
-            text = text.partition(">")[2].strip()
-        if text.lower() == IGNORED_TEXT:
-            counts[NOT_SCORED] += 1
-            continue
-        file = str(there.get(Path(name).stem, path.parent / name))
-        yield Row(
-            f"{name}-{channel}-{first:.2f}", AudioFile(file, first, last, number), text, speaker
-        )

@@ -16,7 +16,7 @@ from magneto.speech.audio import (
     import_soundfile,
     up_to_damage,
 )
-from magneto.speech.containers import opened, plausible
+from magneto.speech.containers import plausible
 
 # Seconds of a recording that are read at once.
 SECONDS = 30.0
@@ -59,7 +59,7 @@ def file_pieces(path: Path, wanted: int, tell: Callable[[str], None]) -> Iterato
     """
     library = import_soundfile()
     try:
-        with library.SoundFile(opened(str(path))) as found:
+        with library.SoundFile(path) as found:
             if not plausible(str(path), found):
                 tell(UNREADABLE)
                 return

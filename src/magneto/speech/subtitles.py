@@ -1,4 +1,4 @@
-"""Words with times as subtitles (.srt, .vtt)."""
+"""Words with times as subtitles (.srt)."""
 
 from __future__ import annotations
 
@@ -32,32 +32,15 @@ def cut_lines(words: Iterable[Word]) -> Iterator[list[Word]]:
 
 def as_srt(words: Sequence[Word]) -> str:
     """Return SubRip subtitles."""
-    return "\n".join(
-        f"{number}\n{_times(line, ',')}\n{_text(line)}\n"
-        for number, line in enumerate(cut_lines(words), 1)
-    )
+    found = []
+    for number, line in enumerate(cut_lines(words), 1):
+        text = " ".join(word.text for word in line)
+        found.append(f"{number}\n{_clock(line[0].start)} --> {_clock(line[-1].end)}\n{text}\n")
+    return "\n".join(found)
 
 
-def as_vtt(words: Sequence[Word]) -> str:
-    """Return WebVTT subtitles."""
-    lines = (f"{_times(line, '.')}\n{_escaped(_text(line))}\n" for line in cut_lines(words))
-    return "\n".join(["WEBVTT\n", *lines])
-
-
-def _text(line: Sequence[Word]) -> str:
-    return " ".join(word.text for word in line)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _times(line: Sequence[Word], mark: str) -> str:
-    return f"{_clock(line[0].start, mark)} --> {_clock(line[-1].end, mark)}"
-
-
-def _clock(seconds: float, mark: str) -> str:
+def _clock(seconds: float) -> str:
     whole, thousandths = divmod(round(seconds * 1000), 1000)
     minutes, whole = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours:02d}:{minutes:02d}:{whole:02d}{mark}{thousandths:03d}"
+    return f"{hours:02d}:{minutes:02d}:{whole:02d},{thousandths:03d}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from magneto.speech import morse
 from magneto.speech.audio import Sound
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.data_config import SyntheticConfig
@@ -74,47 +73,11 @@ class Spoken:
         return plan(self.words, self.lexicon, speaker, random), random
 
 
-@dataclass(frozen=True)
-class Keyed:
-    """A text in Morse code.
-
-    Attributes:
-        seed: Integers of the utterance.
-        text: What is sent.
-        config: What it is like.
-    """
-
-    seed: tuple[int, ...]
-    text: str
-    config: SyntheticConfig
-
-    def seconds(self) -> tuple[float, str]:
-        """Return how long it takes."""
-        return morse.key(self.text, self._random(), self.config).seconds, ""
-
-    def read(self, sample_rate: int) -> Sound:
-        """Send it."""
-        random = self._random()
-        keying = morse.key(self.text, random, self.config)
-        return Sound(morse.sound(keying, random, self.config, sample_rate))
-
-    def file(self) -> Path | None:
-        """Return none."""
-        return None
-
-    def state(self) -> Any:
-        """Return all that it is made of."""
-        return (VERSION, self.seed, self.text, repr(self.config))
-
-    def _random(self) -> np.random.Generator:
-        return np.random.default_rng([*self.seed, HOW])
-
-
 def synthetic_rows(name: str, config: SpeechDataConfig, seed: int, train: bool) -> list[Row]:
     """Return the rows of a built-in set.
 
     Args:
-        name: "spoken-digits", "spoken-commands" or "morse".
+        name: "spoken-digits" or "spoken-commands".
         config: How many, and what they are like.
         seed: Of the training set; the validation set is always the same.
         train: Whether the training set is wanted.
@@ -122,12 +85,8 @@ def synthetic_rows(name: str, config: SpeechDataConfig, seed: int, train: bool) 
     synthetic = config.synthetic
     count = synthetic.train_utterances if train else synthetic.validation_utterances
     part = (TRAIN, seed) if train else (VALIDATION, VALIDATION_SEED)
-    make: dict[str, Callable[[SpeechDataConfig, tuple[int, ...]], Row]] = {
-        "spoken-digits": lambda config, seed: _spoken(DIGITS, config, seed),
-        "spoken-commands": lambda config, seed: _spoken(COMMANDS, config, seed),
-        "morse": _keyed,
-    }
-    return [make[name](config, (*part, number)) for number in range(count)]
+    lexicon = {"spoken-digits": DIGITS, "spoken-commands": COMMANDS}[name]
+    return [_spoken(lexicon, config, (*part, number)) for number in range(count)]
 
 
 def _id(seed: tuple[int, ...]) -> str:
@@ -142,10 +101,3 @@ def _spoken(lexicon: Mapping[str, str], config: SpeechDataConfig, seed: tuple[in
     speaker = (*seed[:-1], int(random.integers(SPEAKERS)))
     spoken = Spoken(seed, words, lexicon, speaker, synthetic, config.sample_rate)
     return Row(_id(seed), spoken, " ".join(words), f"speaker-{speaker[-1]}")
-
-
-def _keyed(config: SpeechDataConfig, seed: tuple[int, ...]) -> Row:
-    synthetic = config.synthetic
-    letters = synthetic.letters if seed[0] == TRAIN else 0.0
-    text = morse.draw_text(np.random.default_rng([*seed, WHAT]), synthetic.words, letters)
-    return Row(_id(seed), Keyed(seed, text, synthetic), text, "")
