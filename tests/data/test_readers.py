@@ -72,11 +72,6 @@ def table(separator: str, *header: str, quote: str = "") -> Callable[[list[str]]
     return write
 
 
-def tmx(texts: list[str]) -> list[str]:
-    unit = '<tu><tuv xml:lang="en"><seg>{}</seg></tuv><tuv lang="de"><seg>x</seg></tuv></tu>'
-    return ["<tmx><body>", *map(unit.format, texts), "</body></tmx>"]
-
-
 def grande(text: str) -> dict:
     return {"sentence": f"{text} _ b", "option1": "a", "option2": "b", "answer": "1"}
 
@@ -98,11 +93,9 @@ READERS = [
     Reader("p.en", list, pairs),
     Reader("q.tsv", table("\t", "en", "de"), pairs),
     Reader("r.jsonl", objects(lambda text: {"translation": {"en": text, "de": "x"}}), pairs),
-    Reader("s.tmx", tmx, pairs),
 ]
 BY_NAME = {reader.name: reader for reader in READERS}
-IN_LINES = [reader for reader in READERS if reader.name != "s.tmx"]
-IN_RECORDS = [reader for reader in IN_LINES if reader.name != "a.txt"]
+IN_RECORDS = [reader for reader in READERS if reader.name != "a.txt"]
 OF_JSON = [reader for reader in READERS if reader.name.endswith(".jsonl")]
 
 
@@ -146,8 +139,8 @@ def test_damage_is_one_line(reader: Reader, how: str, packing: str, tmp_path: Pa
         "not packed": content,
     }[how])  # fmt: skip
     damage = r": damaged (gzip|xz) file \(.+\)$"
-    if reader.strict or reader.name == "s.tmx":  # may meet what was unpacked wrongly first
-        damage += r"| is not TMX|, line \d+: not"
+    if reader.strict:  # may meet what was unpacked wrongly first
+        damage += r"|, line \d+: not"
     with pytest.raises(ValueError, match=rf"{path.name}({damage})") as caught:
         reader.read(path, Counts())
     assert "\n" not in str(caught.value)
@@ -161,20 +154,14 @@ def test_a_sum_that_does_not_fit_is_damage(reader: Reader, tmp_path: Path) -> No
         reader.read(path, Counts())
 
 
-@each(IN_LINES)
+@each(READERS)
 def test_what_is_no_text_is_refused(reader: Reader, tmp_path: Path) -> None:
     path = write(tmp_path, reader, written(reader, TEXTS).decode().encode("utf-16"))
     with pytest.raises(ValueError, match=rf"{reader.name} is not text in UTF-8: it has NUL bytes"):
         reader.read(path, Counts())
 
 
-def test_tmx_says_its_own_encoding(tmp_path: Path) -> None:
-    reader = BY_NAME["s.tmx"]
-    path = write(tmp_path, reader, written(reader, TEXTS).decode().encode("utf-16"))
-    assert reader.read(path, Counts()) == TEXTS
-
-
-@each(IN_LINES)
+@each(READERS)
 def test_bytes_that_are_no_utf8(reader: Reader, tmp_path: Path) -> None:
     content = written(reader, ["first", "bad ?x", "last"]).replace(b"?", b"\xff")
     path, counts = write(tmp_path, reader, content), Counts()
@@ -220,7 +207,7 @@ def test_an_empty_file(reader: Reader, packing: str, tmp_path: Path) -> None:
     path = write(tmp_path, reader, b"", packing)
     (tmp_path / "p.de").write_text("")
     messages = {
-        "c.tsv": "has no column 'text'", "d.csv": "has no column 'text'", "s.tmx": "is not TMX",
+        "c.tsv": "has no column 'text'", "d.csv": "has no column 'text'",
         "q.tsv": "does not say its languages",
     }  # fmt: skip
     message = "no records" if reader.strict else messages.get(reader.name)

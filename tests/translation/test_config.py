@@ -116,11 +116,6 @@ RECORDS = {
         json.dumps({"id": "x", "translation": t})
         for t in ({"en": "one", "de": "eins"}, {"en": "two"}, {"en": "three", "de": "drei"})
     ),
-    "memory.tmx": '<?xml version="1.0"?><tmx version="1.4"><header/><body>'
-    '<tu><tuv xml:lang="en-US"><seg>o<b>n</b>e</seg></tuv><tuv lang="DE"><seg>eins</seg></tuv></tu>'
-    '<tu><tuv xml:lang="en"><seg>alone</seg></tuv></tu>'
-    '<tu><tuv xml:lang="en"><seg>three</seg></tuv><tuv xml:lang="de"><seg>drei</seg></tuv></tu>'
-    "</body></tmx>",
 }
 
 
@@ -134,15 +129,11 @@ def test_records(tmp_path: Path, name: str) -> None:
 
 
 def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
-    folder = write(
-        tmp_path / "text", {"a.en": "x\n", "a.de": "y\n", "b.tsv": "x y\tz\n", "c.tmx": "<"}
-    )
+    folder = write(tmp_path / "text", {"a.en": "x\n", "a.de": "y\n", "b.tsv": "x y\tz\n"})
     with pytest.raises(FileNotFoundError, match=r"no parallel text .*did you mean .*text"):
         open_parallel(str(tmp_path / "tekst"), None)
     with pytest.raises(ValueError, match="does not say its languages"):
         open_parallel(str(folder / "b.tsv"), None).pairs("train")
-    with pytest.raises(ValueError, match="is not TMX"):
-        open_parallel(str(folder / "c.tmx"), None).pairs("train")
     with pytest.raises(ValueError, match="give the stem of line pairs"):
         open_parallel(str(folder / "a.en"), None)
     with pytest.raises(ValueError, match="no parallel text in"):

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, MALFORMED, Counts
 from magneto.translation.config import LACKING, Texts
 from magneto.translation.records import RecordFiles
@@ -18,24 +16,13 @@ def jsonl(path: Path, records: Records) -> Path:
     return path
 
 
-def tmx(path: Path, records: Records) -> Path:
-    units = (
-        "".join(f'<tuv xml:lang="{c}"><seg>{text}</seg></tuv>' for c, text in record.items())
-        for record in records
-    )
-    body = "".join(f"<tu>{unit}</tu>\n" for unit in units)
-    path.write_text(f'<?xml version="1.0"?><tmx version="1.4"><body>{body}</body></tmx>')
-    return path
-
-
 def read(text: RecordFiles, first: str, second: str) -> tuple[list[Texts], Counts]:
     counts = Counts()
     return list(text.read(first, second, "train", counts)), counts
 
 
-@pytest.mark.parametrize("form", [jsonl, tmx])
-def test_a_language_that_comes_late_is_found_and_what_lacks_it_counted(tmp_path, form) -> None:
-    text = RecordFiles([form(tmp_path / f"a.{form.__name__}", LATE)], None)
+def test_a_language_that_comes_late_is_found_and_what_lacks_it_counted(tmp_path: Path) -> None:
+    text = RecordFiles([jsonl(tmp_path / "a.jsonl", LATE)], None)
     assert text.languages == ["de", "en", "fr"]
     found, counts = read(text, "en", "fr")
     assert found == [("late", "tard")]
@@ -73,17 +60,3 @@ def test_half_a_character_is_replaced_and_counted(tmp_path: Path) -> None:
     found, counts = read(RecordFiles([path], None), "en", "de")
     assert found == [("a \ufffd", "b \U0001f600"), ("e0", "d0")]
     assert counts == {HALF_CHARACTERS: 1}
-
-
-def test_regions_stay_where_a_unit_has_two_of_a_language(tmp_path: Path) -> None:
-    both: Records = [
-        {"EN-US": "one", "zh-CN": "一", "zh-TW": "壹"}, {"en": "two", "zh-CN": "二"},
-        {"en-GB": "three", "zh-TW": "參"},
-    ]  # fmt: skip
-    text = RecordFiles([tmx(tmp_path / "a.tmx", both)], None)
-    assert text.languages == ["en", "zh-CN", "zh-TW"]
-    assert read(text, "en", "zh-CN")[0] == [("one", "一"), ("two", "二")]
-    assert read(text, "en", "zh-TW")[0] == [("one", "壹"), ("three", "參")]
-    text = RecordFiles([tmx(tmp_path / "b.tmx", both[1:])], None)
-    assert text.languages == ["en", "zh"]
-    assert read(text, "en", "zh")[0] == [("two", "二"), ("three", "參")]

@@ -1,4 +1,4 @@
-"""Parallel text in files: line pairs (a.en, a.de), .tsv, .jsonl and .tmx, each maybe packed.
+"""Parallel text in files: line pairs (a.en, a.de), .tsv and .jsonl, each maybe packed.
 
 A folder's files are told apart by name: what has "train", "val", "valid", "validation", "dev" or
 "test" as a word in it is of that split, anything else is for training. Lines end at a line feed

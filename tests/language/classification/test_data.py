@@ -220,13 +220,13 @@ def test_word_order_is_balanced_and_tells_nothing_by_words(
     assert read_texts(ClassificationDataConfig()).train == whole.train  # the same each time
 
 
-def test_the_label_may_be_the_first_word(tmp_path: Path) -> None:
-    path = tmp_path / "train.label"
+def test_a_mark_may_end_the_label(tmp_path: Path) -> None:
+    path = tmp_path / "train.tsv"
     labels = ("LOC:x", "LOC:y", "DESC:z")
-    path.write_text("".join(f"{labels[i % 3]} Why {i} ?\n" for i in range(99)))
-    coarse = read_texts(config(path, label_place="first_word", label_until=":"))
-    assert coarse.labels == ("DESC", "LOC") and coarse.train[0].text.startswith("Why ")
-    assert read_texts(config(path, label_place="first_word")).labels == ("DESC:z", "LOC:x", "LOC:y")
+    rows = "".join(f"{labels[i % 3]}\tWhy {i} ?\n" for i in range(99))
+    path.write_text("label\ttext\n" + rows)
+    assert read_texts(config(path, label_until=":")).labels == ("DESC", "LOC")
+    assert read_texts(config(path)).labels == ("DESC:z", "LOC:x", "LOC:y")
 
 
 def test_columns_by_number_count_from_one(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from magneto.language.classification.files import (
     ROWS,
     UNLABELLED,
     Row,
-    labels_in_lines,
     read_file,
 )
 from magneto.language.classification.glue import GLUE, Columns
@@ -149,14 +148,6 @@ def test_half_a_character_is_replaced_and_counted(tmp_path: Path) -> None:
     rows, counts = read(path)
     assert [row.text for row in rows] == ["a \ufffd", "😀"]
     assert counts == {ROWS: 2, HALF_CHARACTERS: 1}
-
-
-def test_lines_that_begin_with_their_label(tmp_path: Path) -> None:
-    path, counts = tmp_path / "train_5500.label", Counts()
-    path.write_text("DESC:manner How did it\t go ?\nLOC:city Where ?\n\nHUM:ind\n")
-    found = list(labels_in_lines(path, counts))
-    assert found == [("How did it\t go ?", None, "DESC:manner"), ("Where ?", None, "LOC:city"),
-                     ("", None, "HUM:ind")]  # fmt: skip
 
 
 def test_columns_by_number(tmp_path: Path) -> None:

@@ -43,17 +43,14 @@ class ClassificationDataConfig:
     """Labelled texts: the `data` section of a recipe.
 
     Attributes:
-        source: PATH (a .tsv, .csv or .jsonl file, maybe packed, or a folder: with train and dev
-            files, with a .txt file per class, or with a folder of texts per class),
-            hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order.
+        source: PATH (a .tsv, .csv or .jsonl file, maybe packed, or a folder with train and dev
+            files), hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order.
         glue: One of GLUE's tasks, which sets columns, metric and kind of label; "none" for your
             own data.
         text_column: Name of the text's column; or its number, counted from 1, in a file without
             a header line, where the others are given by their numbers too.
         pair_column: Of the text to compare it with; None for single texts.
         label_column: Of the label.
-        label_place: Where a file has the label: in its column, or as the first word of each line
-            before the text, as TREC and fastText have it.
         label_until: Only what stands before this mark is the label: ":" makes LOC of LOC:city.
         target: "class", or "number" for regression.
         labels: The classes in order; None for the training set's (a file's are sorted).
@@ -74,7 +71,6 @@ class ClassificationDataConfig:
     text_column: str = "text"
     pair_column: str | None = None
     label_column: str = "label"
-    label_place: Literal["column", "first_word"] = "column"
     label_until: str | None = None
     target: Literal["class", "number"] = "class"
     labels: tuple[str, ...] | None = None
@@ -117,8 +113,6 @@ class ClassificationDataConfig:
         for name in ("text_column", "pair_column", "label_column"):
             if getattr(self, name) == "0":
                 wrong.append(f"{name} must be a name or a number from 1 on: columns count from 1")
-        if self.label_place == "first_word" and self.pair_column is not None:
-            wrong.append("label_place first_word is for single texts: it has no pair_column")
         return wrong
 
     @property

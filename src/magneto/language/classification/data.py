@@ -60,7 +60,7 @@ def read_texts(config: ClassificationDataConfig) -> Texts:
     """
     reader = Reader(
         config.columns, config.number, Counts(), config.glue in GLUE, config.labels or (),
-        config.label_place, config.label_until,
+        config.label_until,
     )  # fmt: skip
     measured = config.validation_source == config.source  # only to be measured on: read once
     if measured:

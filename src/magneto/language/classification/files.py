@@ -1,6 +1,6 @@
 """Labelled texts from files: rows in, what is odd counted, nothing dropped in silence.
 
-.tsv (and .txt, .label) is split at tabs and has no quotes, as GLUE's files; .csv is quoted as
+.tsv (and .txt) is split at tabs and has no quotes, as GLUE's files; .csv is quoted as
 spreadsheets do it; .jsonl has an object per line. Each may be packed.
 """
 
@@ -15,20 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from magneto.data.counts import EMPTY, MALFORMED, Counts
-from magneto.data.records import Record, read_lines, read_objects, read_quoted, read_tabs
+from magneto.data.records import Record, read_objects, read_quoted, read_tabs
 from magneto.language.classification.glue import Columns
 
-ENDINGS = (".tsv", ".csv", ".jsonl", ".txt", ".label")
+ENDINGS = (".tsv", ".csv", ".jsonl", ".txt")
 # What GLUE's files and the hub write where a label is not known; the first, what all files write.
 UNKNOWN = ("", "-", "-1")
 
 WITHOUT_HEADER = (
-    "; without a header line, give columns by number (--data.text_column 2 --data.label_column 1), "
-    "or --data.label_place first_word where each line begins with its label"
+    "; without a header line, give columns by number: --data.text_column 2 --data.label_column 1"
 )
 
 ROWS = "rows"
-OTHER_CLASS = "texts of other classes left out"
 UNLABELLED = "rows without a label left out"  # or with one that is no number, where one is asked
 
 
@@ -67,14 +65,6 @@ def read_file(
         rows = read_quoted(path, ",", counts) if csv else read_tabs(path, counts)
         records = _of_cells(rows, columns, path, counts)
     yield from checked(records, number, counts, unknown)
-
-
-def labels_in_lines(path: Path, counts: Counts) -> Iterator[tuple[str, None, str]]:
-    """Yield (text, None, label) of lines that begin with their label; a bare label has no text."""
-    for line in read_lines(path, counts):
-        words = line.split(maxsplit=1)
-        if words:
-            yield words[1].strip() if len(words) > 1 else "", None, words[0]
 
 
 def checked(

@@ -11,15 +11,12 @@ from magneto.data.counts import Counts
 from magneto.data.files import existing_path, has_ending, unpacked_name
 from magneto.data.sources import HubDataset, Source, check_builtin, parse_source
 from magneto.data.splits import held_out
-from magneto.language.classification.class_folders import class_files, read_class_folder
 from magneto.language.classification.config import NAMES
 from magneto.language.classification.files import (
     ENDINGS,
-    OTHER_CLASS,
     UNKNOWN,
     Row,
     checked,
-    labels_in_lines,
     pick,
     pick_columns,
     read_file,
@@ -50,8 +47,7 @@ class Reader:
         number: Whether labels must be numbers.
         counts: Filled while reading.
         glue: Whether files are GLUE's, where "-" and "-1" are no labels; as on the hub.
-        labels: Classes that are known to be labels; of folders per class, all that are read.
-        place: Where a file has the label, as `label_place` of the configuration.
+        labels: Classes that are known to be labels.
         until: What ends a label, as `label_until`.
     """
 
@@ -60,7 +56,6 @@ class Reader:
     counts: Counts
     glue: bool = False
     labels: Sequence[str] = ()
-    place: str = "column"
     until: str | None = None
 
     def read(self, source: str) -> LabelledText:
@@ -73,22 +68,8 @@ class Reader:
         if found.kind == "hf":
             return self._read_hub(found)
         unknown = self._unknown(UNKNOWN if self.glue else UNKNOWN[:1])
-        if Path(source).expanduser().is_dir():
-            records = read_class_folder(existing_path(source), self.counts)
-            rows = self._shortened(checked(records, self.number, self.counts, unknown))
-            return LabelledText(self._of_known_classes(rows))
-        elif self.place == "first_word":
-            records = labels_in_lines(_file(source), self.counts)
-            rows = checked(records, self.number, self.counts, unknown)
-        else:
-            rows = read_file(_file(source), self.columns, self.number, self.counts, unknown)
+        rows = read_file(_file(source), self.columns, self.number, self.counts, unknown)
         return LabelledText(self._shortened(rows))
-
-    def _of_known_classes(self, rows: list[Row]) -> list[Row]:
-        """Leave out texts of folders that are no class, such as unlabelled ones; count them."""
-        kept = [row for row in rows if not self.labels or row.label in self.labels]
-        self.counts[OTHER_CLASS] += len(rows) - len(kept)
-        return kept
 
     def _shortened(self, rows: Iterable[Row]) -> list[Row]:
         """Cut labels at the mark that ends them."""
@@ -121,8 +102,7 @@ def find_splits(source: str) -> tuple[str, dict[str, str]]:
     """Return the training source and the validation sources that a source names.
 
     A file is a training set alone. A folder has GLUE's file names, or plain train and dev (or
-    validation, val), or folders of these names; else it has a file or a folder per class, and is a
-    training set alone. A set of the hub (hf:NAME[:CONFIG[:SPLIT]]) has splits, unless one is named.
+    validation, val). A set of the hub (hf:NAME[:CONFIG[:SPLIT]]) has splits, unless one is named.
 
     Returns:
         Training source, and validation sources by name: "" and, for MNLI, "mismatched". No
@@ -143,8 +123,6 @@ def find_splits(source: str) -> tuple[str, dict[str, str]]:
         there = {name: f"hf:{found.name}:{found.config}:{name}" for name in names}
     elif existing_path(source).is_dir():
         there = _folder_splits(source)
-        if there is None:
-            return source, {}
     else:
         return str(_file(source)), {}
     train = pick(list(there), TRAIN)
@@ -160,8 +138,6 @@ def find_validation(source: str) -> dict[str, str]:
         return find_splits(source)[1] or {"": source}
     if named.kind == "path" and existing_path(source).is_dir():
         there = _folder_splits(source)
-        if there is None:
-            return {"": source}
         if found := validation_splits(there):
             return found
         raise ValueError(f"{source} has nothing named dev, val or validation "
@@ -191,22 +167,9 @@ def _file(source: str) -> Path:
     return path
 
 
-def _folder_splits(source: str) -> dict[str, str] | None:
-    """Return a folder's splits by name; None if it is one split, with a place for each class.
-
-    They are files, by their names without endings (GLUE's own have a dot in them), or folders.
-    """
-    folder = existing_path(source)
-    files = sorted(path for path in folder.iterdir() if has_ending(path, ENDINGS))
-    there = {Path(unpacked_name(path)).stem: str(path) for path in files}
-    if pick(list(there), TRAIN):
-        return there
-    folders = {path.name: str(path) for path in sorted(folder.iterdir()) if path.is_dir()}
-    if pick(list(folders), TRAIN):
-        return folders
-    if class_files(folder):
-        return None
+def _folder_splits(source: str) -> dict[str, str]:
+    """Return a folder's files by their names without endings (GLUE's own have a dot in them)."""
+    files = sorted(path for path in existing_path(source).iterdir() if has_ending(path, ENDINGS))
     if not files:
-        raise ValueError(f"nothing to read in {source}: no file ends in {', '.join(ENDINGS)}, "
-                         "and there are no folders of .txt files for two classes")  # fmt: skip
-    return there
+        raise ValueError(f"nothing to read in {source}: no file ends in {', '.join(ENDINGS)}")
+    return {Path(unpacked_name(path)).stem: str(path) for path in files}
