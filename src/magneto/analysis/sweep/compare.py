@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from magneto.analysis.report.provenance import environments, without_places
 from magneto.analysis.sweep.answer import answer
 from magneto.analysis.sweep.cells import RATE, SEED, Cell, Sweep
-from magneto.analysis.sweep.judged import Judge, score_cell
+from magneto.analysis.sweep.judged import Judge, Scored, score_cell
 from magneto.analysis.sweep.summary import summarise
 from magneto.analysis.sweep.sweep import cell_directory
 from magneto.config import ConfigError
@@ -29,9 +30,8 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
     data = data_of(sweep)
     shared = {judge.baseline for judge in judges.values()}
     judge = Judge(task.primary_metric, task.higher_is_better, only(shared))
-    summaries = [summarise(cells, name, task.higher_is_better) for name in placements]
     runs = [cell_directory(folder, cell) for cell in sweep.cells()]
-    return {
+    comparison = {
         "recipe": without_places(sweep.recipe),
         "task": recipe.task,
         "metric": task.primary_metric,
@@ -51,8 +51,18 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
         "seeds": [int(seed) for seed in sweep.grid[SEED]],
         "seeds_near_best": sorted({int(values[SEED]) for values in sweep.further}),
         "cells": [asdict(cell) for cell in cells],
+    }
+    return comparison | conclusions(comparison)
+
+
+def conclusions(comparison: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a comparison's cells say: a summary of each row, and the answer."""
+    cells = [Scored(**cell) for cell in comparison["cells"]]
+    higher = comparison["higher_is_better"]
+    summaries = [summarise(cells, name, higher) for name in comparison["placements"]]
+    return {
         "summary": [asdict(summary) for summary in summaries],
-        "answer": answer(summaries, task.higher_is_better, task.primary_metric, data),
+        "answer": answer(summaries, higher, comparison["metric"], comparison["data"]),
     }
 
 
