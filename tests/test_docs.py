@@ -37,7 +37,7 @@ TERMS = {
                                     "demonstration"],
     "docs/concepts/masked_lm.md": ["mask_ratio", "max_length", "whole words"],
     "docs/concepts/text_classification.md": ["fine-tun", "GLUE", "warmup_ratio", "max_length"],
-    "docs/concepts/segmentation.md": ["mIoU", "UperNet", "reduce_zero_label", "batch norm",
+    "docs/concepts/segmentation.md": ["mIoU", "UperNet", "reduce_zero_label", "group norm",
                                       "overlay"],
     "docs/concepts/image_classification.md": ["fine-tun", "layer-wise decay", "mixup",
                                               "linear probe", "confusion matrix", "ImageNet"],

@@ -18,7 +18,6 @@ from magneto.vision.segmentation.config import IGNORED
 from magneto.vision.segmentation.heads import resize
 from magneto.vision.segmentation.inference import pixel_logits
 from magneto.vision.segmentation.model import Segmenter
-from magneto.vision.segmentation.norm import update_statistics
 
 
 class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
@@ -73,8 +72,6 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
             raise ValueError(f"images with labels are {side} x {side} pixels, not "
                              f"{' x '.join(map(str, pixel_values.shape[2:]))}")  # fmt: skip
         answers = self.core(pixel_values)
-        if self.training:
-            update_statistics(self.core, lambda sums: sums)  # as torch's batch norm, by call
         main, auxiliary = (resize(x.float(), labels.shape[1:]) for x in answers)
         weight = self.core.config.auxiliary_weight
         known = torch.where(labels == TRAINERS_IGNORED, IGNORED, labels.long())

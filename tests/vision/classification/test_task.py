@@ -115,16 +115,6 @@ def test_a_run_keeps_the_names_that_a_file_gave(run: Path, tmp_path: Path) -> No
     assert isinstance(others, ImageClassification) and others.names == [*reversed(COLOURS)]
 
 
-def test_several_right_labels(run: Path, tmp_path: Path, capsys) -> None:
-    """Of each class's two images any class is right of the first, none of the second."""
-    real = tmp_path / "real.json"
-    real.write_text(json.dumps([[0, 1, 2, 3, 4, 5], []]))
-    found = scores(run, capsys, "--data.accepted_labels", str(real))
-    assert (found["accuracy"], found["left_out"]) == (1, 6)
-    real.write_text(json.dumps([[6], [6]]))
-    assert scores(run, capsys, "--data.accepted_labels", str(real))["accuracy"] == 0
-
-
 @pytest.mark.parametrize("pooling", ["mean", "mean_then_norm"])
 def test_it_begins_with_a_masked_image_model(pooling: str, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")

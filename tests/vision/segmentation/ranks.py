@@ -1,6 +1,6 @@
 """Segmentation under torchrun or alone.
 
-python ranks.py FOLDER RUN NORM [key=value ...]
+python ranks.py FOLDER RUN [key=value ...]
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from magneto.vision.segmentation.task import Segmentation
 from tests.vision.segmentation.small import small_config
 
 
-def run(folder: Path, out: Path, norm: Any, **changes: Any) -> None:
+def run(folder: Path, out: Path, **changes: Any) -> None:
     """Train three steps on a folder of `tests.vision.segmentation.folders`."""
     data = SegmentationDataConfig(source=str(folder), validation_source=str(folder))
-    task = Segmentation(small_config(head_norm=norm, head_dropout=0.0), data, 1)
+    task = Segmentation(small_config(head_dropout=0.0), data, 1)
     settings = TrainingConfig(
         steps=3, batch_size=4, learning_rate=1e-3, device="cpu", tensorboard=False, **changes
     )
@@ -28,5 +28,5 @@ def run(folder: Path, out: Path, norm: Any, **changes: Any) -> None:
 
 
 if __name__ == "__main__":
-    words = dict(word.split("=") for word in sys.argv[4:])
-    run(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], **words)
+    words = dict(word.split("=") for word in sys.argv[3:])
+    run(Path(sys.argv[1]), Path(sys.argv[2]), **words)

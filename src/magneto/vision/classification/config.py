@@ -62,18 +62,12 @@ class ImageClassificationDataConfig(ImageDataConfig):
             folders that it is measured on: ImageNet's 1000 wnids, n01440764 and so on.
         candidates: Which classes an answer is chosen from in validation: "all" that the model has,
             or those that are "present" in the validation images (200 of ImageNet-A and -R).
-        accepted_labels: Path of a JSON list with, for each validation image, the numbers of all
-            classes that are right (ReaL, arXiv 2006.07159); the image's place in it, counted from
-            1, is the number at the end of its name (293 in ILSVRC2012_val_00000293.JPEG, also
-            with a wnid after it). Images for which there is none do not count. None: an image's
-            own label alone is right.
     """
 
     mixup: float = 0.0
     cutmix: float = 0.0
     class_names: str | None = None
     candidates: Literal["all", "present"] = "all"
-    accepted_labels: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

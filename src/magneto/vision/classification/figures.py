@@ -76,7 +76,7 @@ def collect_answers(
         # A broken image is seen as grey; an image without a label has no row.
         counted = ~batch["broken"] & (batch["labels"] >= 0)
         np.add.at(found.counts, (batch["labels"][counted].numpy(), answer[counted].numpy()), 1)
-        wrong = ~batch["accepted"].gather(1, answer[:, None])[:, 0] & ~batch["broken"]
+        wrong = (answer != batch["labels"]) & ~batch["broken"]
         here = [
             Mistake(
                 float(sure[row]), int(batch["labels"][row]), int(answer[row]),

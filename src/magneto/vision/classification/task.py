@@ -15,13 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.frequencies import count_numbers, frequency_nats
-from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.data.lazy_batches import mixed_order
 from magneto.data.learnt import warn_unlearnt
 from magneto.files import read_json
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, BatchStream, Figure, Loss, Scores
 from magneto.vision.batches import evaluation_images, training_stream
-from magneto.vision.classification.accepted import accepted_classes, accepted_mask
 from magneto.vision.classification.config import (
     ImageClassificationDataConfig,
     ImageClassifierConfig,
@@ -79,12 +78,6 @@ class ImageClassification(ImageTask):
             return torch.zeros(size)
         return torch.full((size,), -torch.inf).index_fill(0, torch.from_numpy(present), 0.0)
 
-    @cached_property
-    def accepted(self) -> list[np.ndarray]:
-        """Numbers of the classes that are right, for each validation image."""
-        held, size = self.splits.validation, self.model_config.classes
-        return accepted_classes(held, size, self.data_config.accepted_labels)
-
     def prepare(self, progress: Progress = SILENT) -> None:
         """List the images; see that model, data and the run to begin with fit together.
 
@@ -102,7 +95,6 @@ class ImageClassification(ImageTask):
                              "gives them one, for example")  # fmt: skip
         if known < classes:
             raise ValueError(f"{where} has {classes} classes, the model {known}: set model.classes")
-        self.accepted  # noqa: B018  its own checks
         if self.model_config.pretrained and fresh:
             self.initial_weights()
             warn_unlearnt(pretrained_run(self.model_config), progress)
@@ -155,26 +147,18 @@ class ImageClassification(ImageTask):
         return Loss(objective(logits, targets, reduction="sum"), count, logs)
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
-        """Return the validation images with the classes that are right, in mixed order."""
+        """Return the validation images, in mixed order."""
         transform = validation_transform(self.data_config, self.reading)
-        plain = evaluation_images(
+        return evaluation_images(
             self.splits.validation, transform, self.evaluation_batch, self.reading.blank
         )
-        size = self.model_config.classes
-        return LazyBatches(
-            plain.plans,
-            lambda rows: {
-                **plain.make(rows), "accepted": accepted_mask(self.accepted, rows, size)
-            },
-        )  # fmt: skip
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Sum the cross-entropy; count right answers, the best five, and bins of confidence."""
         logits = model(batch["images"]).float() + self.candidates.to(batch["images"].device)
-        counted = batch["accepted"].any(1)
-        losses = F.cross_entropy(logits, batch["labels"], reduction="none")
-        sums = answer_sums(logits, batch["accepted"], batch["broken"])
-        return Scores({**sums, "loss": (losses * counted).sum()})
+        sums = answer_sums(logits, batch["labels"], batch["broken"])
+        loss = F.cross_entropy(logits, batch["labels"], reduction="sum")
+        return Scores({**sums, "loss": loss})
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss, accuracy, the best five's accuracy and the calibration error."""
@@ -196,7 +180,7 @@ class ImageClassification(ImageTask):
         bins = [[count, train.max() / train.sum() * count, right]] + [[0.0] * 3] * (BINS - 1)
         return self.summarise(
             {"loss": nats, "right": right, "right_in_five": several, "count": count, "bins": bins,
-             "broken": 0, "left_out": 0}, ()
+             "broken": 0}, ()
         )  # fmt: skip
 
     def predict(self, model: nn.Module, pictures: Sequence[Picture]) -> list[Prediction]:

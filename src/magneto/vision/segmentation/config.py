@@ -29,8 +29,6 @@ class SegmenterConfig(TransformerConfig):
         head_channels: Of UperNet (768 for base, 1024 for large).
         pool_scales: Rows and columns that pyramid pooling pools to.
         head_dropout: Of whole channels, before the classes.
-        head_norm: Norm of the heads: "group", or "batch", the published recipe's. Batch norm sees a
-            micro-batch, so that cutting a batch otherwise changes the result.
         auxiliary_channels: Of the auxiliary FCN head.
         auxiliary_level: Which of the four maps it reads, counted from 0.
         auxiliary_weight: Of its loss.
@@ -54,7 +52,6 @@ class SegmenterConfig(TransformerConfig):
     head_channels: int = 768
     pool_scales: tuple[int, ...] = (1, 2, 3, 6)
     head_dropout: float = 0.1
-    head_norm: Literal["group", "batch"] = "group"
     auxiliary_channels: int = 256
     auxiliary_level: int = 2
     auxiliary_weight: float = 0.4

@@ -1,21 +1,39 @@
 """Heads that turn a ViT's features into classes of pixels: pyramid, UperNet, FCN.
 
 UperNet is arXiv 1807.10221, its pyramid pooling arXiv 1612.01105; the FCN head is arXiv 1411.4038.
-The pyramid is BEiT's (paper's recipe for ADE20k). Resizing never aligns corners.
+The pyramid is BEiT's (paper's recipe for ADE20k). Resizing never aligns corners. Their norm is
+group norm, each image by itself, so that micro-batches and ranks change no result; published
+recipes have batch norm, whose statistics are no sum over examples.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.vision.segmentation.norm import HeadNorm, build_head_norm
-
 LEVELS = 4
 """Of a pyramid: each is half as large as the one before."""
+GROUPS, LEAST = 32, 16
+"""Groups at most and channels of a group at least (arXiv 1803.08494): a map pooled to one place has
+no other values than its channels."""
+
+
+class GroupNorm(nn.GroupNorm):
+    """Group normalisation of (batch, channels, height, width); keeps the input's dtype."""
+
+    def __init__(self, channels: int) -> None:
+        groups = math.gcd(GROUPS, channels)
+        while groups > 1 and channels // groups < LEAST:
+            groups //= 2
+        super().__init__(groups, channels)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise each image by itself."""
+        return super().forward(input).type_as(input)
 
 
 class Convolution(nn.Conv2d):
@@ -46,11 +64,9 @@ def resize(x: Tensor, size: Sequence[int]) -> Tensor:
     return F.interpolate(x, size=tuple(size), mode="bilinear", align_corners=False)
 
 
-def convolution_block(inputs: int, outputs: int, size: int, norm: HeadNorm) -> nn.Sequential:
+def convolution_block(inputs: int, outputs: int, size: int) -> nn.Sequential:
     """Return convolution, norm and ReLU."""
-    return nn.Sequential(
-        Convolution(inputs, outputs, size), build_head_norm(norm, outputs), nn.ReLU()
-    )
+    return nn.Sequential(Convolution(inputs, outputs, size), GroupNorm(outputs), nn.ReLU())
 
 
 class FeaturePyramid(nn.Module):
@@ -59,13 +75,13 @@ class FeaturePyramid(nn.Module):
     Transposed convolutions enlarge, max pooling halves, as in BEiT's segmentation.
     """
 
-    def __init__(self, width: int, norm: HeadNorm) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
 
         def double() -> nn.Module:
             return nn.ConvTranspose2d(width, width, kernel_size=2, stride=2)
 
-        four_times = nn.Sequential(double(), build_head_norm(norm, width), nn.GELU(), double())
+        four_times = nn.Sequential(double(), GroupNorm(width), nn.GELU(), double())
         self.levels = nn.ModuleList((four_times, double(), nn.Identity(), nn.MaxPool2d(2)))
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
@@ -76,13 +92,13 @@ class FeaturePyramid(nn.Module):
 class PyramidPooling(nn.Module):
     """What is seen of a map at several scales, put beside the map (arXiv 1612.01105)."""
 
-    def __init__(self, inputs: int, channels: int, scales: Sequence[int], norm: HeadNorm) -> None:
+    def __init__(self, inputs: int, channels: int, scales: Sequence[int]) -> None:
         super().__init__()
         self.scales = nn.ModuleList(
-            nn.Sequential(nn.AdaptiveAvgPool2d(scale), convolution_block(inputs, channels, 1, norm))
+            nn.Sequential(nn.AdaptiveAvgPool2d(scale), convolution_block(inputs, channels, 1))
             for scale in scales
         )
-        self.bottleneck = convolution_block(inputs + len(scales) * channels, channels, 3, norm)
+        self.bottleneck = convolution_block(inputs + len(scales) * channels, channels, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, inputs, height, width) to (batch, channels, height, width)."""
@@ -99,7 +115,6 @@ class UperNetHead(nn.Module):
         classes: Of the answer.
         scales: Rows and columns to which pyramid pooling pools.
         dropout: Of whole channels, before the classes.
-        norm: After each convolution.
     """
 
     def __init__(
@@ -109,14 +124,13 @@ class UperNetHead(nn.Module):
         classes: int,
         scales: Sequence[int],
         dropout: float,
-        norm: HeadNorm,
     ) -> None:
         super().__init__()
-        self.pooling = PyramidPooling(width, channels, scales, norm)
+        self.pooling = PyramidPooling(width, channels, scales)
         lower = range(LEVELS - 1)
-        self.laterals = nn.ModuleList(convolution_block(width, channels, 1, norm) for _ in lower)
-        self.smooth = nn.ModuleList(convolution_block(channels, channels, 3, norm) for _ in lower)
-        self.fuse = convolution_block(LEVELS * channels, channels, 3, norm)
+        self.laterals = nn.ModuleList(convolution_block(width, channels, 1) for _ in lower)
+        self.smooth = nn.ModuleList(convolution_block(channels, channels, 3) for _ in lower)
+        self.fuse = convolution_block(LEVELS * channels, channels, 3)
         self.dropout = nn.Dropout2d(dropout)
         self.classifier = PixelClassifier(channels, classes)
 
@@ -139,14 +153,11 @@ class FCNHead(nn.Module):
         channels: Within.
         classes: Of the answer.
         dropout: Of whole channels, before the classes.
-        norm: After the convolution.
     """
 
-    def __init__(
-        self, width: int, channels: int, classes: int, dropout: float, norm: HeadNorm
-    ) -> None:
+    def __init__(self, width: int, channels: int, classes: int, dropout: float) -> None:
         super().__init__()
-        self.convolution = convolution_block(width, channels, 3, norm)
+        self.convolution = convolution_block(width, channels, 3)
         self.dropout = nn.Dropout2d(dropout)
         self.classifier = PixelClassifier(channels, classes)
 

@@ -38,18 +38,16 @@ class Segmenter(nn.Module):
         self.class_token = ClassToken(config.width) if learned else nn.Identity()
         self.encoder = Encoder(config)
         self.encoder.final_norm = nn.Identity()
-        norm = config.head_norm
-        self.pyramid = FeaturePyramid(config.width, norm)
+        self.pyramid = FeaturePyramid(config.width)
         self.head = UperNetHead(
             config.width,
             config.head_channels,
             config.classes,
             config.pool_scales,
             config.head_dropout,
-            norm,
         )
         self.auxiliary_head = FCNHead(
-            config.width, config.auxiliary_channels, config.classes, config.head_dropout, norm
+            config.width, config.auxiliary_channels, config.classes, config.head_dropout
         )
 
     def features(self, images: Tensor) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,6 @@ from magneto.vision.segmentation.figures import confusion_figure, overlay_figure
 from magneto.vision.segmentation.heads import resize
 from magneto.vision.segmentation.inference import pixel_logits, segment
 from magneto.vision.segmentation.model import Segmenter
-from magneto.vision.segmentation.norm import update_statistics
 from magneto.vision.segmentation.overlay import overlay_png
 from magneto.vision.segmentation.scores import confusion, segmentation_scores
 from magneto.vision.transforms import Reading
@@ -143,10 +142,6 @@ class Segmentation(Task):
         """Return the layer-wise decay of the learning rate."""
         config = self.model_config
         return layer_decay_multipliers(model, config.layers, config.layer_decay)
-
-    def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
-        """Move the running statistics of batch norms, if there are any."""
-        update_statistics(model, add_up)
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return crops of images in random order, augmented."""
