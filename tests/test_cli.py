@@ -20,23 +20,15 @@ SMALL = """--model.width 32 --model.layers 2 --model.heads 4 --model.ffn_width 4
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(200))
     (folder / "book.txt").write_text(text)
     return folder
 
 
-@pytest.fixture(autouse=True)
-def cache(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(place / "cache"))
-
-
 @pytest.fixture(scope="module")
 def run(place: Path) -> Path:
-    import os
-
-    os.environ["MAGNETO_CACHE"] = str(place / "cache")
     words = [
         "train",
         "causal-lm/tiny",

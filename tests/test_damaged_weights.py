@@ -27,22 +27,15 @@ SMALL = """--model.width 32 --model.layers 1 --model.heads 4 --model.ffn_width 4
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     """A folder with a text, and a run of each kind that is trained on it."""
     folder = tmp_path_factory.mktemp("weights")
     text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(100))
     (folder / "book.txt").write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MAGNETO_CACHE", str(folder / "cache"))
-        for name in ("causal-lm", "masked-lm"):
-            words = ["train", f"{name}/tiny", "--data", str(folder / "book.txt")]
-            assert main([*words, *SMALL, "--out", str(folder / name)]) == 0
+    for name in ("causal-lm", "masked-lm"):
+        words = ["train", f"{name}/tiny", "--data", str(folder / "book.txt")]
+        assert main([*words, *SMALL, "--out", str(folder / name)]) == 0
     return folder
-
-
-@pytest.fixture(autouse=True)
-def cache(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(place / "cache"))
 
 
 @pytest.fixture

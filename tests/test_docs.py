@@ -69,10 +69,14 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", TERMS)
-def test_a_page_has_the_terms_that_people_search_for(page: str) -> None:
-    text = " ".join((ROOT / page).read_text(encoding="utf-8").split()).lower()
-    assert not [term for term in TERMS[page] if term.lower() not in text]
+def test_pages_have_the_terms_that_people_search_for() -> None:
+    texts = {page: (ROOT / page).read_text(encoding="utf-8").split() for page in TERMS}
+    assert not [
+        f"{page}: {term}"
+        for page, terms in TERMS.items()
+        for term in terms
+        if term.lower() not in " ".join(texts[page]).lower()
+    ]
 
 
 def test_the_first_line_says_what_it_does() -> None:
@@ -106,12 +110,14 @@ def test_python_on_the_pages_runs(page: Path, block: str) -> None:
     exec(compile(tree, name_of(page), "exec"), {})
 
 
-@pytest.mark.parametrize("page", PRESENT, ids=name_of)
-def test_modules_that_are_named_exist(page: Path) -> None:
-    if page.name == "hugging_face.md" or "hf." in page.read_text(encoding="utf-8"):
-        pytest.importorskip("transformers")
-    wrong = [name for name in named_modules(page) if not exists(name)]
-    assert not wrong
+def test_modules_that_are_named_exist() -> None:
+    pytest.importorskip("transformers")  # pages name what lies in hf
+    assert not [
+        f"{name_of(page)}: {name}"
+        for page in PRESENT
+        for name in named_modules(page)
+        if not exists(name)
+    ]
 
 
 def named_modules(page: Path) -> set[str]:
@@ -144,30 +150,40 @@ def known_keys() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PRESENT, ids=name_of)
-def test_keys_of_recipes_that_are_named_exist(page: Path) -> None:
-    text = re.sub(r"\]\[[^]]*\]", "", page.read_text(encoding="utf-8"))
-    found = re.findall(r"(?<![\w.])(?:--|`)((?:model|data|training)\.\w+)(?=[ =:`]|$)", text)
-    assert not set(found) - known_keys() - {"data.digest", "model.safetensors"}
-
-
-@pytest.mark.parametrize("page", PRESENT, ids=name_of)
-def test_options_of_commands_that_are_named_exist(page: Path) -> None:
+def test_keys_of_recipes_that_are_named_exist() -> None:
+    known = known_keys() | {"data.digest", "model.safetensors"}
     wrong = []
-    for line in command_lines(page.read_text(encoding="utf-8")):
+    for page in PRESENT:
+        text = re.sub(r"\]\[[^]]*\]", "", page.read_text(encoding="utf-8"))
+        found = re.findall(r"(?<![\w.])(?:--|`)((?:model|data|training)\.\w+)(?=[ =:`]|$)", text)
+        wrong += [f"{name_of(page)}: {key}" for key in sorted(set(found) - known)]
+    assert not wrong
+
+
+def lines_of_pages() -> list[tuple[str, str]]:
+    """Return the lines that call the command, each with its page."""
+    return [
+        (name_of(page), line)
+        for page in PRESENT
+        for line in command_lines(page.read_text(encoding="utf-8"))
+    ]
+
+
+def test_options_of_commands_that_are_named_exist() -> None:
+    wrong = []
+    for page, line in lines_of_pages():
         _, command, *words = shlex.split(line, comments=True)
         module = importlib.import_module(COMMANDS[command][0])
         known = set(module.parser()._option_string_actions) | {"--seed", "--task", "--distributed"}
         options = {word.split("=")[0] for word in words if word.startswith("--")}
-        wrong += [f"{command} {o}" for o in options - known if "." not in o]
+        wrong += [f"{page}: {command} {o}" for o in options - known if "." not in o]
     assert not wrong
 
 
-@pytest.mark.parametrize("page", PRESENT, ids=name_of)
-def test_commands_that_name_a_recipe_are_taken(page: Path) -> None:
+def test_commands_that_name_a_recipe_are_taken() -> None:
     """Each is parsed as typed, and its recipe is built with all that it overrides."""
     wrong = []
-    for line in command_lines(page.read_text(encoding="utf-8")):
+    for page, line in lines_of_pages():
         _, command, *words = shlex.split(line, comments=True)
         recipe = next((word for word in words if word in RECIPES), None)
         if recipe is None or command not in ("train", "compare", "probe"):
@@ -176,7 +192,7 @@ def test_commands_that_name_a_recipe_are_taken(page: Path) -> None:
             _, overrides = parser_of(command).parse_with_overrides(words)
             load_recipe(recipe, overrides)
         except (SystemExit, ValueError) as error:
-            wrong.append(f"{line}: {error}")
+            wrong.append(f"{page}: {line}: {error}")
     assert not wrong
 
 

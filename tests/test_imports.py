@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,13 @@ def unit_of(module: str) -> str:
     return [*module.split("."), "__init__"][1]
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Yield every imported module of a file, and whether that happens inside a function."""
+@cache
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """Return every imported module of a file, and whether that happens inside a function."""
+    return list(imports_of(path))
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     inside = {id(n) for f in ast.walk(tree) if isinstance(f, functions) for n in ast.walk(f)}
@@ -86,30 +92,33 @@ def permitted(unit: str, target: str, lazily: bool) -> bool:
     return parts[1] in allowed or ".".join(parts[1:3]) in allowed
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_imports_point_the_right_way(path: Path) -> None:
-    unit = unit_of(module_name(path))
-    if unit in FREE:
-        return
-    assert unit in ALLOWED, f"{unit} is new: say in tests/test_imports.py what it may import"
-    ours = [(name, lazily) for name, lazily in imports(path) if name.split(".")[0] == "magneto"]
+def test_imports_point_the_right_way() -> None:
+    units = {path: unit_of(module_name(path)) for path in FILES}
+    new = set(units.values()) - {*ALLOWED, *FREE}
+    assert not new, f"{new}: say in tests/test_imports.py what it may import"
     wrong = [
-        name
-        for name, lazily in ours
-        if not permitted(unit, name, lazily) and (unit, name) not in FOR_TYPES
+        f"{path.relative_to(SOURCE)} imports {name}"
+        for path, unit in units.items()
+        if unit not in FREE
+        for name, lazily in imports(path)
+        if name.split(".")[0] == "magneto"
+        and not permitted(unit, name, lazily)
+        and (unit, name) not in FOR_TYPES
     ]
-    assert not wrong, f"{path.relative_to(SOURCE)} imports {', '.join(wrong)}"
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_optional_packages_are_imported_inside_functions(path: Path) -> None:
-    if path.is_relative_to(SOURCE / "hf"):
-        return  # what lies there is for those who have transformers
+def test_optional_packages_are_imported_inside_functions() -> None:
+    """Not in hf: what lies there is for those who have transformers."""
     known = set(sys.stdlib_module_names) | CORE | {"magneto"}
     wrong = [
-        name for name, lazily in imports(path) if not lazily and name.split(".")[0] not in known
+        f"{path.relative_to(SOURCE)} imports {name} at its top"
+        for path in FILES
+        if not path.is_relative_to(SOURCE / "hf")
+        for name, lazily in imports(path)
+        if not lazily and name.split(".")[0] not in known
     ]
-    assert not wrong, f"{path.relative_to(SOURCE)} imports {', '.join(wrong)} at its top"
+    assert not wrong, "\n".join(wrong)
 
 
 def test_no_exception_is_left_over() -> None:
@@ -139,19 +148,24 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("unit", sorted({unit_of(module_name(path)) for path in FILES}))
-def test_no_modules_of_a_room_import_each_other_in_a_circle(unit: str) -> None:
+def test_no_modules_import_each_other_in_a_circle() -> None:
     """Not for a type checker either; what a function imports when it runs is left out."""
-    room = [path for path in FILES if unit_of(module_name(path)) == unit]
-    graph = {
+    assert not cycles(module_graph())
+
+
+def module_graph() -> dict[str, set[str]]:
+    """Return which of our modules each one imports at its top, of those in its own room."""
+    imported = {
         module_name(path).removesuffix(".__init__"): {
             name for name, lazily in imports(path) if not lazily
         }
-        for path in room
+        for path in FILES
     }
     # Of `from magneto.nn import mask` and `... import Mask` only the first names a module.
-    graph = {name: {other for other in graph if other in found} for name, found in graph.items()}
-    assert not cycles(graph)
+    return {
+        name: {other for other in imported.keys() & found if unit_of(other) == unit_of(name)}
+        for name, found in imported.items()
+    }
 
 
 def test_the_checks_can_fail() -> None:

@@ -39,11 +39,6 @@ def count_parameters(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
 def parameters(name: str, placement: str) -> float:
     recipe = load_recipe(name, {"model.placement": placement})
     with torch.device("meta"):

@@ -46,8 +46,7 @@ def write(task: str, source: Path, letters: str) -> None:
 
 
 @pytest.fixture(params=TASKS)
-def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     task, out = request.param, tmp_path / "run"
     source = tmp_path / ("text" if task == "translation" else "text.jsonl")
     write(task, source, "abcdef")

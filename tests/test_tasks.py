@@ -19,8 +19,7 @@ SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64}
 
 
 @pytest.fixture
-def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+def text(tmp_path: Path) -> Path:
     path = tmp_path / "corpus.jsonl"
     lines = [json.dumps({"text": f"{i} {i + 1} {i + 2} the end"}) for i in range(400)]
     path.write_text("\n".join(lines))

@@ -33,11 +33,6 @@ from magneto.vision.images import ImageSplit, ImageSplits, PixelStore
 SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
 def texts(folder: Path, train: str, validation: str) -> dict[str, str]:
     for name, text in (("train", train), ("validation", validation)):
         (folder / f"{name}.jsonl").write_text(json.dumps({"text": text}) + "\n")

@@ -36,9 +36,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def quick(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(module_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are made in this process, and updates measured of shallow stacks."""
-    monkeypatch.setenv("MAGNETO_CACHE", str(place / "cache"))
     monkeypatch.setattr(workers, "run_local", lambda folder, *rest: work(folder) >= 0)
     monkeypatch.setattr(measurements, "DEPTHS", (1, 2))
     monkeypatch.setattr(measurements, "SEEDS", (0, 1))

@@ -1,7 +1,6 @@
 """`magneto export`: the Auto class and pipeline give what our own model gives."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,8 @@ blue door""".split()  # noqa: SIM905
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     folder = tmp_path_factory.mktemp("export")
-    os.environ["MAGNETO_CACHE"] = str(folder / "cache")
     return folder
 
 

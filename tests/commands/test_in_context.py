@@ -13,15 +13,13 @@ SMALL = """--model.width 32 --model.layers 2 --model.heads 4 --model.ffn_width 4
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     """A folder with a run and questions."""
     folder = tmp_path_factory.mktemp("in_context")
     text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(100))
     (folder / "book.txt").write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MAGNETO_CACHE", str(folder / "cache"))
-        run = ["train", "causal-lm/tiny", "--data", str(folder / "book.txt")]
-        assert main([*run, "--out", str(folder / "run"), *SMALL]) == 0
+    run = ["train", "causal-lm/tiny", "--data", str(folder / "book.txt")]
+    assert main([*run, "--out", str(folder / "run"), *SMALL]) == 0
     data = folder / "data"
     data.mkdir()
     records = [
@@ -33,11 +31,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record = {"query": "A man", "choices": ["sits.", "runs.", "flies far away."], "label": 2}
     (data / "hellaswag_val.jsonl").write_text(f"{json.dumps(record)}\n" * 3)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def cache(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(place / "cache"))
 
 
 def evaluate(place: Path, *words: str) -> int:

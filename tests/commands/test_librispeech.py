@@ -1,7 +1,6 @@
 """`magneto librispeech`: the paper's table from runs; and `magneto evaluate` by splits."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -18,9 +17,8 @@ soundfile = pytest.importorskip("soundfile")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     place = tmp_path_factory.mktemp("librispeech")
-    os.environ["MAGNETO_CACHE"] = str(place / "cache")
     return train_small(place / "run")
 
 
@@ -111,10 +109,9 @@ def test_evaluate_by_splits(run: Path, capsys, tmp_path: Path) -> None:
 
 
 def test_a_split_is_measured_whole_and_its_name_may_be_a_path(
-    run: Path, capsys, tmp_path: Path, monkeypatch
+    run: Path, capsys, tmp_path: Path
 ) -> None:
     """A recipe's limit is of what training validates on."""
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     for split, count in (("train", 4), ("dev", 3)):
         folder = tmp_path / "k" / "data" / split
         wavs = [write(folder / f"{split}{n}.wav", sample_rate=8000) for n in range(count)]

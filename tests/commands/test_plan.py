@@ -25,7 +25,6 @@ SMALL = ["plan", "causal-lm/small", "--model.layers", "2", "--model.width", "64"
 @pytest.fixture(autouse=True)
 def nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No caches, no data, no network."""
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
 

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from tests.vision.segmentation.folders import write_pairs
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     steps = ["--training.steps", "40"]
     return train_classifier(tmp_path_factory.mktemp("predict"), "image-classification", *steps)
 
@@ -84,7 +83,6 @@ def test_a_run_of_another_kind_is_refused(tmp_path: Path, images: Path, capsys) 
     small = """--model.width 16 --model.layers 1 --model.heads 2 --model.ffn_width 16
     --training.tensorboard false --training.device cpu --training.evaluate_every 0""".split()  # noqa: SIM905
     pytest.importorskip("sklearn")
-    os.environ["MAGNETO_CACHE"] = str(tmp_path / "cache")
     assert main(["train", "image-modelling/tiny", "--out", str(run), *small, *steps]) == 0
     assert main(["predict", str(run), str(images)]) == 2
     said = f"use magneto evaluate {run} --features or magneto evaluate {run}"

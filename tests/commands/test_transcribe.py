@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,8 @@ QUICK = ["--window", "1.5", "--overlap", "0.5", "--symbols-per-frame", "1"]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     place = tmp_path_factory.mktemp("transcribe")
-    os.environ["MAGNETO_CACHE"] = str(place / "cache")
     made = train_small(place / "run")
     random = np.random.default_rng(0)
     for name, seconds in (("a", 5.0), ("b", 0.7)):

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,9 +23,8 @@ OPTIONS = {"beams": 2, "length_penalty": 1.0, "longest": 8, "batch_size": 4}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     place = tmp_path_factory.mktemp("translate")
-    os.environ["MAGNETO_CACHE"] = str(place / "cache")
     for language, letters in (("en", "abc"), ("de", "xyz")):
         lines = [" ".join(letters[(i // 3**k) % 3] for k in range(5)) for i in range(243)]
         (place / f"text.{language}").write_text("\n".join(lines) + "\n")

@@ -1,7 +1,6 @@
 """`magneto evaluate` of a translation run: which sentences, which directions, which numbers."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -30,9 +29,8 @@ def write(stem: Path, languages: dict[str, str], count: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     place = tmp_path_factory.mktemp("scores")
-    os.environ["MAGNETO_CACHE"] = str(place / "cache")
     write(place / "text", {"en": "abc", "de": "xyz", "fr": "uvw"}, 243)
     write(place / "test", {"en": "abc", "de": "xyz", "it": "rst"}, 7)
     (place / "test.en").open("a").write("\n")  # a test set is left as it is

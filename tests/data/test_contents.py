@@ -13,8 +13,7 @@ from magneto.progress import Progress
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+def cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "TICK", 0)
 
 

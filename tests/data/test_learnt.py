@@ -25,10 +25,7 @@ def test_a_loss_at_the_plateau_is_remarked_on(tmp_path: Path) -> None:
     assert learnt_nothing(tmp_path / "none") == ""
 
 
-def test_fine_tuning_says_it_when_it_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+def test_fine_tuning_says_it_when_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     shape = ["--model.width", "16", "--model.layers", "1", "--model.heads", "2",
              "--model.ffn_width", "16", "--training.tensorboard", "false"]  # fmt: skip
     (tmp_path / "text.txt").write_text("".join(f"a word of {i}\n\n" for i in range(4000)))

@@ -212,7 +212,6 @@ def test_questions_are_what_the_harness_s_winogrande_has() -> None:
 def test_the_command_gives_their_tasks_beside_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     rows = made_up("winogrande", 14)
     text = "\n\n".join(f"{row['sentence']} {n}. " * 40 for n, row in enumerate(rows * 15))

@@ -1,7 +1,6 @@
 """Groups keep their budgets and are a function of seed and epoch; broken utterances weigh 0."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,17 +25,10 @@ CONFIG = SpeechDataConfig(
 )
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedSpeech]:
+def prepared(module_cache: Path) -> PreparedSpeech:
     """Return utterances whose features are stored, so that many batches take little time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MAGNETO_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield PreparedSpeech(replace(CONFIG, cached=True), 1, SILENT)
+    return PreparedSpeech(replace(CONFIG, cached=True), 1, SILENT)
 
 
 def flat(pieces: list[list[SpeechBatch]]) -> list[SpeechBatch]:

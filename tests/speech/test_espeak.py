@@ -60,8 +60,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_sentences_become_batches(root: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+def test_sentences_become_batches(root: Path) -> None:
     config = SpeechDataConfig(source=str(root), tokenizer="characters")
     prepared = PreparedSpeech(config, 1)
     assert (len(prepared.splits.train), len(prepared.splits.validation)) == (120, 12)
@@ -71,9 +70,8 @@ def test_sentences_become_batches(root: Path, tmp_path: Path, monkeypatch) -> No
         assert batch.weights.all() and not any(batch.problems)
 
 
-def test_sentences_are_learnt(root: Path, tmp_path: Path, monkeypatch) -> None:
+def test_sentences_are_learnt(root: Path, tmp_path: Path) -> None:
     """Better on another voice than answering the commonest word."""
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     run = tmp_path / "run"
     words = ["train", "transducer/tiny", "--data", str(root), "--out", str(run), *SMALL]
     assert main(words) == 0

@@ -15,8 +15,7 @@ from magneto.speech.synthetic import synthetic_rows
 
 
 @pytest.fixture
-def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ComputedFeatures:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+def computed() -> ComputedFeatures:
     config = SpeechDataConfig(synthetic=SyntheticConfig(train_utterances=5), sample_rate=8000)
     rows = synthetic_rows("spoken-digits", config, 1, True)
     return ComputedFeatures(measure(rows, 8000, SILENT), FilterBank(config))

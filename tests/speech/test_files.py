@@ -91,8 +91,7 @@ def test_kaldi_folders(tmp_path: Path) -> None:
     assert rows(tmp_path, "dev") == rows(tmp_path / "dev", "dev") == [("r", "hello you", "", 3.0)]
 
 
-def test_folders_that_kaldi_cut_for_its_jobs_are_no_splits(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path.parent / "cache"))
+def test_folders_that_kaldi_cut_for_its_jobs_are_no_splits(tmp_path: Path) -> None:
     for place in ("data/train", "data/train/split2/1", "data/train/.backup", "data/dev"):
         folder = tmp_path / place
         write(folder / "r.wav")

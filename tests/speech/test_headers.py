@@ -27,8 +27,7 @@ class Seen:
     def say(self, line: str) -> None: ...
 
 
-def test_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+def test_read_once(tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav")
     rows = [Row(str(n), AudioFile(str(path), 0.1 * n), "") for n in range(9)]
     rows = [*rows, Row("none", AudioFile("none.wav"), "")] * 30

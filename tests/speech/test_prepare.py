@@ -27,11 +27,6 @@ CONFIG = SpeechDataConfig(
 FSDD = Path(__file__).parents[3] / "shared" / "data" / "speech" / "fsdd" / "fsdd_recordings.zip"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
 def test_global_means_are_those_of_the_training_split() -> None:
     prepared = PreparedSpeech(CONFIG, 1)
     train = prepared.splits.train

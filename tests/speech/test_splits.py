@@ -28,11 +28,6 @@ from tests.speech.wavs import write
 pytest.importorskip("soundfile", reason="soundfile is not installed")
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
 def manifest(folder: Path, name: str, count: int, speakers: int = 1) -> Path:
     for n in range(count):
         write(folder / f"{name}-{n}.wav", seconds=1.0)

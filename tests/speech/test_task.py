@@ -39,11 +39,6 @@ DATA = SpeechDataConfig(
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
 def made(**data: Any) -> SpeechRecognition:
     return SpeechRecognition(MODEL, replace(DATA, **data), 1)
 
@@ -268,12 +263,23 @@ def test_a_short_training_is_the_same_twice() -> None:
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-def test_a_run_begins_with_the_weights_of_another(tmp_path: Path, capsys: Any) -> None:
+def test_a_run_begins_with_the_weights_of_another(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: dict[str, torch.Tensor] = {}
+
+    def watched(*given: Any) -> torch.nn.Module:
+        model = initial_model(*given)
+        begun.update({name: value.clone() for name, value in model.state_dict().items()})
+        return model
+
     first = train_small(tmp_path / "first")
     words = ["--model.pretrained", str(first), "--data.tokenizer", str(first / "tokenizer")]
-    second = train_small(tmp_path / "second", *words, "--training.learning_rate", "1e-30")
-    weights = [load_run(run, "final", {}).model.state_dict() for run in (first, second)]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+    with monkeypatch.context() as patch:
+        patch.setattr("magneto.training.loop.initial_model", watched)
+        second = train_small(tmp_path / "second", *words)
+    given = load_run(first, "final", {}).model.state_dict()
+    assert begun and all(torch.equal(given[name], value) for name, value in begun.items())
     assert load_run(second, "final", {}).recipe.model.pretrained is None
     assert "drawn anew" not in capsys.readouterr().err
     bare = train_small(tmp_path / "bare", "--model.ctc_weight", "0")

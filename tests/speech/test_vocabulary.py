@@ -19,11 +19,6 @@ def made(tokenizer: str, texts: list[str] = TEXTS) -> SpeechVocabulary:
     return make_vocabulary(SpeechDataConfig(tokenizer=tokenizer, vocab_size=size), texts)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.mark.parametrize("tokenizer", SIZES)
 def test_texts_come_back(tmp_path: Path, tokenizer: str) -> None:
     vocabulary = made(tokenizer)

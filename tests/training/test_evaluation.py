@@ -99,10 +99,9 @@ def test_no_batch_is_an_error() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_command_repeats_the_last_evaluation_of_training(
-    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    precision: str, tmp_path: Path, capsys
 ) -> None:
     """Bit for bit, on a CPU; in bf16 the numbers are others than in fp32."""
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(200))
     (tmp_path / "book.txt").write_text(text)
     words = f"""train causal-lm/tiny --data {tmp_path}/book.txt --out {tmp_path}/run

@@ -23,11 +23,6 @@ PAIRS = [("de", "en"), ("en", "fr")]
 LINES = 3000  # more than two batches
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     for name in ("en", "de", "fr"):

@@ -28,9 +28,8 @@ SIZES = {
 
 
 @pytest.fixture
-def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def text(tmp_path: Path) -> Path:
     """Digits spelt in two made-up languages: a word a digit, one of them backwards."""
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     random = np.random.default_rng(0)
     rows = [random.integers(0, 10, random.integers(1, 7)) for _ in range(1500)]
     for name, letters, step in (
@@ -102,9 +101,8 @@ def test_it_learns_and_uses_its_source_and_its_tag(text: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tiny_beats_word_pairs_by_a_nat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiny_beats_word_pairs_by_a_nat(tmp_path: Path) -> None:
     pytest.importorskip("babel")
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     recipe = load_recipe("translation/tiny", {"training.device": "cpu"})
     task = recipe.build_task()
     report = ProgressBars(quiet=True)

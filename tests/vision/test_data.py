@@ -21,11 +21,6 @@ from magneto.vision.tables import find_tables
 from tests.vision.pictures import class_folders, encoded, photo, write
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
 def load(source, **changes) -> ImageSplits:
     return load_images(ImageDataConfig(source=str(source), **changes), 1)
 

@@ -60,10 +60,9 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     """A folder with two images, a pre-trained run, and a run of each head that began with it."""
     folder = tmp_path_factory.mktemp("chain")
-    os.environ["MAGNETO_CACHE"] = str(folder / "cache")
     scenes = scene_statements()["validation"]
     for side, number in zip(("left", "right"), scenes.pictures[0].tolist(), strict=True):
         Image.fromarray(scenes.images.open(number).pixels()).save(folder / f"{side}.png")

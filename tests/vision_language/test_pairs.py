@@ -19,11 +19,6 @@ from magneto.vision_language.pairs import PairSplits, load_pairs
 from tests.vision.pictures import encoded, photo, write
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
 def jsonl(path: Path, records: list[Any]) -> str:
     lines = (record if isinstance(record, str) else json.dumps(record) for record in records)
     return str(write(path, "\n".join(lines).encode()))

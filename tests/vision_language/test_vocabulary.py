@@ -8,11 +8,6 @@ from magneto.vision_language import vocabulary
 from magneto.vision_language.vocabulary import limited, text_tokenizer
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path))
-
-
 def test_it_is_learnt_once(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     texts = ["a red circle", "a blue square", "a red square"] * 20

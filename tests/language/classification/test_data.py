@@ -16,11 +16,6 @@ from magneto.language.classification.sources import find_splits
 from magneto.progress import SILENT
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
 def write(path: Path, rows: int, labels: str = "xy") -> Path:
     lines = (f"text {i}\t{labels[i % len(labels)]}" for i in range(rows))
     path.write_text("text\tlabel\n" + "\n".join(lines) + "\n")

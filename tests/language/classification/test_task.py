@@ -30,11 +30,6 @@ SIZES = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
 def write_pairs(path: Path, count: int = 600, seed: int = 0) -> Path:
     """Pairs of words of a or b alone: the same letter? And how many has the first?"""
     random = np.random.default_rng(seed)

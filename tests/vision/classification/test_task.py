@@ -29,7 +29,7 @@ MODEL: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     steps = ["--training.steps", "40"]
     return train_classifier(tmp_path_factory.mktemp("colours"), "image-classification", *steps)
 

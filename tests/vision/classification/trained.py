@@ -1,6 +1,5 @@
 """A small classifier, trained on folders of coloured images that are named like ImageNet's."""
 
-import os
 from pathlib import Path
 
 from magneto.cli import main
@@ -30,7 +29,6 @@ def write_colours(folder: Path, names: dict[str, str], each: int = 6) -> Path:
 
 def train_classifier(place: Path, task: str = "image-classification", *words: str) -> Path:
     """Train on images/ in a folder; return the run."""
-    os.environ["MAGNETO_CACHE"] = str(place / "cache")
     images, run = place / "images", place / task
     write_colours(images / "train", COLOURS)
     write_colours(images / "val", COLOURS, 2)

@@ -1,7 +1,6 @@
 """Masked data modelling learns from three streams, whatever a batch is cut into."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,8 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def one_cache(module_cache: Path) -> None:
     pytest.importorskip("tokenizers")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MAGNETO_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def build(**changes: Any) -> MaskedDataModelling:

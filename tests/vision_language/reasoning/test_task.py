@@ -111,10 +111,7 @@ def test_a_run_is_the_same_however_it_is_made(tmp_path: Path) -> None:
         torch.testing.assert_close(tensor, whole[key], rtol=1e-4, atol=1e-5)
 
 
-def test_another_run_begins_with_its_encoder_and_tokenizer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+def test_another_run_begins_with_its_encoder_and_tokenizer(tmp_path: Path) -> None:
     first = run(task_of(tmp_path / "data", tokenizer="bpe", vocab_size=270), tmp_path / "first")
     model = {"pretrained": str(tmp_path / "first")}
     task = task_of(tmp_path / "data", model, tokenizer="auto")
