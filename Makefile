@@ -19,8 +19,8 @@ DEMO_ARGS_causal-lm := --model.layers 24 --model.width 64 --model.ffn_width 256 
 DEMO_ARGS ?= $(DEMO_ARGS_$(TASK))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Threads of numpy and torch in each test process: two workers share the cores.
-ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+# Threads of numpy, torch and numba in each test process: two workers share the cores.
+ONE_THREAD := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test lint types unit distributed slow gpu bench demo demo-all first-run docs clean
@@ -66,7 +66,7 @@ lint: $(VENV)/.stamp-dev ## style and format
 types: $(VENV)/.stamp-dev ## static types
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-unit: $(VENV)/.stamp-dev ## the default tests
+unit: $(VENV)/.stamp-dev ## the default tests; in another order by PYTEST_ARGS="--order reversed"
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 distributed: $(VENV)/.stamp-dev ## tests with two processes

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -125,13 +126,25 @@ def test_norms_of_vision_have_the_releases_epsilon() -> None:
     assert load_recipe("visual-question-answering/vqa-24l").model.norm_eps == 1e-5
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_has_a_rate_for_every_placement(name: str, placement: str) -> None:
-    assert load_recipe(name, {"model.placement": placement}).training.learning_rate
+def test_every_recipe_has_a_rate_for_every_placement() -> None:
+    """By its own name, or by the default of all others; no rate is of a placement that isn't."""
+    rates = {name: load_recipe(name).learning_rates.keys() for name in recipe_names()}
+    assert not [name for name, listed in rates.items() if "default" not in listed]
+    assert not [name for name, listed in rates.items() if listed - PLACEMENTS.keys() - {"default"}]
 
 
-@pytest.mark.parametrize("name", recipe_names())
+def one_of_each_task() -> list[Any]:
+    """Return all recipes: each task's first, which is of the largest models, the others slow."""
+    seen: set[str] = set()
+    cases = []
+    for name in recipe_names():
+        task = name.partition("/")[0]
+        cases.append(pytest.param(name, marks=[pytest.mark.slow] if task in seen else []))
+        seen.add(task)
+    return cases
+
+
+@pytest.mark.parametrize("name", one_of_each_task())
 def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> None:
     changes: dict[str, object] = {f"model.{key}": value for key, value in SHRINK.items()}
     changes |= {
