@@ -163,6 +163,12 @@ def surroundings(request: pytest.FixtureRequest, homes: Path, home_of_the_sessio
         yield
 
 
+@pytest.fixture
+def cache(surroundings: None) -> Path:
+    """Where this test keeps prepared data."""
+    return Path(os.environ["MAGNETO_CACHE"])
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --order."""
     words = "run the tests in another order: reversed, or a number that shuffles them"

@@ -24,7 +24,7 @@ SMALL = ["plan", "causal-lm/small", "--model.layers", "2", "--model.width", "64"
 
 @pytest.fixture(autouse=True)
 def nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No caches, no data, no network."""
+    """No data, no network."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
 
@@ -36,13 +36,13 @@ SOME = ("causal-lm/tiny", "image-modelling/tiny", "vision-language-modelling/tin
 @pytest.mark.parametrize(
     "name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in TINY]
 )
-def test_every_task_has_a_batch_without_data(name: str, tmp_path: Path) -> None:
+def test_every_task_has_a_batch_without_data(name: str, cache: Path) -> None:
     few = {"data.max_duration": 2.0, "data.max_frames": 400} if "transducer" in name else {}
     task = load_recipe(name, few).build_task()
     batch = task.example_batch(3)
     place_companion(task, torch.device("cpu"))
     assert 0 < count_flops(task, batch) < math.inf
-    assert not (tmp_path / "cache").exists()
+    assert not cache.exists()
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from magneto.progress import Progress
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "TICK", 0)
 
 
@@ -72,11 +72,11 @@ def test_a_file_that_changed_a_moment_ago_is_not_noted(
     assert len(hashed) == 2
 
 
-def test_a_damaged_note_is_no_note(tmp_path: Path, hashed: list[Path]) -> None:
+def test_a_damaged_note_is_no_note(tmp_path: Path, cache: Path, hashed: list[Path]) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one")
     before = file_contents([path])
-    (note,) = (tmp_path / "cache" / "contents").iterdir()
+    (note,) = (cache / "contents").iterdir()
     whole = json.loads(note.read_text())
     (noted,) = whole["files"].values()
     texts = ["", "[]", "{}", '{"files": 3}', '{"files": {"a.txt": 3}}', "\0"]
@@ -89,14 +89,14 @@ def test_a_damaged_note_is_no_note(tmp_path: Path, hashed: list[Path]) -> None:
 
 
 def test_of_many_files_only_some_blocks_are_read_again(
-    tmp_path: Path, hashed: list[Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache: Path, hashed: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [tmp_path / f"{number % 3}" / f"{number}.wav" for number in range(100)]
     for path in files:
         path.parent.mkdir(exist_ok=True)
         path.write_text(path.name)
     before = file_contents(files)
-    assert len(hashed) == 100 and len(list((tmp_path / "cache" / "contents").iterdir())) == 3
+    assert len(hashed) == 100 and len(list((cache / "contents").iterdir())) == 3
     read: list[Path] = []
     usual = contents.block_checksums
     monkeypatch.setattr(

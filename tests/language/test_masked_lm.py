@@ -115,13 +115,15 @@ def test_every_run_is_asked_the_same(corpus: Path) -> None:
     assert same(list(first.validation_batches()), list(second.validation_batches()))
 
 
-def test_a_tokenizer_without_mask_is_refused_before_any_work(corpus: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_without_mask_is_refused_before_any_work(
+    corpus: Path, tmp_path: Path, cache: Path
+) -> None:
     from magneto.data.tokenizer import train_bpe
 
     train_bpe(["some text of no matter"] * 9, 280, tmp_path / "tokenizer.json")
     with pytest.raises(ValueError, match="has no mask token"):
         masked_task(corpus, tokenizer=str(tmp_path / "tokenizer.json")).prepare()
-    assert not (tmp_path / "cache").exists()
+    assert not cache.exists()
 
 
 @pytest.mark.slow

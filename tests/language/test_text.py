@@ -19,12 +19,6 @@ from magneto.language.text import prepare_text, tokenised
 from magneto.progress import SILENT, ProgressBars
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def read(path: Path) -> tuple[list[str], Counts]:
     counts = Counts()
     return list(read_documents(str(path), "text", counts)), counts

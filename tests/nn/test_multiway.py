@@ -302,8 +302,10 @@ def test_every_expert_gets_the_gain(placement: str, design: str) -> None:
     assert (counts[SelfAttention], counts[FeedForward]) == expected
 
 
-@pytest.mark.parametrize("design", ["decoupled", "fusion"])
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize(
+    ("placement", "design"),
+    [("post", "fusion"), ("sub", "decoupled"), ("hybrid", "decoupled"), ("gated", "fusion")],
+)
 def test_it_reads_no_value_on_the_host(placement: str, design: str) -> None:
     """On the meta device there is none to read: forward and backward need shapes alone."""
     from magneto.training.batch import to_device
@@ -329,8 +331,8 @@ def test_one_graph_serves_batches_of_every_size(design: str) -> None:
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize("placement", EVERY_ROW)
-def test_every_row_compiles_in_one_graph(placement: str) -> None:
+@pytest.mark.parametrize("placement", ["post", "sub", "hybrid", "gated"])
+def test_rows_compile_in_one_graph(placement: str) -> None:
     torch.compiler.reset()
     model = multiway(placement=placement, layers=1)
     compiled = torch.compile(model, fullgraph=True, backend="eager")

@@ -1,4 +1,4 @@
-"""Each option of the backbone with each placement: training, drawing, one graph, recomputation."""
+"""Each option of the backbone with some placements: training, drawing, one graph, recomputation."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +27,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "embedding_dropout": {"embedding_dropout": 0.3},
     "unbiased": {"unbiased": ("k", "out", "gate", "fc2")},
 }
-EVERY = [(option, row) for option in OPTIONS for row in PLACEMENTS]
+ROWS = list(PLACEMENTS)
+# Each option with three rows, and each row with several options.
+PAIRS = [(option, ROWS[(n + k) % len(ROWS)]) for n, option in enumerate(OPTIONS) for k in (0, 4, 8)]
 
 
 def build(option: str, placement: str, **more: Any) -> Encoder:
@@ -51,7 +53,7 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(2, 17, 32), torch.arange(17) < torch.tensor([[17], [11]])
 
 
-@pytest.mark.parametrize(("option", "placement"), EVERY)
+@pytest.mark.parametrize(("option", "placement"), PAIRS)
 def test_it_trains_and_recomputes_the_same(option: str, placement: str) -> None:
     plain, again = (
         list(run(build(option, placement, checkpoint_activations=recompute), *inputs()))
@@ -61,7 +63,7 @@ def test_it_trains_and_recomputes_the_same(option: str, placement: str) -> None:
     assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
 
 
-@pytest.mark.parametrize(("option", "placement"), EVERY)
+@pytest.mark.parametrize(("option", "placement"), PAIRS)
 def test_it_is_drawn_module_by_module(option: str, placement: str) -> None:
     """Built without memory and drawn later: no value is left as it was found."""
     with torch.device("meta"), Writes() as building:

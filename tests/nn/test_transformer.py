@@ -307,13 +307,17 @@ def test_a_placement_of_ones_own() -> None:
     assert model(torch.randn(1, 3, 32)).isfinite().all()
 
 
-@pytest.mark.parametrize("placement", EVERY_ROW)
-def test_eager_backend_compiles_every_row_in_one_graph(placement: str) -> None:
+@pytest.mark.parametrize(
+    "placement",
+    ["post", "normformer", "deepnorm", "sub", "peri", "pre-qk", "olmo2", "hybrid", "gated"],
+)
+def test_eager_backend_compiles_rows_in_one_graph(placement: str) -> None:
+    """Each that has a part of its own, in two layers: a first one may differ."""
     # Dynamo compiles one function eight times at most, however many models it belongs to.
     torch.compiler.reset()
     x = torch.randn(2, 5, 32)
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    model = Decoder(small(placement=placement, positions="rotary"))
+    model = Decoder(small(placement=placement, layers=2, positions="rotary"))
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     assert close(compiled(x, mask), model(x, mask))
 

@@ -41,13 +41,13 @@ def test_characters() -> None:
     assert len(vocabulary.encode(["abXc\n"])[0]) == 5
 
 
-def test_learnt_once(tmp_path: Path) -> None:
+def test_learnt_once(cache: Path) -> None:
     made("characters")
-    held = sorted((tmp_path / "cache").iterdir())
+    held = sorted(cache.iterdir())
     made("characters")
-    assert sorted((tmp_path / "cache").iterdir()) == held and len(held) == 1
+    assert sorted(cache.iterdir()) == held and len(held) == 1
     made("characters", ["other"])
-    assert len(list((tmp_path / "cache").iterdir())) == 2
+    assert len(list(cache.iterdir())) == 2
 
 
 def test_what_is_no_tokenizer() -> None:

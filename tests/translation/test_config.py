@@ -26,12 +26,6 @@ from magneto.translation.records import split_of
 from magneto.translation.sources import open_parallel
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def write(folder: Path, files: dict[str, str]) -> Path:
     folder.mkdir(exist_ok=True)
     for name, text in files.items():

@@ -254,7 +254,7 @@ def test_a_run_is_evaluated_on_other_text_with_its_own_vocabulary(
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_two_ranks_equal_one_process(text: Path, tmp_path: Path, kind: str) -> None:
+def test_two_ranks_equal_one_process(text: Path, tmp_path: Path, cache: Path, kind: str) -> None:
     """Ranks tokenise once, cut one batch between them, and sum over all of its tokens."""
     changes = {
         "data.tokenizer": "bpe",
@@ -265,7 +265,7 @@ def test_two_ranks_equal_one_process(text: Path, tmp_path: Path, kind: str) -> N
     values = yaml.safe_load((tmp_path / "one" / "recipe.yaml").read_text())
     values["training"] |= {"gradient_accumulation_steps": 1, "distributed": kind}
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(values))
-    shutil.rmtree(tmp_path / "cache")
+    shutil.rmtree(cache)
     run_ranks(2, "-m", "magneto", "train", f"{tmp_path}/two.yaml", "--out", f"{tmp_path}/two")
     two = [json.loads(x) for x in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
     for mine, theirs in zip(one, two, strict=True):
@@ -288,13 +288,15 @@ def test_bleu_may_choose_the_best_checkpoint(text: Path, tmp_path: Path) -> None
     assert losses[0] == losses[1]
 
 
-def test_bleu_and_shares_of_a_model_are_refused_before_any_work(text: Path, tmp_path, capsys):
+def test_bleu_and_shares_of_a_model_are_refused_before_any_work(
+    text: Path, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture
+) -> None:
     words = ["train", "translation/tiny", "--data", str(text), "--out", str(tmp_path / "run")]
     words += ["--data.select_by", "bleu", "--data.languages", "null", "--distributed", "fsdp"]
     assert main(words) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "use --distributed ddp, or select_by: loss" in err
-    assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
+    assert not (tmp_path / "run").exists() and not cache.exists()
 
 
 def test_scoring_reads_nothing_from_the_device(text: Path, monkeypatch) -> None:

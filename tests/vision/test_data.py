@@ -181,7 +181,7 @@ def examples(first: int, label) -> dict[str, bytes]:
     return made
 
 
-def test_tar_shards(tmp_path: Path) -> None:
+def test_tar_shards(tmp_path: Path, cache: Path) -> None:
     shard(tmp_path / "train-0.tar", examples(0, lambda n: {f"{n:04}.cls": str(n % 3).encode()}))
     as_json = examples(4, lambda n: {f"{n:04}.json": json.dumps({"label": n % 3}).encode()})
     shard(tmp_path / "train-1.tar", {**as_json, "lonely.cls": b"1"})
@@ -192,7 +192,7 @@ def test_tar_shards(tmp_path: Path) -> None:
         assert found.train.name(5) == f"{tmp_path / 'train-1.tar'}, 0005"
         assert np.abs(found.train.pixels(5).astype(int) - photo(5)).mean() < 8
         assert found.counts == {WITHOUT_IMAGE: 1}
-    assert len(list((tmp_path / "cache").glob("shards-*"))) == 2
+    assert len(list(cache.glob("shards-*"))) == 2
     held = tmp_path / "val-0.tar"
     times = held.stat().st_mtime_ns
     shard(held, examples(8, lambda n: {f"{n:04}.cls": b"2"}))
@@ -203,7 +203,7 @@ def test_tar_shards(tmp_path: Path) -> None:
     for path in tmp_path.glob("*.tar"):
         path.rename(moved / path.name)
     assert load(moved).train.name(5) == f"{moved / 'train-1.tar'}, 0005"
-    assert len(list((tmp_path / "cache").glob("shards-*"))) == 3  # and one that has moved is not
+    assert len(list(cache.glob("shards-*"))) == 3  # and one that has moved is not
 
 
 def test_a_shard_that_is_cut_off_is_counted(tmp_path: Path) -> None:
