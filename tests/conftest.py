@@ -2,10 +2,12 @@
 
 import os
 
-# These are read once, when torch, numba and tokenizers are imported: a test has one core.
+# These are read once, when torch, numba and tokenizers are imported. A test has one core, and
+# no processes that compile: to start them takes longer than what they would save.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["NUMBA_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as the command sets it
 # Matplotlib looks for its list of fonts at home, and takes seconds to make a new one.
 os.environ.setdefault("MPLCONFIGDIR", os.path.expanduser("~/.cache/matplotlib"))
@@ -29,7 +31,8 @@ SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.
            signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)  # fmt: skip
 # What pytest, torch and scikit-learn set for themselves, and the thread that tqdm keeps.
 OF_LIBRARIES = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK",
-                "KMP_INIT_AT_FORK", "tqdm_monitor"}  # fmt: skip
+                "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "KMP_INIT_AT_FORK",
+                "tqdm_monitor"}  # fmt: skip
 # Seconds that a thread has to end after its test.
 GRACE = 2.0
 NUMBERS = count()

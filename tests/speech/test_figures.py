@@ -7,10 +7,9 @@ import torch
 
 from magneto.speech.figures import best_path_line, draw_errors
 from magneto.speech.scores import WordRow
-from tests.speech.test_task import cache, made
+from tests.speech.test_task import made
 
 pytest.importorskip("jiwer")
-assert cache
 
 
 def test_the_three_figures() -> None:

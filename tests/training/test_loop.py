@@ -339,9 +339,19 @@ def test_wrong_settings_fail_before_any_step(tmp_path: Path) -> None:
         run_toy(tmp_path, learning_rate=None)
 
 
-def test_compiled_in_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_in_place(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor takes 20 seconds to compile; the other traces and cuts the graph as it does."""
+    used, plain = [], torch.nn.Module.compile
+
+    def compile_in_place(model: torch.nn.Module) -> None:
+        used.append(backend)
+        plain(model, backend=backend)
+
+    monkeypatch.setattr(torch.nn.Module, "compile", compile_in_place)
     run_toy(tmp_path / "plain")
     run_toy(tmp_path / "compiled", compile=True)
+    assert used == [backend]
     assert furthest(tmp_path / "plain", tmp_path / "compiled") < 1e-4
 
 

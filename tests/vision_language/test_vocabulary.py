@@ -8,13 +8,13 @@ from magneto.vision_language import vocabulary
 from magneto.vision_language.vocabulary import limited, text_tokenizer
 
 
-def test_it_is_learnt_once(tmp_path: Path) -> None:
+def test_it_is_learnt_once(cache: Path) -> None:
     pytest.importorskip("tokenizers")
     texts = ["a red circle", "a blue square", "a red square"] * 20
     one = text_tokenizer("bpe", 300, texts)
     assert one.mask is not None and len({one.begin, one.end, one.pad, one.mask}) == 4
     assert len(one.encode(["a red circle"])[0]) == 3
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(cache.iterdir())) == 1
     assert text_tokenizer("bpe", 300, iter(texts)).path == one.path
     assert text_tokenizer("bpe", 290, texts).path != one.path
     assert text_tokenizer("bpe", 300, texts[1:]).path != one.path
