@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 import torch
@@ -186,7 +187,8 @@ def product_step(
 ) -> tuple[Callable[[], float], nn.Module]:
     """Return a function that takes one step of the product's loop, and the model.
 
-    The training has no directory and writes nothing. The function returns the loss per prediction.
+    The training has no directory and writes nothing; the thread that makes its batches ends when
+    the function is dropped. The function returns the loss per prediction.
 
     Args:
         case: The field and its sizes.
@@ -207,4 +209,5 @@ def product_step(
         (row,), state.pending = state.read_pending(), []
         return row["loss"] / row["count"]
 
+    finalize(step, state.close)
     return step, state.model

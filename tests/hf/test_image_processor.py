@@ -62,10 +62,7 @@ def write_images(folder: Path) -> None:
             )
 
 
-def test_an_exported_run_says_the_same_in_a_new_process(
-    tmp_path: Path, newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+def test_an_exported_run_says_the_same_in_a_new_process(tmp_path: Path, newcomer: Newcomer) -> None:
     for split in ("train", "val"):
         write_images(tmp_path / "images" / split)
     run = tmp_path / "run"

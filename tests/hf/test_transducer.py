@@ -60,8 +60,7 @@ def test_weights_in_bfloat16_take_what_the_extractor_makes() -> None:
     assert len(model.transcribe(sound)) == 2
 
 
-def test_a_new_process_hears_the_same(tmp_path: Path, newcomer: Newcomer, monkeypatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+def test_a_new_process_hears_the_same(tmp_path: Path, newcomer: Newcomer) -> None:
     run = train_small(tmp_path / "run")
     assert main(["export", str(run), str(tmp_path / "hf")]) == 0
     random = np.random.default_rng(0)

@@ -65,10 +65,7 @@ def test_first_steps(small: Small) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name.endswith("/tiny")])
-def test_every_tiny_recipe_can_be_probed(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+def test_every_tiny_recipe_can_be_probed(name: str, tmp_path: Path) -> None:
     smallest = {
         "model.width": 32, "model.heads": 4, "model.ffn_width": 48, "training.batch_size": 6,
         "training.device": "cpu", **shrunken(name.partition("/")[0], tmp_path),
