@@ -270,7 +270,7 @@ def test_what_an_encoding_has_no_sign_for_is_printed_as_an_escape() -> None:
         assert printed in stdout.buffer.getvalue()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("streams", ["2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("streams", ["<&- >&- 2>&-", pytest.param("2>&-", marks=pytest.mark.slow)])
 def test_closed_streams_end_nothing(run: Path, streams: str, tmp_path: Path) -> None:
     """Else the next file that is opened would be number 2, and lines would be written into it."""
     command = f"exec {sys.executable} -m magneto export {run} {tmp_path / 'out'} {streams}"

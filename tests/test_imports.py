@@ -48,7 +48,8 @@ FOR_TYPES = {("recipe", "magneto.training.task")}
 FREE = {"__init__", "__main__", "cli", "commands"}
 # A field's methods that export or decode may use the Hugging Face edge inside themselves.
 LAZILY = {field: {"hf"} for field in FIELDS}
-CORE = {"torch", "numpy", "yaml", "safetensors", "tensorboard", "rich", "jinja2", "matplotlib"}
+CORE = {"torch", "numpy", "yaml", "safetensors", "tensorboard", "rich", "jinja2", "matplotlib",
+        "filelock"}  # fmt: skip
 
 FILES = sorted(SOURCE.rglob("*.py"))
 

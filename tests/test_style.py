@@ -25,7 +25,7 @@ def function_lines(text: str) -> list[tuple[str, int]]:
     """Return the names of functions and how many lines each has besides its docstring."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return [
-        (node.name, node.end_lineno - node.lineno + 1 - docstring_lines(node))
+        (node.name, (node.end_lineno or 0) - node.lineno + 1 - docstring_lines(node))
         for node in ast.walk(ast.parse(text))
         if isinstance(node, functions)
     ]
@@ -64,7 +64,7 @@ def docstring_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     first = function.body[0]
     if ast.get_docstring(function) is None:
         return 0
-    return first.end_lineno - first.lineno + 1
+    return (first.end_lineno or 0) - first.lineno + 1
 
 
 def test_no_code_of_a_model_folder_is_run() -> None:
