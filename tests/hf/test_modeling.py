@@ -98,6 +98,8 @@ def test_a_static_cache_gives_the_same(positions: str) -> None:
 
 def test_a_gpu_compiles_no_static_cache_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers would, and our decoder would be recorded anew for every token."""
+    # They set it for good where they would compile.
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     wrapped = talker()
     monkeypatch.setattr(type(wrapped), "device", torch.device("cuda"))
     cache = transformers.StaticCache(config=wrapped.config, max_cache_len=12)
