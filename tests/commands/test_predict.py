@@ -40,6 +40,15 @@ def test_a_table(run: Path, images: Path, capsys) -> None:
     assert all(len(line.split()) == 5 for line in lines)  # a path, and two labels
 
 
+def test_an_image_from_standard_input(run: Path, images: Path, capsys, monkeypatch) -> None:
+    content = (images / "a.png").read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    capsys.readouterr()
+    assert main(["predict", str(run), "-", "--top", "1"]) == 0
+    name, _, label = capsys.readouterr().out.split()
+    assert (name, label) == ("-", "n01000001")
+
+
 def test_json_and_what_is_no_image(run: Path, images: Path, capsys) -> None:
     (images / "d.png").write_bytes(b"no image")
     (images / "e.jpg").write_bytes((images / "b.jpg").read_bytes()[:200])

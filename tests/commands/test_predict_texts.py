@@ -41,15 +41,32 @@ def test_texts_in_quotes_and_files(run: Path, tmp_path: Path, capsys) -> None:
     assert "7 rows" in captured.err
 
 
-def test_probabilities_of_lines_from_standard_input(run: Path, capsys, monkeypatch) -> None:
+@pytest.mark.parametrize("words", [[], ["-"], ["/dev/stdin"]])
+def test_probabilities_of_lines_from_standard_input(
+    run: Path, words: list[str], capsys, monkeypatch
+) -> None:
     stdin = SimpleNamespace(buffer=io.BytesIO(b"aaa 1\nbbb 2\n"), isatty=lambda: False)
     monkeypatch.setattr("sys.stdin", stdin)
-    assert main(["predict", str(run), "--probabilities"]) == 0
+    assert main(["predict", str(run), *words, "--probabilities"]) == 0
     first, second = (line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert [first[0], first[2], second[0]] == ["a", "aaa 1", "b"]
     shares = dict(part.split("=") for part in first[1].split(" "))
     assert list(shares) == ["a", "b"] and float(shares["a"]) > 0.5
     assert sum(map(float, shares.values())) == pytest.approx(1, abs=1e-3)
+
+
+def test_evaluation_on_a_table_from_standard_input(
+    run: Path, tmp_path, capsys, monkeypatch
+) -> None:
+    table = "".join(f'{{"1": "{"ab"[i % 2]}", "2": "{"ab"[i % 2]} {i}"}}\n' for i in range(20))
+    (tmp_path / "rows.jsonl").write_text(table)
+    capsys.readouterr()
+    found = []
+    for name in (str(tmp_path / "rows.jsonl"), "-"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
+        assert main(["evaluate", str(run), "--data", name, "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
 
 
 class Typed:
@@ -76,7 +93,7 @@ def test_standard_input_that_is_closed(run: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
     assert main(["predict", str(run)]) == 2
     err = capsys.readouterr().err
-    assert err == "magneto: standard input must be open, or name texts and their files\n"
+    assert err == "magneto: standard input must be open, or name a file\n"
 
 
 def test_one_json_object(run: Path, capsys) -> None:

@@ -107,10 +107,34 @@ def test_raw_sound_gives_words_as_it_comes(run: Path, capsys, monkeypatch) -> No
     samples, _ = soundfile.read(path, dtype="int16")
     stream = Watched(samples.tobytes(), capsys)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stream))
-    rest = transcribed(run, capsys, "-")
+    rest = transcribed(run, capsys, "-", "--raw")
     whole = (stream.text + rest).split()
     assert whole == transcribed(run, capsys, str(path)).split()
     assert any(0 < count < len(stream.text + rest) for count in stream.printed)
+
+
+@pytest.mark.parametrize(
+    ("ending", "name"), [("wav", "-"), ("flac", "-"), ("ogg", "/dev/stdin"), ("mp3", "-")]
+)
+def test_a_recording_that_is_piped_in_is_decoded(
+    run: Path, ending: str, name: str, capsys, monkeypatch, tmp_path: Path
+) -> None:
+    """With two channels and at another rate, in floating point where the format has it."""
+    talkative(run, monkeypatch)
+    samples, _ = soundfile.read(run.parent / "a.wav")
+    path = tmp_path / f"a.{ending}"
+    subtype = "FLOAT" if ending == "wav" else None
+    soundfile.write(path, np.stack([samples, samples], 1), 16000, subtype=subtype)
+    stream = io.TextIOWrapper(io.BytesIO(path.read_bytes()))
+    monkeypatch.setattr("sys.stdin", stream)
+    assert transcribed(run, capsys, name).split() == transcribed(run, capsys, str(path)).split()
+
+
+def test_samples_alone_are_not_taken_for_a_recording(run: Path, capsys, monkeypatch) -> None:
+    for samples in (np.full(9, -1, "<i2"), np.zeros(9, "<i2"), np.arange(9, dtype="<i2")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(samples.tobytes())))
+        assert main(["transcribe", str(run), "-"]) == 2
+        assert "of samples alone say so: --raw" in capsys.readouterr().err
 
 
 def test_mistakes_are_one_line(run: Path, capsys, tmp_path: Path) -> None:
@@ -119,6 +143,8 @@ def test_mistakes_are_one_line(run: Path, capsys, tmp_path: Path) -> None:
     wrong = {
         ("transcribe", str(run), str(run.parent / "c.wav")): "did you mean",
         ("transcribe", str(run), "-", file): "alone",
+        ("transcribe", str(run), file, "--raw"): "--raw is of standard input",
+        ("transcribe", str(run), file, "--sample-rate", "8000"): "recordings say theirs",
         ("transcribe", str(run), file, str(run.parent / "b.wav"), "--srt"): "--out DIR",
         ("transcribe", str(run), file, "--beams", "0"): "1 or more",
         ("transcribe", str(run), file, "--overlap", "30"): "at most half",
@@ -153,5 +179,5 @@ def test_a_recording_without_sound(run: Path, capsys, monkeypatch, tmp_path: Pat
     assert "unreadable" in captured.err and "none of 3 recordings has any sound" in captured.err
     assert main(["transcribe", str(run), bad[0], str(run.parent / "a.wav")]) == 0
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    assert main(["transcribe", str(run), "-"]) == 2
+    assert main(["transcribe", str(run), "-", "--raw"]) == 2
     assert "standard input has" in capsys.readouterr().err

@@ -54,6 +54,9 @@ def test_no_line_is_lost_or_moved(run: Path, monkeypatch, capsysbinary) -> None:
     ]
     assert rows[:4] == alone
     assert "8 lines; 2 empty, left so" in err
+    (run.parent / "lines.txt").write_bytes(text)
+    for name in ("-", str(run.parent / "lines.txt")):
+        assert translated(run, text, monkeypatch, capsysbinary, name)[0] == out
 
 
 def test_what_is_odd_is_counted(run: Path, monkeypatch, capsysbinary) -> None:

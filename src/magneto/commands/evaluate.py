@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +19,7 @@ from magneto.commands import (
 )
 from magneto.commands.arguments import Parser
 from magneto.commands.run_folder import is_main_process
+from magneto.commands.standard_input import is_standard_input, standard_input_as_file
 from magneto.config import ConfigError
 from magneto.recipe import open_run
 from magneto.runs import run_task
@@ -94,7 +95,10 @@ def main(words: Sequence[str]) -> int:
     refuse_unheeded(given, measured)
     if kind and not is_main_process():
         return 0  # of these, one process does all
-    with joined_processes(given.run, overrides):
+    with ExitStack() as stack:
+        if given.data and is_standard_input(given.data):
+            given.data = str(stack.enter_context(standard_input_as_file()))
+        stack.enter_context(joined_processes(given.run, overrides))
         return import_module(EVALUATIONS[measured]).evaluate(given, overrides)
 
 

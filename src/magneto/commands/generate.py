@@ -9,6 +9,7 @@ from typing import Any
 
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.predict_images import decoded, image_paths
+from magneto.commands.standard_input import STDIN, open_standard_input
 from magneto.config import ConfigError
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
@@ -25,8 +26,9 @@ def parser() -> Parser:
     )
     made.add_argument("run", type=Path, help="directory of a run")
     made.add_argument(
-        "prompt", nargs="?", default="", help="text to continue; or an image, or a folder of them"
-    )
+        "prompt", nargs="?", default="",
+        help="text to continue; or an image, or a folder of them; - for standard input",
+    )  # fmt: skip
     made.add_argument("--new-tokens", type=int, default=100, help="at most (100)")
     made.add_argument("--temperature", type=float, default=0.8, help="0 = most likely (0.8)")
     made.add_argument("--top-k", type=int, default=50, help="choose among so many, 0 = all (50)")
@@ -65,9 +67,12 @@ def continue_text(given: argparse.Namespace) -> int:
         count=given.count,
         seed=given.seed,
     )
-    texts = hf.generate(opened.model, opened.task.tokenizer, given.prompt, how)
+    prompt = given.prompt
+    if prompt == STDIN:
+        prompt = open_standard_input().read().decode("utf-8", errors="replace").rstrip("\n")
+    texts = hf.generate(opened.model, opened.task.tokenizer, prompt, how)
     if given.json:
-        print_json({"run": str(given.run), "prompt": given.prompt, "texts": texts})
+        print_json({"run": str(given.run), "prompt": prompt, "texts": texts})
     else:
         print("\n\n".join(texts))
     return 0

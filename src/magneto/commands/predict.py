@@ -35,7 +35,8 @@ def parser() -> Parser:
     made.add_argument("run", type=Path, help="directory of a run")
     made.add_argument(
         "inputs", nargs="*",
-        help="images or folders of them, the last word maybe a question; or texts and their files",
+        help="images or folders of them, the last word maybe a question; or texts and their files; "
+        "- for standard input",
     )  # fmt: skip
     made.add_argument("--top", type=int, default=5, help="labels shown of each image (5)")
     made.add_argument(

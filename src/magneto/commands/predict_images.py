@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magneto.commands.arguments import print_json
+from magneto.commands.standard_input import STDIN, is_standard_input, read_input
 from magneto.config import ConfigError
 from magneto.data.counts import Counts
 from magneto.data.files import existing_path
@@ -86,6 +87,8 @@ def image_paths(name: str) -> list[Path]:
         FileNotFoundError: If there is neither; names the nearest.
         ValueError: If the folder has no images.
     """
+    if is_standard_input(name):
+        return [Path(STDIN)]
     path = existing_path(name)
     if not path.is_dir():
         return [path]
@@ -162,7 +165,7 @@ def decoded_group(
 def decoded(path: Path, broken: dict[Path, str]) -> PixelPicture | None:
     """Decode an image, or note why it can't be."""
     try:
-        return PixelPicture(EncodedPicture(path.read_bytes()).pixels())
+        return PixelPicture(EncodedPicture(read_input(path)).pixels())
     except BrokenImage as error:
         broken[path] = str(error)
     except OSError as error:

@@ -11,6 +11,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from magneto.commands.arguments import print_json
+from magneto.commands.standard_input import is_standard_input, open_standard_input
 from magneto.commands.translate import arriving
 from magneto.config import ConfigError
 from magneto.data.counts import Counts
@@ -42,7 +43,8 @@ def predict(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     task, counts, report = opened.task, Counts(), ProgressBars()
     if given.probabilities and task.data_config.number:
         raise ConfigError([f"{given.run} answers with numbers, which have no --probabilities"])
-    if not given.inputs and sys.stdin is not None and sys.stdin.isatty():
+    alone = not given.inputs or is_standard_input(given.inputs[0])
+    if alone and sys.stdin is not None and sys.stdin.isatty():
         report.say("texts from standard input, one per line")
     texts: list[dict[str, Any]] = []
     done = cut = 0
@@ -53,7 +55,7 @@ def predict(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
             if given.json:
                 texts.append(described(row, each, given.probabilities))
             else:
-                print(line(row, each, given.probabilities), flush=not given.inputs)
+                print(line(row, each, given.probabilities), flush=alone)
         report.update("predicting texts", done, None)
     report.finish()
     if not done:
@@ -78,15 +80,15 @@ def groups(inputs: Sequence[str], columns: Columns, counts: Counts) -> Iterator[
         ConfigError: If standard input is needed, and closed.
         FileNotFoundError: If a word is neither a file nor has a space in it, as a text.
     """
-    if inputs:
+    if inputs and not any(map(is_standard_input, inputs)):
         rows = chain.from_iterable(input_rows(word, columns, counts) for word in inputs)
         while some := list(islice(rows, SORTED)):
             yield some
         return
-    if sys.stdin is None:
-        raise ConfigError(["standard input must be open, or name texts and their files"])
+    if len(inputs) > 1:
+        raise ConfigError(["standard input (-) is read alone"])
     mark = BOM_UTF8
-    for lines in arriving(sys.stdin.buffer):
+    for lines in arriving(open_standard_input()):
         lines[0], mark = lines[0].removeprefix(mark), b""
         texts = [line.decode("utf-8", errors="replace") for line in lines]
         for start in range(0, len(texts), SORTED):

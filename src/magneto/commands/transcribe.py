@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from magneto.commands.arguments import Parser, finite
+from magneto.commands.standard_input import (
+    STDIN,
+    is_standard_input,
+    open_standard_input,
+    standard_input_as_file,
+)
 from magneto.config import ConfigError
 from magneto.files import nearest_path, write_text
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
 from magneto.speech.audio import header_seconds
 from magneto.speech.config import SYMBOLS_PER_FRAME, SpeechDataConfig
+from magneto.speech.containers import is_recording
 from magneto.speech.pieces import file_pieces, raw_pieces
 
 if TYPE_CHECKING:
@@ -26,7 +34,6 @@ if TYPE_CHECKING:
     from magneto.speech.transcriber import Transcriber
     from magneto.speech.words import Word
 
-STDIN = "-"
 # Seconds that a model hears at once, if it was trained on as long ones; and of these the share that
 # is heard twice.
 WINDOW, OVERLAP = 20.0, 0.2
@@ -36,10 +43,10 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "transcribe",
-        "Write down what is said in recordings (.wav, .flac, .ogg, .mp3), of any length, or in raw "
-        "sound from\nstandard input (-: 16 bits, one channel), as it comes.",
+        "Write down what is said in recordings (.wav, .flac, .ogg, .mp3), of any length, in files "
+        "or from\nstandard input (-); with --raw, in sound that comes there without a header.",
         "magneto transcribe runs/first a.wav b.flac --srt --out subtitles\n"
-        "  arecord -q -f S16_LE -r 16000 -t raw | magneto transcribe runs/first -",
+        "  arecord -q -f S16_LE -r 16000 -t raw | magneto transcribe runs/first - --raw",
         recipe=True,
     )
     add = made.add_argument
@@ -54,7 +61,12 @@ def parser() -> Parser:
     for name, what in known.items():
         kinds.add_argument(f"--{name}", dest="kind", action="store_const", const=name, help=what)
     add("--out", type=Path, metavar="DIR", help="a file per recording there")
-    add("--sample-rate", type=int, help="of standard input, in Hz (the run's)")
+    add(
+        "--raw", action="store_true",
+        help="standard input is samples alone: 16 bits, little-endian, one channel; words come as "
+        "it does",
+    )  # fmt: skip
+    add("--sample-rate", type=int, metavar="HZ", help="of --raw sound (the run's)")
     add("--window", type=float, help="seconds that are heard at once (20, or as trained on)")
     add("--overlap", type=float, help="seconds of it that are heard twice (a fifth)")
     recognition_search_options(made)
@@ -98,16 +110,34 @@ def main(words: Sequence[str]) -> int:
     data: SpeechDataConfig = opened.recipe.data
     window = given.window or min(WINDOW, data.max_duration)
     overlap = given.overlap or OVERLAP * window
-    streamed = given.files == [STDIN]
     from magneto.speech.transcriber import Transcriber
 
     transcriber = Transcriber(
         opened.model, opened.task.vocabulary, data, search_of(given, given.n_best or 1),
-        window, overlap, 1 if streamed else given.batch_size,
+        window, overlap, 1 if given.raw else given.batch_size,
     )  # fmt: skip
-    run = Transcription(transcriber, given)
-    run.run() if given.n_best is None else run.n_best()
+    with ExitStack() as stack:
+        paths = [Path(name) for name in given.files]
+        if STDIN in given.files and not given.raw:
+            paths = [stack.enter_context(recording_from_standard_input())]
+        run = Transcription(transcriber, given, paths)
+        run.run() if given.n_best is None else run.n_best()
     return 0
+
+
+@contextmanager
+def recording_from_standard_input() -> Iterator[Path]:
+    """Yield the recording on standard input as a file.
+
+    Raises:
+        ConfigError: If its first bytes are those of none.
+    """
+    first = open_standard_input().read(4)
+    if not is_recording(first):
+        raise ConfigError(["standard input is no recording (.wav, .flac, .ogg, .mp3) by its first "
+                           "bytes; of samples alone say so: --raw"])  # fmt: skip
+    with standard_input_as_file(first, ending=".sound") as path:
+        yield path
 
 
 def check_n_best(made: Parser, given: argparse.Namespace) -> None:
@@ -116,18 +146,23 @@ def check_n_best(made: Parser, given: argparse.Namespace) -> None:
         made.error("--n-best needs a beam: --search modified")
     if not 1 <= given.n_best <= given.beams:
         made.error(f"--n-best {given.n_best}: 1 to --beams ({given.beams})")
-    if STDIN in given.files or given.kind == "srt":
+    if given.raw or given.kind == "srt":
         made.error("--n-best is of recordings in files, as text or --jsonl")
 
 
 def check(made: Parser, given: argparse.Namespace) -> None:
     """Refuse what can't be done, before a model is loaded."""
+    given.files = [STDIN if is_standard_input(name) else name for name in given.files]
     if given.n_best is not None:
         check_n_best(made, given)
     if STDIN in given.files and len(given.files) > 1:
         made.error("standard input (-) is transcribed alone")
     if STDIN in given.files and (sys.stdin is None or sys.stdin.isatty()):
-        made.error("standard input must be raw sound: arecord ... | magneto transcribe RUN -")
+        made.error("standard input must be a recording: ... | magneto transcribe RUN -")
+    if given.raw and given.files != [STDIN]:
+        made.error("--raw is of standard input: arecord ... | magneto transcribe RUN - --raw")
+    if given.sample_rate is not None and not given.raw:
+        made.error("--sample-rate is of --raw sound: recordings say theirs")
     if sys.stdout is None and given.out is None:
         made.error("standard output must be open, or give --out DIR")
     if given.kind == "srt" and len(given.files) > 1 and given.out is None:
@@ -149,12 +184,15 @@ class Transcription:
     Args:
         transcriber: Of a run's model.
         given: The command's options.
+        paths: Where the recordings are that are named there.
     """
 
-    def __init__(self, transcriber: Transcriber, given: argparse.Namespace) -> None:
-        self.transcriber, self.given = transcriber, given
+    def __init__(
+        self, transcriber: Transcriber, given: argparse.Namespace, paths: Sequence[Path]
+    ) -> None:
+        self.transcriber, self.given, self.paths = transcriber, given, paths
         self.report = ProgressBars()
-        self.streamed = given.files == [STDIN]
+        self.streamed: bool = given.raw
 
     def run(self) -> None:
         """Transcribe, and write each transcript when it is whole; of a stream, words at once.
@@ -164,12 +202,12 @@ class Transcription:
         """
         words: list[Word] = []
         files, at_once = self.given.files, self.streamed and self.given.kind in ("txt", "jsonl")
-        headers = [] if self.streamed else [header_seconds(name) for name in files]
+        headers = [] if self.streamed else [header_seconds(str(path)) for path in self.paths]
         total = sum(seconds for seconds, _ in headers)
         recordings = (
             [self._stream()]
             if self.streamed
-            else [self._file(*each) for each in zip(files, headers, strict=True)]
+            else [self._file(*each) for each in zip(files, self.paths, headers, strict=True)]
         )
         heard, least = False, self.transcriber.least_seconds
         for part in self.transcriber.transcribe(recordings):
@@ -203,7 +241,7 @@ class Transcription:
             if seconds > longest:
                 raise ValueError(f"{name} takes {seconds:.3g} s, and an n-best list is of what is "
                                  f"heard at once: {longest:g} s (--window)")  # fmt: skip
-        recordings = [self._file(*each) for each in zip(files, headers, strict=True)]
+        recordings = [self._file(*each) for each in zip(files, self.paths, headers, strict=True)]
         for number, found in enumerate(self.transcriber.n_best(recordings), 1):
             heard = heard or found.seconds >= self.transcriber.least_seconds
             lines = [f"{number}\t{score:.4f}\t{text}\n" for text, score in found.texts]
@@ -218,17 +256,17 @@ class Transcription:
             raise ValueError(f"none of {len(files)} recordings has any sound that can be "
                              "transcribed")  # fmt: skip
 
-    def _file(self, name: str, header: tuple[float, str]) -> Iterator[np.ndarray]:
+    def _file(self, name: str, path: Path, header: tuple[float, str]) -> Iterator[np.ndarray]:
         """Yield a file's samples; say what is wrong with it."""
         told = [header[1]] if header[1] else []
-        yield from file_pieces(Path(name), self.transcriber.rate, told.append)
+        yield from file_pieces(path, self.transcriber.rate, told.append)
         for problem in dict.fromkeys(told):
             self.report.say(f"{name}: {problem}")
 
     def _stream(self) -> Iterator[np.ndarray]:
         """Yield the samples of standard input as they come."""
         rate = self.transcriber.rate
-        yield from raw_pieces(sys.stdin.buffer, self.given.sample_rate or rate, rate)
+        yield from raw_pieces(open_standard_input(), self.given.sample_rate or rate, rate)
 
     def _show(self, words: list[Word], last: bool) -> None:
         """Print the words that are settled now."""

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from magneto.commands.arguments import Parser, finite
+from magneto.commands.standard_input import STDIN, is_standard_input, open_standard_input
+from magneto.files import nearest_path
 from magneto.progress import ProgressBars
 from magneto.runs import OpenRun, load_run, run_task
 
@@ -28,12 +30,13 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "translate",
-        "Translate lines from standard input: as many lines come out, in their order.",
+        "Translate the lines of a file, or of standard input: as many lines come out, in order.",
         "magneto translate runs/first --to de < in.txt > out.txt",
         recipe=True,
     )
     add = made.add_argument
     add("run", type=Path, help="directory of a translation run")
+    add("file", nargs="?", default=STDIN, help="lines to translate; - for standard input (-)")
     add("--to", metavar="LANGUAGE", help="code of the language to translate into")
     add("--from", dest="source", metavar="LANGUAGE", help="and from; only checked")
     add("--weights", default="auto", help="best (default), final, averaged, last or a step")
@@ -84,8 +87,10 @@ def main(words: Sequence[str]) -> int:
     given, overrides = made.parse_with_overrides(words)
     if given.n_best is not None and not 1 <= given.n_best <= given.beams:
         made.error(f"--n-best {given.n_best}: 1 to --beams ({given.beams})")
-    if sys.stdin is None or sys.stdout is None:
+    if sys.stdout is None or (is_standard_input(given.file) and sys.stdin is None):
         made.error("standard input and output must be open: ... < in.txt > out.txt")
+    if not is_standard_input(given.file) and not Path(given.file).is_file():
+        raise FileNotFoundError(f"no file {given.file}{nearest_path(Path(given.file))}")
     opened: Any = open_translation(given.run, given.weights, dict(overrides))
     vocabulary = opened.task.vocabulary
     if given.to is None:
@@ -97,7 +102,12 @@ def main(words: Sequence[str]) -> int:
     from magneto.translation.translator import TextTranslator
 
     translator = TextTranslator(opened.model, vocabulary, opened.recipe.data.max_length, how)
-    Lines(translator, given, ProgressBars()).run(sys.stdin.buffer, sys.stdout.buffer)
+    lines = Lines(translator, given, ProgressBars())
+    if is_standard_input(given.file):
+        lines.run(open_standard_input(), sys.stdout.buffer)
+    else:
+        with open(given.file, "rb") as source:
+            lines.run(source, sys.stdout.buffer)
     return 0
 
 

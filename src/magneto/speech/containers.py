@@ -18,6 +18,20 @@ LEAST_RATE, MOST_RATE = 1000, 1_000_000
 SAMPLES_PER_BYTE = 2000
 
 
+def is_recording(first: bytes) -> bool:
+    """Return whether the first four bytes of a stream are those of a .wav, .flac, .ogg or .mp3."""
+    if first in (b"RIFF", b"RF64", b"fLaC", b"OggS") or first.startswith(b"ID3"):
+        return True
+    if len(first) < 4 or first[0] != 0xFF:
+        return False
+    # The header of a frame of MPEG audio: eleven bits are set; the version, the layer, the bit rate
+    # and the sample rate each have a value that none has.
+    version, layer = first[1] >> 3 & 3, first[1] >> 1 & 3
+    bit_rate, sample_rate = first[2] >> 4, first[2] >> 2 & 3
+    synchronised = first[1] >> 5 == 7
+    return synchronised and version != 1 and layer != 0 and bit_rate != 15 and sample_rate != 3
+
+
 def size_of(file: str | bytes) -> int:
     """Return the bytes of a file, or of bytes."""
     return len(file) if isinstance(file, bytes) else Path(file).stat().st_size
