@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse words that are all known options."""
-        given, rest = self.parse_known_args(words)
+        given, rest = self.parse_known_intermixed_args(words)
         if rest:
             kind = "unknown option" if rest[0].startswith("-") else "nothing is to be done with"
             self.error(f"{kind} {rest[0]}{self._hint(rest[0])}")
