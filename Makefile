@@ -69,8 +69,8 @@ types: $(VENV)/.stamp-dev ## static types
 unit: $(VENV)/.stamp-dev ## the default tests; in another order by PYTEST_ARGS="--order reversed"
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
-distributed: $(VENV)/.stamp-dev ## tests with two processes
-	$(ONE_THREAD) $(BIN)/python -m pytest -m distributed $(PYTEST_ARGS)
+distributed: $(VENV)/.stamp-dev ## tests with several processes
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) -m distributed $(PYTEST_ARGS)
 
 slow: $(VENV)/.stamp-dev ## tests that take minutes
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) -m slow $(PYTEST_ARGS)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,18 +96,31 @@ def cut(run: Path, step: int) -> None:
             shutil.rmtree(path)
 
 
+SETTINGS: dict[str, Any] = {
+    "clip_norm": 0.5, "ema_decay": 0.9, "keep_checkpoints": 9, "average_checkpoints": 3,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process trains, from beginning to end."""
+    run = tmp_path_factory.mktemp("one") / "run"
+    run_toy(run, task=Toy(ToyData(wrong_way=True)), **SETTINGS)
+    return run
+
+
 @pytest.mark.distributed
 @pytest.mark.parametrize("async_save", [0, 1])
-def test_any_number_of_ranks_goes_on_from_any_other(tmp_path: Path, async_save: int) -> None:
+def test_any_number_of_ranks_goes_on_from_any_other(
+    tmp_path: Path, one: Path, async_save: int
+) -> None:
     """2 sharded, 4 sharded, 1, 2 copies: as one process from beginning to end, to 1e-5."""
-    settings = {"clip_norm": 0.5, "ema_decay": 0.9, "keep_checkpoints": 9, "average_checkpoints": 3}
     task = Toy(ToyData(wrong_way=True))
-    run_toy(tmp_path / "one", task=task, **settings)
-    words = [*(f"{key}={value}" for key, value in settings.items()), f"async_save={async_save}"]
+    words = [*(f"{key}={value}" for key, value in SETTINGS.items()), f"async_save={async_save}"]
     run = tmp_path / "many"
     run_ranks(2, TOY, str(run), *words, "wrong_way=1", "distributed=fsdp")
-    assert furthest(tmp_path / "one" / "final", run / "final") < 1e-5
-    assert furthest(tmp_path / "one" / "averaged", run / "averaged") < 1e-5
+    assert furthest(one / "final", run / "final") < 1e-5
+    assert furthest(one / "averaged", run / "averaged") < 1e-5
 
     again = tmp_path / "again"
     shutil.copytree(run, again)
@@ -117,25 +131,23 @@ def test_any_number_of_ranks_goes_on_from_any_other(tmp_path: Path, async_save: 
     for step, ranks, strategy in ((7, 4, "fsdp"), (14, 1, "none"), (21, 2, "ddp"), (28, 2, "fsdp")):
         cut(run, step)
         if strategy == "none":
-            run_toy(run, resume=True, task=task, **settings)
+            run_toy(run, resume=True, task=task, **SETTINGS)
         else:
             run_ranks(ranks, TOY, str(run), *words, "wrong_way=1", f"distributed={strategy}")
         for name in ("final", "averaged"):
-            assert furthest(tmp_path / "one" / name, run / name) < 1e-5, (ranks, strategy)
+            assert furthest(one / name, run / name) < 1e-5, (ranks, strategy)
 
 
 @pytest.mark.distributed
-def test_copies_in_shards(tmp_path: Path) -> None:
+def test_copies_in_shards(tmp_path: Path, one: Path) -> None:
     """2 copies in 2 shards are as one process; any number of ranks goes on, and the other way."""
-    settings = {"clip_norm": 0.5, "ema_decay": 0.9, "keep_checkpoints": 9, "average_checkpoints": 3}
     task = Toy(ToyData(wrong_way=True))
-    run_toy(tmp_path / "one", task=task, **settings)
-    words = [*(f"{key}={value}" for key, value in settings.items()), "wrong_way=1"]
+    words = [*(f"{key}={value}" for key, value in SETTINGS.items()), "wrong_way=1"]
     hybrid, run = ["distributed=hybrid", "shard_size=2"], tmp_path / "many"
     run_ranks(4, TOY, str(run), *words, *hybrid)
     for name in ("final", "averaged"):
-        assert furthest(tmp_path / "one" / name, run / name) < 1e-5
-    for row, expected in zip(losses(run), losses(tmp_path / "one"), strict=True):
+        assert furthest(one / name, run / name) < 1e-5
+    for row, expected in zip(losses(run), losses(one), strict=True):
         assert row == pytest.approx(expected, abs=1e-5)
     # One copy is written, each rank's rows by the rank's place in it.
     for directory in (*list_checkpoints(run), run / "final", run / "best"):
@@ -151,14 +163,14 @@ def test_copies_in_shards(tmp_path: Path) -> None:
     ):
         cut(run, step)
         if ranks == 1:
-            run_toy(run, resume=True, task=task, **settings)
+            run_toy(run, resume=True, task=task, **SETTINGS)
         else:
             run_ranks(ranks, TOY, str(run), *words, *how)
         for name in ("final", "averaged"):
-            assert furthest(tmp_path / "one" / name, run / name) < 1e-5, (ranks, how)
+            assert furthest(one / name, run / name) < 1e-5, (ranks, how)
     cut(run, 7)  # of the sharded, by ranks that are copies in shards
     run_ranks(4, TOY, str(run), *words, *hybrid)
-    assert furthest(tmp_path / "one" / "final", run / "final") < 1e-5
+    assert furthest(one / "final", run / "final") < 1e-5
 
 
 def losses(run: Path) -> list[dict[str, float]]:
