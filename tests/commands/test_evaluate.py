@@ -1,7 +1,6 @@
 """`magneto evaluate` by several processes."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from magneto.cli import main
 from magneto.vision.classification.task import ImageClassification
 from tests.commands.small_run import NEW, outcome
+from tests.ranks import run_ranks
 
 
 def count_scored() -> None:
@@ -33,19 +33,13 @@ def test_ranks_share_the_batches_and_one_prints(tmp_path: Path, capsys) -> None:
     assert outcome(capsys, *NEW, "--out", run)[0] == 0
     words = ["evaluate", str(run), "--limit", "2", "--json"]
     _, alone, _ = outcome(capsys, *words)
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         __file__, *words],
-        check=True, cwd=root, timeout=240, capture_output=True, text=True,
-        env={"PYTHONPATH": f"src:{root}", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
-    (line,) = done.stdout.splitlines()
+    said = run_ranks(2, __file__, *words)
+    (line,) = [line for line in said.splitlines() if line.startswith("{")]
     expected, found = json.loads(alone), json.loads(line)
     for name in ("run", "weights"):
         assert found.pop(name) == expected.pop(name)
     assert found == pytest.approx(expected, rel=1e-5)
-    assert done.stderr.count("scored 1\n") == 2
+    assert said.count("scored 1\n") == 2
 
 
 if __name__ == "__main__":
