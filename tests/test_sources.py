@@ -23,8 +23,6 @@ AGAIN = {
     "bench-cpu": "docs/results/bench.md",
     "decoding-cpu-cpu": "docs/results/translation.md",
     "image-pretraining-cifar": "docs/results/vision.md",
-    "image-pretraining-digits": "docs/results/vision.md",
-    "image-robustness-narrow-digits": "docs/results/vision.md",
     "in-context-cpu": "docs/results/language.md",
     "plan-memory-cpu": "docs/concepts/plan.md",
     "probe-cost-cpu": "docs/concepts/probe.md",
