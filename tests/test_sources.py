@@ -24,7 +24,6 @@ AGAIN = {
     "decoding-cpu-cpu": "docs/results/translation.md",
     "image-pretraining-cifar": "docs/results/vision.md",
     "in-context-cpu": "docs/results/language.md",
-    "plan-memory-cpu": "docs/concepts/plan.md",
     "probe-cost-cpu": "docs/concepts/probe.md",
     "training-step-cpu-cpu-fp32": "docs/results/speed.md",
 }
