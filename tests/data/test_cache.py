@@ -1,6 +1,8 @@
 """What is kept is whole or not there, and is known again by what it describes."""
 
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,9 +15,13 @@ from magneto.data.cache import (
     also_known,
     cache_directory,
     content_digest,
+    file_states,
     fingerprint,
+    is_kept,
     made_whole,
 )
+from magneto.files import MANIFEST
+from tests.said import Said
 
 
 def test_the_environment_says_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -109,3 +115,51 @@ def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
     with made_whole(tmp_path / "text-2"), made_whole(tmp_path / "text-3"):
         assert not left.exists()
     assert {path.name for path in tmp_path.iterdir()} == {"text-2", "text-3"}
+
+
+def test_a_file_is_another_once_it_is_written_or_moved(tmp_path: Path) -> None:
+    path, link = tmp_path / "a.txt", tmp_path / "link"
+    path.write_text("one")
+    link.symlink_to(tmp_path)
+    before = file_states([path])
+    assert file_states([link / "a.txt"]) == before
+    old = path.stat()
+    while path.stat().st_ctime_ns == old.st_ctime_ns:  # file systems count time in ticks
+        path.write_text("two")
+        os.utime(path, ns=(old.st_mtime_ns, old.st_mtime_ns))
+    assert path.stat().st_mtime_ns == old.st_mtime_ns and file_states([path]) != before
+    moved = path.rename(tmp_path / "b.txt")
+    assert file_states([moved]) != before
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Path:
+    path = tmp_path / "cache" / "text-1"
+    with made_whole(path) as aside:
+        (aside / "train.bin").write_bytes(bytes(range(256)))
+        (aside / "empty").touch()
+    return path
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "manifest", "no manifest"])
+def test_what_is_damaged_is_taken_away_and_said(held: Path, damage: str) -> None:
+    file, manifest, said = held / "train.bin", held / MANIFEST, Said()
+    assert is_kept(held, said) and not said.lines
+    if damage == "flip":
+        file.write_bytes(bytes(256))
+    elif damage == "cut":
+        os.truncate(file, 9)
+    elif damage == "remove":
+        file.unlink()
+    elif damage == "manifest":
+        manifest.write_text(json.dumps({"train.bin": 3}))
+    else:
+        manifest.unlink()
+    assert not is_kept(held, said) and not list(held.parent.iterdir())
+    assert len(said.lines) == 1 and str(held) in said.lines[0] and "made again" in said.lines[0]
+
+
+def test_a_copy_is_compared_by_its_checksum(held: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(held, tmp_path / "copied", copy_function=shutil.copyfile))
+    os.utime(copied / "train.bin", ns=(0, 0))
+    assert is_kept(copied)

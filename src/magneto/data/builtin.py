@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from magneto.data.cache import cache_directory, is_kept, made_whole
+from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
 
 # Not prose that people read: tests, vendored packages, and tools that are being removed.
 LEFT_OUT = {
@@ -31,8 +31,8 @@ def docstrings() -> list[str]:
     Sources are parsed, never imported; the order is that of the modules' paths. The result is
     cached per Python version.
     """
-    version = ".".join(map(str, sys.version_info[:3]))
-    held = cache_directory() / f"docstrings-{version}-1"
+    version = sys.version_info[:3]
+    held = cache_directory() / f"docstrings-{fingerprint(version)}"
     if not is_kept(held):
         with made_whole(held) as aside:
             lines = (json.dumps(document) for document in _extract())

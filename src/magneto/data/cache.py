@@ -1,4 +1,8 @@
-"""The cache of prepared data: its directory, fingerprints of its sources, atomic writes."""
+"""The cache of prepared data: named by files and settings, written whole, opened as it was written.
+
+Of each file of a directory of the cache the manifest has size, time of change and one checksum. The
+checksum is compared where size or time are others, as of a copy.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,30 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from magneto.data.checksums import check_checksums, write_checksums
-from magneto.files import Damaged, aside_path, clear_dead, directory_aside, sync_to_disk
+from magneto import files
+from magneto.files import (
+    MANIFEST,
+    Damaged,
+    aside_path,
+    clear_dead,
+    directory_aside,
+    read_json,
+    sync_to_disk,
+    write_json,
+)
 from magneto.progress import SILENT, Progress
+
+# Of all that is kept: another number where the same files and settings give something else.
+VERSION = 1
+# Of a file in the manifest: when it was changed, in nanoseconds.
+TIME = "changed"
 
 
 def cache_directory() -> Path:
@@ -26,8 +44,22 @@ def cache_directory() -> Path:
 
 def fingerprint(*parts: Any) -> str:
     """Return a short name for whatever the parts describe; equal parts, equal name."""
-    text = json.dumps(parts, sort_keys=True, default=str)
+    text = json.dumps((VERSION, *parts), sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """Return place, size and time of change of files, which name what is in them.
+
+    The time is that of the file's entry: programs can't set it back.
+
+    Raises:
+        OSError: If one is not there.
+    """
+    paths = list(paths)
+    folders = {folder: folder.resolve() for folder in {path.parent for path in paths}}
+    found = [(folders[path.parent] / path.name, path.stat()) for path in paths]
+    return [(str(place), state.st_size, state.st_ctime_ns) for place, state in found]
 
 
 def content_digest(*parts: bytes | np.ndarray) -> str:
@@ -48,12 +80,12 @@ def also_known(held: Path, other: Path) -> None:
 def is_kept(held: Path, progress: Progress = SILENT) -> bool:
     """Return whether a directory of the cache is there, as it was written.
 
-    A damaged one is taken away, and said, so that it is made again; see `checksums`.
+    A damaged one is taken away, and said, so that it is made again.
     """
     if not held.exists():
         return False
     try:
-        check_checksums(held)
+        check_as_written(held)
     except Damaged as error:
         progress.say(f"{error}: made again")
         damaged = held.resolve()
@@ -63,6 +95,23 @@ def is_kept(held: Path, progress: Progress = SILENT) -> bool:
         shutil.rmtree(aside, ignore_errors=True)
         return False
     return True
+
+
+def check_as_written(directory: Path) -> None:
+    """Compare a directory of the cache with its manifest.
+
+    Raises:
+        Damaged: If a file is not as it was written, or there is no manifest.
+    """
+    try:
+        for name, written in read_json(directory / MANIFEST).items():
+            path, time = directory / name, written.pop(TIME)
+            state = path.stat()
+            untouched = (state.st_size, state.st_mtime_ns) == (written["bytes"], time)
+            if not untouched and files.fingerprint(path, sync=False) != written:
+                raise Damaged(f"{path} is not as it was written")
+    except (FileNotFoundError, AttributeError, KeyError, TypeError) as error:
+        raise Damaged(f"{directory}: {error}") from error
 
 
 def make_writable(folder: Path) -> None:
@@ -84,7 +133,7 @@ def make_writable(folder: Path) -> None:
 
 @contextmanager
 def made_whole(path: Path) -> Iterator[Path]:
-    """Give a directory to fill, which appears at `path`, with checksums, when it is complete.
+    """Give a directory to fill, which appears at `path`, with a manifest, when it is complete.
 
     If another process was faster, its result stays.
 
@@ -95,9 +144,13 @@ def made_whole(path: Path) -> Iterator[Path]:
     clear_dead(path.parent)
     with directory_aside(path) as aside:
         yield aside
-        write_checksums(aside)
-        for made in (*aside.iterdir(), aside):
-            sync_to_disk(made)
+        manifest = {
+            str(file.relative_to(aside)): files.fingerprint(file) | {TIME: file.stat().st_mtime_ns}
+            for file in sorted(aside.rglob("*"))
+            if file.is_file()
+        }
+        write_json(aside / MANIFEST, manifest)
+        sync_to_disk(aside)
         try:
             if path.is_symlink():  # another name of what is there no more
                 path.unlink()

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from magneto.data import builtin
-from magneto.data.cache import fingerprint
-from magneto.data.contents import file_contents
+from magneto.data.cache import file_states, fingerprint
 from magneto.data.counts import EMPTY, MALFORMED, Counts
 from magneto.data.files import open_text, source_files
 from magneto.data.records import decoded, read_objects
 from magneto.data.sources import HubDataset, check_builtin, hub_files, parse_source
-from magneto.progress import SILENT, Progress
 
 ENDINGS = (".txt", ".jsonl")
 # A document of plain text ends at the first blank line after so many characters.
@@ -120,14 +118,11 @@ def _last_character(piece: bytes) -> int:
     return next(starts, len(piece))
 
 
-def documents_fingerprint(
-    source: str, field: str, unit: str = PARAGRAPHS, progress: Progress = SILENT
-) -> str:
-    """Name the content of a source: files by what is in them, others by name."""
+def documents_fingerprint(source: str, field: str, unit: str = PARAGRAPHS) -> str:
+    """Name the content of a source: files by their states, others by name."""
     found = parse_source(source)
     if found.kind == "builtin":
         return fingerprint(source, field, sys.version_info[:3])
     files = hub_files(found) if found.kind == "hf" else source_files(source, ENDINGS)
     place = source if found.kind == "hf" else ""
-    contents = file_contents(files, progress)
-    return fingerprint(place, contents, field, *([unit] if unit == LINE else []))
+    return fingerprint(place, file_states(files), field, unit)

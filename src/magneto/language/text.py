@@ -35,7 +35,6 @@ from magneto.progress import Progress
 # Documents tokenised at a time; the tokenizer spreads them over the cores.
 BATCH = 256
 SPLITS = ("train", "validation")
-VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -86,25 +85,21 @@ def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
     """
     if config.streaming:
         return _prepare_stream(config, progress)
-    held = _place(config, progress)
+    held = _place(config)
     if not is_kept(held, progress):
         with made_whole(held) as aside:
             _fill(config, aside, progress)
     if config.tokenizer == "bpe":
         # A run keeps the tokenizer that came out, and finds the same tokens by it.
-        also_known(held, _place(replace(config, tokenizer=str(held)), progress))
+        also_known(held, _place(replace(config, tokenizer=str(held))))
     return _open(held, config)
 
 
-def _place(config: TextDataConfig, progress: Progress) -> Path:
+def _place(config: TextDataConfig) -> Path:
     tokenizer_part = _tokenizer_name(config)
     sources = [config.source, config.validation_source or config.source]
     name = fingerprint(
-        VERSION,
-        [
-            documents_fingerprint(source, config.text_field, config.document, progress)
-            for source in sources
-        ],
+        [documents_fingerprint(source, config.text_field, config.document) for source in sources],
         tokenizer_part,
         None if config.validation_source else config.validation_fraction,
     )
@@ -216,8 +211,7 @@ STREAM_HEAD = 20_000
 def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
     """Prepare tokenizer and validation split from the head of a stream."""
     head = fingerprint(
-        VERSION,
-        documents_fingerprint(config.source, config.text_field, config.document, progress),
+        documents_fingerprint(config.source, config.text_field, config.document),
         None if config.validation_source else config.validation_fraction,
         config.vocab_size,
         STREAM_HEAD,

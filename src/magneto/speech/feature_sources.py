@@ -12,9 +12,7 @@ import numpy as np
 from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
 from magneto.progress import Progress
 from magneto.speech.features import FilterBank
-from magneto.speech.utterances import Utterances, recording_contents
-
-VERSION = 2
+from magneto.speech.utterances import Utterances, recording_states
 
 Vary = Callable[[np.ndarray], np.ndarray]
 """From samples to samples."""
@@ -77,8 +75,8 @@ class StoredFeatures:
         self.computed, self.utterances = computed, computed.utterances
         self.mel_bins = computed.mel_bins
         config = computed.filter_bank.config
-        contents = recording_contents(self.utterances.rows, progress)
-        name = fingerprint(VERSION, contents, repr(config.features), config.sample_rate)
+        contents = recording_states(self.utterances.rows)
+        name = fingerprint(contents, repr(config.features), config.sample_rate)
         held = cache_directory() / f"speech-features-{name}"
         if not is_kept(held, progress):
             with made_whole(held) as aside:

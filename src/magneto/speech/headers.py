@@ -10,9 +10,8 @@ import numpy as np
 
 from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
 from magneto.progress import Progress
-from magneto.speech.utterances import Row, Utterances, recording_contents
+from magneto.speech.utterances import Row, Utterances, recording_states
 
-VERSION = 2
 # It is waiting for the disk that takes long.
 THREADS = 8
 # Rows between two reports of progress.
@@ -27,7 +26,7 @@ def measure(rows: Sequence[Row], sample_rate: int, progress: Progress) -> Uttera
         sample_rate: That they will be brought to, in Hz.
         progress: Shows it.
     """
-    name = fingerprint(VERSION, recording_contents(rows, progress))
+    name = fingerprint(recording_states(rows))
     held = cache_directory() / f"speech-headers-{name}"
     if not is_kept(held, progress):
         durations, problems = _read(rows, progress)

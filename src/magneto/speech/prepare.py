@@ -25,10 +25,9 @@ from magneto.speech.features import (
     load_normaliser,
 )
 from magneto.speech.splits import SpeechSplits, load_speech
-from magneto.speech.utterances import Utterances, recording_contents
+from magneto.speech.utterances import Utterances, recording_states
 from magneto.speech.vocabulary import SpeechVocabulary, make_vocabulary
 
-VERSION = 3
 # Training utterances that the global mean and variance are taken over, at most: 16 hours of
 # LibriSpeech, after which they no longer change.
 CMVN_UTTERANCES = 5000
@@ -126,8 +125,8 @@ def make_normaliser(
         return known_normaliser(config)
     bins = config.features.mel_bins
     # Not the split's digest: other recordings of the same words and lengths have other means.
-    contents = recording_contents(source.utterances.rows, progress)
-    name = fingerprint(VERSION, contents, repr(config.features), config.sample_rate)
+    contents = recording_states(source.utterances.rows)
+    name = fingerprint(contents, repr(config.features), config.sample_rate)
     held = cache_directory() / f"speech-cmvn-{name}"
     if not is_kept(held, progress):
         statistics = FeatureStatistics(bins)

@@ -22,8 +22,6 @@ VALIDATION, TRAIN = 0, 1
 WHAT, HOW = 0, 1
 # Speakers of a training set and of a validation set, who are others.
 SPEAKERS = 200
-# Of all that is made here: another number where the same integers make another sound.
-VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Spoken:
 
     def state(self) -> Any:
         """Return all that it is made of."""
-        return (VERSION, self.seed, self.words, self.speaker, repr(self.config), self.sample_rate)
+        return (self.seed, self.words, self.speaker, repr(self.config), self.sample_rate)
 
     def _plan(self, speaker: Speaker) -> tuple[Plan, np.random.Generator]:
         random = np.random.default_rng([*self.seed, HOW])

@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from magneto.data.cache import content_digest
-from magneto.data.contents import file_contents
-from magneto.progress import SILENT, Progress
+from magneto.data.cache import content_digest, file_states
 from magneto.speech.audio import Recording
 
-# Of so many recordings of a split the files are in `recordings_digest`.
-SAMPLED = 256
+# Of so many recordings of a split, and so many bytes of each, is `recordings_digest`.
+SAMPLED, BYTES = 256, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +35,15 @@ class Row:
     speaker: str = ""
 
 
-def recording_contents(rows: Sequence[Row], progress: Progress = SILENT) -> list[Any]:
-    """Return what names the content of each row's recording, wherever it lies, as plain values."""
+def recording_states(rows: Sequence[Row]) -> list[Any]:
+    """Return what names each row's recording as plain values: its file's state, and which part."""
     files = [row.recording.file() for row in rows]
     there = list(dict.fromkeys(file for file in files if file is not None))
-    contents = dict(zip(there, readable_contents(there, progress), strict=True))
+    states = dict(zip(there, file_states(there), strict=True))
     return [
-        (contents[file] if file is not None else (), row.recording.state())
+        (states[file] if file is not None else (), row.recording.state())
         for row, file in zip(rows, files, strict=True)
     ]
-
-
-def readable_contents(files: Sequence[Path], progress: Progress) -> list[tuple[Any, ...]]:
-    """Return size and digest of each file; nothing of one that can't be read."""
-    try:
-        return [found[1:] for found in file_contents(files, progress)]
-    except OSError:
-        if len(files) == 1:
-            return [()]
-        return [content for file in files for content in readable_contents([file], progress)]
 
 
 @dataclass(frozen=True)
@@ -116,11 +104,11 @@ class Utterances:
 
     @cached_property
     def recordings_digest(self) -> str:
-        """A name for the sound: where in which files some recordings are, evenly chosen."""
+        """A name for the sound of some recordings, evenly chosen, wherever their files lie."""
         some = np.unique(np.linspace(0, max(len(self) - 1, 0), SAMPLED).astype(np.int64))
         rows = [self.rows[number] for number in some[: len(self)]]
-        sounds = recording_contents([row for row in rows if row.recording.file() is not None])
-        return content_digest(json.dumps(sounds, default=str).encode())
+        states = json.dumps([row.recording.state() for row in rows], default=str)
+        return content_digest(states.encode(), *(beginning(row.recording.file()) for row in rows))
 
     def chosen(self, numbers: Sequence[int] | np.ndarray) -> Utterances:
         """Return some of them."""
@@ -128,3 +116,14 @@ class Utterances:
         problems = [self.problems[number] for number in numbers]
         return Utterances(rows, self.durations[np.asarray(numbers, int)], problems,
                           self.sample_rate)  # fmt: skip
+
+
+def beginning(file: Path | None) -> bytes:
+    """Return size and first bytes of a file; nothing of one that can't be read."""
+    try:
+        if file is None:
+            return b""
+        with file.open("rb") as opened:
+            return f"{file.stat().st_size}:".encode() + opened.read(BYTES)
+    except OSError:
+        return b""

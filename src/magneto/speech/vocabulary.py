@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from magneto.data.cache import cache_directory, is_kept, made_whole
+from magneto.data.cache import cache_directory, content_digest, fingerprint, is_kept, made_whole
 from magneto.data.tokenizer import (
     END,
     Tokenizer,
@@ -19,7 +18,6 @@ from magneto.data.tokenizer import (
 from magneto.data.tokenizer_training import train_sentencepiece
 from magneto.speech.config import SpeechDataConfig
 
-VERSION = 1
 BLANK = 0
 UNKNOWN = "<unk>"
 # Tokenizers that are learnt from the training transcripts.
@@ -66,10 +64,9 @@ def make_vocabulary(config: SpeechDataConfig, texts: Sequence[str]) -> SpeechVoc
     """
     if config.tokenizer not in TRAINED:
         return SpeechVocabulary(load_tokenizer(config.tokenizer))
-    digest = hashlib.blake2b(digest_size=12)
-    for text in (str(VERSION), config.tokenizer, str(config.vocab_size), *texts):
-        digest.update(text.encode("utf-8", errors="surrogatepass") + b"\n")
-    held = cache_directory() / f"speech-tokenizer-{digest.hexdigest()}"
+    digest = content_digest(*(text.encode("utf-8", errors="surrogatepass") for text in texts))
+    name = fingerprint(digest, config.tokenizer, config.vocab_size)
+    held = cache_directory() / f"speech-tokenizer-{name}"
     if not is_kept(held):
         with made_whole(held) as aside:
             _learn(config, texts, aside)

@@ -48,7 +48,6 @@ from magneto.translation.vocabulary import (
 )
 
 SPLITS = ("train", "validation")
-VERSION = 4
 # Pairs of sentences tokenised at a time.
 BATCH = 1024
 # Tokenizers that are trained on the text itself.
@@ -123,22 +122,21 @@ def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> Prepared
         FileNotFoundError: If there is no such source or tokenizer.
         ValueError: If it has no text for a direction, or none to validate on.
     """
-    held = _place(config, progress)
+    held = _place(config)
     if not is_kept(held, progress):
         with made_whole(held) as aside:
             Preparation(config, progress).fill(aside)
     if config.tokenizer in TRAINED:
         # A run keeps the vocabulary that came out, and finds the same tokens by it.
-        also_known(held, _place(replace(config, tokenizer=str(held)), progress))
+        also_known(held, _place(replace(config, tokenizer=str(held))))
     return _open(held)
 
 
-def _place(config: ParallelDataConfig, progress: Progress) -> Path:
+def _place(config: ParallelDataConfig) -> Path:
     sources = [config.source, config.validation_source or config.source]
     name = fingerprint(
-        VERSION,
         [
-            parallel_fingerprint(name, config.languages, sought_languages(config), progress)
+            parallel_fingerprint(name, config.languages, sought_languages(config))
             for name in sources
         ],
         (config.languages, config.pivot_language, config.directions),

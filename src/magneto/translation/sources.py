@@ -7,12 +7,10 @@ from dataclasses import replace
 from itertools import combinations
 
 from magneto.config import nearest
-from magneto.data.cache import fingerprint
-from magneto.data.contents import file_contents
+from magneto.data.cache import file_states, fingerprint
 from magneto.data.counts import MALFORMED, Counts
 from magneto.data.sources import HubDataset, Source, check_builtin, hub_files, parse_source
 from magneto.data.splits import SPLIT_NAMES
-from magneto.progress import SILENT, Progress
 from magneto.translation.config import LACKING, ParallelText, Texts
 from magneto.translation.files import open_files
 from magneto.translation.phrases import PHRASES, import_babel, phrase_languages, phrases
@@ -124,16 +122,13 @@ def open_parallel(
 
 
 def parallel_fingerprint(
-    source: str,
-    wanted: tuple[str, ...] | None,
-    sought: frozenset[str],
-    progress: Progress = SILENT,
+    source: str, wanted: tuple[str, ...] | None, sought: frozenset[str]
 ) -> str:
-    """Name the content of a source: files by what is in them, others by name."""
+    """Name the content of a source: files by their states, others by name."""
     found = parse_source(source)
     if found.kind == "builtin":
         return fingerprint(source, PHRASES, import_babel().__version__)
     if found.kind == "hf":
-        return fingerprint(source, file_contents(hub_files(found), progress))
+        return fingerprint(source, file_states(hub_files(found)))
     files = sorted(open_files(source, wanted, sought).files)
-    return fingerprint("", file_contents(files, progress))
+    return fingerprint("", file_states(files))

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
-from magneto.data.contents import file_contents
+from magneto.data.cache import cache_directory, file_states, fingerprint, is_kept, made_whole
 from magneto.data.counts import MALFORMED, Counts
 from magneto.files import write_json
 from magneto.progress import Progress
@@ -29,7 +28,6 @@ from magneto.vision.listing import (
     standard_splits,
 )
 
-VERSION = 2  # of the index
 MASK_MEMBERS = ("seg.png", "mask.png", "seg", "mask")
 WITHOUT_IMAGE = "examples without an image left out"
 # A larger member of JSON or of words is none.
@@ -155,7 +153,7 @@ def _listing(source: Path, shards: list[Path], counts: Counts, progress: Progres
 
 def kept_index(shards: Sequence[Path], progress: Progress, words: WordMembers = LABELS) -> Index:
     """Return the index of shards from the cache; it is made if they, or it, are new."""
-    name = fingerprint(VERSION, file_contents(shards, progress), words.endings)
+    name = fingerprint(file_states(shards), words.endings)
     held = cache_directory() / f"shards-{name}"
     kept = held / "index.json"
     if not is_kept(held, progress):

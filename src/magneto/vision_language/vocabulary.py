@@ -8,8 +8,6 @@ from magneto.data.cache import cache_directory, content_digest, fingerprint, is_
 from magneto.data.tokenizer import BPE_CHARACTERS, SPECIAL, Tokenizer, load_tokenizer, train_bpe
 from magneto.progress import SILENT, Progress
 
-VERSION = 1
-
 
 def text_tokenizer(
     name: str, vocab_size: int, texts: Iterable[str], progress: Progress = SILENT
@@ -28,7 +26,7 @@ def text_tokenizer(
         return load_tokenizer(name)
     some = list(limited(texts))
     digest = content_digest(*(text.encode("utf-8", errors="surrogatepass") for text in some))
-    held = cache_directory() / f"tokenizer-{fingerprint(VERSION, digest, vocab_size, SPECIAL)}"
+    held = cache_directory() / f"tokenizer-{fingerprint(digest, vocab_size, SPECIAL)}"
     if not is_kept(held, progress):
         progress.say(f"learning a tokenizer from {len(some):,} texts")
         with made_whole(held) as aside:

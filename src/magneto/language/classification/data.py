@@ -5,7 +5,6 @@ An input is `<s> text </s>`, or `<s> text </s></s> pair </s>` (arXiv 1907.11692)
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.cache import cache_directory, is_kept, made_whole
+from magneto.data.cache import cache_directory, content_digest, fingerprint, is_kept, made_whole
 from magneto.data.counts import Counts
 from magneto.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_bpe
 from magneto.language.classification.config import ClassificationDataConfig
@@ -224,10 +223,8 @@ def make_tokenizer(config: ClassificationDataConfig, rows: Sequence[Row]) -> Tok
     if config.tokenizer not in ("auto", "bpe"):
         return load_tokenizer(Path(config.tokenizer) if config.tokenizer != "bytes" else "bytes")
     texts = [text for row in rows for text in (row.text, row.pair) if text is not None]
-    digest = hashlib.blake2b(digest_size=12)
-    for text in (str(config.vocab_size), *texts):
-        digest.update(text.encode("utf-8", errors="surrogatepass") + b"\n")
-    held = cache_directory() / f"classification-{digest.hexdigest()}-1"
+    digest = content_digest(*(text.encode("utf-8", errors="surrogatepass") for text in texts))
+    held = cache_directory() / f"classification-{fingerprint(digest, config.vocab_size)}"
     if not is_kept(held):
         with made_whole(held) as aside:
             train_bpe(texts, config.vocab_size, aside / "tokenizer.json", SPECIAL)
