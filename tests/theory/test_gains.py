@@ -42,6 +42,13 @@ def test_deepnorm(layers: int) -> None:
         assert deepnorm_beta(depth) == pytest.approx(beta, abs=5e-5)
 
 
+def test_deepnorms_encoder_weighs_its_own_depth_more() -> None:
+    """0.81 and 0.87 times (6 ** 4 * 12) ** (1 / 16) and its inverse."""
+    depth = Depth("encoder", 6, 12)
+    assert deepnorm_alpha(depth) == pytest.approx(1.4807, abs=5e-5)
+    assert deepnorm_beta(depth) == pytest.approx(0.4759, abs=5e-5)
+
+
 @pytest.mark.parametrize("layers", [1, 7, 100])
 def test_deepnorm_identities(layers: int) -> None:
     """2N (v^2 + w^2) / alpha^2 = 1 alone, and 3M (...) = 1 in a decoder that attends."""

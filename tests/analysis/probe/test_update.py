@@ -58,6 +58,15 @@ def test_growth_of_known_powers() -> None:
     assert fitted.exponent == pytest.approx(1.5) and fitted.interval == pytest.approx(0, abs=1e-9)
     assert fitted.ratio == pytest.approx(16**1.5) and fitted.depths == (2, 32)
     assert fitted.ratio_range == pytest.approx((64.0, 64.0))
+    # Two seeds that grow by 8 and by 32: exp(log 16 -+ 12.706 x log 2).
+    spread = [
+        Update("sub", layers, seed, "label", "sgd", value)
+        for seed, end in ((0, 8.0), (1, 32.0))
+        for layers, value in ((2, 1.0), (8, end))
+    ]
+    low, high = growth(spread)[0].ratio_range
+    assert low == pytest.approx(16 / 2**12.7062, rel=1e-4)
+    assert high == pytest.approx(16 * 2**12.7062, rel=1e-4)
 
 
 def test_growth_names_what_cannot_be_fitted() -> None:

@@ -77,6 +77,10 @@ def test_the_worst_stack_counts() -> None:
     other = [replace(layer(n), name=f"encoder.layers.{n}") for n in range(2)]
     other[1] = replace(other[1], distinct_rms=0.08)
     assert kept_share([*other, layer(0), layer(1)]) == pytest.approx(0.01)
+    # One that is not finite is the worst, wherever it stands.
+    broken = [replace(part, distinct_rms=math.nan) for part in other]
+    assert math.isnan(kept_share([*broken, layer(0), layer(1)]))
+    assert math.isnan(kept_share([layer(0), layer(1), *broken]))
 
 
 def test_the_first_step_is_judged_at_the_peak_rate() -> None:

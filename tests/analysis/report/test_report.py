@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from magneto.analysis.report.report import write_report
+from magneto.analysis.report.report import as_markdown, write_report
 from magneto.analysis.sweep.judged import Judge, Scored
 from magneto.commands.compare import table
 
@@ -233,6 +233,12 @@ def test_without_measurements_or_results(
     words = " ".join(Page(write_report(bare, tmp_path).read_text()).words)
     assert "There is no result yet." in words and "12 of 12 runs have no result yet" in words
     assert "no result yet" in words and "trivial baseline" not in words
+
+
+def test_a_row_alone_is_not_marked_as_the_best(assemble: Assemble) -> None:
+    alone = assemble([cell("sub", 1e-3, seed, 5.5 + seed / 10) for seed in (1, 2)], JUDGE)
+    assert "**Sub-LN**" not in as_markdown(alone)
+    assert "**Sub-LN has its best score here: loss 5.65" in as_markdown(alone)
 
 
 def test_one_notation_for_rates(made: Path) -> None:

@@ -168,6 +168,8 @@ def test_rows_are_judged_as_stable_by_the_same_seeds() -> None:
     ]
     grid = [*cells("pre", table), *cells("sub", table), *more]
     pre, sub = (summarise(grid, name, False) for name in ("pre", "sub"))
+    apart = [*cells("pre", table), *more]  # rows that have no seed in common
+    assert summarise(apart, "sub", False).next_rate is None
     assert pre.largest_stable_rate == sub.largest_stable_rate == 1e-2
     assert pre.stable_seeds == sub.stable_seeds == [0]
     assert (sub.next_rate, sub.failed_there, sub.others_failed) == (1e-1, (1, 1), (1, 3))
@@ -308,6 +310,12 @@ def test_what_became_of_a_run(
     assert bool(reason) == (expected != "finished")
 
 
+def test_a_run_whose_loss_is_no_number_or_where_it_began_has_not_learned() -> None:
+    found = ended(math.nan) | {"metrics": {"loss": math.nan, "accuracy": 0.9}, "curve": []}
+    assert verdict(found, Judge("accuracy", True, 0.5), 8.0)[0] == "diverged"
+    assert verdict(ended(8.0), Judge("loss", False, 9.0), 8.0)[0] == "diverged"
+
+
 @pytest.mark.parametrize(
     ("score", "baseline", "learned"),
     [(0.52, 0.5, True), (0.505, 0.5, False), (0.03, 0.0, True), (0.01, 0.0, False),
@@ -337,6 +345,8 @@ def test_what_did_not_learn_is_not_stable() -> None:
 def test_sensitivity_is_capped_at_the_loss_at_initialisation() -> None:
     """One run that blew up before its first logged row does not raise the others' cap."""
     table = cells("sub", {1e-3: [4.0], 1e-2: [None]}, first=6.0)
+    overfit = [replace(cell, loss=9.0) if cell.score else cell for cell in table]
+    assert summarise(overfit, "sub", False).sensitivity == 0
     blown = [c if c.score else Scored("sub", 1e-2, 0, "diverged", initial_loss=6.0) for c in table]
     assert summarise(blown, "sub", False).sensitivity == pytest.approx((0 + 2.0) / 2)
 

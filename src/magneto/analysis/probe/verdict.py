@@ -107,7 +107,7 @@ def kept_share(layers: Sequence[LayerReading]) -> float:
     for stack in stacks(layers):
         bottom, top = stack[0].distinct_rms, stack[-1].distinct_rms
         shares.append((top / bottom) ** 2 if top is not None and bottom else math.nan)
-    return min(shares)
+    return math.nan if any(map(math.isnan, shares)) else min(shares)
 
 
 def distinct_share(layers: Sequence[LayerReading]) -> float:

@@ -41,7 +41,8 @@ def judged_sentence(comparison: Mapping[str, Any]) -> str:
         return ""
     return (
         "Two rows differ beyond noise if Welch's t test over their seeds says so by Holm's method "
-        "over all pairs of rows: of reports on equal rows at most 5 % name a difference. "
+        "over all pairs of rows: of reports on rows of equal "
+        "means and like spread at most 5 % name a difference. "
     )
 
 

@@ -84,7 +84,7 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
     others = [cell for cell in mine if cell.seed not in seeds]
     stable = list(takewhile(lambda rate: is_stable(shared, rate), rates))
     largest = stable[-1] if stable else None
-    following = rates[len(stable)] if len(stable) < len(rates) else None
+    following = rates[len(stable)] if seeds and len(stable) < len(rates) else None
     status = [cell.status for cell in mine]
     return Summary(
         placement=placement,
