@@ -79,8 +79,12 @@ def test_micro_batches_change_nothing(tmp_path: Path, gradient_accumulation_step
     assert furthest(tmp_path / "one", tmp_path / "more") < 1e-5
 
 
-@pytest.mark.parametrize("async_save", [False, True])
-def test_resumed_equals_uninterrupted(tmp_path: Path, async_save: bool) -> None:
+@pytest.mark.parametrize(
+    ("async_save", "at"),
+    [(False, 17), (True, 17), (False, 20), (False, 30)],
+    ids=["17", "17 in the background", "20, which is evaluated", "30, the last"],
+)
+def test_resumed_equals_uninterrupted(tmp_path: Path, async_save: bool, at: int) -> None:
     settings = {"ema_decay": 0.9, "dropout": 0.1, "average_checkpoints": 2, "average_by": "best"}
     run_toy(tmp_path / "whole", **settings)
     settings["async_save"] = async_save
@@ -91,9 +95,9 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, async_save: bool) -> None:
     kept = {key: value for key, value in settings.items() if key != "dropout"}
     result = train(
         Toy(dropout=0.1), config(**kept), tmp_path / "cut", seed=3, report=ProgressBars(quiet=True),
-        hooks=[Hook(17, stop)],
+        hooks=[Hook(at, stop)],
     )  # fmt: skip
-    assert (result.status, result.step) == ("interrupted", 17)
+    assert (result.status, result.step) == ("interrupted", at)
     run_toy(tmp_path / "cut", resume=True, **settings)
     assert same(tmp_path / "whole", tmp_path / "cut")
     for name in ("best", "averaged"):
@@ -210,11 +214,13 @@ def test_a_missing_file_is_damage(tmp_path: Path, name: str) -> None:
 
 
 def test_not_finite_is_divergence_at_its_step(tmp_path: Path) -> None:
-    result = run_toy(tmp_path, task=Toy(ToyData(explode_at=0.9)), steps=100)
+    result = run_toy(tmp_path, task=Toy(ToyData(explode_at=0.9)), steps=100, evaluate_every=4)
     assert result.status == "diverged" and "nan" in result.reason
     first = result.diverged_at
     assert first is not None and first <= result.step < first + 4
     assert json.loads((tmp_path / "result.json").read_text())["diverged_at"] == first
+    evaluated = [row["step"] for row in rows(tmp_path) if "validation_loss" in row]
+    assert result.step % 4 == 0 and result.step not in evaluated
 
 
 def test_the_batch_that_diverged_is_kept(tmp_path: Path) -> None:

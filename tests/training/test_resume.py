@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from magneto.progress import ProgressBars
 from magneto.training.checkpoint import list_checkpoints
+from magneto.training.loop import train
 from magneto.training.state import TrainingState
 from magneto.weights import find_weights
-from tests.training.toy import run_toy
+from tests.training.toy import Toy, config, run_toy
 
 
 def damage(run: Path) -> None:
@@ -79,3 +81,21 @@ def test_a_damaged_record_of_the_environment_is_set_aside(tmp_path: Path) -> Non
     run_toy(tmp_path, steps=20, resume=True)
     assert len(json.loads((tmp_path / "environment.json").read_text())) == 1
     assert (tmp_path / "environment.damaged.json").read_text() == "x"
+
+
+@pytest.mark.parametrize("how", ["as it was", "a value", "a row", "gone"])
+def test_altered_metrics_are_noticed(tmp_path: Path, capsys, how: str) -> None:
+    """What came after the checkpoint, or broke off in a kill, is no alteration."""
+    run_toy(tmp_path, steps=20)
+    path = tmp_path / "metrics.jsonl"
+    first, *rows = path.read_text().splitlines(keepends=True)
+    last = '{"step": 21, "loss": 1.0}\n{"step": 2'
+    altered = {"as it was": first, "a value": first.replace('"loss": ', '"loss": 1'), "a row": ""}
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_text("".join([altered[how], *rows, last]))
+    train(Toy(), config(steps=30), tmp_path, seed=3, resume=True, report=ProgressBars())
+    said = [line for line in capsys.readouterr().err.splitlines() if "metrics.jsonl" in line]
+    assert len(said) == (how != "as it was"), said
+    assert all("is not as it was written up to step 20" in line for line in said)

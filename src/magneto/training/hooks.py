@@ -187,6 +187,7 @@ def save(state: TrainingState) -> None:
         "best": state.best,
         "metrics": state.metrics,
         "recipe": state.recipe,
+        "records": state.metrics_logger.written if state.metrics_logger else None,
     }
     kinds = {
         MODEL: model_pieces(state.model),

@@ -195,10 +195,16 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
         pieces, state.stream_state = next(batches)
         train_step(state, pieces)
         for hook in every:
-            if state.stop is None and hook.due(state.step, config.steps):
+            # A step that a hook stops at still owes its evaluation: no later one makes up for it.
+            if not diverged(state) and hook.due(state.step, config.steps):
                 hook.function(state)
         if state.stop is None and state.step < config.steps and interrupted(state):
             state.stop = Stop("interrupted", "asked to stop by a signal")
+
+
+def diverged(state: TrainingState) -> bool:
+    """Return whether the run has ended with weights that are not worth an evaluation."""
+    return state.stop is not None and state.stop.status == "diverged"
 
 
 def train_step(state: TrainingState, pieces: list[Any]) -> None:

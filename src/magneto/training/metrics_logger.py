@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from magneto.files import plain, write_text
+from magneto.files import fingerprint, plain, write_text
 from magneto.training.trackers import Tracker, grouped
 
 METRICS_FILE = "metrics.jsonl"
@@ -19,13 +20,17 @@ class MetricsLogger:
 
     Rows of a step beyond the checkpoint that a run resumes from are cut away first: those steps
     will be taken, and recorded, again.
+
+    Attributes:
+        written: Size and checksum of metrics.jsonl, as `fingerprint` gives them.
     """
 
     def __init__(self, run: Path, from_step: int, trackers: Sequence[Tracker] = ()) -> None:
         self.path = run / METRICS_FILE
         if self.path.exists():
             cut_after(self.path, from_step)
-        self.file = self.path.open("a", encoding="utf-8")
+        self.file = self.path.open("ab")
+        self.written = fingerprint(self.path, sync=False)
         self.trackers = trackers
 
     def add(self, row: dict[str, Any]) -> None:
@@ -35,8 +40,11 @@ class MetricsLogger:
             FileNotFoundError: If the file is not there any more.
         """
         self.check()
-        self.file.write(json.dumps(plain(row)) + "\n")
+        line = json.dumps(plain(row)).encode() + b"\n"
+        self.file.write(line)
         self.file.flush()
+        size, checksum = self.written["bytes"] + len(line), zlib.crc32(line, self.written["crc32"])
+        self.written = {"bytes": size, "crc32": checksum}
         values = {
             grouped(key): value
             for key, value in row.items()

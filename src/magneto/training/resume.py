@@ -65,8 +65,9 @@ def begin(
             more = "for more: --training.steps" if directory else "it keeps no checkpoint"
             say(f"{run} finished at step {done.step} already; {more}")
             return done
+        records = None
         if directory is not None:
-            load(state, directory)
+            records = load(state, directory)["records"]
             say(f"going on from {directory}, step {state.step}")
         elif resume:
             if held or broadcast_from_main(would_lose_weights(state), world):
@@ -83,6 +84,9 @@ def begin(
             (run / "result.json").unlink(missing_ok=True)
             trackers = open_trackers(run, state.step, state.config, state.recipe, say)
             state.metrics_logger = MetricsLogger(run, state.step, trackers)
+            if directory is not None and state.metrics_logger.written != records:
+                say(f"{run / METRICS_FILE} is not as it was written up to step {state.step}: "
+                    "curves made of it are not this run's")  # fmt: skip
             write_environment(run)
     return None
 
@@ -190,8 +194,8 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
 
 
-def load(state: TrainingState, directory: Path) -> None:
-    """Put a checkpoint into a run's state."""
+def load(state: TrainingState, directory: Path) -> dict[str, Any]:
+    """Put a checkpoint into a run's state; return all that it holds besides tensors."""
     held = load_checkpoint(directory, state.model, state.optimizer)
     load_average(state, directory)
     state.step = held["step"]
@@ -203,6 +207,7 @@ def load(state: TrainingState, directory: Path) -> None:
         step = row.pop("step")
         values = torch.tensor(list(row.values()), device=state.world.device)
         state.pending.append((step, list(row), values))
+    return held
 
 
 def load_average(state: TrainingState, directory: Path) -> None:
