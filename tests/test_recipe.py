@@ -224,6 +224,41 @@ def test_an_edited_recipe_of_a_run_says_what_can_be_done(tmp_path: Path, capsys)
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "edit", "answer"),
+    [
+        ("causal-lm/tiny", ("compile: false", "compile: !!bool maybe"), "the tag !!bool"),
+        ("causal-lm/tiny", ("seed: 1", "seed: !!int '_'"), "the tag !!int"),
+        ("causal-lm/tiny", ("model:\n", "model:\n  ~: 1\n"), "the key ~ is no word"),
+        ("causal-lm/tiny", ("seed: 1", "seed: 1\n1: 2"), "unknown key 1"),
+        ("transducer/tiny", ("frame_shift: 10.0", "frame_shift: 1e-320"), "must be 1 or more"),
+        ("transducer/tiny", ("max_duration: ", "max_duration: .inf #"), "must be a finite number"),
+        ("transducer/tiny", ("max_duration: ", "max_duration: 1e+307 #"), "is too large"),
+    ],
+)
+def test_odd_values_of_a_recipe_and_of_a_run_are_one_line(
+    tmp_path: Path, capsys, name: str, edit: tuple[str, str], answer: str
+) -> None:
+    path = tmp_path / "run" / "recipe.yaml"
+    path.parent.mkdir()
+    load_recipe(name).save(path)
+    text = path.read_text()
+    assert edit[0] in text
+    path.write_text(text.replace(*edit))
+    train = ["train", str(path), "--out", str(tmp_path / "new")]
+    for words in (train, ["evaluate", str(path.parent)]):
+        assert main(words) == 2
+        first, *rest = capsys.readouterr().err.splitlines()
+        assert answer in first and all("was edited" in line for line in rest)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e307"])
+def test_a_field_that_is_set_to_no_number_of_use_is_one_line(value: str, capsys) -> None:
+    assert main(["train", "transducer/tiny", "--data.max_duration", value]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_not_yaml(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("task: causal-lm\nmodel: [1,\n")

@@ -21,6 +21,8 @@ def test_plain_values_and_aliases_are_read(tmp_path: Path) -> None:
     inner = {"b": 1, "c": [1, 2]}
     assert read_yaml(path) == {"a": inner, "d": inner, "e": {"b": 1, "c": 9007199254740993}}
     assert read_yaml(written(tmp_path, "")) is None
+    words = "'no': '~'\n\"1\": !  x\n2: |\n  y\n"
+    assert read_yaml(written(tmp_path, words)) == {"no": "~", "1": "x", 2: "y\n"}
 
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -37,7 +39,14 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: &x\n  b: *x\n", "line 1: a value holds itself"),
         ("a: " + "[" * 5000 + "]" * 5000, "is nested too deeply"),
         ("a: " + "[" * 40 + "]" * 40, "line 1: nested too deeply"),
-        ("a: !!python/object/apply:os.system ['id']", "line 1: not YAML: could not determine"),
+        ("a: !!python/object/apply:os.system ['id']", "line 1: the tag !!python/object"),
+        ("a: 1\nb: !!bool maybe\n", "line 2: the tag !!bool has no place in a recipe"),
+        ("a: !!int '_'\n", "line 1: the tag !!int has no place"),
+        ("a: !!set {b}\n", "line 1: the tag !!set has no place"),
+        ("a: !mine b\n", "line 1: the tag !mine has no place"),
+        ("a:\n  ~: 1\n", "line 2: the key ~ is no word to YAML: write '~'"),
+        ("a: {no: 1, de: 2}\n", "line 1: the key no is no word to YAML: write 'no'"),
+        ("a: 2020-99-99\n", "not YAML: month must be in 1..12"),
         ("? [a, b]\n: 1\n", "line 1: a key must be a word"),
         ("a: [1\nb: 2\n", "not YAML"),
         ("a: " + "9" * 5000, "not YAML"),

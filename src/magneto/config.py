@@ -7,6 +7,7 @@ own that names the key, and the nearest right one.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import types
 from collections.abc import Mapping, Sequence
@@ -105,6 +106,9 @@ def _dataclass(kind: type, values: Any, where: str, problems: list[str]) -> Any:
     except ValueError as error:
         prefix = f"{where}: " if where else ""
         problems.extend(f"{prefix}{line}" for line in problem_lines(error))
+    except ArithmeticError as error:
+        problems.append(f"{where or 'the recipe'} holds a number that is too large or too near to "
+                        f"zero to compute with: {error}")  # fmt: skip
     return None
 
 
@@ -218,9 +222,13 @@ def _number(kind: Any, value: Any) -> Any:
         else:
             number = float(value)  # YAML reads 1e-3 as text
         if kind is float:
-            return float(number)
+            number = float(number)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"must be a number, not {shown(value)}") from None
+    if kind is float:
+        if not math.isfinite(number):
+            raise ValueError(f"must be a finite number, not {shown(value)}")
+        return number
     if isinstance(number, float) and not number.is_integer():
         raise ValueError(f"must be a whole number, not {shown(value)}")
     if abs(number) >= LARGEST:

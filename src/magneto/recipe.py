@@ -163,7 +163,7 @@ def _unknown_keys(values: Mapping[str, Any], types: Mapping[str, Any]) -> list[s
     sections = {k: t for k, t in types.items() if hasattr(t, "__dataclass_fields__")}
     known = [f"{k}.{name}" for k, t in sections.items() for name in t.__dataclass_fields__]
     given = [
-        f"{key}.{name}" if name else key
+        f"{key}.{name}" if name else str(key)
         for key, value in values.items()
         if key not in SECTIONS
         for name in (value if isinstance(value, Mapping) and value else ("",))

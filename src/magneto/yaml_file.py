@@ -13,6 +13,9 @@ from magneto.config import ConfigError
 MOST_BYTES = 1 << 20
 MOST_VALUES = 100_000
 MOST_LEVELS = 30
+RESOLVER = yaml.resolver.Resolver()
+# What a key may be; "<<" merges another mapping.
+KEYS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "merge"))
 
 
 class NotStrict(ValueError):
@@ -69,6 +72,7 @@ def _check(node: yaml.Node, sizes: dict[int, int], level: int) -> int:
     if level > MOST_LEVELS:
         raise NotStrict(node, f"nested too deeply (more than {MOST_LEVELS} levels)")
     sizes[id(node)] = 0
+    _check_tag(node)
     parts: list[yaml.Node] = []
     if isinstance(node, yaml.MappingNode):
         _check_keys(node)
@@ -82,11 +86,26 @@ def _check(node: yaml.Node, sizes: dict[int, int], level: int) -> int:
     return size
 
 
+def _check_tag(node: yaml.Node) -> None:
+    """Refuse a tag that was written (`!!int`): what its value stands for, the field says."""
+    if node.tag != _own_tag(node):
+        name = node.tag.replace("tag:yaml.org,2002:", "!!")
+        raise NotStrict(node, f"the tag {name} has no place in a recipe: leave it out")
+
+
+def _own_tag(node: yaml.Node) -> str:
+    """Return the tag that a node has where none is written."""
+    plain = isinstance(node, yaml.ScalarNode) and node.style is None
+    return RESOLVER.resolve(type(node), node.value if plain else None, (plain, not plain))
+
+
 def _check_keys(node: yaml.MappingNode) -> None:
     lines: dict[Any, int] = {}
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise NotStrict(key, "a key must be a word")
+        if _own_tag(key) not in KEYS:
+            raise NotStrict(key, f"the key {key.value} is no word to YAML: write '{key.value}'")
         if key.value in lines:
             raise NotStrict(key, f"the key {key.value} is given twice, first in line "
                                  f"{lines[key.value]}")  # fmt: skip

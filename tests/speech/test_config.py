@@ -31,7 +31,7 @@ def test_the_defaults_are_the_papers() -> None:
         ({"augmentation": {"speeds": [0.5]}, "max_frames": 5999}, "6000 frames by max_duration"),
         ({"features": {"high_frequency": 9000}}, "don't fit below half the sample rate"),
         ({"features": {"low_frequency": -1}}, "low_frequency must be 0 or more"),
-        ({"features": {"frame_shift": 30}}, "frame_shift must be above 0 and at most"),
+        ({"features": {"frame_shift": 30}}, "frame_shift must be 1 or more and at most"),
         ({"features": {"mel_bins": 1}}, "mel_bins must be 4 or more"),
         ({"cached": True, "augmentation": {"gain": 3}}, "cached features can't vary"),
         (

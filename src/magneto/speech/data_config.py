@@ -30,8 +30,8 @@ class FilterBankConfig:
         wrong = []
         if self.mel_bins < 4:
             wrong.append(f"mel_bins must be 4 or more, not {self.mel_bins}")
-        if not 0 < self.frame_shift <= self.frame_length:
-            wrong.append("frame_shift must be above 0 and at most frame_length "
+        if not 1 <= self.frame_shift <= self.frame_length:
+            wrong.append("frame_shift must be 1 or more and at most frame_length "
                          f"({self.frame_length} ms), not {self.frame_shift}")  # fmt: skip
         if self.low_frequency < 0:
             wrong.append(f"low_frequency must be 0 or more, not {self.low_frequency}")
