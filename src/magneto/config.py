@@ -101,15 +101,29 @@ def _dataclass(kind: type, values: Any, where: str, problems: list[str]) -> Any:
     problems.extend(wrong_values)
     if wrong_values:
         return None  # what does not convert can't be checked together
+    prefix = f"{where}: " if where else ""
+    infinite = [
+        f"{prefix}{name} must be a finite number, not {shown(value)}"
+        for name, value in given.items()
+        if not is_finite(value)
+    ]
     try:
-        return kind(**given)
+        made = kind(**given)
     except ValueError as error:
-        prefix = f"{where}: " if where else ""
         problems.extend(f"{prefix}{line}" for line in problem_lines(error))
     except ArithmeticError as error:
-        problems.append(f"{where or 'the recipe'} holds a number that is too large or too near to "
-                        f"zero to compute with: {error}")  # fmt: skip
+        problems.extend(infinite or [f"{prefix}a number is too large to compute with: {error}"])
+    else:
+        problems.extend(infinite)
+        return made
     return None
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a field's value holds neither an infinite number nor a NaN."""
+    if isinstance(value, list | tuple):
+        return all(map(is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def problem_lines(error: ValueError) -> list[str]:
@@ -222,13 +236,9 @@ def _number(kind: Any, value: Any) -> Any:
         else:
             number = float(value)  # YAML reads 1e-3 as text
         if kind is float:
-            number = float(number)
+            return float(number)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"must be a number, not {shown(value)}") from None
-    if kind is float:
-        if not math.isfinite(number):
-            raise ValueError(f"must be a finite number, not {shown(value)}")
-        return number
     if isinstance(number, float) and not number.is_integer():
         raise ValueError(f"must be a whole number, not {shown(value)}")
     if abs(number) >= LARGEST:
