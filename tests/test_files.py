@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -40,6 +41,29 @@ def test_a_failed_write_leaves_the_old_one(tmp_path: Path) -> None:
     fill(tmp_path / "best", "new")
     assert (tmp_path / "best" / "file").read_text() == "new"
     check_directory(tmp_path / "best")
+
+
+def test_a_kill_while_a_directory_is_replaced_loses_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every change of names one of the two is there whole, or is put back by what clears."""
+    usual, seen = Path.rename, []
+
+    def killed(path: Path, target: Path) -> Path:
+        copy = tmp_path / f"at {len(seen)}"
+        shutil.copytree(tmp_path / "run", copy)
+        seen.append(copy)
+        return usual(path, target)
+
+    fill(tmp_path / "run" / "best", "old")
+    monkeypatch.setattr(Path, "rename", killed)
+    fill(tmp_path / "run" / "best", "new")
+    monkeypatch.undo()
+    assert len(seen) == 2
+    for copy in seen:
+        clear_aside(copy)
+        check_directory(copy / "best")
+        assert [path.name for path in copy.iterdir()] == ["best"]
 
 
 @pytest.mark.parametrize("content", ["older", "wrong"])

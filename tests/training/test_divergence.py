@@ -44,6 +44,13 @@ def test_a_short_spike_is_forgiven() -> None:
     assert first_complaint(losses) is None
 
 
+def test_spikes_are_not_added_up() -> None:
+    losses = falling(2000)
+    for start in range(200, 2000, 200):
+        losses[start : start + 15] = [12.0] * 15
+    assert first_complaint(losses) is None
+
+
 def test_a_loss_that_jumps_and_stays_is_named_after_the_patience() -> None:
     losses = noisy(falling(500) + [9.5] * 500)
     step = first_complaint(losses)
