@@ -160,7 +160,7 @@ def test_closed_standard_streams(run: Path, name: str, capsys, monkeypatch) -> N
         ("", "--to de|en"),
         ("--to de --from fr", "no language 'fr'"),
         ("--to de --n-best 6", "1 to --beams (5)"),
-        ("--to de --beams 0", "beams must be at least 1"),
+        ("--to de --beams 0", "beams must be 1 or more"),
         ("--to de --length-penalty nan", "length_penalty must be a finite number, not nan"),
         ("--to de --length-penalty inf", "length_penalty must be a finite number, not inf"),
         ("--to de --batchsize 2", "did you mean --batch-size?"),

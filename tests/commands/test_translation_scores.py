@@ -120,7 +120,7 @@ def test_the_table_has_directions_averages_and_signatures(run: Path, capsys) -> 
         ("--directions en-it", "--directions en-it: not among the 4; nearest: "),
         ("--data test --directions en-it", "no test text for en-it: it has de-en, de-it, en-it"),
         ("--data nothing", "no parallel text nothing"),
-        ("--beams 0", "beams must be at least 1"),
+        ("--beams 0", "beams must be 1 or more"),
     ],
 )
 def test_a_mistake_is_one_line(run: Path, words: str, answer: str, capsys, monkeypatch) -> None:

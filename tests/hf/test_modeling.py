@@ -240,7 +240,7 @@ def test_generate_leaves_the_random_state_alone(tokenizer) -> None:
         ({"beams": 2, "count": 3}, "at most as many"),
         ({"temperature": 0, "count": 2}, "one continuation"),
         ({"temperature": -1.0, "top_p": 0.0}, "temperature must not.*\ntop_p must be above 0"),
-        ({"new_tokens": 0}, "new_tokens must be at least 1"),
+        ({"new_tokens": 0}, "new_tokens must be 1 or more"),
         ({"top_k": -1}, "top_k"),
     ],
 )

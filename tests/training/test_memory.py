@@ -1,49 +1,75 @@
-"""Whether a model fits is known before it is built."""
+"""Whether a training fits is known before data is prepared and a model is built."""
+
+from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import nn
 
+from magneto.recipe import load_recipe
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import one_process
-from magneto.training.memory import check_batch, check_memory, kept_bytes, memory_of
+from magneto.training.memory import check_memory
 from tests.training.toy import Toy
 
 CPU = torch.device("cpu")
+LARGE_IMAGE = {
+    "model.image_size": 8192, "model.patch_size": 2, "model.max_length": 1 << 24,
+    "model.channels": 3, "training.batch_size": 64,
+}  # fmt: skip
 
 
-def on_meta(rows: int) -> nn.Module:
-    with torch.device("meta"):
-        return nn.Linear(1000, rows, bias=False)
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine of 64 GB."""
+    monkeypatch.setattr("magneto.training.memory.memory_of", lambda device: 64_000_000_000)
+    yield
 
 
-def test_a_batch_beyond_the_memory_is_refused_before_it_is_made(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By what the model keeps of it; more pieces help, until the examples alone are too many."""
-    task, world = Toy(), one_process(CPU)
-    held = 5 * 4  # of an example, four numbers and an answer
-    kept = kept_bytes(task, task.train_stream(8, 1).next(1, [0])[0]) / 8
-    # Two layers of 16 and what is around them, in fp32.
-    assert 3 * 16 * 4 <= kept <= 20 * 16 * 4
-    monkeypatch.setattr("magneto.training.memory.memory_of", lambda device: 10_000 * held)
-    for batch_size, pieces, refused in (
-        (2_000, 1, None), (9_900, 1, "raise training.gradient_accumulation_steps"),
-        (9_900, 50, None), (10_100, 50, "has 0.0002 GB: lower it"),
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("image-classification", {"model.classes": 10**9}, "head.weight has the most, 1000000000"),
+        ("image-modelling", {"model.codes": 10**9}, "head.weight has the most, 1000000000 x 64"),
+        (
+            "image-tokenizer",
+            {"model.codes": 10**9},
+            "of which tokenizer.codebook.seen",
+        ),
+        ("transducer", {"model.joint_width": 10**7}, "of which joiner.output.weight has the most"),
+        ("image-classification", LARGE_IMAGE, "fill: lower it or the size of an example"),
+        ("causal-lm", {"training.batch_size": 10**7}, "training.batch_size 10,000,000: a batch"),
+    ],
+)
+def test_what_can_not_fit_is_refused(name: str, changes: dict, said: str) -> None:
+    recipe = load_recipe(f"{name}/tiny", changes)
+    task = recipe.build_task()
+    task.prepare = pytest.fail  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match=said) as caught:
+        check_memory(task, recipe.training, one_process(CPU))
+    assert " GB" in str(caught.value) and "the cpu here has 64 GB" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["causal-lm/24l", "transducer/librispeech-36l", "translation/tiny",
+                                  "vision-language-modelling/beit3-24l"])  # fmt: skip
+def test_what_fits_is_not_refused(name: str) -> None:
+    """And the task is left as it was."""
+    recipe = load_recipe(name, {"training.batch_size": 64})
+    task = recipe.build_task()
+    before = dict(vars(task))
+    check_memory(task, recipe.training, one_process(CPU))
+    assert vars(task) == before
+
+
+def test_more_pieces_help_until_the_examples_alone_are_too_many(monkeypatch) -> None:
+    """Of a toy's examples each has 20 bytes, and its two layers are given 64."""
+    monkeypatch.setattr("magneto.training.memory.memory_of", lambda device: 1_000_000)
+    for batch_size, pieces, said in (
+        (15_000, 1, ""), (20_000, 1, "which 15,625 examples fill.*gradient_accumulation_steps$"),
+        (20_000, 2, ""), (60_000, 50, "which 50,000 examples fill: .* the size of an example$"),
     ):  # fmt: skip
         config = TrainingConfig(batch_size=batch_size, gradient_accumulation_steps=pieces)
-        if refused is None:
-            check_batch(task, config, 1, world)
+        if not said:
+            check_memory(Toy(), config, one_process(CPU))
             continue
-        with pytest.raises(ValueError, match=f"{refused}$") as caught:
-            check_batch(task, config, 1, world)
-        assert f"batch_size {batch_size:,}: a batch needs" in str(caught.value)
-
-
-def test_weights_beyond_the_memory_are_refused_with_both_sizes() -> None:
-    there = memory_of(CPU)
-    assert there is not None
-    rows = there // 4000
-    check_memory(on_meta(rows - 1), one_process(CPU))
-    with pytest.raises(ValueError, match=r"[\d,]+ parameters.* need [\d,.]+ GB.* has [\d,.]+ GB"):
-        check_memory(on_meta(rows + 1), one_process(CPU))
+        with pytest.raises(ValueError, match=said):
+            check_memory(Toy(), config, one_process(CPU))

@@ -70,12 +70,16 @@ def main(words: Sequence[str]) -> int:
     from magneto.analysis.sweep.compare import collect, refuse_several_metrics
     from magneto.analysis.sweep.near_best import with_more_seeds
     from magneto.analysis.sweep.sweep import is_done, open_sweep
+    from magneto.training.distributed import one_process, pick_device
+    from magneto.training.memory import check_memory
 
     refuse_several_metrics(sweep)
     sweep = open_sweep(folder, sweep)
     report, measured = ProgressBars(), not given.no_measurements and PLACEMENT in grid
     if not all(is_done(folder, cell) for cell in sweep.cells()):
-        task = sweep.load(sweep.cells()[0]).build_task()
+        recipe = sweep.load(sweep.cells()[0])
+        task = recipe.build_task()
+        check_memory(task, recipe.training, one_process(pick_device(recipe.training.device)))
         task.prepare(report)
         measured = measured and can_be_measured(task, report)
     whole = run(folder, sweep, given, report)

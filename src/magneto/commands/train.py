@@ -79,21 +79,21 @@ def main(words: Sequence[str]) -> int:
     task.check_strategy(recipe.training.distributed)
     pick_strategy(recipe.training)
     pick_device(recipe.training.device)
-    with held(run, report, new=not ask.resume, patient=given.auto_resume):
-        if is_main_process():
-            task.prepare(report)  # what is wrong with the data is known before anything is written
-        with advised(lambda changes: asked(given, {**overrides, **changes}).recipe):
-            result = train(
-                task,
-                recipe.training,
-                run,
-                seed=recipe.seed,
-                resume=ask.resume,
-                hooks=own_hooks(given.probe_every),
-                report=report,
-                recipe=recipe.to_mapping(),
-                keep_recipe=lambda: recipe.save(run / RUN_FILE),
-            )
+    with (
+        held(run, report, new=not ask.resume, patient=given.auto_resume),
+        advised(lambda changes: asked(given, {**overrides, **changes}).recipe),
+    ):
+        result = train(
+            task,
+            recipe.training,
+            run,
+            seed=recipe.seed,
+            resume=ask.resume,
+            hooks=own_hooks(given.probe_every),
+            report=report,
+            recipe=recipe.to_mapping(),
+            keep_recipe=lambda: recipe.save(run / RUN_FILE),
+        )
     if given.json and is_main_process():
         print_json({"run": str(run), **asdict(result)})
     return EXIT_CODES[result.status]

@@ -22,6 +22,7 @@ from magneto.commands.standard_input import (
 )
 from magneto.config import ConfigError
 from magneto.files import nearest_path, write_text
+from magneto.nn.sizes import wrong_sizes
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
 from magneto.speech.audio import header_seconds
@@ -94,8 +95,9 @@ def search_of(given: argparse.Namespace, count: int = 1) -> Search:
     from magneto.speech.beam_search import ModifiedBeamSearch
     from magneto.speech.decoding import GreedySearch
 
-    if given.beams < 1 or given.symbols_per_frame < 1:
-        raise ConfigError(["--beams and --symbols-per-frame must be 1 or more"])
+    sizes = {"beams": given.beams, "symbols_per_frame": given.symbols_per_frame}
+    if wrong := wrong_sizes(sizes):
+        raise ConfigError(wrong)
     if given.search == "modified":
         return ModifiedBeamSearch(width=given.beams, count=count)
     return GreedySearch(given.symbols_per_frame)

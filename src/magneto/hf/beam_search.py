@@ -28,6 +28,7 @@ from magneto.config import ConfigError
 from magneto.functional.cross_entropy import IGNORED
 from magneto.hf.configuration import MagnetoSeq2SeqConfig
 from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
+from magneto.nn.sizes import wrong_sizes
 from magneto.translation.model import TranslationModel
 
 Tokens = list[int]
@@ -57,11 +58,8 @@ class BeamSearch:
     batch_size: int = 64
 
     def __post_init__(self) -> None:
-        wrong = [
-            f"{name} must be at least 1, not {getattr(self, name)}"
-            for name in ("beams", "count", "longest", "batch_size")
-            if getattr(self, name) < 1
-        ]
+        names = ("beams", "count", "longest", "batch_size")
+        wrong = wrong_sizes({name: getattr(self, name) for name in names})
         if not math.isfinite(self.length_penalty):
             wrong.append(f"length_penalty must be a finite number, not {self.length_penalty}")
         if self.count > self.beams >= 1:

@@ -11,6 +11,7 @@ from magneto.config import ConfigError
 from magneto.hf.configuration import MagnetoConfig
 from magneto.hf.modeling import MagnetoForCausalLM
 from magneto.language.model import LanguageModel
+from magneto.nn.sizes import wrong_sizes
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,8 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        wrong = [
-            f"{name} must be at least 1, not {getattr(self, name)}"
-            for name in ("new_tokens", "beams", "count")
-            if getattr(self, name) < 1
-        ]
+        names = ("new_tokens", "beams", "count")
+        wrong = wrong_sizes({name: getattr(self, name) for name in names})
         if self.temperature < 0:
             wrong.append(f"temperature must not be negative: {self.temperature}")
         if self.top_k < 0:

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from magneto.training.batch import to_device
 from magneto.training.checkpoint import fill, model_pieces
 from magneto.training.distributed import World, gather_rows
-from magneto.training.memory import check_memory
 from magneto.training.meta_device import SkippedFills
 from magneto.training.sharding import piece_of, replicate_model, shard_model, unwrap
 from magneto.training.task import BatchStream, Task
@@ -48,7 +47,7 @@ def initial_model(
         world: The ranks. Every one calls this.
         say: Told why each rank had to build the whole model, before it is sharded.
     """
-    model, reason = build_on_meta(task, world)
+    model, reason = build_on_meta(task)
     if model is not None:
         shard_model(model, world)
         materialize(model, world.device)
@@ -91,21 +90,15 @@ def values_from_data(
     task.begin_training(unwrap(model), batches(), partial(gather_rows, world=world))
 
 
-def build_on_meta(task: Task, world: World | None = None) -> tuple[nn.Module | None, str]:
+def build_on_meta(task: Task) -> tuple[nn.Module | None, str]:
     """Build a model without memory; or return None, and why it can't be drawn module by module.
 
     Args:
         task: Prepared.
-        world: Of ranks in whose memory it must fit; None asks for no such thing.
-
-    Raises:
-        ValueError: If it would not fit in the memory there is.
     """
     try:
         with torch.device("meta"), Writes() as building:
             model = task.build_model()
-        if world is not None:
-            check_memory(model, world)
         reason = why_not_by_module(model, building)
     except RuntimeError as error:  # it reads a value, which on the meta device is not there
         return None, str(error).splitlines()[0]

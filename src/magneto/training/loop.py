@@ -38,7 +38,7 @@ from magneto.training.hooks import Hook
 from magneto.training.initial import initial_model, values_from_data
 from magneto.training.interrupt import Interrupt
 from magneto.training.length import in_steps
-from magneto.training.memory import check_batch
+from magneto.training.memory import check_memory
 from magneto.training.optimizer import build_optimizer, set_learning_rate
 from magneto.training.prefetch import Prefetch
 from magneto.training.resume import begin
@@ -99,8 +99,9 @@ def train(
         # A name made of the time would differ, and the main process may have begun the run.
         run, resume = broadcast_from_main((run, resume), world)
         with main_process_first(world):
+            check_memory(task, config, world)
+            task.prepare(report)  # what is wrong with the data is known before a thing is written
             run.mkdir(parents=True, exist_ok=True)
-            task.prepare(report)
         config = in_steps(config, task)
         state = begin_state(task, config, run, seed, world, report)
         state.recipe = recipe or {}
@@ -127,7 +128,6 @@ def begin_state(
 ) -> TrainingState:
     """Build model, optimizer and batches, before any step."""
     wanted, parts = own_parts(config, world)
-    check_batch(task, config, seed, world)
     stream = task.train_stream(config.batch_size, seed)
     sample = task.train_stream(config.batch_size, seed).next(parts, wanted)[0]
     place_companion(task, world.device)

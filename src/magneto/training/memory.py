@@ -9,24 +9,22 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from magneto.training.batch import named_tensors
+from magneto.training.batch import map_tensors, named_tensors
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World
+from magneto.training.meta_device import SkippedFills
 from magneto.training.task import Task
-from magneto.training.throughput import loss_on_meta
 
-# Examples of a batch from which on it is asked whether it fits; and that are looked at for it.
-LARGE_BATCH = 2048
+# Examples that are looked at to tell how much a batch needs.
 LOOKED_AT = 8
-# Of what a forward pass in fp32 keeps: half in bf16, and less where compiled parts are computed
-# anew.
-LEAST_KEPT = 0.2
 
 # Numbers that an optimizer keeps for each trained weight, in the weight's own type.
 KEPT_BY_OPTIMIZER = {"adamw": 2, "sgd": 0}
@@ -75,79 +73,104 @@ def tensor_bytes(*tensors: Tensor) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def check_memory(model: nn.Module, world: World) -> None:
-    """See that a model's weights fit; those of a sharded model are shared among ranks.
+def check_memory(task: Task, config: TrainingConfig, world: World) -> None:
+    """See that a training can fit, by shapes alone: before data is prepared or a model is built.
 
-    The optimizer's state and the activations come on top: a model that passes may still not fit.
+    What is counted is the least: weights, gradients and the optimizer's state; the examples of a
+    batch; and what each layer is given, which its backward pass needs. What passes may still not
+    fit. A model that can't be built without values is not asked.
 
     Args:
-        model: On any device, "meta" too.
-        world: The ranks.
+        task: A copy of it assumes what only data tells; one without an `example_batch` of its own
+            is prepared.
+        config: Of the training.
+        world: The ranks, which share the batch, and the weights where they are sharded.
 
     Raises:
-        ValueError: If the device's memory is less than the weights need; says both.
+        ValueError: If the memory is less than that; says both, and what to lower.
     """
-    needed = tensor_bytes(*model.parameters(), *model.buffers()) / world.shard_size
-    there = memory_of(world.device)
-    if there is not None and needed > there:
-        count = sum(parameter.numel() for parameter in model.parameters())
-        raise ValueError(
-            f"the model has {count:,} parameters, whose weights alone need "
-            f"{gigabytes(needed)}; the {world.device.type} here has {gigabytes(there)}: lower "
-            "model.width, model.layers, model.ffn_width or the vocabulary"
-        )
-
-
-def check_batch(task: Task, config: TrainingConfig, seed: int, world: World) -> None:
-    """See that one batch can fit, by what some of its examples take; a small batch is not asked.
-
-    What is counted is the least: the examples themselves, and of what a forward pass keeps for the
-    backward pass a share that no compilation goes below.
-
-    Raises:
-        ValueError: If the memory is less than that; says both.
-    """
-    if config.batch_size < LARGE_BATCH:
-        return
+    task = copy(task)
+    piece = some_examples(task)
     try:
-        piece = task.train_stream(LOOKED_AT, seed).next(1, [0])[0]
-    except ValueError:  # a batch of so few is none
+        with torch.device("meta"), SkippedFills():
+            model = task.build_model()
+    except RuntimeError:  # it reads a value
         return
+    check_weights(model, config, world)
     share = config.batch_size / LOOKED_AT / world.world_size
-    pieces = config.gradient_accumulation_steps
     held = share * sum(tensor.nbytes for tensor in named_tensors(piece).values())
-    kept = share / pieces * LEAST_KEPT * kept_bytes(task, piece)
-    for needed, device in ((held, torch.device("cpu")), (kept, world.device)):
+    passed = share / config.gradient_accumulation_steps * bytes_between_layers(task, model, piece)
+    for needed, device in ((held, torch.device("cpu")), (passed, world.device)):
         there = memory_of(device)
         if there is not None and needed > there:
+            fitting = int(config.batch_size * there / needed)
             raise ValueError(
                 f"training.batch_size {config.batch_size:,}: a batch needs {gigabytes(needed)} and "
-                f"more, the {device.type} here has {gigabytes(there)}: lower it"
+                f"more, the {device.type} here has {gigabytes(there)}, which {fitting:,} examples "
+                "fill: lower it or the size of an example"
                 + ("" if needed is held else ", or raise training.gradient_accumulation_steps")
             )
 
 
-def kept_bytes(task: Task, batch: Any) -> int:
-    """Return the bytes that a forward pass keeps for the backward pass besides weights.
+def check_weights(model: nn.Module, config: TrainingConfig, world: World) -> None:
+    """See that what a model's weights take in training fits; see `check_memory`."""
+    fixed = [p for p in model.parameters() if not p.requires_grad]
+    needed = state_bytes(model, config).total + tensor_bytes(*fixed, *model.buffers())
+    needed /= world.shard_size
+    there = memory_of(world.device)
+    if there is not None and needed > there:
+        named = [*model.named_parameters(), *model.named_buffers()]
+        name, largest = max(named, key=lambda each: each[1].numel())
+        count = sum(tensor.numel() for _, tensor in named)
+        raise ValueError(
+            f"the model has {count:,} weights, which need {gigabytes(needed)} with gradients "
+            f"and optimizer; the {world.device.type} here has {gigabytes(there)}: lower the sizes "
+            f"in model, of which {name} has the most, {' x '.join(map(str, largest.shape))}"
+        )
 
-    It is found on the meta device; 0 where the model or the loss looks at values.
+
+def some_examples(task: Task) -> Any:
+    """Return a batch of `LOOKED_AT` examples, as shapes where that is possible.
+
+    The task assumes from then on what only data tells.
     """
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage._cdata] = storage.nbytes()
-        return tensor
-
     try:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = loss_on_meta(task, batch)  # its graph holds what is kept
-        with torch.device("meta"):
-            weights = sum(tensor.nbytes for tensor in task.build_model().parameters())
-    except RuntimeError:
-        return 0
-    del loss
-    return max(sum(kept.values()) - weights, 0)
+        if type(task).example_batch is not Task.example_batch:
+            with torch.device("meta"), suppress(RuntimeError):  # it may read values
+                return task.example_batch(LOOKED_AT)
+        return task.example_batch(LOOKED_AT)
+    except ValueError:  # a batch of so few is none
+        return {}
+
+
+def bytes_between_layers(task: Task, model: nn.Module, piece: Any) -> int:
+    """Return the bytes, in bf16, that the first stack's layers are given for some examples.
+
+    The model is run on the meta device up to its first layer; 0 where it has none, or where
+    something before it looks at values.
+    """
+    stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part)]
+    given: list[int] = []
+
+    def stop(module: nn.Module, inputs: Any) -> None:
+        read = named_tensors(inputs[0]).values() if inputs else ()
+        given.append(len(stacks_of[module]) * 2 * sum(tensor.numel() for tensor in read))
+        raise ReachedError
+
+    stacks_of = {stack[0]: stack for stack in stacks}
+    handles = [layer.register_forward_pre_hook(stop) for layer in stacks_of]
+    try:
+        task.loss(model, map_tensors(piece, lambda tensor: tensor.to("meta")))
+    except (ReachedError, RuntimeError, AssertionError):
+        pass
+    finally:
+        for handle in handles:
+            handle.remove()
+    return sum(given)
+
+
+class ReachedError(Exception):
+    """A model was run as far as it is looked at."""
 
 
 def memory_of(device: torch.device) -> int | None:

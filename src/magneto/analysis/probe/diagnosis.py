@@ -23,6 +23,8 @@ from magneto.recipe import Recipe
 from magneto.theory.bounds import bound, encoder_decoder_bound, find_family
 from magneto.theory.placement import Placement
 from magneto.theory.scales import derived_scales
+from magneto.training.distributed import one_process, pick_device
+from magneto.training.memory import check_memory
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def diagnose(
         ValueError: If the task's model holds no stack, or the data is not as it should be.
     """
     task = recipe.build_task()
+    check_memory(task, recipe.training, one_process(pick_device(recipe.training.device)))
     task.prepare(progress)
     model = initial_model(task, recipe.training, recipe.seed)
     theory, stacks = theory_of(model), list(find_stacks(model).values())

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from magneto.config import ConfigError
 from magneto.data.tokenizer import Tokenizer
 from magneto.nn.packing import Packing
+from magneto.nn.sizes import wrong_sizes
 from magneto.vision_language.captioning.config import ImageCaptionerConfig
 from magneto.vision_language.captioning.left_to_right import left_to_right
 from magneto.vision_language.samples import Samples
@@ -32,8 +33,8 @@ class CaptionSearch:
     length_penalty: float = 0.6
 
     def __post_init__(self) -> None:
-        if self.beams < 1:
-            raise ConfigError([f"beams must be 1 or more, not {self.beams}"])
+        if wrong := wrong_sizes({"beams": self.beams}):
+            raise ConfigError(wrong)
 
 
 @dataclass(frozen=True)
