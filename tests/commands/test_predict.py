@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,10 @@ def test_training_images_are_not_needed(run: Path, images: Path, capsys) -> None
 def test_mistakes_of_a_user(run: Path, images: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "notes.txt").write_text("words")
     (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe.png")
     for words, answer in (
+        ([str(tmp_path / "pipe.png")], "is neither a file nor a folder"),
+        (["/dev/zero"], "is neither a file nor a folder"),
         ([str(tmp_path / "notes.txt")], "none of 1 files could be read as an image"),
         ([str(tmp_path / "empty")], "no images in"),
         ([str(images / "aa.png")], "did you mean"),

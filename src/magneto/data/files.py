@@ -48,13 +48,15 @@ def existing_path(name: str) -> Path:
     """Return the path of a file or folder.
 
     Raises:
-        FileNotFoundError: If there is none; names the nearest.
+        FileNotFoundError: If there is none, but maybe a device; names the nearest.
     """
     if not name.strip():
         raise FileNotFoundError("no file or folder is named: the source is empty")
     path = Path(name).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"no file or folder {name}{nearest_path(path)}")
+    if not path.is_file() and not path.is_dir():  # a pipe or a device, which may never end
+        raise FileNotFoundError(f"{name} is neither a file nor a folder")
     return path
 
 
