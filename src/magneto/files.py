@@ -46,9 +46,14 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
         raise ModuleNotFoundError(f"{purpose}: {install}{why}", name=package) from error
 
 
+def user_path(name: str | Path) -> Path:
+    """Return a path, in which ~ is a home directory; where there is no such user, as it stands."""
+    return Path(os.path.expanduser(name))
+
+
 def nearest_path(path: Path) -> str:
     """Return "; did you mean ...?" with what is nearest to the first part of a path that is not."""
-    while not path.parent.is_dir():
+    while not os.path.isdir(path.parent):
         path = path.parent
     near = get_close_matches(path.name, [beside.name for beside in path.parent.iterdir()], n=1)
     return f"; did you mean {path.parent / near[0]}?" if near else ""

@@ -58,7 +58,8 @@ def test_it_says_what_it_read_and_when_learning_begins(
     said = capsys.readouterr().err.splitlines()
     number = "200 documents" if kind == "byte-bpe" else "400 lines"
     assert said == [
-        f"{corpus}: 200 documents (1 malformed records left out); "
+        f"{corpus}: 200 documents (1 malformed records left out [{corpus}, line 201: no text in "
+        "'body']); "
         f"learning 300 pieces from {number}, which can take minutes"
     ]
 
@@ -91,7 +92,9 @@ def test_the_command_and_its_mistakes(
     assert "a byte-bpe tokenizer is a .json file" in told(capsys, *common, "--out", other)
     assert "no text" in told(capsys, "train", "--data", corpus, "--out", tmp_path / "y.json")
     records = (*common[:3], "--out", tmp_path / "y.json")
-    assert "0 documents (200 malformed records left out); the text" in told(capsys, *records)
+    assert f"0 documents (200 malformed records left out [{corpus}, line 1: " in told(
+        capsys, *records
+    )
     for option, value in (("--vocab-size", -5), ("--vocab-size", 2**70), ("--sample", 100)):
         words = [*common, "--kind", "bpe", "--out", other, option, value]
         assert f"{option} {value}: must be in" in told(capsys, *words)

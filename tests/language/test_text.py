@@ -62,8 +62,14 @@ def test_what_is_odd_is_counted(tmp_path: Path) -> None:
     documents, counts = read(tmp_path / "b.jsonl")
     assert documents == ["one"]
     assert counts == {DOCUMENTS: 1, EMPTY: 1, MALFORMED: 3}
-    words = "1 documents (3 malformed records left out, 1 empty texts left out)"
+    named = "; ".join(
+        f"{tmp_path / 'b.jsonl'}, line {number}: {why}"
+        for number, why in ((3, "no text in 'text'"), (4, "no text in 'text'"),
+                            (5, "not JSON (Expecting value)"))
+    )  # fmt: skip
+    words = f"1 documents (3 malformed records left out [{named}], 1 empty texts left out)"
     assert counts.describe(DOCUMENTS) == words
+    assert Counts.of_plain(json.loads(json.dumps(counts.plain()))).describe(DOCUMENTS) == words
 
 
 def test_wrong_sources_say_what_is_right(tmp_path: Path) -> None:

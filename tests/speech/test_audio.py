@@ -8,6 +8,7 @@ import pytest
 
 from magneto.speech.audio import (
     MISSING,
+    NO_CHANNEL,
     NO_SAMPLES,
     NON_FINITE,
     SILENCE,
@@ -53,7 +54,10 @@ def test_channels(tmp_path: Path) -> None:
     path = str(tmp_path / "a.wav")
     assert np.allclose(AudioFile(path).read(16000).samples, 0.75 * TONE)
     assert np.allclose(AudioFile(path, channel=1).read(16000).samples, TONE / 2)
-    assert np.allclose(AudioFile(path, channel=5).read(16000).samples, TONE / 2)
+    for none in (AudioFile(path, channel=2), AudioFile(path, channel=-1)):
+        assert none.seconds() == (0.0, NO_CHANNEL)
+        sound = none.read(16000)
+        assert (len(sound.samples), sound.problem) == (0, NO_CHANNEL)
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 44100])

@@ -140,7 +140,7 @@ def test_a_row_of_a_table_without_a_mask_is_counted_and_the_others_have_theirs(
     assert found.train.has_masks and len(found.train) == 4
     assert found.counts["images without a mask"] == 2
     assert [int(found.train.mask(index).max()) for index in range(3)] == [0, 1, 2]
-    with pytest.raises(BrokenImage, match=r"its mask can't be read \(there is none\)"):
+    with pytest.raises(BrokenImage, match=r"its mask: can't be read \(there is none\)"):
         found.train.mask(3)
 
 

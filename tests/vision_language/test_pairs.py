@@ -67,9 +67,19 @@ def test_a_file_with_everything_that_can_be_odd(tmp_path: Path) -> None:
     assert not held & kept, "all texts of an image are in one split"
 
 
+def test_the_same_images_are_held_out_wherever_they_stand(tmp_path: Path) -> None:
+    records = [{"image": name, "caption": name} for name in images(tmp_path, 20)]
+    held = [
+        set(load(jsonl(tmp_path / "pairs.jsonl", some), validation_fraction=0.5).validation.texts)
+        for some in (records, records[::-1], records[1:])
+    ]
+    assert 0 < len(held[0]) < 20
+    assert held[1] == held[0] and held[2] == held[0] - {records[0]["caption"]}
+
+
 def test_too_few_pairs_say_what_was_left_out(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "pairs.jsonl", [{"image": images(tmp_path)[0], "caption": "a"}, "[1]"])
-    wanted = r"1 pairs to train on and 0 to validate on \(1 malformed records left out\): set"
+    wanted = r"1 pairs to train on and 0 to validate on \(1 malformed records left out \[.*"
     with pytest.raises(ValueError, match=wanted):
         load(path)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from magneto import hf
 from magneto.commands.arguments import Parser, print_json
 from magneto.config import ConfigError
+from magneto.files import user_path
 
 if TYPE_CHECKING:
     from torch import nn
@@ -109,7 +110,7 @@ def local(source: str) -> Path:
     Raises:
         FileNotFoundError: If it is neither.
     """
-    path = Path(source).expanduser()
+    path = user_path(source)
     if path.exists():
         return path
     from magneto.hf.formats.weight_files import SUFFIXES
@@ -144,12 +145,12 @@ def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict
     if source.is_file():
         return load_weight_file(source, args), {}
     if is_weight_directory(source):
-        if not Path(name).expanduser().exists():
+        if not user_path(name).exists():
             download(name, [WEIGHTS])
         return load_weight_file(source, args), {}
     if (source / "recipe.yaml").is_file():
         raise ConfigError([f"{source} is a run: magneto export writes it for transformers"])
-    place = source if Path(name).expanduser().exists() else name
+    place = source if user_path(name).exists() else name
     config = read_config(place)
     if config.model_type.startswith("magneto"):
         import transformers
@@ -208,7 +209,7 @@ def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]
     from magneto.hf.vision_language_saving import image_processor, save_processor, special_tokens
 
     config, target = model.config, directory / "tokenizer.model"
-    write_fairseq_order(source.expanduser(), target, config.vocab_size)
+    write_fairseq_order(user_path(source), target, config.vocab_size)
     tokenizer = load_tokenizer(target)
     save_processor(tokenizer, image_processor(config, NORMALISATION), config.max_length, directory)
     return {"eos_token_id": tokenizer.end, **special_tokens(tokenizer)}

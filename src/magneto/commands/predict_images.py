@@ -15,10 +15,11 @@ from magneto.commands.standard_input import STDIN, is_standard_input, read_input
 from magneto.config import ConfigError
 from magneto.data.counts import Counts
 from magneto.data.files import existing_path
+from magneto.data.problems import BadRecord, guarded
 from magneto.files import write_bytes
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
-from magneto.vision.decoding import BrokenImage, EncodedPicture, PixelPicture
+from magneto.vision.decoding import EncodedPicture, PixelPicture
 from magneto.vision.folders import image_names
 from magneto.vision.listing import IMAGE_ENDINGS
 
@@ -165,11 +166,10 @@ def decoded_group(
 def decoded(path: Path, broken: dict[Path, str]) -> PixelPicture | None:
     """Decode an image, or note why it can't be."""
     try:
-        return PixelPicture(EncodedPicture(read_input(path)).pixels())
-    except BrokenImage as error:
+        with guarded():
+            return PixelPicture(EncodedPicture(read_input(path)).pixels())
+    except BadRecord as error:
         broken[path] = str(error)
-    except OSError as error:
-        broken[path] = f"can't be read ({error.strerror})"
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from magneto.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer
+from magneto.files import user_path
 
 
 class AssumedTokenizer:
@@ -55,6 +56,6 @@ def assume_tokenizer(
     """
     if name in trained:
         return AssumedTokenizer(min(vocab_size, wanted or vocab_size))
-    if name != "bytes" and not Path(name).expanduser().exists() and wanted is not None:
+    if name != "bytes" and not user_path(name).exists() and wanted is not None:
         return AssumedTokenizer(wanted)
     return load_tokenizer(name)

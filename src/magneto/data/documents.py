@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from magneto.data import builtin
 from magneto.data.cache import file_states, fingerprint
-from magneto.data.counts import EMPTY, MALFORMED, Counts
+from magneto.data.counts import EMPTY, Counts
 from magneto.data.files import open_text, source_files
+from magneto.data.problems import BadRecord, read_each
 from magneto.data.records import decoded, read_objects
 from magneto.data.sources import HubDataset, check_builtin, hub_files, parse_source
 
@@ -62,23 +64,22 @@ def _all_documents(source: str, field: str, counts: Counts, unit: str) -> Iterat
         yield from builtin.docstrings()
     elif found.kind == "hf":
         rows = HubDataset(found).load(found.config, found.split or "train", streaming=True)
-        yield from _texts(rows, field, source, counts)
+        yield from read_each(rows, partial(_text, field=field), counts, f"{source}, row")
     else:
         for path in source_files(source, ENDINGS):
             if ".jsonl" in path.name:
-                yield from _texts(read_objects(path, counts), field, str(path), counts)
+                yield from read_objects(path, counts, partial(_text, field=field))
             elif unit == LINE:
                 yield from (line.rstrip("\r\n") for line in _pieces(path, counts))
             else:
                 yield from _plain_documents(path, counts)
 
 
-def _texts(records: Any, field: str, where: str, counts: Counts) -> Iterator[str]:
-    for record in records:
-        if isinstance(record.get(field), str):
-            yield record[field]
-        else:
-            counts.met(MALFORMED, where, f"a record without text in {field!r}")
+def _text(record: Any, field: str) -> str:
+    text = record.get(field)
+    if not isinstance(text, str):
+        raise BadRecord(f"no text in {field!r}")
+    return text
 
 
 def _plain_documents(path: Path, counts: Counts) -> Iterator[str]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
+import os
+import stat
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from magneto.files import nearest_path
+from magneto.data.counts import NO_FILES, Counts
+from magneto.files import nearest_path, user_path
 
 PACKINGS: dict[str, tuple[str, Any]] = {
     ".gz": ("gzip", gzip.GzipFile), ".xz": ("xz", lzma.LZMAFile), ".bz2": ("bzip2", bz2.BZ2File),
@@ -41,7 +46,7 @@ def unpacked_name(path: Path) -> str:
 
 def has_ending(path: Path, endings: tuple[str, ...]) -> bool:
     """Return whether a path is a file whose name, unpacked, has one of the endings."""
-    return unpacked_name(path).endswith(endings) and path.is_file()
+    return unpacked_name(path).endswith(endings) and os.path.isfile(path)
 
 
 def existing_path(name: str) -> Path:
@@ -52,12 +57,65 @@ def existing_path(name: str) -> Path:
     """
     if not name.strip():
         raise FileNotFoundError("no file or folder is named: the source is empty")
-    path = Path(name).expanduser()
-    if not path.exists():
+    path = user_path(name)
+    if not os.path.exists(path):
         raise FileNotFoundError(f"no file or folder {name}{nearest_path(path)}")
     if not path.is_file() and not path.is_dir():  # a pipe or a device, which may never end
         raise FileNotFoundError(f"{name} is neither a file nor a folder")
     return path
+
+
+def walk_files(folder: Path, counts: Counts | None = None) -> Iterator[Path]:
+    """Yield the files below a folder, in the order of their names, those of a folder first.
+
+    Links to folders are followed, and a folder is visited once, however many links lead to it.
+    What is hidden is left out.
+
+    Args:
+        folder: Where to begin.
+        counts: Told of what is no file: pipes, sockets, devices, links to nothing, and folders
+            that can't be read.
+    """
+    visited = set()
+    waiting = [folder]
+    while waiting:
+        place = waiting.pop()
+        try:
+            found = place.stat()
+            if (found.st_dev, found.st_ino) in visited:
+                continue
+            visited.add((found.st_dev, found.st_ino))
+            with os.scandir(place) as opened:
+                inside = sorted(opened, key=lambda entry: entry.name)
+        except OSError as error:
+            if counts is not None:
+                counts.met(NO_FILES, str(place), error.strerror or "can't be read")
+            continue
+        folders = []
+        for entry in inside:
+            path = place / entry.name
+            if entry.name.startswith("."):
+                continue
+            if entry.is_file(follow_symlinks=False) or os.path.isfile(path):
+                yield path
+            elif os.path.isdir(path):
+                folders.append(path)
+            elif counts is not None:
+                counts.met(NO_FILES, str(path), "no regular file")
+        waiting += reversed(folders)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: If it can't be read, or is a pipe, a socket or a device: to open one may wait for
+            ever.
+        ValueError: If no path can be so.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return path.read_bytes()
 
 
 def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
@@ -70,7 +128,7 @@ def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
     path = existing_path(source)
     if path.is_file():
         return [path]
-    files = sorted(file for file in path.rglob("*") if has_ending(file, endings))
+    files = sorted(file for file in walk_files(path) if has_ending(file, endings))
     if not files:
         raise ValueError(f"nothing to read in {source}: no file ends in {', '.join(endings)}")
     return files

@@ -1,20 +1,103 @@
-"""What was wrong with examples: the first few are named, all are listed in a file of the run."""
+"""The guard that every record from outside goes through, and what was wrong with examples.
+
+Reading may raise anything: a number that is no number, a name that no file can have, an object that
+is nested too deeply, a library that asserts. None of it ends a run: it is counted, and the first
+few are named. What is wrong with examples is listed in a file of the run too.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from json import JSONDecodeError
 from pathlib import Path
+from typing import TypeVar
 
+from magneto.config import error_line
+from magneto.data.counts import FEW, MALFORMED, Counts
 from magneto.progress import SILENT, Progress
 
 PROBLEMS_FILE = "data_problems.tsv"
 """In a run: a line per example, what it is, its name, and why."""
 
-# Of a kind that are named, in each process.
-FEW = 3
+# Of a kind `FEW` are named, in each process.
 # Numbers of a kind that are told when they are reached.
 TOLD = frozenset(10**power for power in range(1, 10))
+
+# A longer reason is cut: it may hold what is wrong.
+LONGEST_REASON = 200
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class BadRecord(ValueError):
+    """A record from outside that can't be used, and why, in one line."""
+
+
+@contextmanager
+def guarded(kind: type[BadRecord] = BadRecord, prefix: str = "") -> Iterator[None]:
+    """Let whatever the reading of a record raises come out as one kind of error.
+
+    A package that is not installed is no fault of the record, and is raised as it is.
+
+    Args:
+        kind: The error.
+        prefix: What the reason begins with.
+
+    Raises:
+        BadRecord: Of this kind.
+    """
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        if isinstance(error, kind) and not prefix:
+            raise
+        raise kind(prefix + reason(error)) from error
+
+
+def read_each(
+    records: Iterable[T],
+    read: Callable[[T], R | None],
+    counts: Counts,
+    where: str,
+    first: int = 1,
+) -> Iterator[R]:
+    """Yield what is read of each record; what can't be read is counted as malformed, and named.
+
+    Args:
+        records: Each may raise only what ends the whole source.
+        read: Of a record; may raise anything. None is nothing, and not counted.
+        counts: Is added to.
+        where: What a record's number stands behind: "a.jsonl, line".
+        first: Number of the first.
+    """
+    for number, record in enumerate(records, first):
+        try:
+            found = read(record)
+        except ModuleNotFoundError:
+            raise
+        except Exception as error:
+            counts.met(MALFORMED, f"{where} {number}", reason(error))
+        else:
+            if found is not None:
+                yield found
+
+
+def reason(error: Exception) -> str:
+    """Return what an error says of a record, as a short line."""
+    if isinstance(error, KeyError):
+        return f"has no {error}"
+    if isinstance(error, JSONDecodeError):
+        return f"not JSON ({error.msg})"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    of_system = error.strerror if isinstance(error, OSError) else None
+    line = f"can't be read ({of_system})" if of_system else error_line(error)
+    return line if len(line) <= LONGEST_REASON else f"{line[:LONGEST_REASON]}..."
 
 
 class DataProblems:

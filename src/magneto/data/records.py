@@ -8,13 +8,15 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from magneto.config import LARGEST, shown
 from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED, Counts
 from magneto.data.files import open_text
+from magneto.data.problems import BadRecord, guarded, read_each
 
 # A longer line would fill the memory.
 LINE_BYTES = 1 << 26
@@ -23,6 +25,7 @@ SPELT_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 HALF = re.compile("[\ud800-\udfff]")
 
 Record = dict[str, Any]
+R = TypeVar("R")
 
 
 def read_lines(path: Path, counts: Counts) -> Iterator[str]:
@@ -57,29 +60,61 @@ def decoded(raw: bytes, counts: Counts, path: Path, number: int) -> str:
         return raw.decode("utf-8", errors="replace")
 
 
-def read_objects(path: Path, counts: Counts) -> Iterator[Record]:
-    """Yield the JSON objects of a file that has one per line; blank lines are nothing.
+def read_objects(
+    path: Path, counts: Counts, read: Callable[[Record], R | None] = lambda record: record
+) -> Iterator[R]:
+    """Yield what is read of each JSON object of a file that has one per line.
 
-    Halves of a character, which no tokenizer takes, become U+FFFD.
+    Blank lines are nothing. Halves of a character, which no tokenizer takes, become U+FFFD.
+
+    Args:
+        path: The file, maybe packed.
+        counts: Told of lines that are no objects, and of those that can't be read.
+        read: Of an object; see `read_each`. By default the object itself.
     """
-    for number, line in enumerate(read_lines(path, counts), 1):
+
+    def parse(line: str) -> R | None:
         if not line.strip():
-            continue
-        why = "not a JSON object"
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            value, why = None, f"not JSON ({str(error).partition(':')[0]})"
-        except RecursionError:
-            value, why = None, "nested too deeply"
+            return None
+        value = json.loads(line)
         if not isinstance(value, dict):
-            counts.met(MALFORMED, f"{path}, line {number}", why)
-            continue
+            raise BadRecord("not a JSON object")
         if SPELT_HALF.search(line):
             whole = _whole(value)
             counts[HALF_CHARACTERS] += whole != value
             value = whole
-        yield value
+        return read(value)
+
+    return read_each(read_lines(path, counts), parse, counts, f"{path}, line")
+
+
+def read_rows(
+    path: Path,
+    rows: Iterable[list[str]],
+    names: Sequence[str],
+    counts: Counts,
+    read: Callable[[Record], R | None] = lambda record: record,
+) -> Iterator[R]:
+    """Yield what is read of each row of a table, as an object with the names of its columns.
+
+    Blank rows are nothing; one with another number of cells is malformed.
+
+    Args:
+        path: Of the table.
+        rows: Its rows, without the names.
+        names: Of its columns.
+        counts: Told of malformed rows.
+        read: Of an object; see `read_each`. By default the object itself.
+    """
+
+    def parse(cells: list[str]) -> R | None:
+        if not any(cells):
+            return None
+        if len(cells) != len(names):
+            raise BadRecord(f"{len(cells)} cells, not {len(names)}")
+        return read(dict(zip(names, cells, strict=True)))
+
+    return read_each(rows, parse, counts, f"{path}, row", first=2)
 
 
 def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
@@ -95,10 +130,8 @@ def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
     """
     with open_text(path) as file:
         raw = file.read()
-    try:
+    with guarded(prefix=f"{path} is not JSON: "):
         found = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
     rows = found
     if key is not None:
         rows = found.get(key) if isinstance(found, dict) else None
@@ -109,6 +142,20 @@ def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
         counts[HALF_CHARACTERS] += sum(a != b for a, b in zip(whole, rows, strict=True))
         return whole
     return rows
+
+
+def whole_number(record: Any, key: str) -> int:
+    """Return a number of an object, from 0: it is written as such, not as text or a fraction.
+
+    Raises:
+        BadRecord: If there is none under the key.
+    """
+    if not isinstance(record, dict):
+        raise BadRecord("not a JSON object")
+    value = record.get(key)
+    if type(value) is not int or not 0 <= value < LARGEST:
+        raise BadRecord(f"its {key} is no whole number: {shown(value)}")
+    return value
 
 
 def _whole(value: Any) -> Any:

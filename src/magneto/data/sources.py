@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from magneto.config import ConfigError
+from magneto.data.files import walk_files
 from magneto.files import import_extra
 
 
@@ -61,7 +63,7 @@ def check_builtin(source: Source, names: Sequence[str], what: str) -> None:
 def hub_files(source: Source) -> list[Path]:
     """List the files of a folder like a data set of the hub; none if it is on the hub itself."""
     folder = Path(source.name)
-    return sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
+    return sorted(walk_files(folder)) if os.path.isdir(folder) else []
 
 
 class HubDataset:

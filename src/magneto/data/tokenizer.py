@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from magneto.files import import_extra, nearest_path
+from magneto.files import import_extra, nearest_path, user_path
 
 END, BEGIN, PAD, MASK = "</s>", "<s>", "<pad>", "<mask>"
 # What a tokenizer needs for masked language modelling and for what is fine-tuned from it.
@@ -192,7 +192,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     """
     if str(name) == "bytes":
         return ByteTokenizer()
-    path = Path(name).expanduser()
+    path = user_path(name)
     if path.is_dir():
         return _load_directory(path)
     if not path.is_file():

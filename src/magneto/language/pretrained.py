@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from magneto.files import user_path
 from magneto.language.config import TextEncoderConfig
 from magneto.language.text_encoder import TextEncoder
 from magneto.runs import open_run
@@ -21,7 +22,7 @@ FREE = {
 
 def pretrained_run(config: Any) -> Path:
     """Return the directory that a configuration's `pretrained` names."""
-    return Path(config.pretrained.replace("{placement}", config.row.name)).expanduser()
+    return user_path(config.pretrained.replace("{placement}", config.row.name))
 
 
 def check_pretrained(config: Any) -> None:

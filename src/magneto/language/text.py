@@ -150,7 +150,7 @@ def _fill(config: TextDataConfig, directory: Path, progress: Progress) -> None:
                 size += text_bytes
                 progress.update(f"tokenising {split} documents", counts[DOCUMENTS], None)
         index["text_bytes"][split] = size
-        index["counts"] = counts
+        index["counts"] = counts.plain()
     index["digest"] = content_digest(*(_tokens(directory, split, kind) for split in SPLITS))
     (directory / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
@@ -173,6 +173,7 @@ def tokenised(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[
 
 def _open(directory: Path, config: TextDataConfig) -> PreparedText:
     index = read_json(directory / "index.json")
+    counts = Counts.of_plain(index["counts"])
     splits = {}
     for split in SPLITS:
         tokens = _tokens(directory, split, index["dtype"])
@@ -180,14 +181,14 @@ def _open(directory: Path, config: TextDataConfig) -> PreparedText:
         if found <= config.max_length:
             raise ValueError(
                 f"{config.source} has {found} {split} tokens, too few for one sequence of "
-                f"{config.max_length}: {_remedy(config, Counts(index['counts']), split)}"
+                f"{config.max_length}: {_remedy(config, counts, split)}"
             )
         splits[split] = Split(tokens, index["text_bytes"][split])
     return PreparedText(
         load_tokenizer(directory),
         splits["train"],
         splits["validation"],
-        Counts(index["counts"]),
+        counts,
         index["digest"],
     )
 

@@ -7,20 +7,23 @@ training can leave it out, and evaluation can use what is left.
 from __future__ import annotations
 
 import io
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from magneto.data.problems import BadRecord, guarded
 from magneto.files import import_extra
-from magneto.speech.containers import TOLERANCE, ends_early, plausible, size_of
+from magneto.speech.containers import TOLERANCE, ends_early, plausible
 
 # What can be wrong, in the words that counts are described in.
 MISSING = "missing recordings"
 UNREADABLE = "unreadable recordings"
 NO_SAMPLES = "recordings without samples"
 TRUNCATED = "recordings shorter than they say"
+NO_CHANNEL = "recordings without the channel that is named"
 NON_FINITE = "recordings with non-finite samples"
 SILENCE = "recordings of silence"
 NO_FRAMES = "recordings shorter than a frame"
@@ -85,7 +88,7 @@ class AudioFile:
 
     def seconds(self) -> tuple[float, str]:
         """Return the length by the header; it costs no decoding."""
-        return header_seconds(self.path, self.start, self.stop)
+        return header_seconds(self.path, self.start, self.stop, self.channel)
 
     def read(self, sample_rate: int) -> Sound:
         """Return the samples of the stretch."""
@@ -93,8 +96,7 @@ class AudioFile:
 
     def file(self) -> Path | None:
         """Return the file, if it is there."""
-        found = Path(self.path)
-        return found if found.is_file() else None
+        return Path(self.path) if os.path.isfile(self.path) else None
 
     def state(self) -> Any:
         """Return stretch and channel."""
@@ -107,23 +109,40 @@ def import_soundfile() -> Any:
 
 
 def header_seconds(
-    file: str | bytes, start: float = 0.0, stop: float | None = None
+    file: str | bytes,
+    start: float = 0.0,
+    stop: float | None = None,
+    channel: int | None = None,
 ) -> tuple[float, str]:
     """Return how long a stretch of a file is by its header, and what is wrong so far."""
     library = import_soundfile()
-    if isinstance(file, str) and not Path(file).is_file():
+    if isinstance(file, str) and not os.path.isfile(file):
         return 0.0, MISSING
     try:
-        info = library.info(file if isinstance(file, str) else io.BytesIO(file))
-    except (library.LibsndfileError, OSError, RuntimeError):
-        return 0.0, UNREADABLE if size_of(file) else NO_SAMPLES
+        with guarded():
+            info = library.info(file if isinstance(file, str) else io.BytesIO(file))
+            return _header_seconds(file, info, start, stop, channel)
+    except BadRecord:
+        return 0.0, NO_SAMPLES if is_empty(file) else UNREADABLE
+
+
+def _header_seconds(
+    file: str | bytes, info: Any, start: float, stop: float | None, channel: int | None
+) -> tuple[float, str]:
     if not plausible(file, info):
         return 0.0, UNREADABLE
+    if not has_channel(info, channel):
+        return 0.0, NO_CHANNEL
     whole = info.frames / info.samplerate
     length = min(whole, whole if stop is None else stop) - start
     if length <= 0:
         return 0.0, NO_SAMPLES
     return length, TRUNCATED if ends_early(file, info, whole, stop) else ""
+
+
+def has_channel(info: Any, channel: int | None) -> bool:
+    """Return whether a recording has a channel, from 0; None is the mean of all."""
+    return channel is None or 0 <= channel < info.channels
 
 
 def read_sound(
@@ -145,25 +164,38 @@ def read_sound(
     Raises:
         ModuleNotFoundError: If soundfile, or soxr where it has to resample, is not installed.
     """
-    library = import_soundfile()
-    if isinstance(file, str) and not Path(file).is_file():
+    if isinstance(file, str) and not os.path.isfile(file):
         return Sound(NOTHING, MISSING)
+    opened = file if isinstance(file, str) else io.BytesIO(file)
     try:
-        with library.SoundFile(file if isinstance(file, str) else io.BytesIO(file)) as found:
-            rate, whole = found.samplerate, found.frames
-            if not plausible(file, found):
-                return Sound(NOTHING, UNREADABLE)
-            first = round(start * rate)
-            last = whole if stop is None else min(round(stop * rate), whole)
-            wanted = max(last - first, 0)
-            samples = _decoded(found, first, wanted, library)
-            early = ends_early(file, found, whole / rate, stop)
-    except (library.LibsndfileError, OSError, RuntimeError):
-        return Sound(NOTHING, UNREADABLE if size_of(file) else NO_SAMPLES)
+        with guarded(), import_soundfile().SoundFile(opened) as found:
+            return _read_sound(file, found, sample_rate, start, stop, channel)
+    except BadRecord:
+        return Sound(NOTHING, NO_SAMPLES if is_empty(file) else UNREADABLE)
+
+
+def _read_sound(
+    file: str | bytes,
+    found: Any,
+    sample_rate: int,
+    start: float,
+    stop: float | None,
+    channel: int | None,
+) -> Sound:
+    rate, whole = found.samplerate, found.frames
+    if not plausible(file, found):
+        return Sound(NOTHING, UNREADABLE)
+    if not has_channel(found, channel):
+        return Sound(NOTHING, NO_CHANNEL)
+    first = round(min(start * rate, whole))
+    last = whole if stop is None else round(min(stop * rate, whole))
+    wanted = max(last - first, 0)
+    samples = _decoded(found, first, wanted, import_soundfile())
+    early = ends_early(file, found, whole / rate, stop)
     if len(samples) == 0:
         return Sound(NOTHING, NO_SAMPLES if wanted == 0 else UNREADABLE)
     problem = TRUNCATED if early or wanted - len(samples) > TOLERANCE * rate else ""
-    mono = samples.mean(1) if channel is None else samples[:, min(channel, samples.shape[1] - 1)]
+    mono = samples.mean(1) if channel is None else samples[:, channel]
     sound = checked(mono, problem)
     return replace(sound, samples=resampled(sound.samples, rate, sample_rate))
 
@@ -205,6 +237,13 @@ def up_to_damage(file: Any, wanted: int, library: Any) -> np.ndarray:
         blocks.append(block)
         wanted -= len(block)
     return np.concatenate(blocks) if blocks else np.zeros((0, file.channels), np.float32)
+
+
+def is_empty(file: str | bytes) -> bool:
+    """Return whether there is not a byte in a file, or in bytes."""
+    return (
+        not file if isinstance(file, bytes) else os.path.exists(file) and not os.path.getsize(file)
+    )
 
 
 def checked(samples: np.ndarray, problem: str = "") -> Sound:

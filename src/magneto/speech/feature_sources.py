@@ -10,7 +10,9 @@ from typing import Protocol
 import numpy as np
 
 from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
+from magneto.data.problems import BadRecord, guarded
 from magneto.progress import Progress
+from magneto.speech.audio import UNREADABLE
 from magneto.speech.features import FilterBank
 from magneto.speech.utterances import Utterances, recording_states
 
@@ -57,8 +59,12 @@ class ComputedFeatures:
 
     def features(self, number: int, vary: Vary = np.asarray) -> tuple[np.ndarray, str]:
         """Return (frames, mel bins) of an utterance, and what is wrong with it."""
-        found = self.utterances.utterance(number)
-        return self.filter_bank(vary(found.samples)), found.problem
+        try:
+            with guarded():
+                found = self.utterances.utterance(number)
+                return self.filter_bank(vary(found.samples)), found.problem
+        except BadRecord:
+            return np.zeros((0, self.mel_bins), np.float32), UNREADABLE
 
 
 class StoredFeatures:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from magneto.files import write_json
+from magneto.data.problems import guarded
+from magneto.files import user_path, write_json
 from magneto.speech.config import SpeechDataConfig
 
 # Kaldi's, which it applies in this order: each frame less its mean, each sample less 0.97 of the
@@ -159,12 +160,10 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
         raise FileNotFoundError(
             f"no {path} (data.cmvn is global, utterance, none or the path of a run's {CMVN_FILE})"
         )
-    try:
+    with guarded(prefix=f"{path} is no {CMVN_FILE} of a run: "):
         values = json.loads(path.read_text(encoding="utf-8"))
         mean, deviation = (np.array(values[k], np.float32) for k in ("mean", "deviation"))
         found = Normaliser(mean, deviation, int(values["frames"]))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is no {CMVN_FILE} of a run") from error
     if mean.shape != (mel_bins,) or deviation.shape != (mel_bins,) or not (deviation > 0).all():
         raise ValueError(f"{path} is of {mean.size} features, and data.features has {mel_bins}")
     return found
@@ -183,7 +182,7 @@ def known_normaliser(config: SpeechDataConfig) -> AnyNormaliser:
         return NoNormaliser()
     if config.cmvn == "global":
         raise ValueError(f"data.cmvn: global is of training data; a run has its {CMVN_FILE}")
-    return load_normaliser(Path(config.cmvn).expanduser(), config.features.mel_bins)
+    return load_normaliser(user_path(config.cmvn), config.features.mel_bins)
 
 
 class SpeechFeatures:

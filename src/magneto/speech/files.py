@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from magneto.data.counts import Counts
-from magneto.data.files import existing_path, has_ending, unpacked_name
+from magneto.data.files import existing_path, has_ending, unpacked_name, walk_files
 from magneto.data.records import read_lines
 from magneto.speech.audio import AudioFile
 from magneto.speech.kaldi import kaldi_rows
@@ -51,14 +51,15 @@ def open_files(source: str) -> FileSpeech:
         if not has_ending(path, ENDINGS):
             raise ValueError(f"{source} is no manifest: a file ends in {', '.join(ENDINGS)}")
         return FileSpeech({_stem(path): [path]}, manifest_rows)
-    if found := sorted(path.rglob(KALDI)):
+    files = sorted(walk_files(path))
+    if found := [file for file in files if file.name == KALDI]:
         folders = [file.parent for file in found if not _part_of_another(file.parent, found)]
         return FileSpeech({_relative(folder, path): [folder] for folder in folders}, kaldi_rows)
-    if found := sorted(path.rglob(LIBRISPEECH)):
+    if found := [file for file in files if file.match(LIBRISPEECH)]:
         return FileSpeech(_librispeech(path, found), librispeech_rows)
-    if found := sorted(each for each in path.rglob(CLIPS) if each.is_dir()):
+    if found := sorted({file.parent for file in files if file.parent.name == CLIPS} - {path}):
         return _common_voice(source, found)
-    manifests = sorted(file for file in path.iterdir() if has_ending(file, ENDINGS))
+    manifests = [file for file in files if file.parent == path and has_ending(file, ENDINGS)]
     if not manifests:
         raise ValueError(
             f"no transcripts in {source}: no {LIBRISPEECH} (LibriSpeech), {CLIPS}/ beside .tsv "

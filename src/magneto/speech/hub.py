@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from magneto.data.counts import MALFORMED, Counts
+from magneto.data.counts import Counts
+from magneto.data.problems import BadRecord, read_each
 from magneto.data.sources import HubDataset, Source
 from magneto.speech.audio import MISSING, NOTHING, Sound, header_seconds, read_sound
 from magneto.speech.manifests import ID, SPEAKER, TEXT
@@ -77,16 +78,17 @@ class HubSpeech:
                              f"({', '.join(TEXT)}); it has {columns}")  # fmt: skip
         table = table.cast_column(there[0], audio(decode=False))
         known = {name: self._column(table, names) for name, names in (("id", ID), ("who", SPEAKER))}
-        rows = []
-        for number, said in enumerate(table[text]):
-            if said is None:
-                counts[MALFORMED] += 1
-                continue
+
+        def row(numbered: tuple[int, Any]) -> Row:
+            number, said = numbered
+            if not isinstance(said, str):
+                raise BadRecord("no text")
             id = known["id"][number] if known["id"] else f"{split}-{number}"
             speaker = known["who"][number] if known["who"] else ""
-            recording = HubRecording(table, there[0], number)
-            rows.append(Row(str(id), recording, said, str(speaker)))
-        return rows
+            return Row(str(id), HubRecording(table, there[0], number), said, str(speaker))
+
+        where = f"{self.source} ({split}), row"
+        return list(read_each(enumerate(table[text]), row, counts, where, first=0))
 
     def _column(self, table: Any, names: tuple[str, ...]) -> list[Any] | None:
         found = next((name for name in names if name in table.column_names), None)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from magneto.data.counts import MALFORMED, Counts
+from magneto.data.counts import Counts
+from magneto.data.problems import BadRecord, read_each
 from magneto.data.records import read_lines
 from magneto.speech.audio import AudioFile
-from magneto.speech.manifests import AUDIO_ENDINGS
+from magneto.speech.manifests import AUDIO_ENDINGS, stretch
 from magneto.speech.utterances import Row
 
 NO_TEXT = "utterances without a line in text"
@@ -30,11 +32,9 @@ def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Row]:
         raise ValueError(f"{folder} has a wav.scp and no text")
     texts = _table(folder / "text", counts)
     speakers = _table(folder / "utt2spk", counts) if (folder / "utt2spk").is_file() else {}
-    files = {}
-    for name, place in _table(folder / "wav.scp", counts).items():
-        path = _file(place, folder, counts)
-        if path:
-            files[name] = path
+    places = _table(folder / "wav.scp", counts).items()
+    files = dict(read_each(places, lambda line: (line[0], _file(line[1], folder, counts)), counts,
+                           f"{folder / 'wav.scp'}, line"))  # fmt: skip
     used = set()
     for id, recording, start, stop in _stretches(folder, files, counts):
         used.add(id)
@@ -55,21 +55,20 @@ def _table(path: Path, counts: Counts) -> dict[str, str]:
 
 
 def _file(place: str, folder: Path, counts: Counts) -> str:
-    """Return the file that a line of wav.scp names; "" if it names none."""
+    """Return the file that a line of wav.scp names.
+
+    Raises:
+        ValueError: If it names none, or several.
+    """
     path = place
     if place.endswith("|"):
-        try:
-            words = shlex.split(place[:-1])
-        except ValueError:  # a quote that nothing closes
-            words = []
-        words = [word for word in words if word.lower().endswith(AUDIO_ENDINGS)]
+        words = [w for w in shlex.split(place[:-1]) if w.lower().endswith(AUDIO_ENDINGS)]
         if len(words) != 1:
-            counts[MALFORMED] += 1
-            return ""
+            raise BadRecord(f"a command with {len(words)} recordings")
         counts[COMMANDS] += 1
         path = words[0]
     here = folder / path
-    return str(here if here.exists() else Path(path))
+    return str(here if os.path.exists(here) else path)
 
 
 def _stretches(
@@ -79,15 +78,14 @@ def _stretches(
     if not (folder / "segments").is_file():
         yield from ((name, name, 0.0, None) for name in files)
         return
-    for line in read_lines(folder / "segments", counts):
-        cells = line.split()
-        if not cells:
-            continue
-        try:
-            id, recording, start, stop = cells[:4]
-            first, last = float(start), float(stop)
-        except ValueError:
-            counts[MALFORMED] += 1
-            continue
-        # Kaldi writes -1 for the end of the recording.
-        yield id, recording, first, last if last >= 0 else None
+    path = folder / "segments"
+    yield from read_each(read_lines(path, counts), _segment, counts, f"{path}, line")
+
+
+def _segment(line: str) -> tuple[str, str, float, float | None] | None:
+    cells = line.split()
+    if not cells:
+        return None
+    id, recording, start, stop = cells[:4]
+    # Kaldi writes -1 for the end of the recording.
+    return id, recording, *stretch(start, None if float(stop) == -1 else stop)

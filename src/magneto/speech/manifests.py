@@ -7,13 +7,17 @@ relative to the manifest, or to its folder clips/ (Common Voice).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from magneto.data.counts import MALFORMED, Counts
+from magneto.config import shown
+from magneto.data.counts import Counts
 from magneto.data.files import unpacked_name
-from magneto.data.records import read_objects, read_quoted, read_tabs
+from magneto.data.problems import BadRecord
+from magneto.data.records import read_objects, read_quoted, read_rows, read_tabs
+from magneto.files import user_path
 from magneto.speech.audio import AudioFile
 from magneto.speech.utterances import Row
 
@@ -38,64 +42,57 @@ def manifest_rows(path: Path, counts: Counts) -> Iterator[Row]:
     Raises:
         ValueError: If it has no column of sound or of text.
     """
-    folder = path.parent / "clips" if (path.parent / "clips").is_dir() else path.parent
-    for record in _records(path, counts):
-        try:
-            row = _row(record, folder)
-        except (ValueError, TypeError):
-            row = None
-        if row is None:
-            counts[MALFORMED] += 1
-        else:
-            yield row
-
-
-def _records(path: Path, counts: Counts) -> Iterator[Record]:
     name = unpacked_name(path)
+    folder = path.parent / "clips" if (path.parent / "clips").is_dir() else path.parent
+    read = partial(_row, folder=folder)
     if name.endswith((".jsonl", ".json")):
-        yield from read_objects(path, counts)
+        yield from read_objects(path, counts, read)
         return
     rows = read_tabs(path, counts) if name.endswith(".tsv") else read_quoted(path, ",", counts)
     names = next(rows, [])
     if not (set(names) & set(AUDIO) and set(names) & set(TEXT)):
         raise ValueError(f"{path}: its first line names no column of sound ({', '.join(AUDIO)}) "
                          f"or none of text ({', '.join(TEXT)})")  # fmt: skip
-    for cells in rows:
-        if len(cells) == len(names):
-            yield dict(zip(names, cells, strict=True))
-        elif any(cells):
-            counts[MALFORMED] += 1
+    yield from read_rows(path, rows, names, counts, read)
 
 
-def _row(record: Record, folder: Path) -> Row | None:
+def _row(record: Record, folder: Path) -> Row:
     audio, text = pick(record, AUDIO), pick(record, TEXT)
     if isinstance(audio, Mapping):  # as the Hugging Face hub writes it
         audio = audio.get("path")
     if not isinstance(audio, str) or not audio or not isinstance(text, str):
-        return None
-    start, stop = _stretch(record)
-    place = folder / Path(audio).expanduser()
+        raise BadRecord("no sound, or no text")
+    start, stop = stretch(*(pick(record, names) for names in (START, STOP, DURATION)))
+    place = folder / user_path(audio)
     whole = str(Path(audio).with_suffix("")) + (f"-{start:.2f}" if stop is not None else "")
-    channel = pick(record, CHANNEL)
-    file = AudioFile(str(place), start, stop, None if channel in (None, "") else int(channel))
+    file = AudioFile(str(place), start, stop, _channel(pick(record, CHANNEL)))
     return Row(str(pick(record, ID) or whole), file, text, str(pick(record, SPEAKER) or ""))
 
 
-def _stretch(record: Record) -> tuple[float, float | None]:
+def _channel(value: Any) -> int | None:
+    """Return the number of a channel, from 0; a table has it as digits. None if none is named."""
+    if value in (None, ""):
+        return None
+    digits = str(value)
+    if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()):
+        raise BadRecord(f"channel {shown(value)} is no whole number from 0")
+    return int(digits)
+
+
+def stretch(start: Any, stop: Any, duration: Any = None) -> tuple[float, float | None]:
     """Return where a stretch starts and stops, in seconds; a length alone is that of the file.
 
     Raises:
         ValueError: If they are no numbers, or no stretch.
     """
-    start, stop, duration = (pick(record, names) for names in (START, STOP, DURATION))
     if start in (None, "") and stop in (None, ""):
         return 0.0, None
     first = float(start or 0)
     last = float(stop) if stop not in (None, "") else None
     if last is None and duration not in (None, ""):
         last = first + float(duration)
-    if not (0 <= first < (math.inf if last is None else last)):
-        raise ValueError("no stretch")
+    if not 0 <= first < (math.inf if last is None else last) or last == math.inf:
+        raise BadRecord(f"no stretch of sound goes from {first} to {last} s")
     return first, last
 
 
@@ -104,13 +101,7 @@ def pick(record: Record, names: Sequence[str]) -> Any:
     return next((record[name] for name in names if record.get(name) is not None), None)
 
 
-def audio_beside(folder: Path, find: Callable[[Path, str], Iterator[Path]] = Path.glob
-                 ) -> dict[str, Path]:  # fmt: skip
-    """Return the recordings of a folder by their names without endings.
-
-    Args:
-        folder: Where to look.
-        find: `Path.rglob` to look in the folders inside it too.
-    """
-    files = sorted(find(folder, "*"))
+def audio_beside(folder: Path) -> dict[str, Path]:
+    """Return the recordings of a folder by their names without endings."""
+    files = sorted(folder.iterdir())
     return {file.stem: file for file in files if file.suffix.lower() in AUDIO_ENDINGS}

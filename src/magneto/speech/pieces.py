@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from magneto.data.problems import BadRecord, guarded
 from magneto.files import import_extra
 from magneto.speech.audio import (
     NO_SAMPLES,
@@ -59,7 +60,7 @@ def file_pieces(path: Path, wanted: int, tell: Callable[[str], None]) -> Iterato
     """
     library = import_soundfile()
     try:
-        with library.SoundFile(path) as found:
+        with guarded(), library.SoundFile(path) as found:
             if not plausible(str(path), found):
                 tell(UNREADABLE)
                 return
@@ -67,7 +68,7 @@ def file_pieces(path: Path, wanted: int, tell: Callable[[str], None]) -> Iterato
             for samples in _pieces(found, tell):
                 yield change(checked(samples.mean(1)).samples)
             yield change(np.zeros(0, np.float32), last=True)
-    except (library.LibsndfileError, RuntimeError):
+    except BadRecord:
         tell(UNREADABLE)
 
 

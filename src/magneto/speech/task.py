@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.batching import listed
+from magneto.files import user_path
 from magneto.progress import SILENT, Progress
 from magneto.speech.assumed import longest_batch
 from magneto.speech.batching import SpeechBatch
@@ -127,7 +128,7 @@ class SpeechRecognition(Task):
         named = self.model_config.pretrained
         if not named:
             return {}
-        found = dict(open_tensors(find_weights(Path(named).expanduser())))
+        found = dict(open_tensors(find_weights(user_path(named))))
         with torch.device("meta"):
             names = list(self.build_model().state_dict())
         anew = [name for name in names if name not in found]

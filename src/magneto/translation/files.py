@@ -7,15 +7,17 @@ and nowhere else, so that files stay aligned.
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 from collections.abc import Iterator
 from itertools import combinations, zip_longest
 from pathlib import Path
 
 from magneto.data.counts import Counts
-from magneto.data.files import has_ending, unpacked_name
+from magneto.data.files import has_ending, unpacked_name, walk_files
 from magneto.data.records import read_lines
-from magneto.files import nearest_path
+from magneto.files import nearest_path, user_path
 from magneto.translation.config import Texts
 from magneto.translation.records import LANGUAGE, RECORD_ENDINGS, RecordFiles, bare, split_of
 
@@ -85,18 +87,18 @@ def open_files(
         FileNotFoundError: If there is nothing; names the nearest path.
         ValueError: If there are files, and none is parallel text, or one is there twice.
     """
-    path = Path(source).expanduser()
-    if path.is_file():
+    path = user_path(source)
+    if os.path.isfile(path):
         if not has_ending(path, RECORD_ENDINGS):
             raise ValueError(
                 f"{path}: give the stem of line pairs (a for a.en and a.de), a folder, "
                 f"or a file that ends in {', '.join(RECORD_ENDINGS)}"
             )
         return RecordFiles([path], wanted)
-    beside = path.parent if path.parent.is_dir() else Path(".")
-    folder = path.is_dir()
-    found = path.rglob("*") if folder else beside.glob(f"{path.name}.*")
-    files = sorted(file for file in found if file.is_file())
+    beside = path.parent if os.path.isdir(path.parent) else Path(".")
+    folder = os.path.isdir(path)
+    found = walk_files(path) if folder else beside.glob(f"{glob.escape(path.name)}.*")
+    files = sorted(file for file in found if os.path.isfile(file))
     held = [file for file in files if has_ending(file, RECORD_ENDINGS)]
     groups = _by_stem(files, sought | set(wanted or ()))
     names = {name for by_language in groups.values() for name in by_language}

@@ -27,7 +27,7 @@ from magneto.data.cache import (
 from magneto.data.counts import EMPTY, Counts
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
 from magneto.data.tokenizer_training import train_sentencepiece
-from magneto.files import read_json
+from magneto.files import read_json, user_path
 from magneto.progress import Progress
 from magneto.translation.config import (
     BEYOND_LIMIT,
@@ -158,7 +158,7 @@ def _tokenizer_name(config: ParallelDataConfig) -> Any:
 
 def known_tags(config: ParallelDataConfig) -> list[str] | None:
     """Return the languages whose tags are fixed by a tokenizer that was used before, if any."""
-    path = Path(config.tokenizer).expanduser()
+    path = user_path(config.tokenizer)
     folder = path if path.is_dir() else path.parent
     there = config.tokenizer not in TRAINED and (folder / TAGS_FILE).is_file()
     return read_tags(folder) if there else None
@@ -216,7 +216,8 @@ class Preparation:
                     self.progress.update(f"tokenising {split} pairs", example, None)
                 if split == "validation":
                     seen[pair] = held
-                found.append({"pair": pair, "range": (start, example), "counts": counts})
+                found.append({"pair": pair, "range": (start, example),
+                              "counts": counts.plain()})  # fmt: skip
         if example == 0 and (split == "validation" or self.text.trains):
             raise ValueError(f"{self.config.source} has no {split} text that passes the filters")
         return found
@@ -280,7 +281,7 @@ def _open(directory: Path) -> PreparedParallel:
         ranges = {tuple(found["pair"]): tuple(found["range"]) for found in index[split]}
         splits[split] = ParallelSplit(tokens, offsets, ranges)
     counts = {
-        split: {tuple(found["pair"]): Counts(found["counts"]) for found in index[split]}
+        split: {tuple(found["pair"]): Counts.of_plain(found["counts"]) for found in index[split]}
         for split in SPLITS
     }
     directions = [tuple(direction) for direction in index["directions"]]

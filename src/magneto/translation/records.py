@@ -9,9 +9,10 @@ from itertools import chain, combinations, islice
 from pathlib import Path
 from typing import Any
 
-from magneto.data.counts import MALFORMED, Counts
+from magneto.data.counts import Counts
 from magneto.data.files import unpacked_name
-from magneto.data.records import read_lines, read_objects
+from magneto.data.problems import BadRecord
+from magneto.data.records import read_lines, read_objects, read_rows
 from magneto.data.splits import SPLITS
 from magneto.translation.config import LACKING, Texts
 
@@ -97,20 +98,23 @@ def _tsv(path: Path, counts: Counts) -> Iterator[Record]:
                 "or name it like train.en-de.tsv"
             )
         names, rows = list(named.groups()), chain([names] if names else [], rows)
-    for cells in rows:
-        if len(cells) == len(names):
-            yield dict(zip(names, cells, strict=True))
-        else:
-            counts[MALFORMED] += 1
+    yield from read_rows(path, rows, names, counts)
 
 
 def _jsonl(path: Path, counts: Counts) -> Iterator[Record]:
-    for record in read_objects(path, counts):
-        found = sentences(record)
-        if len(found) > 1:
-            yield found
-        else:
-            counts[MALFORMED] += 1
+    return read_objects(path, counts, several)
+
+
+def several(record: Any) -> Record:
+    """Return the sentences of a record.
+
+    Raises:
+        BadRecord: If it has less than two.
+    """
+    found = sentences(record)
+    if len(found) < 2:
+        raise BadRecord("no sentences in two languages")
+    return found
 
 
 def sentences(record: Any) -> Record:

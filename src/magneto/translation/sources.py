@@ -8,13 +8,14 @@ from itertools import combinations
 
 from magneto.config import nearest
 from magneto.data.cache import file_states, fingerprint
-from magneto.data.counts import MALFORMED, Counts
+from magneto.data.counts import Counts
+from magneto.data.problems import read_each
 from magneto.data.sources import HubDataset, Source, check_builtin, hub_files, parse_source
 from magneto.data.splits import SPLIT_NAMES
 from magneto.translation.config import LACKING, ParallelText, Texts
 from magneto.translation.files import open_files
 from magneto.translation.phrases import PHRASES, import_babel, phrase_languages, phrases
-from magneto.translation.records import LANGUAGE, sentences
+from magneto.translation.records import LANGUAGE, sentences, several
 
 NAMES = ("phrases",)
 
@@ -87,14 +88,12 @@ class HubPairs:
     def read(self, first: str, second: str, split: str, counts: Counts) -> Iterator[Texts]:
         """Yield the sentences of a pair."""
         config = self.configs[min(first, second), max(first, second)]
-        for row in self.dataset.load(config, self._split(config, split)):
-            found = sentences(row)
+        rows = self.dataset.load(config, self._split(config, split))
+        for found in read_each(rows, several, counts, f"{self.dataset.source}, row"):
             if first in found and second in found:
                 yield found[first], found[second]
-            elif len(found) > 1:
-                counts[LACKING] += 1
             else:
-                counts[MALFORMED] += 1
+                counts[LACKING] += 1
 
 
 def open_parallel(

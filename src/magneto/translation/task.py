@@ -19,6 +19,7 @@ from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.frequencies import count_targets, frequency_nats
 from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
 from magneto.data.tokenizer import kept_tokenizer
+from magneto.files import user_path
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, BatchStream, Loss, Scores, Task
 from magneto.translation.batching import Group, GroupMaker, TokenGroups, cut_groups, longest_group
@@ -76,7 +77,7 @@ class Translation(Task):
     @cached_property
     def vocabulary(self) -> TranslationVocabulary:
         """Tokens and tags; where `data.tokenizer` is a run's, without touching the text."""
-        folder = Path(self.data_config.tokenizer).expanduser()
+        folder = user_path(self.data_config.tokenizer)
         if folder.is_dir() and known_tags(self.data_config) is not None:
             return load_vocabulary(folder)
         return self.text.vocabulary

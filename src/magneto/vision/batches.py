@@ -16,6 +16,7 @@ from torch import Tensor
 
 from magneto.data.augmented_examples import AugmentedExamples
 from magneto.data.lazy_batches import LazyBatches, mixed_plans
+from magneto.data.problems import guarded
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
 
@@ -44,7 +45,7 @@ def read_or_replace(
     """Make an example; if its image is broken, another one in its place.
 
     Args:
-        make: From an index and a generator to an example; raises `BrokenImage`.
+        make: From an index and a generator to an example; may raise anything.
         count: Examples there are.
         index: Of the one that is wanted.
         key: What the randomness is a function of, beside the index: seed and draw.
@@ -62,7 +63,8 @@ def read_or_replace(
         if attempt:
             number = int(random.integers(count))
         try:
-            return make(number, random), number
+            with guarded(BrokenImage):
+                return make(number, random), number
         except BrokenImage as error:
             broken(number, error)
             last = str(error)
@@ -78,7 +80,7 @@ def read_or_blank(
     """Read images to evaluate on; nothing is drawn.
 
     Args:
-        make: Reads the image of a row; raises `BrokenImage`.
+        make: Reads the image of a row; may raise anything.
         rows: Which.
         blank: Stands for what is broken; of the form that `make` returns.
         broken: Told of those that are.
@@ -89,7 +91,8 @@ def read_or_blank(
     images, lost = [], []
     for row in rows:
         try:
-            image, unread = make(int(row), np.random.default_rng(0)), False
+            with guarded(BrokenImage):
+                image, unread = make(int(row), np.random.default_rng(0)), False
         except BrokenImage as error:
             broken(int(row), error)
             image, unread = blank, True
@@ -111,7 +114,7 @@ def example_stream(
 
     Args:
         count: Examples there are.
-        example: Makes one, by name: arrays and numbers, which are stacked; may raise `BrokenImage`.
+        example: Makes one, by name: arrays and numbers, which are stacked; may raise anything.
         batch_size: Examples of a global batch.
         seed: Of order and randomness.
         repeats: Times that an example comes in a batch.

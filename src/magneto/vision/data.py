@@ -33,7 +33,7 @@ from magneto.data.splits import held_out
 from magneto.progress import SILENT, Progress
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.images import UNLABELLED, ImageSplit, ImageSplits
-from magneto.vision.listing import Listing
+from magneto.vision.listing import Listing, is_number
 from magneto.vision.sources import list_source
 
 # In the order in which a source to validate on is looked through, as of speech.
@@ -113,7 +113,7 @@ def class_numbers(names: Sequence[str], classes: Sequence[str]) -> dict[str, int
         classes: That are known, in the order of their numbers.
     """
     known = {name: number for number, name in enumerate(classes)}
-    numbers = {name: int(name) for name in names if name.isascii() and name.isdigit()}
+    numbers = {name: int(name) for name in names if is_number(name)}
     meant = len(numbers) == len(names) and all(n < len(classes) for n in numbers.values())
     return numbers if meant and not known.keys() & numbers.keys() else known
 

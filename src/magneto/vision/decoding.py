@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from magneto.config import error_line
+from magneto.data.problems import BadRecord, guarded
 from magneto.files import import_extra
 
 # A larger image is refused before it is decoded: Pillow's own limit on decompression bombs, in
@@ -24,13 +24,20 @@ SCALES = (8, 4, 2, 1)
 ORIENTATION = 0x0112  # in Exif
 # Grey images of 2 and 4 bits: Pillow spreads their numbers over 0 to 255, this far apart.
 GREY_STEPS = {"L;2": 85, "L;4": 17}
-# Formats, by Pillow's names, in which a mask is not what it was.
-LOSSY = ("JPEG", "MPO")
+# Formats, by Pillow's names, in which a mask's numbers stay as they were written; and of TIFF,
+# compressions.
+EXACT = ("PNG", "BMP", "PPM", "TIFF")
+EXACT_TIFF = (
+    "raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "lzma", "zstd", "group3",
+    "group4", "tiff_ccitt",
+)  # fmt: skip
+# Largest values, as a portable grey map says them, that Pillow does not stretch.
+UNSTRETCHED = (255, 65535)
 # What is transparent is seen on white, as in a browser.
 BACKGROUND = (255, 255, 255, 255)
 
 
-class BrokenImage(ValueError):
+class BrokenImage(BadRecord):
     """An image that can't be read."""
 
 
@@ -100,9 +107,10 @@ class EncodedPicture:
         why = ""
         if self._image.format == "JPEG" and self._image.mode in ("RGB", "L"):
             try:
-                found = decode_jpeg(self.content, scale)
-            except ValueError as error:
-                found, why = None, error_line(error)
+                with guarded():
+                    found = decode_jpeg(self.content, scale)
+            except BadRecord as error:
+                found, why = None, str(error)
             if found is not None:
                 return turned(found, self._orientation)
         found = decode_by_pillow(open_image(self.content), scale)
@@ -139,22 +147,16 @@ def open_image(content: bytes) -> Any:
     Raises:
         BrokenImage: If Pillow can't, or if it is too large.
     """
-    try:
-        image = pillow().open(io.BytesIO(content))
+    with guarded(BrokenImage):
+        library = pillow()
+        try:
+            image = library.open(io.BytesIO(content))
+        except library.UnidentifiedImageError as error:  # whose words have an address in them
+            raise BrokenImage("no image file that Pillow can identify") from error
         width, height = image.size
-    except ModuleNotFoundError:
-        raise
-    except Exception as error:  # of many types, as Pillow has many readers
-        raise BrokenImage(why_broken(error)) from error
     if width * height > MOST_PIXELS:
         raise BrokenImage(f"{width} x {height} pixels are more than {MOST_PIXELS:,}")
     return image
-
-
-def why_broken(error: Exception) -> str:
-    """Return what Pillow says, without the address of an object in it."""
-    line = error_line(error)
-    return "no image file that Pillow can identify" if "cannot identify" in line else line
 
 
 def orientation(image: Any) -> int:
@@ -200,14 +202,10 @@ def decode_by_pillow(image: Any, scale: int) -> np.ndarray:
     Raises:
         BrokenImage: If it is cut off or damaged, or has pixels of no known range.
     """
-    try:
+    with guarded(BrokenImage):
         if scale > 1:
             image.draft(None, (image.width // scale, image.height // scale))
         return np.asarray(rgb(image))
-    except BrokenImage:
-        raise
-    except Exception as error:  # of many types, as Pillow has many readers
-        raise BrokenImage(why_broken(error)) from error
 
 
 def rgb(image: Any) -> Any:
@@ -232,23 +230,33 @@ def decode_mask(content: bytes) -> np.ndarray:
     """Decode a mask: the numbers of classes as they are stored, uint8 (height, width).
 
     Raises:
-        BrokenImage: If it can't be decoded, is a JPEG, whose numbers are not those that were
-            written, or holds colours or numbers above 255.
+        BrokenImage: If it can't be decoded, is in a format whose numbers may not be those that
+            were written, or holds colours or numbers above 255.
     """
     image = open_image(content)
-    if image.format in LOSSY:
-        raise BrokenImage(f"{image.format} changes the numbers of a mask: save it as PNG")
+    if inexact := inexact_format(image):
+        raise BrokenImage(f"{inexact} changes the numbers of a mask: save it as PNG")
     step = GREY_STEPS.get(raw_mode(image), 1)
     if image.mode not in ("L", "P", "1") and not image.mode.startswith("I"):
         raise BrokenImage(f"a mask holds numbers of classes, not colours (mode {image.mode})")
-    try:
+    with guarded(BrokenImage):
         found = np.asarray(image)
-    except Exception as error:
-        raise BrokenImage(why_broken(error)) from error
     if found.size and not 0 <= found.min() <= found.max() <= 255:
         wrong = found.max() if found.max() > 255 else found.min()
         raise BrokenImage(f"class {wrong} is not in 0 to 255")
     return turned(found.astype(np.uint8) // step, orientation(image))
+
+
+def inexact_format(image: Any) -> str:
+    """Return the format of an opened image if its numbers may be read otherwise; else ""."""
+    if image.format not in EXACT:
+        return image.format
+    if image.format == "TIFF" and image.info.get("compression") not in EXACT_TIFF:
+        return f"TIFF with {image.info.get('compression')} inside"
+    if ";I" in raw_mode(image):
+        return f"{image.format} in which 0 is white"
+    largest = image.tile[0][3][1] if image.tile and image.tile[0][0].startswith("ppm") else 255
+    return "" if largest in UNSTRETCHED else f"a grey map up to {largest}"
 
 
 def raw_mode(image: Any) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from magneto.data.counts import Counts
+from magneto.data.files import walk_files
 from magneto.vision.images import FileStore
 from magneto.vision.listing import (
     IMAGE_ENDINGS,
@@ -108,20 +108,8 @@ def _stem(name: str) -> str:
 
 def image_names(folder: Path, counts: Counts) -> Iterator[str]:
     """Yield the images below a folder, in order, relative to it; links to folders are followed."""
-    seen = set()
-    for place, inside, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
-        if real in seen:  # a link that leads back
-            inside.clear()
-            continue
-        seen.add(real)
-        inside[:] = sorted(name for name in inside if not name.startswith("."))
-        relative = Path(place).relative_to(folder).as_posix()
-        prefix = "" if relative == "." else f"{relative}/"
-        for name in sorted(files):
-            if name.startswith("."):
-                continue
-            if name.lower().endswith(IMAGE_ENDINGS):
-                yield prefix + name
-            else:
-                counts[OTHER_FILES] += 1
+    for path in walk_files(folder, counts):
+        if path.name.lower().endswith(IMAGE_ENDINGS):
+            yield path.relative_to(folder).as_posix()
+        else:
+            counts[OTHER_FILES] += 1

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from magneto.config import nearest
+from magneto.data.files import read_bytes
 from magneto.data.sources import HubDataset, Source
 from magneto.files import import_extra
 from magneto.vision.config import ImageDataConfig
@@ -63,7 +64,7 @@ class TableStore(EncodedStore):
         """
         value = self.table[number][self.column] or {}
         if value.get("bytes") is None:
-            return Path(value.get("path") or "").read_bytes()
+            return read_bytes(Path(value.get("path") or ""))
         return value["bytes"]
 
 

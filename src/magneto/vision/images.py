@@ -5,6 +5,7 @@ How a task uses them: `magneto.vision.data`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from errno import ENOENT
@@ -16,7 +17,8 @@ import numpy as np
 
 from magneto.data.cache import content_digest
 from magneto.data.counts import Counts
-from magneto.data.problems import DataProblems
+from magneto.data.files import read_bytes
+from magneto.data.problems import BadRecord, DataProblems, guarded
 from magneto.vision.decoding import (
     BrokenImage,
     EncodedPicture,
@@ -169,14 +171,11 @@ class FileStore(EncodedStore):
         """Return the content of a file."""
         if not self.names[number]:
             raise FileNotFoundError(ENOENT, "there is none")
-        return (self.root / self.names[number]).read_bytes()
+        return read_bytes(self.root / self.names[number])
 
 
 def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
+    return os.path.getsize(path) if os.path.isfile(path) else -1
 
 
 # Of sets that have no masks.
@@ -227,10 +226,8 @@ class ImageSplit:
         Raises:
             BrokenImage: If it can't be read, or is no image.
         """
-        try:
+        with guarded(BrokenImage):
             found = self.images.open(int(self.numbers[index]))
-        except OSError as error:
-            raise BrokenImage(f"can't be read ({error.strerror})") from error
         found.refused = partial(self.problems.met, BY_PILLOW, self.name(index))
         return found
 
@@ -252,12 +249,8 @@ class ImageSplit:
         Raises:
             BrokenImage: If it can't be read or decoded.
         """
-        try:
+        with guarded(BrokenImage, "its mask: "):
             return self.masks.mask(int(self.numbers[index]))
-        except OSError as error:
-            raise BrokenImage(f"its mask can't be read ({error.strerror})") from error
-        except BrokenImage as error:
-            raise BrokenImage(f"its mask: {error}") from error
 
     @cached_property
     def digest(self) -> str:
@@ -271,9 +264,10 @@ class ImageSplit:
     def _bytes(self, index: int) -> bytes:
         number = int(self.numbers[index])
         try:
-            mask = self.masks.read(number) if self.has_masks else b""
-            return self.images.read(number) + mask
-        except OSError:
+            with guarded():
+                mask = self.masks.read(number) if self.has_masks else b""
+                return self.images.read(number) + mask
+        except BadRecord:
             return b""
 
 
@@ -297,4 +291,4 @@ class ImageSplits:
         """Say how much there is, and what was odd."""
         parts = {"training images": len(self.train), "validation images": len(self.validation),
                  "classes": len(self.classes)}  # fmt: skip
-        return Counts({**self.counts, **parts}).describe(*parts)
+        return self.counts.beside(parts)

@@ -60,7 +60,7 @@ def number_labels(words: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:
         Labels, int64, and the names of the classes.
     """
     known = {word for word in words if word is not None}
-    if known and all(_is_number(word) for word in known):
+    if known and all(is_number(word) for word in known):
         classes = [str(number) for number in range(max(map(int, known)) + 1)]
         numbers = {word: int(word) for word in known}
     else:
@@ -70,8 +70,10 @@ def number_labels(words: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:
     return np.array(labels, np.int64), classes
 
 
-def _is_number(word: str) -> bool:
-    return word.isascii() and word.isdigit() and int(word) < MOST_CLASSES
+def is_number(word: str) -> bool:
+    """Return whether a label is a whole number below `MOST_CLASSES`."""
+    short = len(word) < len(str(MOST_CLASSES))  # thousands of digits are no number in Python
+    return short and word.isascii() and word.isdigit()
 
 
 def standard_splits(there: Mapping[str, T]) -> dict[str, T]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from magneto.files import user_path
 from magneto.nn.config import TransformerConfig
 from magneto.nn.resize import resize_positions
 from magneto.runs import open_run
@@ -42,7 +43,7 @@ class HeldTensor:
 
 def pretrained_run(config: Any) -> Path:
     """Return the directory that a configuration's `pretrained` names."""
-    return Path((config.pretrained or "").replace("{placement}", config.row.name)).expanduser()
+    return user_path((config.pretrained or "").replace("{placement}", config.row.name))
 
 
 def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:

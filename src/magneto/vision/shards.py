@@ -18,6 +18,7 @@ import numpy as np
 
 from magneto.data.cache import cache_directory, file_states, fingerprint, is_kept, made_whole
 from magneto.data.counts import MALFORMED, Counts
+from magneto.data.problems import BadRecord, guarded
 from magneto.files import write_json
 from magneto.progress import Progress
 from magneto.vision.images import NO_MASKS, EncodedStore
@@ -163,21 +164,21 @@ def kept_index(shards: Sequence[Path], progress: Progress, words: WordMembers = 
             add_shard(made, shard, number, words)
         progress.update("indexing shards", len(shards), len(shards))
         with made_whole(held) as aside:
-            write_json(aside / "index.json", vars(made))
+            write_json(aside / "index.json", {**vars(made), "counts": made.counts.plain()})
     values = json.loads(kept.read_text(encoding="utf-8"))
-    return Index(**{**values, "counts": Counts(values["counts"])})
+    return Index(**{**values, "counts": Counts.of_plain(values["counts"])})
 
 
 def add_shard(index: Index, shard: Path, number: int, words: WordMembers) -> None:
     """Add the examples of a shard; what is cut off at its end is counted."""
     end, key, members = shard.stat().st_size, "", {}
     try:
-        with tarfile.open(shard, "r:") as file:
+        with guarded(), tarfile.open(shard, "r:") as file:
             for member in file:
                 vars(file)["members"] = []  # it would keep them all
                 if not member.isreg():
                     continue
-                if member.offset_data + member.size > end:
+                if member.size < 0 or member.offset_data + member.size > end:
                     raise tarfile.ReadError("unexpected end of data")
                 folder, slash, name = member.name.rpartition("/")
                 stem, _, ending = name.partition(".")
@@ -186,7 +187,7 @@ def add_shard(index: Index, shard: Path, number: int, words: WordMembers) -> Non
                     key, members = folder + slash + stem, {}
                 said = _words(file, member, words) if ending in words.endings else None
                 members[ending.lower()] = ((number, member.offset_data, member.size), said)
-    except tarfile.TarError as error:
+    except BadRecord as error:
         index.counts.met(MALFORMED, str(shard), str(error))
     _add_example(index, key, members)
 
@@ -215,8 +216,9 @@ def _words(file: tarfile.TarFile, member: tarfile.TarInfo, words: WordMembers) -
     if not member.name.endswith(".json"):
         return text or None
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        with guarded():
+            value = json.loads(text)
+    except BadRecord:
         return None
     if isinstance(value, dict):
         value = next((value[key] for key in words.keys if key in value), None)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from magneto.config import nearest
-from magneto.data.counts import MALFORMED, Counts
+from magneto.data.counts import Counts
 from magneto.data.files import has_ending, unpacked_name
+from magneto.data.problems import BadRecord, read_each
 from magneto.data.records import read_quoted, read_tabs
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.images import NO_MASKS, FileStore
@@ -40,15 +41,19 @@ def list_table(table: Path, config: ImageDataConfig, counts: Counts) -> Listing:
     rows = read_quoted(table, ",", counts) if comma else read_tabs(table, counts)
     header = next(rows, [])
     columns = pick_columns(header, config, str(table))
-    found: list[tuple[str | None, ...]] = []
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header) or not row[columns[0] or 0].strip():
-            if any(row):
-                counts.met(MALFORMED, f"{table}, row {number}", f"not {len(header)} cells")
-            continue
-        found.append(tuple(row[at].strip() or None if at is not None else None for at in columns))
+
+    def read(row: list[str]) -> tuple[str | None, ...] | None:
+        if not any(row):
+            return None
+        if len(row) != len(header):
+            raise BadRecord(f"{len(row)} cells, not {len(header)}")
+        if not row[columns[0]].strip():
+            raise BadRecord("no image")
+        return tuple(row[at].strip() or None if at is not None else None for at in columns)
+
+    found = list(read_each(rows, read, counts, f"{table}, row", first=2))
     if not found:
-        raise ValueError(f"{table} has no rows")
+        raise ValueError(f"{table} has no rows{counts.describe()}")
     images, labels, masks = zip(*found, strict=True)
     absent = masks.count(None)
     store = NO_MASKS

@@ -35,8 +35,9 @@ class CaptionedTask(FineTunedTask):
         """Say how much there is, and what was odd."""
         found = self.splits
         parts = {"images to train on": len(found.train), "to validate on": len(found.validation)}
-        odd = {kind: count for kind, count in found.counts.items() if kind != IMAGES}
-        said = Counts({**odd, **parts}).describe(*parts)
+        odd = Counts(found.counts)
+        del odd[IMAGES]
+        said = odd.beside(parts)
         self._progress.say(f"{self.data_config.source}: {said}")
 
     @cached_property

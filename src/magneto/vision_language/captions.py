@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from magneto.config import shown
 from magneto.data.cache import content_digest
-from magneto.data.counts import EMPTY, MALFORMED, Counts
+from magneto.data.counts import EMPTY, Counts
 from magneto.data.files import existing_path, has_ending
-from magneto.data.problems import DataProblems
+from magneto.data.problems import BadRecord, DataProblems, read_each
 from magneto.data.records import read_list
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import BROKEN, ImageSplit, ImageStore
@@ -148,17 +149,16 @@ def read_karpathy(path: Path, images: NamedImages, counts: Counts) -> dict[str, 
     words = {word: split for split, names in SPLITS.items() for word in names}
     found: dict[str, list[CaptionedImage]] = {}
     known = set[str]()
-    for record in read_list(existing_path(str(path)), "images", counts):
-        row = _row(record, images, path, counts)
-        if row is None:
-            continue
+    records = read_list(existing_path(str(path)), "images", counts)
+    read = partial(_row, images=images, counts=counts)
+    for row, named in read_each(records, read, counts, f"{path}, image"):
         if row.name in known:
             counts.met(DUPLICATES, str(path), row.name)
             continue
         known.add(row.name)
-        split = words.get(str(record.get("split", "train")))
+        split = words.get(named)
         if split is None:
-            counts.met(OTHER_SPLITS, str(path), f"{row.name}: {record['split']!r}")
+            counts.met(OTHER_SPLITS, str(path), f"{row.name}: {shown(named)}")
             continue
         found.setdefault(split, []).append(row)
     rows = [row for split in found.values() for row in split]
@@ -174,11 +174,14 @@ def read_karpathy(path: Path, images: NamedImages, counts: Counts) -> dict[str, 
     return {split: CaptionSplit(images.store, found[split]) for split in SPLITS if split in found}
 
 
-def _row(record: Any, images: NamedImages, path: Path, counts: Counts) -> CaptionedImage | None:
-    """Return a record as a captioned image; None if it is none."""
+def _row(record: Any, images: NamedImages, counts: Counts) -> tuple[CaptionedImage, str] | None:
+    """Return a record as a captioned image and what its split is called; None without a caption.
+
+    Raises:
+        BadRecord: If it has no filename.
+    """
     if not isinstance(record, dict) or not isinstance(record.get("filename"), str):
-        counts.met(MALFORMED, str(path), "an image without a filename")
-        return None
+        raise BadRecord("no filename")
     sentences = record.get("sentences")
     texts = [one.get("raw") for one in sentences if isinstance(one, dict)] if isinstance(
         sentences, list
@@ -189,4 +192,5 @@ def _row(record: Any, images: NamedImages, path: Path, counts: Counts) -> Captio
         counts[WITHOUT_CAPTION] += 1
         return None
     name = record["filename"].rpartition("/")[2]
-    return CaptionedImage(name, images.numbers.get(name, MISSING), captions)
+    row = CaptionedImage(name, images.numbers.get(name, MISSING), captions)
+    return row, str(record.get("split", "train"))

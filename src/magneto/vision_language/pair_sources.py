@@ -6,6 +6,7 @@ that are empty, pairs that come twice. Nothing is decoded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,7 +147,7 @@ def list_file(
             counts.met(MALFORMED, f"{path}, record {row}", "without a path of an image, or a text")
             continue
         if image not in known:
-            known[image] = len(names) if (root / image).is_file() else -1
+            known[image] = len(names) if os.path.isfile(root / image) else -1
             if known[image] >= 0:
                 names.append(image)
         if known[image] < 0:

@@ -100,7 +100,7 @@ class PairSplits:
     def describe(self) -> str:
         """Say how much there is, and what was odd."""
         parts = {"training pairs": len(self.train), "validation pairs": len(self.validation)}
-        return Counts({**self.counts, **parts}).describe(*parts)
+        return self.counts.beside(parts)
 
 
 def load_pairs(

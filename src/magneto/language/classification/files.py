@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from magneto.data.counts import EMPTY, MALFORMED, Counts
+from magneto.data.problems import BadRecord, read_each
 from magneto.data.records import Record, read_objects, read_quoted, read_tabs
 from magneto.language.classification.glue import Columns
 
@@ -64,7 +65,7 @@ def read_file(
         csv = ".csv" in path.suffixes
         rows = read_quoted(path, ",", counts) if csv else read_tabs(path, counts)
         records = _of_cells(rows, columns, path, counts)
-    yield from checked(records, number, counts, unknown)
+    yield from checked(records, number, counts, unknown, str(path))
 
 
 def checked(
@@ -72,18 +73,24 @@ def checked(
     number: bool,
     counts: Counts,
     unknown: Sequence[str] = UNKNOWN,
+    where: str = "the source",
 ) -> Iterator[Row]:
     """Yield (text, pair or None, label) triples that are whole, as rows; count the others."""
-    for text, pair, label in records:
+
+    def read(record: Sequence[Any]) -> Row | None:
+        text, pair, label = record
         if not all(isinstance(part, str) for part in (text, "" if pair is None else pair)):
-            counts[MALFORMED] += 1
-        elif not text.strip() or (pair is not None and not pair.strip()):
+            raise BadRecord("no text")
+        if not text.strip() or (pair is not None and not pair.strip()):
             counts[EMPTY] += 1
         elif _is_unknown(label, number, unknown):
             counts[UNLABELLED] += 1
         else:
             counts[ROWS] += 1
-            yield Row(text, pair, str(label).strip())
+            return Row(text, pair, str(label).strip())
+        return None
+
+    yield from read_each(records, read, counts, f"{where}, row")
 
 
 def _is_unknown(label: Any, number: bool, unknown: Sequence[str]) -> bool:
@@ -155,10 +162,10 @@ def _of_cells(
         text, label = first.index(names[0]), first.index(names[2])
         pair = -1 if names[1] is None else first.index(names[1])
         least = len(first)
-    for row in rows:
+    for place, row in enumerate(rows, 2 - (columns.places is not None and not headed)):
         if not any(row):
             continue
         if len(row) < least:
-            counts[MALFORMED] += 1
+            counts.met(MALFORMED, f"{path}, row {place}", f"{len(row)} cells, not {least}")
             continue
         yield row[text], row[pair] if pair >= 0 else None, row[label]

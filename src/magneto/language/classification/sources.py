@@ -92,7 +92,8 @@ class Reader:
                     label = classes[label] if label >= 0 else None
                 yield row[names[0]], row[names[1]] if names[1] else None, label
 
-        rows = checked(records(), self.number, self.counts, self._unknown(UNKNOWN))
+        unknown = self._unknown(UNKNOWN)
+        rows = checked(records(), self.number, self.counts, unknown, str(source))
         return LabelledText(
             self._shortened(rows), tuple(classes) if classes and not self.until else None
         )

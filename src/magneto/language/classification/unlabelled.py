@@ -37,11 +37,11 @@ def read_unlabelled(path: Path, columns: Columns, counts: Counts) -> Iterator[Ro
     else:
         yield from line_rows(read_lines(path, counts), columns)
         return
-    for text, pair in pairs:
+    for number, (text, pair) in enumerate(pairs, 1):
         if isinstance(text, str) and (pair is None or isinstance(pair, str)):
             yield Row(text, pair, "")
         else:
-            counts[MALFORMED] += 1
+            counts.met(MALFORMED, f"{path}, row {number}", "no text")
 
 
 def line_rows(lines: Iterable[str], columns: Columns) -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,11 +11,12 @@ from typing import Any
 
 from magneto.config import ConfigError
 from magneto.data.counts import NothingWrong
-from magneto.data.files import has_ending, unpacked_name
+from magneto.data.files import has_ending, unpacked_name, walk_files
+from magneto.data.problems import BadRecord, guarded
 from magneto.data.records import read_objects, read_quoted
 from magneto.data.sources import HubDataset, parse_source
 from magneto.data.splits import SPLITS
-from magneto.files import nearest_path
+from magneto.files import nearest_path, user_path
 from magneto.language.in_context.suites import SUITES, Item, Record, Suite
 
 ENDINGS = (".jsonl", ".csv", ".tsv")
@@ -54,10 +56,10 @@ def load_questions(suite: Suite, data: str | None) -> Questions:
     """
     if data is None or data.startswith("hf:"):
         return _from_hub(suite, data or f"hf:{suite.hub}")
-    path = Path(data).expanduser()
-    if path.is_dir():
+    path = user_path(data)
+    if os.path.isdir(path):
         files = _files(suite, path)
-    elif path.is_file():
+    elif os.path.isfile(path):
         files = {"": path}
     else:
         raise ConfigError([f"--data: no file or folder {data}{nearest_path(path)}"])
@@ -82,7 +84,7 @@ def _questions(
 def _files(suite: Suite, folder: Path) -> dict[str, Path]:
     """Return the suite's files in a folder, by split."""
     found: dict[str, Path] = {}
-    for path in sorted(p for p in folder.rglob("*") if has_ending(p, ENDINGS)):
+    for path in sorted(p for p in walk_files(folder) if has_ending(p, ENDINGS)):
         # The original StoryCloze files are all called cloze_test, whichever split they hold.
         name = str(path.relative_to(folder)).lower().replace("cloze_test", "storycloze")
         words = re.split(r"[^a-z0-9]+", name)
@@ -131,12 +133,11 @@ def parse_records(suite: Suite, records: Iterable[Record], source: Any) -> list[
     items = []
     for number, record in enumerate(records, 1):
         try:
-            items.append(suite.parse(record))
-        except KeyError as error:
-            raise ValueError(f"{source}, record {number}: no field {error}; {suite.name} has "
+            with guarded():
+                items.append(suite.parse(record))
+        except BadRecord as error:
+            raise ValueError(f"{source}, record {number}: {error}; {suite.name} has "
                              f"{suite.fields}") from error  # fmt: skip
-        except (ValueError, TypeError, AttributeError, IndexError) as error:
-            raise ValueError(f"{source}, record {number}: {error}") from error
     if not items:
         raise ValueError(f"{source}: no records")
     return items

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from magneto.data.cache import content_digest
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
-from magneto.files import write_json
+from magneto.files import user_path, write_json
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, BatchStream, Figure, Loss, Scores
 from magneto.vision.batches import example_stream
@@ -69,7 +69,7 @@ class ImageModelling(ImageTask):
         """The frozen tokenizer; on the CPU until it is the companion."""
         config, data = self.model_config, self.data_config
         if data.image_tokenizer != BUILTIN_TOKENIZER:
-            tokenizer = load_tokenizer(Path(data.image_tokenizer).expanduser(), config)
+            tokenizer = load_tokenizer(user_path(data.image_tokenizer), config)
             return self._frozen(tokenizer)
         if config.codes is None:
             raise ValueError(f"set model.codes for data.image_tokenizer {BUILTIN_TOKENIZER}")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from magneto.data.augmented_examples import AugmentedExamples
 from magneto.data.lazy_batches import LazyBatches, mixed_plans
+from magneto.data.problems import guarded
 from magneto.vision.batches import example_stream
 from magneto.vision.decoding import BrokenImage, pillow
 from magneto.vision.geometry import from_image, to_image
@@ -127,12 +128,13 @@ def evaluation_pairs(
 
     def pair(row: int) -> tuple[Tensor, Tensor, bool]:
         try:
-            pixels, mask = read_pair(split, row, masks)
+            with guarded(BrokenImage):
+                pixels, mask = read_pair(split, row, masks)
+                image = reading.normalise(fitted(pixels, data.fit))
         except BrokenImage as error:
             split.broken(row, error)
             nothing = np.full(reading.blank.shape[1:], IGNORED, np.uint8)
             return torch.from_numpy(reading.blank), torch.from_numpy(nothing), True
-        image = reading.normalise(fitted(pixels, data.fit))
         return torch.from_numpy(image), torch.from_numpy(mask), False
 
     def make(rows: np.ndarray) -> dict[str, list[Tensor] | Tensor]:

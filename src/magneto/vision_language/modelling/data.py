@@ -142,8 +142,9 @@ class MaskedData:
         """Say how much there is, and what was odd."""
         ends = self.paired_texts[TRAIN].ends
         cut = int((np.diff(ends, prepend=-1) - 1 > self.paired_text_length - 2).sum())
-        pairs = PairSplits(self.pairs.train, self.pairs.validation,
-                           Counts({**self.pairs.counts, CUT: cut}))  # fmt: skip
+        counts = Counts(self.pairs.counts)
+        counts[CUT] = cut
+        pairs = PairSplits(self.pairs.train, self.pairs.validation, counts)
         return (f"{self.data.source}: {pairs.describe()}; beside them {len(self.images[TRAIN]):,} "
                 f"images and {len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from magneto.data.lazy_batches import EVALUATION_SEED
+from magneto.data.problems import guarded
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.masking import Masking
 from magneto.vision.batches import Told, Transform, stacked
@@ -191,7 +192,8 @@ def readable(
 ) -> Example:
     """Make an example; where its image can't be read, tell so, and give a grey one's `blank`."""
     try:
-        return make(index, draw)
+        with guarded(BrokenImage):
+            return make(index, draw)
     except BrokenImage as error:
         broken(index, error)
         return blank(reading.blank)

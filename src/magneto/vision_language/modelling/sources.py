@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
 from magneto.data.counts import Counts
 from magneto.data.problems import DataProblems
 from magneto.data.tokenizer import Tokenizer
+from magneto.files import user_path
 from magneto.language.config import TextDataConfig
 from magneto.language.text import prepare_text, split_documents, tokenised
 from magneto.progress import Progress
@@ -175,7 +175,7 @@ def code_targets(
     """
     shape = image_shape(config)
     if data.image_tokenizer != BUILTIN_TOKENIZER:
-        found = load_tokenizer(Path(data.image_tokenizer).expanduser(), shape)
+        found = load_tokenizer(user_path(data.image_tokenizer), shape)
     else:
         if config.codes is None:
             raise ValueError(f"set model.codes for data.image_tokenizer {BUILTIN_TOKENIZER}")

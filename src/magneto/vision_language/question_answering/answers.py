@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from magneto.data.files import existing_path
+from magneto.data.problems import guarded
 from magneto.vision_language.question_answering.normalisation import normalise_answer
 
 Lookup = Literal["raw", "normalised"]
@@ -77,11 +78,9 @@ def read_answers(name: str) -> list[str]:
         ValueError: If it holds no answers, one twice, or labels out of order.
     """
     path = existing_path(name)
-    try:
+    with guarded(prefix=f"{path} is no list of answers: "):
         text = path.read_text(encoding="utf-8-sig")
         found = json.loads(text) if text.lstrip().startswith("[") else _lines(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no list of answers: {error}") from error
     if not found or not all(isinstance(answer, str) for answer in found):
         raise ValueError(f"{path} is no list of answers")
     twice = [answer for answer, count in Counter(found).items() if count > 1]

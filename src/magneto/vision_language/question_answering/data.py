@@ -56,14 +56,14 @@ class PreparedQuestions:
         if not self.validation.answered:
             alone = {"questions without public answers": len(self.validation),
                      "answers to choose from": len(self.answers)}  # fmt: skip
-            return Counts({**self.counts, **alone}).describe(*alone)
+            return self.counts.beside(alone)
         parts = {
             "training questions": len(self.train),
             "validation questions": len(self.validation),
             "answers": len(self.answers),
         }
         raw, normalised = self.shares_known
-        counted = Counts({**self.counts, **parts}).describe(*parts)
+        counted = self.counts.beside(parts)
         return (f"{counted}; of the annotators' answers the raw look-up knows {raw:.2%}, the "
                 f"normalised one {normalised:.2%}")  # fmt: skip
 

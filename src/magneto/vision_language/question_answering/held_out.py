@@ -7,6 +7,7 @@ from pathlib import Path
 
 from magneto.data.counts import Counts
 from magneto.data.records import read_list
+from magneto.files import user_path
 from magneto.progress import Progress
 from magneto.runs import open_run
 from magneto.vision_language.question_answering.config import QuestionAnsweringDataConfig
@@ -42,7 +43,7 @@ def check_held_out(
     if not trained:
         return
     share = f"{len(trained):,} of the {len(measured):,} images"
-    if Path(own.source).expanduser().resolve() == Path(config.source).expanduser().resolve():
+    if user_path(own.source).resolve() == user_path(config.source).resolve():
         raise ValueError(f"{run} was trained on {share} that it would be measured on: "
                          f"data.validation_split {own.validation_split}, data.validation_images "
                          f"{own.validation_images} and data.validation_seed {own.validation_seed} "

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.files import write_json
+from magneto.files import user_path, write_json
 from magneto.training.task import BatchStream, Figure, Loss, Scores
 from magneto.vision.batches import Transform
 from magneto.vision.decoding import Picture
@@ -157,7 +157,7 @@ class QuestionAnswering(FineTunedTask):
     def example_batch(self, examples: int) -> dict[str, Any]:
         """Return black images with the longest questions, without data."""
         named, size = self.data_config.answers, self.model_config.answers
-        if named is not None and Path(named).expanduser().is_file():
+        if named is not None and user_path(named).is_file():
             size = len(read_answers(named))
         self.answers = [""] * (size or ASSUMED_ANSWERS)
         texts = self.longest_texts(examples)

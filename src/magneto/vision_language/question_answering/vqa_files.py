@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from magneto.data.counts import MALFORMED, Counts
-from magneto.data.records import read_list
+from magneto.data.counts import Counts
+from magneto.data.problems import BadRecord, read_each
+from magneto.data.records import read_list, whole_number
 from magneto.files import nearest_path
 from magneto.vision.images import FileStore
 from magneto.vision_language.question_answering.questions import (
@@ -103,25 +104,26 @@ def needed(folder: Path, pattern: str, split: str) -> Path:
 def read_questions(path: Path, counts: Counts) -> Iterator[tuple[int, tuple[int, str]]]:
     """Yield (id, (id of the image, text)) of each question."""
     met = set()
-    for place, row in enumerate(read_list(path, "questions", counts), 1):
-        found = question_of(row)
-        if found is None:
-            counts.met(MALFORMED, f"{path}, question {place}", "no question with two ids")
-        elif found[0] in met:
-            counts.met(DUPLICATES, f"{path}, question {place}", f"id {found[0]} was there before")
-        else:
-            met.add(found[0])
-            counts[EMPTY_QUESTIONS] += not found[1][1].strip()
-            yield found
+    rows = read_list(path, "questions", counts)
+    for number, (image, text) in read_each(rows, question_of, counts, f"{path}, question"):
+        if number in met:
+            counts.met(DUPLICATES, str(path), f"question_id {number} was there before")
+            continue
+        met.add(number)
+        counts[EMPTY_QUESTIONS] += not text.strip()
+        yield number, (image, text)
 
 
-def question_of(row: Any) -> tuple[int, tuple[int, str]] | None:
-    """Return a record as a question; None if it is none."""
-    try:
-        number, image, text = int(row["question_id"]), int(row["image_id"]), row["question"]
-    except (KeyError, OverflowError, TypeError, ValueError):
-        return None
-    return (number, (image, text)) if isinstance(text, str) else None
+def question_of(row: Any) -> tuple[int, tuple[int, str]]:
+    """Return a record as a question.
+
+    Raises:
+        BadRecord: If it has no text, or no two whole numbers as ids: its image would be another's.
+    """
+    number, image = whole_number(row, "question_id"), whole_number(row, "image_id")
+    if not isinstance(row.get("question"), str):
+        raise BadRecord("no text")
+    return number, (image, row["question"])
 
 
 def read_annotations(path: Path, counts: Counts) -> Iterator[tuple[int, Annotation]]:
@@ -129,14 +131,10 @@ def read_annotations(path: Path, counts: Counts) -> Iterator[tuple[int, Annotati
     # One copy of each of the words, which come again and again.
     words: dict[Any, Any] = {}
     met = set()
-    for place, row in enumerate(read_list(path, "annotations", counts), 1):
-        found = annotation_of(row)
-        if found is None:
-            counts.met(MALFORMED, f"{path}, annotation {place}", "no answers to a question")
-            continue
-        number, (answers, *rest) = found
+    rows = read_list(path, "annotations", counts)
+    for number, (answers, *rest) in read_each(rows, annotation_of, counts, f"{path}, annotation"):
         if number in met:
-            counts.met(ANNOTATED_TWICE, f"{path}, annotation {place}", f"question {number}")
+            counts.met(ANNOTATED_TWICE, str(path), f"question_id {number} was there before")
             continue
         met.add(number)
         shared = tuple(words.setdefault(answer, answer) for answer in answers)
@@ -144,15 +142,18 @@ def read_annotations(path: Path, counts: Counts) -> Iterator[tuple[int, Annotati
         yield number, (words.setdefault(shared, shared), majority, question_type, answer_type)
 
 
-def annotation_of(row: Any) -> tuple[int, Annotation] | None:
-    """Return a record as an annotation; None if it is none."""
-    try:
-        number, answers = int(row["question_id"]), tuple(one["answer"] for one in row["answers"])
-        majority, *types = (row[key] for key in ANNOTATION_KEYS)
-    except (KeyError, OverflowError, TypeError, ValueError):
-        return None
-    whole = answers and all(isinstance(word, str) for word in (*answers, majority, *types))
-    return (number, (answers, majority, types[0], types[1])) if whole else None
+def annotation_of(row: Any) -> tuple[int, Annotation]:
+    """Return a record as an annotation.
+
+    Raises:
+        BadRecord: If it has no id of a question, or no answers; or anything of another shape.
+    """
+    number = whole_number(row, "question_id")
+    answers = tuple(one["answer"] for one in row["answers"])
+    majority, *types = (row[key] for key in ANNOTATION_KEYS)
+    if not answers or not all(isinstance(word, str) for word in (*answers, majority, *types)):
+        raise BadRecord("no answers to a question")
+    return number, (answers, majority, types[0], types[1])
 
 
 def image_id(split: QuestionSplit, question: Question) -> int:

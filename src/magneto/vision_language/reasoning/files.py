@@ -6,12 +6,13 @@ label is "True" or "False".
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from magneto.data.counts import EMPTY, MALFORMED, Counts
-from magneto.data.files import existing_path, has_ending, unpacked_name
+from magneto.config import shown
+from magneto.data.counts import EMPTY, Counts
+from magneto.data.files import existing_path, has_ending, unpacked_name, walk_files
+from magneto.data.problems import BadRecord
 from magneto.data.records import Record, read_objects
 from magneto.vision_language.image_files import SEVERAL, NamedImages
 from magneto.vision_language.reasoning.config import IMAGES
@@ -42,7 +43,7 @@ def find_statement_files(folder: Path) -> dict[str, Path]:
     """
     stems = {stem: split for split, names in FILES.items() for stem in names}
     found: dict[str, dict[str, Path]] = {}
-    paths = list(_text_files(folder))
+    paths = [path for path in walk_files(folder) if has_ending(path, ENDINGS)]
     newer = [path for path in paths if "nlvr2" in path.relative_to(folder).parts]
     for path in newer or paths:
         stem = Path(unpacked_name(path)).stem.lower()
@@ -59,13 +60,6 @@ def find_statement_files(folder: Path) -> dict[str, Path]:
         raise ValueError(f"no statements below {folder}: none of {known}")
     return {split: next(found[split][n] for n in FILES[split] if n in found[split])
             for split in FILES if split in found}  # fmt: skip
-
-
-def _text_files(folder: Path) -> Iterator[Path]:
-    for place, inside, files in os.walk(folder, followlinks=True):
-        inside[:] = sorted(name for name in inside if not name.startswith("."))
-        paths = (Path(place) / name for name in sorted(files) if not name.startswith("."))
-        yield from (path for path in paths if has_ending(path, ENDINGS))
 
 
 def read_statements(path: Path, images: NamedImages, counts: Counts) -> StatementSplit:
@@ -86,10 +80,8 @@ def read_statements(path: Path, images: NamedImages, counts: Counts) -> Statemen
     path, known = existing_path(str(path)), set[str]()
     statements: list[Statement] = []
     missing: dict[str, None] = {}
-    for record in read_objects(path, counts):
-        one = _statement(record, path, images, counts, missing)
-        if one is None:
-            continue
+    read = partial(_statement, images=images, counts=counts, missing=missing)
+    for one in read_objects(path, counts, read):
         if one.identifier in known:
             counts.met(DUPLICATES, str(path), one.identifier)
             continue
@@ -110,13 +102,16 @@ def read_statements(path: Path, images: NamedImages, counts: Counts) -> Statemen
 
 
 def _statement(
-    record: Record, path: Path, images: NamedImages, counts: Counts, missing: dict[str, None]
+    record: Record, images: NamedImages, counts: Counts, missing: dict[str, None]
 ) -> Statement | None:
-    """Return a record as a statement; note images that are not there; None if it is none."""
+    """Return a record as a statement, None if it is empty; note images that are not there.
+
+    Raises:
+        BadRecord: If it has no sentence, or no identifier.
+    """
     sentence, identifier = record.get("sentence"), record.get("identifier")
     if not isinstance(sentence, str) or not isinstance(identifier, str):
-        counts.met(MALFORMED, str(path), "no sentence, or no identifier")
-        return None
+        raise BadRecord("no sentence, or no identifier")
     if not sentence.strip():
         counts[EMPTY] += 1
         return None
@@ -126,8 +121,7 @@ def _statement(
         return None
     *pair, number = identifier.split("-")
     if len(pair) != 3:
-        counts.met(MALFORMED, str(path), f"identifier {identifier}, not SPLIT-SET-PAIR-SENTENCE")
-        return None
+        raise BadRecord(f"identifier {shown(identifier)}, not SPLIT-SET-PAIR-SENTENCE")
     names = [f"{'-'.join(pair)}-img{side}.png" for side in range(IMAGES)]
     missing.update(dict.fromkeys(name for name in names if name not in images.numbers))
     there = tuple(images.numbers.get(name, MISSING) for name in names)
