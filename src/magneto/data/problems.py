@@ -90,7 +90,7 @@ def read_each(
 def reason(error: Exception) -> str:
     """Return what an error says of a record, as a short line."""
     if isinstance(error, KeyError):
-        return f"has no {error}"
+        return f"no field {error}"
     if isinstance(error, JSONDecodeError):
         return f"not JSON ({error.msg})"
     if isinstance(error, RecursionError):
