@@ -32,7 +32,7 @@ from magneto.files import (
 from magneto.progress import SILENT, Progress
 
 # Of all that is kept: another number where the same files and settings give something else.
-VERSION = 1
+VERSION = 2
 # Of a file in the manifest: when it was changed, in nanoseconds.
 TIME = "changed"
 
