@@ -7,7 +7,7 @@ training data.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from benchmarks.bench_cases import ANSWERS, MEL_BINS, PATCH, QUESTION, Case, draw
 from benchmarks.usual_step import LEARNING_RATE
+from magneto.data.stream import BatchStream
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe
 from magneto.speech.batching import SpeechBatch
@@ -45,28 +46,6 @@ SPEECH = {
     "predictor_width": 256, "predictor_layers": 1, "joint_width": 256, "front_channels": (16, 32),
     "ctc_weight": 0.0, "lm_weight": 0.0,
 }  # fmt: skip
-
-
-class Repeated:
-    """A stream that gives one batch again and again."""
-
-    def __init__(self, batch: Any) -> None:
-        self.batch = batch
-
-    def next(self, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Return the batch."""
-        return [self.batch for _ in wanted]
-
-    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
-        """Name what is next."""
-        return "the drawn batch"
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing: it stands nowhere."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do nothing."""
 
 
 def model_values(case: Case, placement: str) -> dict[str, Any]:
@@ -168,7 +147,8 @@ def build_task(case: Case, placement: str, ranks: int = 1) -> tuple[Task, Traini
         },
     )  # fmt: skip
     task, batch = recipe.build_task(), product_batch(case)
-    task.train_stream = lambda batch_size, seed: Repeated(batch)  # type: ignore[method-assign]
+    repeated = BatchStream(lambda step: [batch], lambda piece: batch)  # one batch again and again
+    task.train_stream = lambda batch_size, seed: repeated  # type: ignore[method-assign]
     vars(task).update(learnt(case))
     return task, recipe.training
 

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from magneto.training.batch import map_tensors
+from magneto.data.batch import map_tensors
 from magneto.training.task import Task
 
 aten = torch.ops.aten

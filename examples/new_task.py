@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto import Encoder, TransformerConfig
-from magneto.data.batching import ShuffledExamples
+from magneto.data.stream import BatchStream, example_stream, shuffled
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
-from magneto.training.task import BatchStream, Loss, Scores, Task
+from magneto.training.task import Loss, Scores, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,8 @@ class Sorting(Task):
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return rows in random order."""
         digits = self.rows(0)
-        return ShuffledExamples(
-            len(digits), batch_size, seed, lambda numbers: digits[torch.from_numpy(numbers)]
+        return example_stream(
+            shuffled(len(digits), batch_size, seed), lambda numbers, draws: digits[numbers]
         )
 
     def loss(self, model: nn.Module, batch: Tensor) -> Loss:

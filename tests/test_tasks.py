@@ -35,10 +35,10 @@ def learn(task, steps: int, rate: float = 3e-3) -> tuple[dict, dict]:
     torch.manual_seed(0)
     model = task.build_model()
     optimizer = torch.optim.AdamW(model.parameters(), rate)
-    stream = task.train_stream(16, 1)
+    stream = task.train_stream(16, 1).batches()
     before = measured(task, model)
     for _ in range(steps):
-        loss = task.loss(model, stream.next(1, [0])[0])
+        loss = task.loss(model, next(stream)[0])
         optimizer.zero_grad()
         (loss.total / loss.count).backward()
         optimizer.step()

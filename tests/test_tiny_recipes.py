@@ -57,6 +57,6 @@ def test_tiny_recipes_are_a_minute_of_work(name: str) -> None:
     recipe = load_recipe(name, {"training.device": "cpu"})
     task = recipe.build_task()
     task.prepare()
-    batch = task.train_stream(recipe.training.batch_size, recipe.seed).next(1, [0])[0]
+    batch = task.train_stream(recipe.training.batch_size, recipe.seed).batch(0)[0]
     step = count_flops(task, task.build_model(), batch, "fp32") * task.size(batch)
     assert 0 < step * recipe.training.steps < A_MINUTE_OF_WORK

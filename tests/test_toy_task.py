@@ -29,8 +29,8 @@ from safetensors.torch import save_model
 from torch import nn
 from torch.nn import functional as F
 
-from magneto.data.batching import ShuffledExamples
 from magneto.data.lazy_batches import LazyBatches
+from magneto.data.stream import example_stream, shuffled
 from magneto.training.task import Loss, Scores, Task
 
 
@@ -75,7 +75,8 @@ class Toy(Task):
 
     def train_stream(self, batch_size, seed):
         bits, labels = self.rows(0)
-        return ShuffledExamples(len(bits), batch_size, seed, lambda n: (bits[n], labels[n]))
+        plan = shuffled(len(bits), batch_size, seed)
+        return example_stream(plan, lambda numbers, draws: (bits[numbers], labels[numbers]))
 
     def loss(self, model, batch):
         total = F.cross_entropy(model(batch[0]).float(), batch[1], reduction="sum")

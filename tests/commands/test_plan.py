@@ -10,8 +10,8 @@ import torch
 
 from magneto.cli import main
 from magneto.commands.plan_table import in_known_steps
+from magneto.data.batch import named_tensors
 from magneto.recipe import load_recipe, recipe_names
-from magneto.training.batch import named_tensors
 from magneto.training.companion import place_companion
 from magneto.training.config import TrainingConfig
 from magneto.training.throughput import count_flops
@@ -54,7 +54,7 @@ def test_the_batch_is_like_one_of_data(name: str) -> None:
     real.prepare()
     count = recipe.training.batch_size
     made = named_tensors(assumed.example_batch(count))
-    known = named_tensors(real.train_stream(count, 1).next(1, [0])[0])
+    known = named_tensors(real.train_stream(count, 1).batch(0)[0])
     shared = [key for key in known if key in made]
     assert len(shared) > len(known) / 2
     for key in shared:

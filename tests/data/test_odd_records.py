@@ -74,7 +74,7 @@ def test_translations(tmp_path: Path) -> None:
 
 
 def read_a_batch(task: Any, examples: int = 4) -> Any:
-    return task.train_stream(examples, 0).next(1, [0])[0]
+    return task.train_stream(examples, 0).batch(0)[0]
 
 
 def test_images_of_a_table(tmp_path: Path) -> None:

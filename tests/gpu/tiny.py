@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from magneto.data.batch import to_device
 from magneto.data.cache import cache_directory
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe, recipe_names
 from magneto.speech.data_config import SyntheticConfig
-from magneto.training.batch import to_device
 from magneto.training.companion import place_companion
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World
@@ -115,7 +115,7 @@ def batches(name: str, device: torch.device, count: int, parts: int = 1) -> list
     """Return the first batches of a tiny recipe's training; of each cut in parts, the first."""
     recipe, task = tiny(name)
     stream = task.train_stream(max(recipe.training.batch_size, parts), recipe.seed)
-    return [to_device(stream.next(parts, [0])[0], device) for _ in range(count)]
+    return [to_device(stream.batch(step, parts)[0], device) for step in range(count)]
 
 
 def begun(name: str, device: torch.device, run: Path, **changes: Any) -> TrainingState:

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data.batching import ShuffledExamples, StreamedWindows, cut_windows, window_batch
 from magneto.data.builtin import docstrings, is_prose
 from magneto.data.counts import EMPTY, INVALID_UTF8, MALFORMED, Counts
 from magneto.data.documents import CUT_LINES, DOCUMENTS, read_documents
 from magneto.data.splits import held_out
+from magneto.data.stream import in_blocks
 from magneto.data.tokenizer import ByteTokenizer
+from magneto.data.windows import StreamedBlocks, cut_windows, windows_of, with_targets
 from magneto.language.config import TextDataConfig
 from magneto.language.text import prepare_text, tokenised
 from magneto.progress import SILENT, ProgressBars
@@ -185,63 +186,60 @@ def test_too_little_text(tmp_path: Path) -> None:
 def test_windows_follow_one_another() -> None:
     tokens = np.arange(100, dtype=np.uint16)
     assert [cut_windows(tokens[:count], 8) for count in (96, 97, 100)] == [11, 12, 12]
-    batch = window_batch(tokens, 8, np.array([0, 11]))
+    batch = with_targets(windows_of(tokens, 8, np.array([0, 11])))
     assert batch["tokens"].tolist() == [list(range(8)), list(range(88, 96))]
     assert batch["targets"].tolist() == [list(range(1, 9)), list(range(89, 97))]
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 8])
-def test_pieces_are_the_batch(parts: int) -> None:
-    def stream() -> ShuffledExamples:
-        return ShuffledExamples(11, 8, 1, lambda numbers: numbers)
-
-    whole, cut = stream(), stream()
-    for _ in range(5):
-        expected = whole.next(1, [0])[0]
-        pieces = cut.next(parts, range(parts))
-        assert np.concatenate(pieces).tolist() == expected.tolist()
+TEXTS = [f"document {i} " + "abc" * i for i in range(11)]
 
 
-def test_every_example_once_an_epoch_and_in_another_order() -> None:
-    stream = ShuffledExamples(12, 4, 1, lambda numbers: numbers)
-    epochs = [[i for _ in range(3) for i in stream.next(1, [0])[0].tolist()] for _ in range(2)]
-    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(12))
-    assert epochs[0] != epochs[1]
+class Encoder:
+    """Bytes for tokens; notes how many documents it was given."""
+
+    def __init__(self) -> None:
+        self.documents = 0
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        self.documents += len(texts)
+        return np.concatenate([part for part, _ in tokenised(texts, ByteTokenizer())])
 
 
-def streamed(documents: list[str]) -> StreamedWindows:
-    tokenizer = ByteTokenizer()
-
-    def encode(texts: list[str]) -> np.ndarray:
-        return np.concatenate([part for part, _ in tokenised(texts, tokenizer)])
-
-    return StreamedWindows(lambda: iter(documents), encode, 16, 4, 3, 5)
+def streamed(counts: Path, encode: Encoder, documents: list[str] = TEXTS):
+    blocks = StreamedBlocks(lambda: iter(documents), encode, 16, 4, 5, counts)
+    return in_blocks(blocks.windows, 3, blocks.count)
 
 
-def test_streaming_gives_all_tokens_of_an_epoch() -> None:
-    documents = [f"document {i} " + "abc" * i for i in range(11)]
-    stream = streamed(documents)
-    seen = []
-    while stream.epoch == 0:
-        seen += [bytes(row) for row in stream.next(1, [0])[0]["tokens"].clamp(max=255).tolist()]
-    count = sum(len(text) + 1 for text in documents)
-    assert count // 16 <= len(seen) <= count // 16 + 3
-    assert sum(b"document 10" in row or b"cabcabcabc" in row for row in seen) >= 1
+def rows(batch: list) -> list[list[int]]:
+    return [window.tolist() for _, _, window in batch]
 
 
-@pytest.mark.parametrize("steps", [1, 4, 9, 23])
-def test_streaming_resumes_exactly(steps: int) -> None:
-    documents = [f"document {i} " + "abc" * i for i in range(11)]
-    whole = streamed(documents)
-    for _ in range(steps):
-        whole.next(1, [0])
-    resumed = streamed(documents)
-    resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
-    for _ in range(12):
-        expected = whole.next(1, [0])[0]
-        pieces = resumed.next(2, [0, 1])
-        found = [row for piece in pieces for row in piece["tokens"].tolist()]
-        assert found == expected["tokens"].tolist()
+@pytest.mark.parametrize("count", [11, 12])
+def test_streaming_gives_every_window_once_an_epoch(tmp_path: Path, count: int) -> None:
+    documents = [" ".join(str(1000 * i + j) for j in range(3 * i + 1)) for i in range(count)]
+    blocks = StreamedBlocks(lambda: iter(documents), Encoder(), 16, 4, 5, tmp_path / "counts")
+    found = [example for number in range(4) for example in blocks.windows(number)]
+    assert found[-1][0] <= 1
+    first = [row.tobytes() for epoch, _, row in found if epoch == 0]
+    tokens = sum(len(text) + 1 for text in documents)
+    assert tokens // 16 - 4 <= len(first) <= tokens // 16 and len(set(first)) == len(first)
+
+
+def test_streamed_batches_are_a_function_of_the_step(tmp_path: Path) -> None:
+    """Whoever goes on tokenises little of what was passed, also in a later epoch."""
+    plan = streamed(tmp_path / "counts", Encoder())
+    whole = [rows(plan(step)) for step in range(40)]
+    assert whole[0] not in whole[1:]
+    for step in (0, 5, 39):
+        late, fresh = Encoder(), Encoder()
+        assert rows(streamed(tmp_path / "counts", late)(step)) == whole[step]
+        assert rows(streamed(tmp_path / f"none-{step}", fresh)(step)) == whole[step]
+        assert late.documents <= 8 and (step == 0 or fresh.documents >= late.documents)
+
+
+def test_a_stream_without_a_window(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="too little text"):
+        streamed(tmp_path / "counts", Encoder(), ["short"])(0)
 
 
 @pytest.mark.parametrize(

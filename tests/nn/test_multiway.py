@@ -308,7 +308,7 @@ def test_every_expert_gets_the_gain(placement: str, design: str) -> None:
 )
 def test_it_reads_no_value_on_the_host(placement: str, design: str) -> None:
     """On the meta device there is none to read: forward and backward need shapes alone."""
-    from magneto.training.batch import to_device
+    from magneto.data.batch import to_device
 
     with torch.device("meta"):
         model = MultiwayEncoder(

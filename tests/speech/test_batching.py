@@ -1,6 +1,7 @@
 """Groups keep their budgets and are a function of seed and epoch; broken utterances weigh 0."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from magneto.data.stream import BatchStream
+from magneto.data.workers import BatchesAhead
 from magneto.progress import SILENT
 from magneto.speech.audio import NON_FINITE, SILENCE, TRUNCATED, UNREADABLE
-from magneto.speech.batching import MIN_FRAMES, SpeechBatch, SpeechGroups, cut_groups
+from magneto.speech.augmentation import Augmentation
+from magneto.speech.batching import MIN_FRAMES, SpeechBatch, cut_groups
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.data_config import AugmentationConfig, SyntheticConfig
 from magneto.speech.prepare import PreparedSpeech
-from magneto.training.task import BatchStream
-from magneto.training.workers import Workers
 from tests.speech.wavs import tone, write
 
 RANDOM = np.random.default_rng(0)
@@ -87,32 +89,43 @@ def test_a_batch(prepared: PreparedSpeech) -> None:
     )
 
 
+def epoch_of(stream: BatchStream, count: int) -> list[SpeechBatch]:
+    """Return the groups, one a step, that have so many utterances."""
+    found: list[SpeechBatch] = []
+    for pieces in stream.batches():
+        found += flat(pieces)
+        if sum(len(batch.ids) for batch in found) >= count:
+            return found
+    raise AssertionError
+
+
 def test_an_epoch_has_every_utterance_once(prepared: PreparedSpeech) -> None:
-    stream: BatchStream = prepared.train_stream(1, 1)
-    assert isinstance(stream, SpeechGroups)
-    orders = [np.concatenate(stream.groups(epoch)).tolist() for epoch in (0, 1)]
-    assert all(sorted(order) == list(range(24)) for order in orders) and orders[0] != orders[1]
-    other = prepared.train_stream(1, 2)
-    assert np.concatenate(other.groups(0)).tolist() != orders[0]
-    count = len(stream.groups(0))
-    ids = [id for _ in range(count) for batch in flat(stream.next(1, [0])) for id in batch.ids]
-    assert sorted(ids) == sorted(row.id for row in prepared.splits.train.rows)
+    stream, every = (
+        prepared.train_stream(1, 1),
+        sorted(row.id for row in prepared.splits.train.rows),
+    )
+    two = [id for batch in epoch_of(stream, 48) for id in batch.ids]
+    assert sorted(two[:24]) == sorted(two[24:]) == every and two[:24] != two[24:]
+    other = [id for batch in epoch_of(prepared.train_stream(1, 2), 24) for id in batch.ids]
+    assert other != two[:24]
 
 
 def test_pieces_make_up_the_batch_and_other_cuts_change_nothing(prepared: PreparedSpeech) -> None:
     streams = [prepared.train_stream(4, 1) for _ in range(3)]
-    for _ in range(4):  # into the second epoch
-        whole = flat(streams[0].next(1, [0]))
+    for step in range(4):  # into the second epoch
+        whole = flat(streams[0].batch(step))
         assert len(whole) == 4
-        assert equal(flat(streams[1].next(4, [0, 1, 2, 3])), whole)
-        assert equal(flat(streams[2].next(2, [1])), whole[2:])
+        assert equal(flat(streams[1].batch(step, 4, [0, 1, 2, 3])), whole)
+        assert equal(flat(streams[2].batch(step, 2, [1])), whole[2:])
+    assert equal(flat(prepared.train_stream(4, 1).batch(3)), whole)
+    names = ", ".join(id for batch in whole for id in batch.ids)
+    assert streams[0].names(3, 1, [0]) == f"utterances {names}"
 
 
 def test_augmentation_is_anew_each_epoch(prepared: PreparedSpeech) -> None:
     maker, plain = prepared.train_maker, prepared.train_maker.evaluation_batch(np.arange(3))
-    stream = prepared.train_stream(1, 1)
-    speeds = np.ones(24)
-    made = [maker.training_batch(np.arange(3), speeds, stream.augmentation, (1, epoch))
+    augmentation, speeds = Augmentation(CONFIG.augmentation, CONFIG.sample_rate), np.ones(24)
+    made = [maker.training_batch(np.arange(3), speeds, augmentation, (1, epoch))
             for epoch in (0, 1, 0)]  # fmt: skip
     assert torch.equal(made[0].features, made[2].features)
     assert not torch.equal(made[0].features, made[1].features)
@@ -120,30 +133,12 @@ def test_augmentation_is_anew_each_epoch(prepared: PreparedSpeech) -> None:
     assert not torch.equal(made[0].features, plain.features)
 
 
-def test_a_resumed_stream_goes_on(prepared: PreparedSpeech) -> None:
-    stream = prepared.train_stream(3, 1)
-    for _ in range(4):
-        stream.next(1, [0])
-    state = json.loads(json.dumps(stream.state_dict()))
-    assert state.keys() == {"epoch", "used"}
-    named = stream.name_next(1, [0])
-    wanted = flat(stream.next(1, [0]))
-    assert named == "utterances " + ", ".join(id for batch in wanted for id in batch.ids)
-    other = prepared.train_stream(3, 1)
-    other.load_state_dict(state)
-    assert equal(flat(other.next(1, [0])), wanted)
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_workers_make_the_same(prepared: PreparedSpeech, count: int) -> None:
     stream = prepared.train_stream(2, 1)
-    workers = Workers(prepared.train_stream(2, 1), 2, [0, 1], count)
-    try:
-        for (made, state), _ in zip(workers.start(0), range(6), strict=False):
-            assert equal(flat(made), flat(stream.next(2, [0, 1])))
-            assert state == stream.state_dict()
-    finally:
-        workers.stop()
+    with closing(BatchesAhead(stream, 2, [0, 1], num_workers=count)) as ahead:
+        for made, step in zip(ahead.start(), range(6), strict=False):
+            assert equal(flat(made), flat(stream.batch(step, 2, [0, 1])))
 
 
 def test_speed_changes_what_is_planned() -> None:
@@ -152,11 +147,11 @@ def test_speed_changes_what_is_planned() -> None:
     fast = PreparedSpeech(replace(CONFIG, augmentation=varied, max_frames=600), 1)
     stream = fast.train_stream(1, 1)
     plain = fast.train_maker.lengths()[:, 0]
-    for _ in range(len(stream.groups(0))):
-        (batch,) = flat(stream.next(1, [0]))
+    speeds = Augmentation(varied, CONFIG.sample_rate).speeds(24, 1, 0)
+    for batch in epoch_of(stream, 24):
         assert batch.cells <= 600 or len(batch.ids) == 1
         for id, length in zip(batch.ids, batch.feature_lengths.tolist(), strict=True):
-            speed = stream.augmentation.speeds(24, 1, 0)[int(id.split("-")[1])]
+            speed = speeds[int(id.split("-")[1])]
             assert length == pytest.approx(plain[int(id.split("-")[1])] / speed, abs=2)
 
 
@@ -194,8 +189,7 @@ def test_broken_utterances_weigh_nothing_in_training(tmp_path: Path) -> None:
     assert len(prepared.splits.train) == len(prepared.splits.validation) == 6
     stream = prepared.train_stream(1, 1)
     rows = {}
-    for _ in range(len(stream.groups(0))):
-        (batch,) = flat(stream.next(1, [0]))
+    for batch in epoch_of(stream, 6):
         assert torch.isfinite(batch.features).all()
         columns = torch.stack([batch.weights, batch.feature_lengths, batch.target_lengths], 1)
         for id, problem, numbers in zip(batch.ids, batch.problems, columns.tolist(), strict=True):

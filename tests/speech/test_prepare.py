@@ -86,8 +86,8 @@ def test_what_a_run_keeps(tmp_path: Path) -> None:
 def test_cached_features_change_nothing() -> None:
     plain, cached = PreparedSpeech(CONFIG, 1), PreparedSpeech(replace(CONFIG, cached=True), 1)
     streams = [each.train_stream(2, 5) for each in (plain, cached)]
-    for _ in range(3):
-        ((one, *_),), ((other, *_),) = (stream.next(1, [0]) for stream in streams)
+    for step in range(3):
+        ((one, *_),), ((other, *_),) = (stream.batch(step) for stream in streams)
         assert one.ids == other.ids and torch.equal(one.features, other.features)
 
 
@@ -109,7 +109,7 @@ def test_librispeech_from_folders_to_batches(tmp_path: Path) -> None:
     config = SpeechDataConfig(source=str(root), tokenizer="characters", text_case="lower")
     prepared = PreparedSpeech(config, 1)
     assert (len(prepared.splits.train), len(prepared.splits.validation)) == (4, 2)
-    (batch,) = prepared.train_stream(1, 1).next(1, [0])[0]
+    (batch,) = prepared.train_stream(1, 1).batch(0)[0]
     assert sorted(batch.texts)[0] == "chapter 1 line 0"
     assert batch.features.shape == (4, 198, 80)
     assert batch.targets.shape == (4, len("chapter 198 line 0"))

@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("jiwer")
 pytest.importorskip("soundfile")
 
+from magneto.data.stream import BatchStream
 from magneto.runs import load_run
 from magneto.speech import prepare
 from magneto.speech.batching import SpeechBatch
@@ -47,8 +48,8 @@ def test_cutting_a_batch_changes_nothing() -> None:
     task = made()
     torch.manual_seed(0)
     model = task.build_model()
-    whole = task.loss(model, task.train_stream(4, 1).next(1, [0])[0])
-    parts = [task.loss(model, piece) for piece in task.train_stream(4, 1).next(4, [0, 1, 2, 3])]
+    whole = task.loss(model, task.train_stream(4, 1).batch(0)[0])
+    parts = [task.loss(model, piece) for piece in task.train_stream(4, 1).batch(0, 4, [0, 1, 2, 3])]
     assert whole.count == sum(part.count for part in parts)
     torch.testing.assert_close(whole.total, torch.stack([part.total for part in parts]).sum())
     assert whole.logs.keys() == {"transducer", "ctc", "lm", NON_FINITE, "padding"}
@@ -62,7 +63,7 @@ def test_padding_is_the_share_of_places_without_a_frame() -> None:
     task = made()
     torch.manual_seed(0)
     model = task.build_model()
-    (group, *_) = task.train_stream(1, 1).next(1, [0])[0]
+    (group, *_) = task.train_stream(1, 1).batch(0)[0]
     maker = task.speech.train_maker
     numbers = np.array([row for row, each in enumerate(maker.rows) if each.id in group.ids])
     whole = maker.evaluation_batch(numbers)
@@ -141,22 +142,19 @@ class Broken(SpeechRecognition):
     broken: tuple[int, ...] = ()
 
     def train_stream(self, batch_size: int, seed: int) -> Any:
-        stream = super().train_stream(batch_size, seed)
-        make, calls = stream.next, iter(range(10**6))
+        stream, broken = super().train_stream(batch_size, seed), self.broken
 
-        def spoilt(parts: int, wanted: Any) -> Any:
-            pieces = make(parts, wanted)
-            if next(calls) == 0:
+        class Spoilt(BatchStream):
+            def batch(self, step: int, parts: int = 1, wanted: Any = (0,)) -> Any:
+                pieces = super().batch(step, parts, wanted)
+                for group in (group for piece in pieces for group in piece if step > 0):
+                    for row, name in enumerate(group.ids):
+                        if int(name.rpartition("-")[2]) in broken:
+                            group.feature_lengths[row] = 3
+                            group.sizes[row] = (3, group.sizes[row][1])
                 return pieces
-            for group in (group for piece in pieces for group in piece):
-                for row, name in enumerate(group.ids):
-                    if int(name.rpartition("-")[2]) in self.broken:
-                        group.feature_lengths[row] = 3
-                        group.sizes[row] = (3, group.sizes[row][1])
-            return pieces
 
-        stream.next = spoilt
-        return stream
+        return Spoilt(stream.plan, stream.make, stream.describe)
 
 
 TRAINING = TrainingConfig(
@@ -255,8 +253,8 @@ def test_a_short_training_is_the_same_twice() -> None:
         task = made()
         torch.manual_seed(0)
         model = task.build_model()
-        stream = task.train_stream(2, 1)
-        loss = task.loss(model, stream.next(1, [0])[0])
+        stream = task.train_stream(2, 1).batches()
+        loss = task.loss(model, next(stream)[0])
         loss.total.backward()
         found.append([p.grad for p in model.parameters()])
         assert measured(task, model)["loss"] > 0

@@ -41,7 +41,7 @@ def test_a_task_has_none_by_default() -> None:
 def test_a_companion_is_counted_and_stays_where_it_is() -> None:
     task = MovingTask()
     place_companion(task, torch.device("cpu"))
-    batch = task.train_stream(8, 0).next(1, [0])[0]
+    batch = task.train_stream(8, 0).batch(0)[0]
     counted = count_flops(task, batch)
     assert counted == count_flops(Toy(), batch) + 2 * 4
     assert not math.isnan(counted) and task.companion is not None
@@ -51,8 +51,8 @@ def test_a_companion_is_counted_and_stays_where_it_is() -> None:
 def test_values_made_of_data_and_of_steps(tmp_path: Path) -> None:
     """The mean of two batches, moved after each step by the step's own."""
     run_toy(tmp_path, task=MovingTask(), steps=3, save_every=0)
-    stream = MovingTask().train_stream(16, 3)
-    batches = [stream.next(1, [0])[0][0] for _ in range(3)]
+    stream = MovingTask().train_stream(16, 3).batches()
+    batches = [next(stream)[0][0] for _ in range(3)]
     mean = torch.cat(batches[:2]).mean(0)
     for batch in batches:
         mean = mean.lerp(batch.mean(0), 0.1)

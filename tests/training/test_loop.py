@@ -227,8 +227,7 @@ def test_the_batch_that_diverged_is_kept(tmp_path: Path) -> None:
     task = Toy(ToyData(explode_at=0.9))
     first = run_toy(tmp_path, task=task, steps=100).diverged_at
     assert first is not None
-    stream = task.train_stream(16, 3)
-    expected = [stream.next(1, [0])[0] for _ in range(first)][-1]
+    (expected,) = task.train_stream(16, 3).batch(first - 1)
     kept = load_file(tmp_path / "diverged" / "batch.safetensors")
     assert torch.equal(kept["batch.0"], expected[0]) and torch.equal(kept["batch.1"], expected[1])
     state = json.loads((tmp_path / "diverged" / "state.json").read_text())

@@ -19,7 +19,7 @@ from tests.training.toy import Toy, ToyData
 def test_flops_of_a_step_by_hand() -> None:
     """2 per weight and row forward, 4 backward; the first layer's input needs no gradient."""
     task = Toy()
-    batch = task.train_stream(8, 0).next(1, [0])[0]
+    batch = task.train_stream(8, 0).batch(0)[0]
     products = [4 * 16, 16 * 16, 16 * 16, 16 * 16, 16 * 16, 16 * 1]
     assert count_flops(task, batch) == 6 * sum(products) - 2 * 4 * 16
 
@@ -55,7 +55,7 @@ def test_a_residual_stream_in_bf16_is_counted_too() -> None:
 
 def test_a_loss_that_reads_values_is_not_counted() -> None:
     task = Toy(ToyData(explode_at=0.1))
-    assert math.isnan(count_flops(task, task.train_stream(8, 0).next(1, [0])[0]))
+    assert math.isnan(count_flops(task, task.train_stream(8, 0).batch(0)[0]))
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: Iterable[float]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from magneto.data.stream import BatchStream
 from magneto.progress import SILENT, Progress, ProgressBars
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import TrainingResult, train
@@ -29,32 +30,18 @@ class ToyData:
     wrong_way: bool = False
 
 
-class ToyStream:
+def toy_stream(data: tuple[Tensor, Tensor], batch_size: int, seed: int) -> BatchStream:
     """Rows of a fixed set, shuffled anew each epoch."""
+    count = len(data[0])
 
-    def __init__(self, data: tuple[Tensor, Tensor], batch_size: int, seed: int) -> None:
-        self.data, self.batch_size, self.seed, self.position = data, batch_size, seed, 0
-
-    def next(self, parts: int, wanted: Any) -> list[tuple[Tensor, Tensor]]:
-        count = len(self.data[0])
+    def plan(step: int) -> Tensor:
         rows = []
-        for i in range(self.position, self.position + self.batch_size):
-            order = torch.randperm(
-                count, generator=torch.Generator().manual_seed(self.seed + i // count)
-            )
-            rows.append(int(order[i % count]))
-        self.position += self.batch_size
-        pieces = torch.tensor(rows).tensor_split(parts)
-        return [(self.data[0][pieces[w]], self.data[1][pieces[w]]) for w in wanted]
+        for i in range(step * batch_size, (step + 1) * batch_size):
+            generator = torch.Generator().manual_seed(seed + i // count)
+            rows.append(int(torch.randperm(count, generator=generator)[i % count]))
+        return torch.tensor(rows)
 
-    def name_next(self, parts: int, wanted: Any) -> str:
-        return f"rows from {self.position} on"
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"position": self.position}
-
-    def load_state_dict(self, state: Any) -> None:
-        self.position = state["position"]
+    return BatchStream(plan, lambda rows: (data[0][rows], data[1][rows]), str)
 
 
 class Toy(Task):
@@ -77,8 +64,8 @@ class Toy(Task):
         layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
         return ToyModel(layers, self.dropout)
 
-    def train_stream(self, batch_size: int, seed: int) -> ToyStream:
-        return ToyStream(self.set, batch_size, seed)
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        return toy_stream(self.set, batch_size, seed)
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
         time.sleep(self.data_config.pause)

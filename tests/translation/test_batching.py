@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.translation.batching import (
     GroupMaker,
-    TokenGroups,
     cut_groups,
     endless,
+    group_stream,
     temperature_shares,
 )
 from magneto.translation.prepare import ParallelSplit
@@ -52,9 +53,9 @@ def maker(**sizes) -> GroupMaker:
     return GroupMaker(split(**sizes), vocabulary(), DIRECTIONS)
 
 
-def stream(batch_size: int = 4, budget: int = 512, temperature: float = 1.0, **more) -> TokenGroups:
+def stream(batch_size: int = 4, budget: int = 512, temperature: float = 1.0, **more) -> BatchStream:
     values = {"block": 100_000, "seed": 3, **more}
-    return TokenGroups(maker(), batch_size, budget, temperature, **values)
+    return group_stream(maker(), batch_size, budget, temperature, **values)
 
 
 def examples(group: dict) -> list[tuple[int, int]]:
@@ -63,32 +64,30 @@ def examples(group: dict) -> list[tuple[int, int]]:
 
 
 def test_an_epoch_has_every_example_once() -> None:
-    groups = stream()
-    seen: Counter = Counter()
-    while groups.block == 0 or groups.used == 0:
-        before = groups.block
-        pieces = groups.next(1, [0])
-        if groups.block != before:
-            break
-        for group in pieces[0]:
+    groups, seen = stream(batch_size=1).batches(), Counter()
+    while seen.total() < 6600:
+        for group in next(groups)[0]:
             seen.update(examples(group))
-    assert max(seen.values()) == 1
-    assert len(seen) > 6600 - 4 * 40  # all but the last batch, which reaches into the next epoch
+    assert max(seen.values()) == 1 and len(seen) == 6600
     assert {tag for tag, _ in seen} == {260, 261, 262}
 
 
 def test_groups_are_full_and_waste_little() -> None:
     groups = stream()
     cells = real = 0
-    for _ in range(60):
-        for group in groups.next(1, [0])[0]:
+    for step in range(60):
+        for group in groups.batch(step)[0]:
             rows, width = group["target"].shape
             assert rows * max(width, group["source"].shape[1]) <= 512
             cells, real = cells + group["cells"], real + group["real"]
     assert 1 - real / cells < 0.1
-    filled = [len(numbers) for _, numbers in groups._groups]
-    assert len(filled) < 1.15 * sum(groups.maker.lengths(i, np.arange(n)).max(1).sum()
-                                    for i, n in enumerate(groups.maker.sizes)) / 512  # fmt: skip
+    made, one = maker(), stream(batch_size=1)
+    count = seen = 0
+    while seen < sum(made.sizes):
+        (group,) = one.plan(count)
+        count, seen = count + 1, seen + len(group)
+    assert count < 1.15 * sum(made.lengths(i, np.arange(n)).max(1).sum()
+                              for i, n in enumerate(made.sizes)) / 512  # fmt: skip
 
 
 def test_a_group_is_what_the_model_reads() -> None:
@@ -108,24 +107,22 @@ def test_a_group_is_what_the_model_reads() -> None:
 
 
 def test_pieces_make_up_the_same_batch() -> None:
-    whole = [example for group in stream().next(1, [0])[0] for example in examples(group)]
+    whole = [example for group in stream().batch(0)[0] for example in examples(group)]
     for parts in (2, 4):
-        pieces = stream().next(parts, range(parts))
+        pieces = stream().batch(0, parts, range(parts))
         assert [len(piece) for piece in pieces] == [4 // parts] * parts
         assert [e for piece in pieces for group in piece for e in examples(group)] == whole
-    assert examples(stream().next(2, [1])[0][0]) == examples(stream().next(2, [0, 1])[1][0])
+    assert examples(stream().batch(0, 2, [1])[0][0]) == examples(stream().batch(0, 2, [0, 1])[1][0])
 
 
-@pytest.mark.parametrize("steps", [0, 7, 200])
-def test_resumed_is_bit_equal(steps: int) -> None:
-    one = stream(block=2000, temperature=3.0)
-    for _ in range(steps):
-        one.next(1, [0])
-    other = stream(block=2000, temperature=3.0)
-    other.load_state_dict(one.state_dict())
-    assert steps < 200 or one.block > 0
-    for _ in range(30):
-        for mine, theirs in zip(one.next(1, [0])[0], other.next(1, [0])[0], strict=True):
+@pytest.mark.parametrize("step", [0, 7, 200])
+def test_a_batch_is_a_function_of_the_step(step: int) -> None:
+    """Also where earlier blocks were never looked at."""
+    one, other = stream(block=2000, temperature=3.0), stream(block=2000, temperature=3.0)
+    for _ in zip(range(step), one.batches(), strict=False):
+        pass
+    for later in range(step, step + 30):
+        for mine, theirs in zip(one.batch(later)[0], other.batch(later)[0], strict=True):
             assert mine.keys() == theirs.keys()
             assert all(
                 torch.equal(torch.as_tensor(mine[k]), torch.as_tensor(theirs[k])) for k in mine
@@ -138,8 +135,8 @@ def test_temperature() -> None:
     assert temperature_shares([900, 100], 1e9) == pytest.approx([0.5, 0.5])
     groups = stream(temperature=2.0, block=1000)
     rows: Counter = Counter()
-    for _ in range(300):
-        for group in groups.next(1, [0])[0]:
+    for step in range(300):
+        for group in groups.batch(step)[0]:
             rows.update(example < 3000 for _, example in examples(group))
     share = np.sqrt(3000) / (np.sqrt(3000) + np.sqrt(300))
     assert rows[True] / rows.total() == pytest.approx(share, abs=0.02)

@@ -73,9 +73,9 @@ def test_it_learns_and_uses_its_source_and_its_tag(text: Path) -> None:
     torch.manual_seed(0)
     model = task.build_model()
     optimizer = torch.optim.AdamW(model.parameters(), 5e-3, betas=(0.9, 0.98))
-    stream = task.train_stream(2, 1)
+    stream = task.train_stream(2, 1).batches()
     for _ in range(150):
-        loss = task.loss(model, stream.next(1, [0])[0])
+        loss = task.loss(model, next(stream)[0])
         optimizer.zero_grad()
         (loss.total / loss.count).backward()
         optimizer.step()
@@ -84,7 +84,7 @@ def test_it_learns_and_uses_its_source_and_its_tag(text: Path) -> None:
         metrics = measured(task, model)
         assert metrics["loss"] < unigram(task) - 0.5
         assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]), rel=1e-4)
-        group = next(iter(stream.next(1, [0])))[0]
+        group = next(stream)[0][0]
         right = task.loss(model, [group]).total
         other = {
             **group,
@@ -145,7 +145,7 @@ def sequences(task: Translation, split: str, language: str) -> list[list[int]]:
 def test_label_smoothing_is_torchs_and_off_in_evaluation(text: Path) -> None:
     task = translation(text, model={"label_smoothing": 0.1, "loss_chunk": 7})
     model = task.build_model()
-    [batch] = task.train_stream(1, 1).next(1, [0])
+    [batch] = task.train_stream(1, 1).batch(0)
     [group] = batch
     logits = model(group["source"], group["target"], group["source_mask"]).flatten(0, 1)
     smoothed, plain = (
@@ -166,7 +166,7 @@ def test_label_smoothing_is_torchs_and_off_in_evaluation(text: Path) -> None:
 def test_groups_add_up_and_padding_changes_nothing(text: Path) -> None:
     task = translation(text)
     model = task.build_model().eval()
-    [batch] = task.train_stream(3, 1).next(1, [0])
+    [batch] = task.train_stream(3, 1).batch(0)
     together = task.loss(model, batch)
     alone = [task.loss(model, [group]) for group in batch]
     assert together.total.item() == pytest.approx(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from magneto.data.problems import DataProblems
-from magneto.training.prefetch import Prefetch
+from magneto.data.workers import BatchesAhead
 from magneto.vision.batches import evaluation_images, read_or_replace, training_stream
 from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.data import load_images
@@ -41,9 +41,9 @@ def stream(split: ImageSplit, seed: int = 1):
 
 
 def taken(split: ImageSplit, workers: int, batches: int, parts: int = 1) -> dict:
-    with closing(Prefetch(stream(split), parts, range(parts), num_workers=workers)) as prefetch:
-        made = iter(prefetch)
-        pieces = [piece for _ in range(batches) for piece in next(made)[0]]
+    with closing(BatchesAhead(stream(split), parts, range(parts), num_workers=workers)) as ahead:
+        made = ahead.start()
+        pieces = [piece for _ in range(batches) for piece in next(made)]
     return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
@@ -54,13 +54,10 @@ def test_workers_and_ranks_change_nothing(split, workers: int, parts: int) -> No
     assert wanted["images"].shape == (48, 3, 8, 8) and wanted["images"].dtype == torch.float32
 
 
-def test_a_resumed_stream_goes_on(split) -> None:
-    whole = stream(split)
-    batches = [whole.next(1, [0])[0] for _ in range(5)]
-    resumed = stream(split)
-    resumed.load_state_dict({"position": 24})
-    assert torch.equal(resumed.next(1, [0])[0]["images"], batches[3]["images"])
-    assert not torch.equal(stream(split, 2).next(1, [0])[0]["images"], batches[0]["images"])
+def test_a_batch_is_a_function_of_seed_and_step(split) -> None:
+    batches = [batch for (batch,), _ in zip(stream(split).batches(), range(5), strict=False)]
+    assert torch.equal(stream(split).batch(3)[0]["images"], batches[3]["images"])
+    assert not torch.equal(stream(split, 2).batch(0)[0]["images"], batches[0]["images"])
 
 
 def test_a_broken_image_is_replaced_in_training(split) -> None:
@@ -106,10 +103,10 @@ def test_broken_and_refused_images_are_listed(tmp_path: Path, workers: int) -> N
     names = {str(root / n) for n in ("cat/003.jpg", "dog/007.jpg", "dog/001.jpg")}
     assert names <= {split.name(index) for index in range(len(split))}
     stream = training_stream(split, training_transform(PLAIN, READING), 4, 1)
-    stream.next(1, [0])  # before there is a run
+    stream.batch(0)  # before there is a run
     problems.keep_in(run)
-    with closing(Prefetch(stream, 1, [0], num_workers=workers)) as prefetch:
-        made = iter(prefetch)
+    with closing(BatchesAhead(stream, 1, [0], num_workers=workers)) as ahead:
+        made = ahead.start()
         for _ in range(20):
             next(made)
     list(evaluation_images(split, validation_transform(PLAIN, READING), 8, READING.blank))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from magneto.data.batch import to_device
 from magneto.data.tokenizer import ByteTokenizer
-from magneto.training.batch import to_device
 from magneto.vision_language.samples import first_tokens, frame_text, join_samples
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from magneto.data.batching import as_batch, cut_windows, window_batch
 from magneto.data.frequencies import count_numbers, count_targets, frequency_nats
 from magneto.data.lazy_batches import LazyBatches
+from magneto.data.stream import BatchStream
+from magneto.data.windows import cut_windows, windows_of, with_targets
 from magneto.language.model import LanguageModel
 from magneto.language.text_task import TextTask
-from magneto.training.task import BatchStream, Loss, Scores
+from magneto.training.task import Loss, Scores
 
 # Sequences of an evaluation batch.
 EVALUATION_BATCH = 16
@@ -33,13 +34,14 @@ class CausalLanguageModeling(TextTask):
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return packed windows in random order."""
-        return self.windows(self.data_config.max_length, batch_size, seed)
+        length = self.data_config.max_length
+        return self.windows(length, batch_size, seed, lambda windows, *_: with_targets(windows))
 
     def example_batch(self, examples: int) -> dict[str, Tensor]:
         """Return windows of one token, without text."""
         self.assume_tokenizer()
         windows = np.zeros((examples, self.data_config.max_length + 1), np.int64)
-        return as_batch(windows)
+        return with_targets(windows)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the cross-entropy over the batch's tokens."""
@@ -51,7 +53,7 @@ class CausalLanguageModeling(TextTask):
         tokens, length = self.text.validation.tokens, self.data_config.max_length
         numbers = np.arange(cut_windows(tokens, length))
         plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))
-        return LazyBatches(plans, lambda rows: window_batch(tokens, length, rows))
+        return LazyBatches(plans, lambda rows: with_targets(windows_of(tokens, length, rows)))
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Sum the cross-entropy, and count the tokens."""

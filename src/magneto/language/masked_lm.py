@@ -14,17 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.batching import NumberedRows, cut_windows, window_batch
 from magneto.data.frequencies import count_numbers, count_targets, frequency_nats
 from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
+from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import load_tokenizer
+from magneto.data.windows import cut_windows, windows_of
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedTextDataConfig
 from magneto.language.masked_language import MaskedLanguageModel
 from magneto.language.masking import Masking
 from magneto.language.text_task import TextTask
 from magneto.progress import SILENT, Progress
-from magneto.training.task import BatchStream, Loss, Scores
+from magneto.training.task import Loss, Scores
 
 # Sequences of an evaluation batch; and such batches that the plateau is measured on.
 EVALUATION_BATCH = 16
@@ -54,13 +55,11 @@ class MaskedLanguageModeling(TextTask):
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return packed windows in random order, other tokens hidden each time they come."""
 
-        def make(piece: dict[str, Tensor], numbers: np.ndarray) -> dict[str, Tensor]:
-            seeds = [(seed, int(number)) for number in numbers]
-            return self.masking.batch(self._begun(piece["tokens"].numpy()), seeds)
+        def make(windows: np.ndarray, numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
+            seeds = [(seed, *map(int, key)) for key in zip(draws, numbers, strict=True)]
+            return self.masking.batch(self._begun(windows[:, :-1]), seeds)
 
-        return NumberedRows(
-            self.windows(self.data_config.max_length - 1, batch_size, seed), batch_size, make
-        )
+        return self.windows(self.data_config.max_length - 1, batch_size, seed, make)
 
     def example_batch(self, examples: int) -> dict[str, Tensor]:
         """Return rows of one token with as many hidden as there may be, without text."""
@@ -92,9 +91,8 @@ class MaskedLanguageModeling(TextTask):
         plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))
 
         def make(rows: np.ndarray) -> dict[str, Tensor]:
-            windows = window_batch(tokens, length, rows)["tokens"].numpy()
             seeds = [(EVALUATION_SEED, int(number)) for number in rows]
-            return self.masking.batch(self._begun(windows), seeds)
+            return self.masking.batch(self._begun(windows_of(tokens, length, rows)[:, :-1]), seeds)
 
         return LazyBatches(plans, make)
 

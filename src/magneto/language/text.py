@@ -23,6 +23,7 @@ from magneto.data.cache import (
     fingerprint,
     is_kept,
     made_whole,
+    make_writable,
 )
 from magneto.data.counts import Counts
 from magneto.data.documents import DOCUMENTS, documents_fingerprint, read_documents
@@ -207,6 +208,19 @@ def _remedy(config: TextDataConfig, counts: Counts, split: str) -> str:
 
 # Documents of a stream that its tokenizer is trained on, and that are read to find validation ones.
 STREAM_HEAD = 20_000
+
+
+def block_counts(config: TextDataConfig, length: int) -> Path:
+    """Return the file that keeps how many windows of `length` tokens each streamed block has."""
+    name = fingerprint(
+        documents_fingerprint(config.source, config.text_field, config.document),
+        None if config.validation_source else config.validation_fraction,
+        _tokenizer_name(config),
+        config.shuffle_documents,
+        length,
+    )
+    make_writable(cache_directory())
+    return cache_directory() / f"blocks-{name}.jsonl"
 
 
 def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:

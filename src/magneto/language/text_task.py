@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,21 @@ import numpy as np
 from torch import Tensor
 
 from magneto.data.assumed_tokenizer import assume_tokenizer
-from magneto.data.batching import ShuffledExamples, StreamedWindows, cut_windows, window_batch
 from magneto.data.counts import Counts
 from magneto.data.documents import DOCUMENTS
+from magneto.data.stream import BatchStream, example_stream, in_blocks, shuffled
 from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer, vocabulary_size
+from magneto.data.windows import StreamedBlocks, cut_windows, windows_of
 from magneto.language.config import TextDataConfig
-from magneto.language.text import PreparedText, prepare_text, split_documents, tokenised
+from magneto.language.text import (
+    PreparedText,
+    block_counts,
+    prepare_text,
+    split_documents,
+    tokenised,
+)
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, BatchStream, Task
+from magneto.training.task import DIGEST_FILE, Task
 
 
 class TextTask(Task):
@@ -63,18 +70,45 @@ class TextTask(Task):
         """
         return vocabulary_size(self.model_config.vocab_size, self.tokenizer)
 
-    def windows(self, length: int, batch_size: int, seed: int) -> BatchStream:
-        """Return training windows of `length` tokens, each with its next, in random order."""
+    def windows(
+        self,
+        length: int,
+        batch_size: int,
+        seed: int,
+        make: Callable[[np.ndarray, np.ndarray, np.ndarray], Any],
+    ) -> BatchStream:
+        """Return batches of training windows in random order.
+
+        Args:
+            length: Tokens of a window.
+            batch_size: Windows of a global batch.
+            seed: Of the order.
+            make: From windows with their next token, (batch, length + 1), their numbers and their
+                draws to a batch.
+        """
         if self.data_config.streaming:
-            return StreamedWindows(
-                self._train_documents, self._encode, length,
-                self.data_config.shuffle_documents, batch_size, seed,
-            )  # fmt: skip
+            return self._streamed_windows(length, batch_size, seed, make)
         tokens = self.text.train.tokens
-        count = cut_windows(tokens, length)
-        return ShuffledExamples(
-            count, batch_size, seed, lambda numbers: window_batch(tokens, length, numbers)
+        return example_stream(
+            shuffled(cut_windows(tokens, length), batch_size, seed),
+            lambda numbers, draws: make(windows_of(tokens, length, numbers), numbers, draws),
         )
+
+    def _streamed_windows(
+        self, length: int, batch_size: int, seed: int, make: Callable[..., Any]
+    ) -> BatchStream:
+        data = self.data_config
+        blocks = StreamedBlocks(
+            self._train_documents, self._encode, length, data.shuffle_documents, seed,
+            block_counts(data, length),
+        )  # fmt: skip
+
+        def make_piece(piece: list[tuple[int, int, np.ndarray]]) -> Any:
+            draws, numbers, windows = zip(*piece, strict=True)
+            return make(np.stack(windows), np.array(numbers), np.array(draws))
+
+        plan = in_blocks(blocks.windows, batch_size, blocks.count)
+        return BatchStream(plan, make_piece, lambda piece: f"{len(piece)} windows of the stream")
 
     def _train_documents(self) -> Iterator[str]:
         return split_documents(self.data_config, "train", Counts())

@@ -8,15 +8,16 @@ function of (seed, epoch), so that a run resumes exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.batching import epoch_order, listed, make_named
+from magneto.data.stream import BatchStream, epoch_order, in_blocks, listed, make_named
 from magneto.speech.audio import NO_FRAMES, NON_FINITE
 from magneto.speech.augmentation import Augmentation
 from magneto.speech.feature_sources import FeatureSource
@@ -201,11 +202,15 @@ def cut_groups(
     return groups
 
 
-class SpeechGroups:
-    """A stream of groups, varied anew in each epoch; see `magneto.training.task.BatchStream`.
-
-    A global batch is `batch_size` groups, and a piece of it is a list of them. The state is the
-    epoch and how many of its groups are used.
+def group_stream(
+    maker: BatchMaker,
+    augmentation: Augmentation,
+    cut: Callable[[np.ndarray, np.random.Generator], list[np.ndarray]],
+    block: int,
+    batch_size: int,
+    seed: int,
+) -> BatchStream:
+    """Return batches of groups, varied anew in each epoch; a piece of a batch is a list of groups.
 
     Args:
         maker: Of groups.
@@ -215,81 +220,34 @@ class SpeechGroups:
         batch_size: Groups of a global batch.
         seed: Of the order and of what is varied.
     """
+    count = len(maker.rows)
 
-    def __init__(
-        self,
-        maker: BatchMaker,
-        augmentation: Augmentation,
-        cut: Callable[[np.ndarray, np.random.Generator], list[np.ndarray]],
-        block: int,
-        batch_size: int,
-        seed: int,
-    ) -> None:
-        self.maker, self.augmentation, self.cut = maker, augmentation, cut
-        self.block, self.batch_size, self.seed = block, batch_size, seed
-        self.epoch, self.used = 0, 0
-        self._planned = -1
-        self._groups: list[np.ndarray] = []
-        self._speeds = np.zeros(0)
+    @lru_cache(maxsize=2)
+    def speeds(epoch: int) -> np.ndarray:
+        return augmentation.speeds(count, seed, epoch)
 
-    def groups(self, epoch: int) -> list[np.ndarray]:
-        """Return the numbers of the utterances of an epoch's groups, in order."""
-        if self._planned != epoch:
-            count = len(self.maker.rows)
-            self._speeds = self.augmentation.speeds(count, self.seed, epoch)
-            lengths = self.maker.lengths(self._speeds)
-            order = epoch_order(count, self.seed, epoch)
-            random = np.random.default_rng([self.seed, epoch, 1])
-            groups = []
-            for start in range(0, count, self.block):
-                block = order[start : start + self.block]
-                groups += [block[group] for group in self.cut(lengths[block], random)]
-            self._groups = [groups[number] for number in random.permutation(len(groups))]
-            self._planned = epoch
-        return self._groups
+    def groups(epoch: int) -> list[tuple[int, np.ndarray]]:
+        """Return the epoch, and the numbers of the utterances, of each of its groups."""
+        lengths = maker.lengths(speeds(epoch))
+        order = epoch_order(count, seed, epoch)
+        random = np.random.default_rng([seed, epoch, 1])
+        found: list[np.ndarray] = []
+        for start in range(0, count, block):
+            numbers = order[start : start + block]
+            found += [numbers[group] for group in cut(lengths[numbers], random)]
+        return [(epoch, found[place]) for place in random.permutation(len(found))]
 
-    def next(self, parts: int, wanted: Sequence[int]) -> list[list[SpeechBatch]]:
-        """Cut the next global batch in pieces, which are lists of groups."""
-        return [
-            [self._make(epoch, group) for epoch, group in piece]
-            for piece in self._choose_next(parts, wanted)
-        ]
-
-    def _choose_next(self, parts: int, wanted: Sequence[int]) -> list[list[Any]]:
-        chosen = []
-        while len(chosen) < self.batch_size:
-            groups = self.groups(self.epoch)
-            if self.used == len(groups):
-                self.epoch, self.used = self.epoch + 1, 0
-                continue
-            chosen.append((self.epoch, groups[self.used]))
-            self.used += 1
-        bounds = [len(chosen) * part // parts for part in range(parts + 1)]
-        return [chosen[bounds[number] : bounds[number + 1]] for number in wanted]
-
-    def _make(self, epoch: int, numbers: np.ndarray) -> SpeechBatch:
-        speeds = self._speeds if epoch == self._planned else self.augmentation.speeds(
-            len(self.maker.rows), self.seed, epoch)  # fmt: skip
+    def make_group(epoch: int, numbers: np.ndarray) -> SpeechBatch:
         return make_named(
-            lambda which: self.maker.training_batch(
-                which, speeds, self.augmentation, (self.seed, epoch)
-            ),
+            lambda some: maker.training_batch(some, speeds(epoch), augmentation, (seed, epoch)),
             numbers,
-            lambda number: f"utterance {self.maker.rows[number].id}",
+            lambda number: f"utterance {maker.rows[number].id}",
         )
 
-    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
-        """Return the ids of the next utterances."""
-        state = self.state_dict()
-        pieces = self._choose_next(parts, wanted)
-        self.load_state_dict(state)
-        ids = [self.maker.rows[n].id for piece in pieces for _, group in piece for n in group]
-        return f"utterances {listed(ids)}"
+    def describe(piece: list[tuple[int, np.ndarray]]) -> str:
+        return f"utterances {listed([maker.rows[n].id for _, group in piece for n in group])}"
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the stream stands."""
-        return {"epoch": self.epoch, "used": self.used}
+    def make(piece: list[tuple[int, np.ndarray]]) -> list[SpeechBatch]:
+        return [make_group(epoch, numbers) for epoch, numbers in piece]
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where another stream stood."""
-        self.epoch, self.used = state["epoch"], state["used"]
+    return BatchStream(in_blocks(groups, batch_size), make, describe)

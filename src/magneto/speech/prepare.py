@@ -10,10 +10,11 @@ import numpy as np
 
 from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
 from magneto.data.lazy_batches import LazyBatches, mixed_order
+from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import kept_tokenizer
 from magneto.progress import SILENT, Progress
 from magneto.speech.augmentation import Augmentation
-from magneto.speech.batching import BatchMaker, SpeechBatch, SpeechGroups, cut_groups
+from magneto.speech.batching import BatchMaker, SpeechBatch, cut_groups, group_stream
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.feature_sources import ComputedFeatures, FeatureSource, StoredFeatures
 from magneto.speech.features import (
@@ -75,10 +76,10 @@ class PreparedSpeech:
         computed = ComputedFeatures(split, self.filter_bank)
         return StoredFeatures(computed, progress) if self.config.cached else computed
 
-    def train_stream(self, batch_size: int, seed: int) -> SpeechGroups:
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return groups of training utterances, `batch_size` groups at a time."""
         augmentation = Augmentation(self.config.augmentation, self.config.sample_rate)
-        return SpeechGroups(
+        return group_stream(
             self.train_maker,
             augmentation,
             lambda lengths, random: self._cut(lengths, random=random),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.data.assumed_tokenizer import assume_tokenizer
-from magneto.data.batching import listed
+from magneto.data.stream import BatchStream, listed
 from magneto.files import user_path
 from magneto.progress import SILENT, Progress
 from magneto.speech.assumed import longest_batch
@@ -30,7 +30,6 @@ from magneto.training.task import (
     DIGEST_FILE,
     NON_FINITE,
     WHOLE_MODEL,
-    BatchStream,
     Figure,
     Loss,
     Scores,

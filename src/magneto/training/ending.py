@@ -8,13 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
+from magneto.data.batch import named_tensors
 from magneto.data.learnt import write_plateau
 from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import check_directory, plain, read_json, write_json
 from magneto.progress import clock
-from magneto.training.batch import named_tensors
 from magneto.training.checkpoint import average_weights, model_pieces
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import broadcast_from_main
@@ -175,15 +173,14 @@ def averaged(state: TrainingState) -> list[Path]:
 def save_diverged(state: TrainingState, stop: Stop) -> None:
     """Keep the weights, and the whole batch of the step that diverged, for a look.
 
-    The batch is made again from where the stream stood at the last log, so that no step has to
-    hold on to its batch. The weights are those of `weights_after_step`: losses are read when
-    they are logged.
+    The batch is made again, so that no step has to hold on to its batch. The weights are those of
+    `weights_after_step`: losses are read when they are logged.
     """
     kinds = {MODEL: model_pieces(state.model)}
     if state.world.is_main_process:
-        batch = diverged_batch(state, state.step if stop.at is None else stop.at)
-        if batch:
-            kinds["batch"] = {name: piece_of(tensor) for name, tensor in batch.items()}
+        stream = state.task.train_stream(state.config.batch_size, state.seed)
+        (batch,) = stream.batch((state.step if stop.at is None else stop.at) - 1)
+        kinds["batch"] = {name: piece_of(tensor) for name, tensor in named_tensors(batch).items()}
     values = {
         "diverged_at": stop.at,
         "reason": stop.reason,
@@ -191,13 +188,3 @@ def save_diverged(state: TrainingState, stop: Stop) -> None:
         "losses": state.losses,
     }
     state.writer.write(state.run / "diverged", kinds, plain(values))
-
-
-def diverged_batch(state: TrainingState, step: int) -> dict[str, Tensor]:
-    """Make the batch of a step again; return its tensors by name."""
-    stream = state.task.train_stream(state.config.batch_size, state.seed)
-    stream.load_state_dict(state.logged["stream"])
-    batch: list[Any] = []
-    for _ in range(step - state.logged["step"]):
-        batch = stream.next(1, [0])
-    return named_tensors(batch[0]) if batch else {}

@@ -63,8 +63,6 @@ def log(state: TrainingState) -> None:
         if reason:
             note_divergence(state, reason, step["step"])
     state.losses = [step["loss"] / max(step["count"], 1) for step in steps]
-    if state.stop is None:  # else it is the place to look at
-        state.logged = {"step": state.step, "stream": state.stream_state}
     names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
     count = max(sum(step["count"] for step in steps), 1)
     row: dict[str, Any] = {"step": state.step}
@@ -180,9 +178,7 @@ def save(state: TrainingState) -> None:
         return
     values = {
         "step": state.step,
-        "stream": state.stream_state,
         "pending": pending,
-        "logged": state.logged,
         "detector": state.detector.state_dict(),
         "best": state.best,
         "metrics": state.metrics,

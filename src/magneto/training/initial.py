@@ -19,12 +19,13 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from magneto.training.batch import to_device
+from magneto.data.batch import to_device
+from magneto.data.stream import BatchStream
 from magneto.training.checkpoint import fill, model_pieces
 from magneto.training.distributed import World, gather_rows
 from magneto.training.meta_device import SkippedFills
 from magneto.training.sharding import piece_of, replicate_model, shard_model, unwrap
-from magneto.training.task import BatchStream, Task
+from magneto.training.task import Task
 
 
 @runtime_checkable
@@ -77,15 +78,15 @@ def values_from_data(
     Args:
         task: Prepared.
         model: As `initial_model` gave it.
-        stream: A fresh one, which is used up.
+        stream: Of training batches.
         parts: In how many pieces a batch is cut.
         wanted: This rank's pieces.
         world: The ranks. Every one calls this.
     """
 
     def batches() -> Iterator[list[Any]]:
-        while True:
-            yield [to_device(piece, world.device) for piece in stream.next(parts, wanted)]
+        for pieces in stream.batches(parts, wanted):
+            yield [to_device(piece, world.device) for piece in pieces]
 
     task.begin_training(unwrap(model), batches(), partial(gather_rows, world=world))
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from magneto.data.workers import BatchesAhead
 from magneto.progress import ProgressBars
 from magneto.training import hooks as periodic
 from magneto.training.companion import place_companion
@@ -40,7 +41,6 @@ from magneto.training.interrupt import Interrupt
 from magneto.training.length import in_steps
 from magneto.training.memory import check_memory
 from magneto.training.optimizer import build_optimizer, set_learning_rate
-from magneto.training.prefetch import Prefetch
 from magneto.training.resume import begin
 from magneto.training.schedule import learning_rate
 from magneto.training.sharding import unwrap
@@ -112,8 +112,7 @@ def train(
                     task.problems.keep_in(run, report)
                 if state.step == 0:
                     wanted, parts = own_parts(config, world)
-                    fresh = task.train_stream(config.batch_size, seed)
-                    values_from_data(task, state.model, fresh, parts, wanted, world)
+                    values_from_data(task, state.model, state.stream, parts, wanted, world)
                     if state.average:
                         state.average.take()
                 run_steps(state, hooks)
@@ -129,7 +128,7 @@ def begin_state(
     """Build model, optimizer and batches, before any step."""
     wanted, parts = own_parts(config, world)
     stream = task.train_stream(config.batch_size, seed)
-    sample = task.train_stream(config.batch_size, seed).next(parts, wanted)[0]
+    sample = stream.batch(0, parts, wanted)[0]
     place_companion(task, world.device)
     throughput = Throughput(count_flops(task, sample), peak_flops(world.device, config.precision))
     model = initial_model(task, seed, world, report.say)
@@ -147,7 +146,7 @@ def begin_state(
         optimizer=build_optimizer(unwrap(model), config, task.rate_multipliers(unwrap(model))),
         average=WeightAverage(model, config.ema_decay) if config.ema_decay else None,
         stream=stream,
-        batches=Prefetch(
+        batches=BatchesAhead(
             stream,
             parts,
             wanted,
@@ -158,8 +157,6 @@ def begin_state(
         writer=Writer(world, config.async_save),
         detector=DivergenceDetector(config.divergence_ratio, config.divergence_patience),
         interrupt=Interrupt(report.say),
-        stream_state=stream.state_dict(),
-        logged={"step": 0, "stream": stream.state_dict()},
     )
 
 
@@ -192,8 +189,7 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
     batches = state.batches.start(state.step)
     state.throughput.read(state.world.world_size)  # building and loading are not training
     while state.step < config.steps and state.stop is None:
-        pieces, state.stream_state = next(batches)
-        train_step(state, pieces)
+        train_step(state, next(batches))
         for hook in every:
             # A step that a hook stops at still owes its evaluation: no later one makes up for it.
             if not diverged(state) and hook.due(state.step, config.steps):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.training.batch import map_tensors, named_tensors
+from magneto.data.batch import map_tensors, named_tensors
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World
 from magneto.training.meta_device import SkippedFills

@@ -199,8 +199,6 @@ def load(state: TrainingState, directory: Path) -> dict[str, Any]:
     held = load_checkpoint(directory, state.model, state.optimizer)
     load_average(state, directory)
     state.step = held["step"]
-    state.stream.load_state_dict(held["stream"])
-    state.stream_state, state.logged = held["stream"], held["logged"]
     state.detector.load_state_dict(held["detector"])
     state.best, state.metrics = held["best"], held["metrics"]
     for row in held["pending"]:

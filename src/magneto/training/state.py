@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from magneto.data.stream import BatchStream
+from magneto.data.workers import BatchesAhead
 from magneto.progress import ProgressBars
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World
@@ -21,8 +23,7 @@ from magneto.training.divergence import DivergenceDetector
 from magneto.training.ema import WeightAverage
 from magneto.training.interrupt import Interrupt
 from magneto.training.metrics_logger import MetricsLogger
-from magneto.training.prefetch import Prefetch
-from magneto.training.task import BatchStream, Task
+from magneto.training.task import Task
 from magneto.training.throughput import Throughput
 from magneto.training.writer import Writer
 
@@ -51,14 +52,12 @@ class TrainingState:
         parameters: The model's that are trained.
         optimizer: Over them.
         average: Of the weights, if one is kept.
-        stream: Of batches; the thread of `batches` uses it.
+        stream: Of batches.
         batches: Gives the steps' batches.
         throughput: Counts units and seconds.
         writer: Writes checkpoints and weights.
         detector: Of divergence.
         interrupt: Tells of Ctrl-C.
-        stream_state: Where the stream stands after the last step.
-        logged: Step and stream at the last log.
         recipe: What the run is made of, as plain values; kept in its checkpoints.
         step: Steps taken.
         pending: (step, names, values) of the steps not yet logged.
@@ -81,13 +80,11 @@ class TrainingState:
     optimizer: torch.optim.Optimizer
     average: WeightAverage | None
     stream: BatchStream
-    batches: Prefetch
+    batches: BatchesAhead
     throughput: Throughput
     writer: Writer
     detector: DivergenceDetector
     interrupt: Interrupt
-    stream_state: dict[str, Any]
-    logged: dict[str, Any]
     # Across a run, what a checkpoint holds besides weights and optimizer:
     step: int = 0
     pending: list[tuple[int, list[str], torch.Tensor]] = field(default_factory=list)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from magneto.training.batch import to_device
+from magneto.data.batch import to_device
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World, all_reduce_sum
 from magneto.training.sharding import is_fsdp, local_shard

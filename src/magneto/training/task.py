@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from magneto.config import ConfigError
 from magneto.data.problems import DataProblems
+from magneto.data.stream import BatchStream
 from magneto.progress import SILENT, Progress
-from magneto.training.batch_stream import BatchStream as BatchStream
 from magneto.weights import StoredTensor
 
 DIGEST_FILE = "data.digest"
@@ -182,7 +182,7 @@ class Task(ABC):
         work without data, too: what only data tells is assumed. Its values mean nothing.
         """
         self.prepare()
-        return self.train_stream(examples, self.seed).next(1, [0])[0]
+        return self.train_stream(examples, self.seed).batch(0)[0]
 
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Change what is no gradient's to change (moving averages); after every optimizer step.

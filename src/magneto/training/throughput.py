@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from magneto.training.batch import map_tensors
+from magneto.data.batch import map_tensors
 from magneto.training.meta_device import SkippedFills
 from magneto.training.peaks import nominal_peaks
 from magneto.training.task import Task

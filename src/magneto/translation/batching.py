@@ -8,13 +8,13 @@ All is a function of (seed, block), so that a run resumes exactly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from magneto.data.batching import listed, make_named
+from magneto.data.stream import BatchStream, in_blocks, listed, make_named
 from magneto.functional.cross_entropy import IGNORED
 from magneto.translation.filter import Pair
 from magneto.translation.prepare import ParallelSplit
@@ -26,9 +26,6 @@ SIDES = 1 << 20
 Group = dict[str, Any]
 """source, source_mask (batch, source length); target, targets (batch, target length): tensors.
 predicted: targets that count; cells: places of both sides; real: those that are not padding."""
-
-Chosen = tuple[np.ndarray, np.ndarray]
-"""Of a group's examples: the directions, and the numbers within them."""
 
 
 def temperature_shares(sizes: Sequence[int], temperature: float) -> np.ndarray:
@@ -159,8 +156,10 @@ class GroupMaker:
         return self.split.side(example, flipped), self.split.side(example, not flipped)
 
 
-class TokenGroups:
-    """A stream of groups; its state is a block's number and how many of its groups are used.
+def group_stream(
+    maker: GroupMaker, batch_size: int, budget: int, temperature: float, block: int, seed: int
+) -> BatchStream:
+    """Return batches of groups; a piece of a batch is a list of groups.
 
     Args:
         maker: Of groups.
@@ -170,87 +169,33 @@ class TokenGroups:
         block: Sentences sorted by length at a time.
         seed: Of the order.
     """
+    shares = temperature_shares(maker.sizes, temperature)
+    size = min(block, sum(maker.sizes))
 
-    def __init__(
-        self,
-        maker: GroupMaker,
-        batch_size: int,
-        budget: int,
-        temperature: float,
-        block: int,
-        seed: int,
-    ) -> None:
-        self.maker, self.batch_size, self.budget, self.seed = maker, batch_size, budget, seed
-        self.shares = temperature_shares(maker.sizes, temperature)
-        self.size = min(block, sum(maker.sizes))
-        self.block, self.used = 0, 0
-        self._planned = -1
-        self._groups: list[Chosen] = []
+    def groups(number: int) -> list[np.ndarray]:
+        """Choose the examples of a block, rows (direction, number), and cut them into groups."""
+        rows, lengths = [], []
+        for direction, (share, count) in enumerate(zip(shares, maker.sizes, strict=True)):
+            start, stop = (int(share * size * block) for block in (number, number + 1))
+            chosen = endless(count, start, stop, (seed, direction))
+            rows.append(np.stack([np.full_like(chosen, direction), chosen], axis=1))
+            lengths.append(maker.lengths(direction, chosen))
+        random = np.random.default_rng([seed, number])
+        examples = np.concatenate(rows)
+        found = cut_groups(np.concatenate(lengths), budget, random)
+        return [examples[found[place]] for place in random.permutation(len(found))]
 
-    def _plan(self) -> None:
-        """Choose the examples of the current block and cut them into groups."""
-        directions, numbers, lengths = [], [], []
-        for index, (share, count) in enumerate(zip(self.shares, self.maker.sizes, strict=True)):
-            start, stop = (int(share * self.size * block) for block in (self.block, self.block + 1))
-            chosen = endless(count, start, stop, (self.seed, index))
-            directions.append(np.full(len(chosen), index))
-            numbers.append(chosen)
-            lengths.append(self.maker.lengths(index, chosen))
-        random = np.random.default_rng([self.seed, self.block])
-        groups = cut_groups(np.concatenate(lengths), self.budget, random)
-        which, each = np.concatenate(directions), np.concatenate(numbers)
-        self._groups = [
-            (which[groups[i]], each[groups[i]]) for i in random.permutation(len(groups))
-        ]
-        self._planned = self.block
+    def name(example: np.ndarray) -> str:
+        source, target = maker.directions[example[0]]
+        return f"{example[1]} of {source}-{target}"
 
-    def next(self, parts: int, wanted: Sequence[int]) -> list[list[Group]]:
-        """Cut the next global batch in pieces, which are lists of groups; see `BatchStream`."""
+    def make(piece: list[np.ndarray]) -> list[Group]:
         return [
-            [self._make(*group) for group in piece] for piece in self._choose_next(parts, wanted)
-        ]
-
-    def _choose_next(self, parts: int, wanted: Sequence[int]) -> list[list[Chosen]]:
-        chosen = []
-        while len(chosen) < self.batch_size:
-            if self._planned != self.block:
-                self._plan()
-            if self.used >= len(self._groups):
-                self.block, self.used = self.block + 1, 0
-                continue
-            chosen.append(self._groups[self.used])
-            self.used += 1
-        bounds = [len(chosen) * part // parts for part in range(parts + 1)]
-        return [chosen[bounds[number] : bounds[number + 1]] for number in wanted]
-
-    def _make(self, directions: np.ndarray, numbers: np.ndarray) -> Group:
-        return make_named(
-            lambda rows: self.maker.make(directions[rows], numbers[rows]),
-            np.arange(len(numbers)),
-            lambda row: f"sentence {self._name(directions[row], numbers[row])}",
-        )
-
-    def _name(self, direction: int, number: int) -> str:
-        source, target = self.maker.directions[direction]
-        return f"{number} of {source}-{target}"
-
-    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
-        """Return the next sentences by number and direction."""
-        state = self.state_dict()
-        pieces = self._choose_next(parts, wanted)
-        self.load_state_dict(state)
-        names = [
-            self._name(direction, number)
-            for piece in pieces
+            make_named(lambda rows: maker.make(*rows.T), group, lambda row: f"sentence {name(row)}")
             for group in piece
-            for direction, number in zip(*group, strict=True)
         ]
-        return f"sentences {listed(names)}"
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the stream stands."""
-        return {"block": self.block, "used": self.used}
+    def describe(piece: list[np.ndarray]) -> str:
+        return f"sentences {listed([name(example) for group in piece for example in group])}"
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where another stream stood."""
-        self.block, self.used = state["block"], state["used"]
+    return BatchStream(in_blocks(groups, batch_size), make, describe)

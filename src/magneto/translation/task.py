@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.frequencies import count_targets, frequency_nats
 from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
+from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import kept_tokenizer
 from magneto.files import user_path
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, BatchStream, Loss, Scores, Task
-from magneto.translation.batching import Group, GroupMaker, TokenGroups, cut_groups, longest_group
+from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, Loss, Scores, Task
+from magneto.translation.batching import Group, GroupMaker, cut_groups, group_stream, longest_group
 from magneto.translation.config import (
     ParallelDataConfig,
     Texts,
@@ -116,7 +117,7 @@ class Translation(Task):
         """Return groups of sentences of like length, `batch_size` groups at a time."""
         data = self.data_config
         maker = GroupMaker(self.text.train, self.vocabulary, self.text.directions)
-        return TokenGroups(maker, batch_size, data.max_tokens, data.temperature, data.block, seed)
+        return group_stream(maker, batch_size, data.max_tokens, data.temperature, data.block, seed)
 
     def example_batch(self, examples: int) -> list[Group]:
         """Return groups of the longest sentences, as many as fit, without text."""

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.augmented_examples import AugmentedExamples
+from magneto.data import stream
 from magneto.data.lazy_batches import LazyBatches, mixed_plans
 from magneto.data.problems import guarded
+from magneto.data.stream import BatchStream
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
 
@@ -109,7 +110,7 @@ def example_stream(
     repeats: int = 1,
     finish: Finish = lambda batch, numbers, draws: batch,
     broken: Told = lambda index, error: None,
-) -> AugmentedExamples:
+) -> BatchStream:
     """Return shuffled batches of examples of any kind.
 
     Args:
@@ -135,7 +136,7 @@ def example_stream(
         batch = {**stacked([values for values, _ in made]), "broken": others}
         return finish(batch, numbers, draws)
 
-    return AugmentedExamples(count, batch_size, seed, make, repeats)
+    return stream.example_stream(stream.shuffled(count, batch_size, seed, repeats), make)
 
 
 def stacked(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
@@ -153,7 +154,7 @@ def training_stream(
     seed: int,
     repeats: int = 1,
     finish: Finish = lambda batch, numbers, draws: batch,
-) -> AugmentedExamples:
+) -> BatchStream:
     """Return shuffled batches of labelled images: "images", "labels" and "broken".
 
     Args:

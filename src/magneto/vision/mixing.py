@@ -66,7 +66,7 @@ def pair_generators(seed: int, draws: np.ndarray, numbers: np.ndarray) -> list[n
 
     Args:
         seed: Of all.
-        draws: Of the examples, as `AugmentedExamples` gives them.
+        draws: Of the examples, as `magneto.data.stream.shuffled` gives them.
         numbers: Of the examples.
     """
     firsts = zip(draws[::2].tolist(), numbers[::2].tolist(), strict=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from magneto.data.counts import Counts
-from magneto.training.task import BatchStream
+from magneto.data.stream import BatchStream
 from magneto.vision_language.caption_sources import load_captions
 from magneto.vision_language.captions import IMAGES, CaptionSplit, CaptionSplits
 from magneto.vision_language.fine_tuned_task import FineTunedTask

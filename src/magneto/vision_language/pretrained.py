@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import nn
 
-from magneto.data.batching import listed
+from magneto.data.stream import listed
 from magneto.data.tokenizer import kept_tokenizer
 from magneto.nn.config import MultiwayConfig
 from magneto.runs import open_run

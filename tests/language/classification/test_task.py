@@ -56,9 +56,9 @@ def learn(task: TextClassification, steps: int) -> dict[str, float]:
     torch.manual_seed(0)
     model = task.build_model()
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-    stream = task.train_stream(32, 1)
+    stream = task.train_stream(32, 1).batches()
     for _ in range(steps):
-        loss = task.loss(model, stream.next(1, [0])[0])
+        loss = task.loss(model, next(stream)[0])
         optimizer.zero_grad()
         (loss.total / loss.count).backward()
         optimizer.step()

@@ -183,8 +183,8 @@ def test_batches_have_soft_targets_however_they_are_cut(tmp_path: Path) -> None:
     folder = write_colours(tmp_path / "set", COLOURS)
     options = {"mixup": 0.8, "cutmix": 1.0}
     task = small_task(folder, {"label_smoothing": 0.1}, **options)
-    [whole] = task.train_stream(8, 1).next(1, [0])
-    pieces = task.train_stream(8, 1).next(2, [0, 1])
+    [whole] = task.train_stream(8, 1).batch(0)
+    pieces = task.train_stream(8, 1).batch(0, 2, [0, 1])
     for name in ("images", "targets", "labels"):
         assert torch.equal(whole[name], torch.cat([piece[name] for piece in pieces])), name
     torch.testing.assert_close(whole["targets"].sum(1), torch.ones(8))

@@ -71,20 +71,20 @@ def test_ranks_agree(tmp_path: Path, strategy: str) -> None:
 
 def test_what_is_hidden_is_a_function_of_seed_epoch_and_image() -> None:
     def some(parts: int, workers: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        pieces = build().train_stream(16, 3).next(parts, workers)
+        pieces = build().train_stream(16, 3).batch(0, parts, workers)
         return tuple(torch.cat([piece[key] for piece in pieces]) for key in ("images", "hidden"))  # type: ignore[return-value]
 
     images, hidden = some(1, [0])
     again, cut = some(4, [0, 1, 2, 3])
     assert torch.equal(images, again) and torch.equal(hidden, cut)
     assert hidden.shape == (16, 6) and len({tuple(row) for row in hidden.tolist()}) > 8
-    other = build().train_stream(16, 4).next(1, [0])[0]
+    other = build().train_stream(16, 4).batch(0)[0]
     assert not torch.equal(hidden, other["hidden"])
     # In the next epoch the same image has another mask.
     task = build()
     count = task.examples()
-    stream = task.train_stream(count, 3)
-    epochs = [stream.next(1, [0])[0] for _ in range(2)]
+    stream = task.train_stream(count, 3).batches()
+    epochs = [next(stream)[0] for _ in range(2)]
     keys = [
         {
             image.tobytes(): tuple(row)
@@ -109,7 +109,7 @@ def test_the_loss_is_of_the_tokenizers_codes_in_hidden_places() -> None:
     task = build()
     torch.manual_seed(0)
     model = task.build_model()
-    batch = task.train_stream(8, 1).next(1, [0])[0]
+    batch = task.train_stream(8, 1).batch(0)[0]
     loss = task.loss(model, batch)
     codes = task.targets(batch["images"]).gather(1, batch["hidden"])
     logits = model(batch["images"], batch["hidden"])
@@ -129,7 +129,7 @@ def test_a_second_guess_is_added_and_shown() -> None:
     task = build(model__aggregation_layer=1)
     torch.manual_seed(0)
     model = task.build_model()
-    batch = task.train_stream(8, 1).next(1, [0])[0]
+    batch = task.train_stream(8, 1).batch(0)[0]
     loss = task.loss(model, batch)
     guesses = model(batch["images"], batch["hidden"], task._wanted(batch))
     assert torch.allclose(loss.total, guesses.loss.total + guesses.others[0].total)

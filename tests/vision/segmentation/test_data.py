@@ -85,7 +85,7 @@ def test_a_broken_pair_counts_for_nothing_and_is_counted(tmp_path: Path) -> None
     assert (batch["masks"][lost] == 255).all() and (batch["masks"][1 - lost] != 255).any()
     transform = PairedAugmentation(READING, data.augmentation)
     stream = training_pairs(splits.train, MaskReading(5), transform, 2, 1)
-    (batch,) = stream.next(1, [0])
+    (batch,) = stream.batch(0)
     assert batch["images"].shape == (2, 3, 16, 16) and batch["masks"].shape == (2, 16, 16)
     assert batch["broken"].tolist().count(True) == 1
 

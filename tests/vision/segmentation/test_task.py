@@ -45,7 +45,7 @@ def run(task: Segmentation, out: Path, **changes: Any) -> dict[str, torch.Tensor
 def test_loss_is_a_sum_over_labelled_pixels(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     model = task.build_model().train()
-    (batch,) = task.train_stream(4, 1).next(1, [0])
+    (batch,) = task.train_stream(4, 1).batch(0)
     batch["masks"][0, :3] = 255
     loss = task.loss(model, batch)
     known = batch["masks"] != 255
@@ -115,9 +115,9 @@ def test_it_learns_stripes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = task.build_model()
     optimizer = torch.optim.AdamW(model.parameters(), 5e-3)
-    stream = task.train_stream(6, 1)
+    stream = task.train_stream(6, 1).batches()
     for _ in range(40):
-        loss = task.loss(model, stream.next(1, [0])[0])
+        loss = task.loss(model, next(stream)[0])
         optimizer.zero_grad()
         (loss.total / loss.count).backward()
         optimizer.step()

@@ -86,8 +86,8 @@ def test_the_codebook_begins_with_k_means_of_several_batches() -> None:
     task = build(model__k_means_patches=70)  # 16 codes: three batches of 32 images of 16 patches
     torch.manual_seed(0)
     model = task.build_model()
-    stream = task.train_stream(32, 1)
-    pieces = [stream.next(2, [0, 1]) for _ in range(3)]
+    stream = task.train_stream(32, 1).batches(2, [0, 1])
+    pieces = [next(stream) for _ in range(3)]
     asked = iter([*pieces, None])
     gathered: list[int] = []
 
@@ -108,7 +108,7 @@ def test_the_loss_is_a_sum_over_patches() -> None:
     task = build(model__commitment=0.5)
     torch.manual_seed(0)
     model = task.build_model()
-    batch = task.train_stream(8, 1).next(1, [0])[0]
+    batch = task.train_stream(8, 1).batch(0)[0]
     loss = task.loss(model, batch)
     assert loss.count == 8 * 16
     found, wanted = model(batch["images"]), task.teacher(batch["images"])

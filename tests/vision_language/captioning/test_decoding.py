@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from magneto.config import ConfigError
+from magneto.data.batch import named_tensors
 from magneto.data.tokenizer import ByteTokenizer
-from magneto.training.batch import named_tensors
 from magneto.vision_language.captioning.config import ImageCaptionerConfig
 from magneto.vision_language.captioning.decoding import CaptionSearch, CaptionWriter, even_samples
 from magneto.vision_language.captioning.left_to_right import left_to_right

@@ -39,14 +39,14 @@ def task_of(folder: Path, model: dict[str, Any] | None = None, **data: Any) -> I
 def test_loss_is_a_sum_over_hidden_words(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     model = task.build_model()
-    (batch,) = task.train_stream(4, 1).next(1, [0])
+    (batch,) = task.train_stream(4, 1).batch(0)
     loss, logits = task.loss(model, batch), model(batch["images"], batch["samples"], batch["words"])
     expected = F.cross_entropy(logits, batch["targets"], reduction="sum", label_smoothing=0.1)
     torch.testing.assert_close(loss.total, expected)
     plain = F.cross_entropy(logits, batch["targets"], reduction="sum")
     torch.testing.assert_close(loss.logs["nll"], plain.detach())
     assert loss.count == len(batch["words"]) and loss.logs["broken"] == 0 and task.size(batch) == 4
-    halves = [task.loss(model, half) for half in task.train_stream(4, 1).next(2, [0, 1])]
+    halves = [task.loss(model, half) for half in task.train_stream(4, 1).batch(0, 2, [0, 1])]
     torch.testing.assert_close(halves[0].total + halves[1].total, loss.total)
     loss.total.backward()
     assert all(p.grad is not None for p in model.parameters())  # ranks wait for all
@@ -55,7 +55,7 @@ def test_loss_is_a_sum_over_hidden_words(tmp_path: Path) -> None:
 def test_targets_are_what_was_hidden(tmp_path: Path) -> None:
     """With them in their places, the texts are captions of their own images."""
     task = task_of(tmp_path)
-    for batch in task.train_stream(4, 1).next(2, [0, 1]):
+    for batch in task.train_stream(4, 1).batch(0, 2, [0, 1]):
         samples = batch["samples"]
         tokens = samples.token_ids.clone()
         assert (tokens[batch["words"]] != batch["targets"]).any()
@@ -124,7 +124,7 @@ def test_broken_images_are_replaced_or_marked(tmp_path: Path) -> None:
     (tmp_path / "train2014" / "COCO_1.jpg").write_bytes(b"no image")
     (tmp_path / "val2014" / "COCO_3.jpg").unlink()
     task = task_of(tmp_path, {"max_length": 6})
-    (batch,) = task.train_stream(8, 1).next(1, [0])
+    (batch,) = task.train_stream(8, 1).batch(0)
     assert 0 < batch["broken"] < len(batch["words"]) and len(batch["images"]) == 8
     assert measured(task, task.build_model())["broken"] == 1
     task.problems.keep_in(tmp_path)

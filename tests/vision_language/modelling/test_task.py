@@ -108,20 +108,20 @@ def test_ranks_agree(tmp_path: Path, strategy: str) -> None:
 
 
 def test_a_batch_has_a_third_of_each(shared: MaskedDataModelling) -> None:
-    batch = shared.train_stream(24, 3).next(1, [0])[0]
+    batch = shared.train_stream(24, 3).batch(0)[0]
     packing = batch["masked"].samples.packing
     assert packing.rows == 24 and len(batch["images"]) == 16
     assert packing.vision_alone == 8 * 10 and (batch["masked"].hidden.sum(1) == 4).all()
     assert batch["masked"].alone_patches == 32 and len(batch["masked"].patches) == 64
     alone = len(batch["words"]) - batch["masked"].paired_words
     assert alone == 8 * round(0.15 * 15) or abs(alone - 16) <= 2
-    other = build(data__batch_shares=[2, 1, 5]).train_stream(24, 3).next(1, [0])[0]
+    other = build(data__batch_shares=[2, 1, 5]).train_stream(24, 3).batch(0)[0]
     assert len(other["images"]) == 21 and other["masked"].alone_patches == 24
 
 
 def test_cutting_gives_the_same_examples(shared: MaskedDataModelling) -> None:
     def hashes(parts: int) -> list[tuple[float, ...]]:
-        pieces = shared.train_stream(24, 3).next(parts, list(range(parts)))
+        pieces = shared.train_stream(24, 3).batch(0, parts, list(range(parts)))
         found = []
         for piece in pieces:
             given = piece["masked"].samples
@@ -138,25 +138,20 @@ def test_cutting_gives_the_same_examples(shared: MaskedDataModelling) -> None:
 
 def test_streams_are_at_places_of_their_own(shared: MaskedDataModelling) -> None:
     stream = shared.train_stream(24, 3)
-    for _ in range(3):
-        stream.next(2, [0])
-    state = stream.state_dict()
-    assert json.loads(json.dumps(state)) == state and set(state) == {"images", "texts", "pairs"}
-    expected = stream.next(2, [1])[0]
+    expected = [stream.batch(step, 2, [1])[0] for step in range(4)][-1]
     again = shared.train_stream(24, 3)
-    again.load_state_dict(state)
-    found = again.next(2, [1])[0]
+    (found,) = again.batch(3, 2, [1])
     assert torch.equal(found["images"], expected["images"])
     assert torch.equal(found["words"], expected["words"])
-    assert "images: examples" in again.name_next(1, [0]) and "pairs: " in again.name_next(1, [0])
+    assert "images: examples" in again.names(0, 1, [0]) and "pairs: " in again.names(0, 1, [0])
     with pytest.raises(ValueError, match="8 images and is cut in 9 pieces"):
-        again.next(9, [0])
+        again.batch(0, 9)
     with pytest.raises(ValueError, match=r"must be a multiple of 3, .*: 24 for example"):
         shared.train_stream(25, 3)
 
 
 def test_hidden_words_are_masked_and_asked_for(shared: MaskedDataModelling) -> None:
-    batch = shared.train_stream(48, 3).next(1, [0])[0]
+    batch = shared.train_stream(48, 3).batch(0)[0]
     masked, tokenizer = batch["masked"], shared.data.tokenizer
     given = masked.samples
     assert (given.token_ids[masked.words] == tokenizer.mask).all()
@@ -175,7 +170,7 @@ def test_hidden_words_are_masked_and_asked_for(shared: MaskedDataModelling) -> N
 def test_the_loss_is_of_the_codes_and_words_in_hidden_places(shared: MaskedDataModelling) -> None:
     torch.manual_seed(0)
     model = shared.build_model()
-    batch = shared.train_stream(24, 1).next(1, [0])[0]
+    batch = shared.train_stream(24, 1).batch(0)[0]
     loss, masked = shared.loss(model, batch), batch["masked"]
     codes = shared.targets(batch["images"])[masked.hidden]
     patches, words = model(batch["images"], masked)
@@ -226,8 +221,8 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
         "13 training pairs" in task.data.describe() and "texts of pairs cut" in task.data.describe()
     )
     stream = task.train_stream(12, 1)
-    for _ in range(6):
-        batch = stream.next(1, [0])[0]
+    for step in range(6):
+        (batch,) = stream.batch(step)
         assert not batch["blank"].any() and len(batch["masked"].patches) == 32
         assert torch.isfinite(task.loss(task.build_model(), batch).total)
     assert task.problems.describe() == "broken image: 1"
@@ -277,7 +272,7 @@ def test_mistakes_are_told() -> None:
 def test_the_graph_is_whole(shared: MaskedDataModelling) -> None:
     torch.manual_seed(0)
     model = shared.build_model()
-    batch = shared.train_stream(24, 1).next(1, [0])[0]
+    batch = shared.train_stream(24, 1).batch(0)[0]
     compiled: Any = torch.compile(model, fullgraph=True, backend="eager")
     assert torch.allclose(shared.loss(compiled, batch).total, shared.loss(model, batch).total)
 

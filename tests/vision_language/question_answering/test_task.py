@@ -67,12 +67,12 @@ def test_loss_is_the_sum_of_all_answers_over_questions(tmp_path: Path) -> None:
     """The mean over answers, times their number, as in the released code."""
     task = task_of(tmp_path)
     model = task.build_model()
-    (batch,) = task.train_stream(4, 1).next(1, [0])
+    (batch,) = task.train_stream(4, 1).batch(0)
     loss, logits = task.loss(model, batch), model(batch["images"], batch["samples"])
     mean = F.binary_cross_entropy_with_logits(logits, batch["targets"])
     torch.testing.assert_close(loss.total / loss.count, mean * len(task.answers))
     assert loss.count == 4 and loss.logs["broken"] == 0 and task.size(batch) == 4
-    halves = [task.loss(model, half) for half in task.train_stream(4, 1).next(2, [0, 1])]
+    halves = [task.loss(model, half) for half in task.train_stream(4, 1).batch(0, 2, [0, 1])]
     torch.testing.assert_close(halves[0].total + halves[1].total, loss.total)
     loss.total.backward()
     # Ranks wait for every gradient, also of what the top layer makes of the words.
@@ -143,7 +143,7 @@ def test_images_that_can_not_be_read(tmp_path: Path) -> None:
     assert "2 training questions whose image is missing left out" in said.lines[0]
     assert "2 validation questions whose image is missing (they score 0)" in said.lines[0]
     assert len(task.splits.train) == 10
-    (batch,) = task.train_stream(10, 1).next(1, [0])
+    (batch,) = task.train_stream(10, 1).batch(0)
     assert batch["broken"].sum() == 2
     scores = measured(task, task.build_model())
     assert scores["broken"] == 2

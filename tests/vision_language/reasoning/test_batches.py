@@ -31,7 +31,7 @@ def texts_of(batch: dict[str, Any]) -> list[int]:
 def test_texts_stand_beside_their_images(tmp_path: Path) -> None:
     write_nlvr2(tmp_path)
     made = batches(tmp_path)
-    for batch in (*made.training(WholeImage(READING), 4, 1).next(2, [0, 1]),
+    for batch in (*made.training(WholeImage(READING), 4, 1).batch(0, 2, [0, 1]),
                   *made.evaluation(WholeImage(READING), 5)):  # fmt: skip
         rows = batch["rows"].tolist()
         assert texts_of(batch) == [10 + row for row in rows for _ in range(2)]
@@ -62,9 +62,9 @@ def test_another_statement_stands_in_for_a_broken_one(tmp_path: Path) -> None:
     write_nlvr2(tmp_path)
     (tmp_path / "dev" / "dev-1-0-img1.png").write_bytes(b"no image")
     made = batches(tmp_path)
-    (batch,) = made.training(WholeImage(READING), 12, 1).next(1, [0])
+    (batch,) = made.training(WholeImage(READING), 12, 1).batch(0)
     assert batch["broken"].sum() == 1 and 2 not in batch["rows"]
     assert texts_of(batch)[::2] == (10 + batch["rows"]).tolist()
     assert (batch["labels"] == torch.from_numpy(made.split.labels)[batch["rows"]]).all()
-    halves = made.training(WholeImage(READING), 12, 1).next(2, [0, 1])
+    halves = made.training(WholeImage(READING), 12, 1).batch(0, 2, [0, 1])
     assert torch.cat([half["rows"] for half in halves]).tolist() == batch["rows"].tolist()

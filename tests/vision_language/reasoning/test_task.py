@@ -49,12 +49,12 @@ def run(task: VisualReasoning, out: Path, **changes: Any) -> dict[str, torch.Ten
 def test_loss_is_a_sum_over_statements(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     model = task.build_model()
-    (batch,) = task.train_stream(4, 1).next(1, [0])
+    (batch,) = task.train_stream(4, 1).batch(0)
     loss = task.loss(model, batch)
     logits = model(batch["images"], batch["samples"])
     torch.testing.assert_close(loss.total, 4 * F.cross_entropy(logits, batch["labels"]))
     assert loss.count == 4 and loss.logs["broken"] == 0 and task.size(batch) == 4
-    halves = [task.loss(model, half) for half in task.train_stream(4, 1).next(2, [0, 1])]
+    halves = [task.loss(model, half) for half in task.train_stream(4, 1).batch(0, 2, [0, 1])]
     torch.testing.assert_close(halves[0].total + halves[1].total, loss.total)
 
 
@@ -91,9 +91,9 @@ def test_it_learns_what_it_is_shown(given: str, right: float, tmp_path: Path) ->
     torch.manual_seed(0)
     model = task.build_model()
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-    stream = task.train_stream(12, 1)
+    stream = task.train_stream(12, 1).batches()
     for _ in range(25):
-        loss = task.loss(model, stream.next(1, [0])[0])
+        loss = task.loss(model, next(stream)[0])
         loss.total.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -40,7 +40,7 @@ def task_of(folder: Path, model: dict[str, Any] | None = None, **data: Any) -> I
 def gradients(task: ImageTextRetrieval, parts: int) -> tuple[float, dict[str, torch.Tensor]]:
     torch.manual_seed(0)
     model, value = task.build_model(), 0.0
-    for piece in task.train_stream(7, 1).next(parts, list(range(parts))):
+    for piece in task.train_stream(7, 1).batch(0, parts, list(range(parts))):
         loss = task.loss(model, piece)
         loss.total.backward()
         value += loss.total.item()
@@ -104,7 +104,7 @@ def test_broken_images_are_replaced_or_marked(tmp_path: Path) -> None:
     (tmp_path / "train2014" / "COCO_1.jpg").write_bytes(b"no image")
     (tmp_path / "val2014" / "COCO_3.jpg").unlink()
     task = task_of(tmp_path)
-    (batch,) = task.train_stream(8, 1).next(1, [0])
+    (batch,) = task.train_stream(8, 1).batch(0)
     assert batch["broken"].sum() == 2 and len(batch["images"]) == 8
     assert measured(task, task.build_model())["broken"] == 1
     task.problems.keep_in(tmp_path)
@@ -122,9 +122,9 @@ def test_it_learns(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = task.build_model()
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-    stream = task.train_stream(4, 1)
+    stream = task.train_stream(4, 1).batches()
     for _ in range(120):
-        task.loss(model, stream.next(1, [0])[0]).total.backward()
+        task.loss(model, next(stream)[0]).total.backward()
         optimizer.step()
         optimizer.zero_grad()
     found, least = measured(task, model), task.baseline()

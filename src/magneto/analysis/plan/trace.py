@@ -20,8 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from magneto.data.batch import map_tensors, named_tensors
 from magneto.nn.dot_product import DotProductAttention
-from magneto.training.batch import map_tensors, named_tensors
 from magneto.training.config import TrainingConfig
 from magneto.training.memory import StateBytes, state_bytes, tensor_bytes
 from magneto.training.task import Task

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.analysis.probe.probe import Probe, last_stack
-from magneto.training.batch import to_device
+from magneto.data.batch import to_device
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World
 from magneto.training.optimizer import build_optimizer, set_learning_rate
@@ -66,9 +66,9 @@ def piece_to_look_at(task: Task, config: TrainingConfig, seed: int) -> Any:
     whole = config.gradient_accumulation_steps
     try:
         parts = min(CUTS * whole, config.batch_size)
-        return task.train_stream(config.batch_size, seed).next(parts, [0])[0]
+        return task.train_stream(config.batch_size, seed).batch(0, parts)[0]
     except ValueError:  # for example two images, beside as many texts and pairs, in four parts
-        return task.train_stream(config.batch_size, seed).next(whole, [0])[0]
+        return task.train_stream(config.batch_size, seed).batch(0, whole)[0]
 
 
 @torch.no_grad()

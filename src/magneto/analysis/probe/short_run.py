@@ -133,11 +133,11 @@ def short_run(
     place_companion(task, world.device)
     optimizer = build_optimizer(model, config, task.rate_multipliers(model))
     probe = Probe(model)
-    values_from_data(task, model, task.train_stream(config.batch_size, seed), 1, [0], world)
+    values_from_data(task, model, stream, 1, [0], world)
     seen, tried = [], []
     for step in range(steps):
-        pieces = stream.next(
-            config.gradient_accumulation_steps, range(config.gradient_accumulation_steps)
+        pieces = stream.batch(
+            step, config.gradient_accumulation_steps, range(config.gradient_accumulation_steps)
         )
         torch.manual_seed(step_seed(seed, step, 0))
         with probe.watch():

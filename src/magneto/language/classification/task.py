@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from magneto.data.cache import content_digest
 from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.learnt import warn_unlearnt
-from magneto.data.length_buckets import LengthBuckets
+from magneto.data.stream import BatchStream, by_length, example_stream
 from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer, vocabulary_size
 from magneto.files import read_json
 from magneto.language.classification import assumed
@@ -40,7 +40,7 @@ from magneto.language.classification.model import TextClassifier
 from magneto.language.classification.scores import class_scores, number_scores
 from magneto.language.pretrained import check_pretrained, pretrained_run, pretrained_weights
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Scores, Task
+from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
 from magneto.weights import StoredTensor
 
 # Texts of each validation set in an evaluation batch.
@@ -154,7 +154,10 @@ class TextClassification(Task):
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return texts in random order, those of a batch of like length."""
         train = self.train
-        return LengthBuckets(train.lengths, batch_size, seed, partial(self._batch, train))
+        return example_stream(
+            by_length(train.lengths, batch_size, seed),
+            lambda numbers, draws: self._batch(train, numbers),
+        )
 
     def example_batch(self, examples: int) -> dict[str, Tensor]:
         """Return the longest inputs that fit, without any text."""

@@ -17,9 +17,10 @@ from torch.nn import functional as F
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.lazy_batches import mixed_order
 from magneto.data.learnt import warn_unlearnt
+from magneto.data.stream import BatchStream
 from magneto.files import read_json
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, BatchStream, Figure, Loss, Scores
+from magneto.training.task import DIGEST_FILE, Figure, Loss, Scores
 from magneto.vision.batches import evaluation_images, training_stream
 from magneto.vision.classification.config import (
     ImageClassificationDataConfig,

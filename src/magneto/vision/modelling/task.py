@@ -19,9 +19,10 @@ from torch.nn import functional as F
 from magneto.data.cache import content_digest
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
+from magneto.data.stream import BatchStream
 from magneto.files import user_path, write_json
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, BatchStream, Figure, Loss, Scores
+from magneto.training.task import DIGEST_FILE, Figure, Loss, Scores
 from magneto.vision.batches import example_stream
 from magneto.vision.image_task import ImageTask, patches_read
 from magneto.vision.modelling.config import (

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.augmented_examples import AugmentedExamples
 from magneto.data.lazy_batches import LazyBatches, mixed_plans
 from magneto.data.problems import guarded
+from magneto.data.stream import BatchStream
 from magneto.vision.batches import example_stream
 from magneto.vision.decoding import BrokenImage, pillow
 from magneto.vision.geometry import from_image, to_image
@@ -85,7 +85,7 @@ def fitted(pixels: np.ndarray, fit: tuple[int, int] | None) -> np.ndarray:
 
 def training_pairs(
     split: ImageSplit, masks: MaskReading, transform: PairedAugmentation, batch_size: int, seed: int
-) -> AugmentedExamples:
+) -> BatchStream:
     """Return shuffled batches: "images", "masks" (uint8) and "broken", each (batch, ...).
 
     Args:

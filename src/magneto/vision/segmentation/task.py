@@ -16,8 +16,9 @@ from torch.nn import functional as F
 from magneto.data.frequencies import frequency_nats
 from magneto.data.lazy_batches import mixed_order
 from magneto.data.learnt import warn_unlearnt
+from magneto.data.stream import BatchStream
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, BatchStream, Figure, Loss, Scores, Task
+from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, Figure, Loss, Scores, Task
 from magneto.vision.data import load_images
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit, ImageSplits

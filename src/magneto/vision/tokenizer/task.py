@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.cache import content_digest
+from magneto.data.stream import BatchStream
 from magneto.files import write_json
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, BatchStream, Figure, Loss, Scores
+from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, Figure, Loss, Scores
 from magneto.vision.batches import training_stream
 from magneto.vision.image_task import ImageTask, patches_read
 from magneto.vision.tokenizer.config import ImageTokenizerConfig

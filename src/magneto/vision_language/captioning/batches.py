@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from magneto.data.augmented_examples import AugmentedExamples
 from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches, mixed_plans
+from magneto.data.stream import BatchStream
 from magneto.vision.batches import Transform, example_stream, read_or_blank
 from magneto.vision.decoding import BrokenImage
 from magneto.vision_language.captioning.left_to_right import CaptionHiding, left_to_right
@@ -39,7 +39,7 @@ class CaptionBatches:
     image_tokens: int
     blank: np.ndarray
 
-    def training(self, transform: Transform, batch_size: int, seed: int) -> AugmentedExamples:
+    def training(self, transform: Transform, batch_size: int, seed: int) -> BatchStream:
         """Return shuffled pairs of an image and one of its captions.
 
         Words are hidden anew in every epoch. In the place of a broken image stands another pair:

@@ -12,6 +12,7 @@ from torch import Tensor
 from magneto.data.counts import Counts
 from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.problems import DataProblems
+from magneto.data.stream import BatchStream, joined
 from magneto.data.tokenizer import Tokenizer
 from magneto.language.config import MaskedTextDataConfig
 from magneto.language.masking import Masking
@@ -38,7 +39,7 @@ from magneto.vision_language.modelling.sources import (
     text_splits,
     vocabulary_texts,
 )
-from magneto.vision_language.modelling.streams import PARTS, JoinedStreams, stream_sizes
+from magneto.vision_language.modelling.streams import PARTS, stream_sizes
 from magneto.vision_language.pairs import PairSplit, PairSplits, load_pairs
 from magneto.vision_language.vocabulary import text_tokenizer
 
@@ -181,7 +182,7 @@ class MaskedData:
         """Return the pairs to train or to validate on."""
         return (self.pairs.train, self.pairs.validation)[split]
 
-    def train_stream(self, batch_size: int, seed: int) -> JoinedStreams:
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return images, texts and pairs, each in its own order; other parts are hidden each time.
 
         Raises:
@@ -206,7 +207,7 @@ class MaskedData:
             )
             for place, name in enumerate(PARTS)
         }  # fmt: skip
-        return JoinedStreams(streams, sizes, self.join)
+        return joined(streams, self.join)
 
     def join(self, pieces: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
         """Make a batch of a piece of each stream."""

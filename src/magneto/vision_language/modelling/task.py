@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.cache import content_digest
+from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import kept_tokenizer, vocabulary_size
 from magneto.files import write_json
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, BatchStream, Loss, Scores, Task
+from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
 from magneto.vision.modelling.targets import CodeTargets
 from magneto.vision_language.modelling.assumed import assumed_targets, black_examples
 from magneto.vision_language.modelling.config import MaskedDataConfig, MaskedDataModelConfig

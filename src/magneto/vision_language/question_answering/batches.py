@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.augmented_examples import AugmentedExamples
 from magneto.data.lazy_batches import LazyBatches, mixed_plans
+from magneto.data.stream import BatchStream, example_stream, shuffled
 from magneto.vision.batches import Transform, read_or_blank, read_or_replace
 from magneto.vision_language.question_answering.questions import QuestionSplit
 from magneto.vision_language.question_answering.targets import Targets
@@ -43,7 +43,7 @@ class QuestionBatches:
     blank: np.ndarray
     image_tokens: int
 
-    def training(self, batch_size: int, seed: int) -> AugmentedExamples:
+    def training(self, batch_size: int, seed: int) -> BatchStream:
         """Return shuffled batches without end."""
 
         def image(index: int, random: np.random.Generator) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class QuestionBatches:
             images = np.stack([values["image"] for values, _ in made])
             return self.batch(rows, torch.from_numpy(images), torch.from_numpy(rows != numbers))
 
-        return AugmentedExamples(len(self.split), batch_size, seed, make)
+        return example_stream(shuffled(len(self.split), batch_size, seed), make)
 
     def evaluation(self, batch_size: int) -> LazyBatches:
         """Return all questions in mixed order."""

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from magneto.data.stream import BatchStream
 from magneto.files import user_path, write_json
-from magneto.training.task import BatchStream, Figure, Loss, Scores
+from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.batches import Transform
 from magneto.vision.decoding import Picture
 from magneto.vision.images import MISSING_IMAGE

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from magneto.data.augmented_examples import AugmentedExamples
 from magneto.data.lazy_batches import LazyBatches, mixed_plans
+from magneto.data.stream import BatchStream
 from magneto.vision.batches import Transform, example_stream, read_or_blank
 from magneto.vision_language.reasoning.config import IMAGES
 from magneto.vision_language.reasoning.statements import StatementSplit
@@ -37,7 +37,7 @@ class StatementBatches:
     image_tokens: int
     blank: np.ndarray
 
-    def training(self, transform: Transform, batch_size: int, seed: int) -> AugmentedExamples:
+    def training(self, transform: Transform, batch_size: int, seed: int) -> BatchStream:
         """Return shuffled batches. In the place of one that is broken stands another statement."""
 
         def example(row: int, random: np.random.Generator) -> dict[str, Any]:

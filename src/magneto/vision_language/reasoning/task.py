@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from magneto.data.frequencies import count_numbers, frequency_nats
-from magneto.training.task import BatchStream, Figure, Loss, Scores
+from magneto.data.stream import BatchStream
+from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.batches import Transform
 from magneto.vision.decoding import Picture
 from magneto.vision.images import MISSING_IMAGE

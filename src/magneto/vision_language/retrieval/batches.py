@@ -2,57 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from magneto.data.augmented_examples import AugmentedExamples
 from magneto.data.lazy_batches import LazyBatches, mixed_plans
-from magneto.training.task import BatchStream
+from magneto.data.stream import BatchStream, place_of
 from magneto.vision.batches import Transform, example_stream, read_or_blank
 from magneto.vision.decoding import BrokenImage
 from magneto.vision_language.captions import CaptionSplit
 from magneto.vision_language.samples import join_samples
 
 
-class WholeBatchStream:
+class WholeBatchStream(BatchStream):
     """Pieces of a global batch that know where they stand in it, for negatives from all of it.
 
     To each piece are added "start", how many examples stand before it in the global batch, and
     "total", how many there are. The first of the pieces that are asked for has all of them in
     "pieces", so that they can be embedded before any of them is learnt from.
-
-    Args:
-        stream: Gives the pieces.
-        batch_size: Examples of a global batch.
     """
 
-    def __init__(self, stream: BatchStream, batch_size: int) -> None:
-        self.stream, self.batch_size = stream, batch_size
-
-    def next(self, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Cut the next global batch in pieces; see `magneto.training.task.BatchStream`."""
-        starts = [int(numbers[0]) for numbers in np.array_split(np.arange(self.batch_size), parts)]
+    def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
+        """Make the pieces numbered `wanted` of a step's global batch."""
+        total = len(self.plan(step))
         made = [
-            {**piece, "start": starts[number], "total": self.batch_size}
-            for piece, number in zip(self.stream.next(parts, wanted), wanted, strict=True)
+            {**piece, "start": place_of(number, total, parts), "total": total}
+            for piece, number in zip(super().batch(step, parts, wanted), wanted, strict=True)
         ]
         return [{**made[0], "pieces": made}, *made[1:]] if parts > 1 else made
-
-    def name_next(self, parts: int, wanted: Sequence[int]) -> str:
-        """Return what the stream says."""
-        return self.stream.name_next(parts, wanted)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the stream stands."""
-        return self.stream.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where another stream stood."""
-        self.stream.load_state_dict(state)
 
 
 @dataclass(frozen=True)
@@ -96,10 +76,8 @@ class RetrievalBatches:
         def broken(number: int, error: BrokenImage) -> None:
             self.split.broken(int(pairs[number, 0]), error)
 
-        stream: AugmentedExamples = example_stream(
-            len(pairs), example, batch_size, seed, finish=finish, broken=broken
-        )
-        return WholeBatchStream(stream, batch_size)
+        stream = example_stream(len(pairs), example, batch_size, seed, finish=finish, broken=broken)
+        return WholeBatchStream(stream.plan, stream.make, stream.describe)
 
     def evaluation(self, transform: Transform, batch_size: int) -> LazyBatches:
         """Return the images in mixed order, `batch_size` at a time, each with all of its captions.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from magneto.training.batch import map_tensors, named_tensors, to_device
+from magneto.data.batch import map_tensors, named_tensors, to_device
 
 Pair = namedtuple("Pair", "first second")
 

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
+from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,17 +20,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from magneto.data.batching import NumberedRows, ShuffledExamples, StreamedWindows
-from magneto.data.length_buckets import LengthBuckets
+from magneto.data import workers
+from magneto.data.stream import BatchStream, example_stream, shuffled
+from magneto.data.workers import AHEAD, BatchError, BatchesAhead, share
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.hooks import Hook, Stop
 from magneto.training.loop import train
 from magneto.training.metrics_logger import read_metrics
-from magneto.training.prefetch import AHEAD as READY
-from magneto.training.prefetch import Prefetch
-from magneto.training.workers import AHEAD, BatchError
-from tests.training.test_shared_memory import same
+from tests.data.test_batch import nested
 from tests.translation import test_batching as translation
 
 BATCH = 8
@@ -36,53 +36,44 @@ SELF = Path("/proc/self/maps")
 TIMED = ("_per_second", "flops_utilisation", "data_wait_seconds")
 
 
-def rows(numbers: np.ndarray) -> dict[str, torch.Tensor]:
-    return {"numbers": torch.from_numpy(numbers), "halves": torch.from_numpy(numbers) / 2}
+def same(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor):
+        equal = first.dtype == second.dtype and first.stride() == second.stride()
+        return equal and torch.equal(first, second)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first == second
 
 
-def shuffled() -> ShuffledExamples:
-    return ShuffledExamples(37, BATCH, 1, rows)
+def shuffled_rows() -> BatchStream:
+    def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, torch.Tensor]:
+        noise = [
+            np.random.default_rng([3, *key]).random() for key in zip(draws, numbers, strict=True)
+        ]
+        return {"numbers": torch.from_numpy(numbers), "noise": torch.tensor(noise)}
+
+    return example_stream(shuffled(37, BATCH, 1), make)
 
 
-class InOrder(ShuffledExamples):
-    def order(self, epoch: int) -> np.ndarray:
-        return np.arange(self.count)
+def in_order(count: int, size: int, make: Callable[[list[int]], Any]) -> BatchStream:
+    def plan(step: int) -> list[int]:
+        return [number % count for number in range(step * size, (step + 1) * size)]
+
+    return BatchStream(plan, make, lambda piece: f"examples {', '.join(map(str, piece))}")
 
 
-def buckets() -> LengthBuckets:
-    return LengthBuckets(np.arange(37) % 11, BATCH, 1, rows)
-
-
-def streamed() -> StreamedWindows:
-    def encode(texts: list[str]) -> np.ndarray:
-        return np.frombuffer("".join(texts).encode(), np.uint8).astype(np.int64)
-
-    documents = [f"document {i} " + "abc" * i for i in range(23)]
-    return StreamedWindows(lambda: iter(documents), encode, 16, 4, BATCH, 5)
-
-
-def numbered() -> NumberedRows:
-    def noise(piece: dict[str, torch.Tensor], numbers: np.ndarray) -> torch.Tensor:
-        draws = [np.random.default_rng([3, number]).random() for number in numbers]
-        return piece["halves"] + torch.tensor(draws)
-
-    return NumberedRows(shuffled(), BATCH, noise)
-
-
-def groups() -> Any:
+def groups() -> BatchStream:
     return translation.stream(batch_size=BATCH, block=500)
 
 
-KINDS = {"shuffled": shuffled, "buckets": buckets, "streamed": streamed, "numbered": numbered,
-         "groups": groups}  # fmt: skip
+KINDS = {"shuffled": shuffled_rows, "groups": groups}
 
 
-def take(stream: Any, steps: int, num_workers: int) -> list:
-    batches = Prefetch(stream, 4, [1, 2], num_workers=num_workers)
-    try:
-        return [item for item, _ in zip(batches, range(steps), strict=False)]
-    finally:
-        batches.close()
+def take(stream: BatchStream, steps: int, num_workers: int, first: int = 0) -> list:
+    with closing(BatchesAhead(stream, 4, [1, 2], num_workers=num_workers)) as batches:
+        return [item for item, _ in zip(batches.start(first), range(steps), strict=False)]
 
 
 def alive(process: int) -> bool:
@@ -95,21 +86,10 @@ def alive(process: int) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_number_of_workers_changes_nothing(kind: str) -> None:
-    expected = take(KINDS[kind](), 12, 0)
-    for num_workers in (1, 2, 4):
+    expected = [KINDS[kind]().batch(step, 4, [1, 2]) for step in range(12)]
+    for num_workers in (0, 1, 2, 4):
         assert same(take(KINDS[kind](), 12, num_workers), expected), num_workers
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("before", "after"), [(2, 2), (4, 1), (0, 2), (2, 0)])
-def test_a_resumed_stream_goes_on_with_any_number_of_workers(
-    kind: str, before: int, after: int
-) -> None:
-    expected = take(KINDS[kind](), 12, 0)
-    first = take(KINDS[kind](), 7, before)
-    resumed = KINDS[kind]()
-    resumed.load_state_dict(json.loads(json.dumps(first[-1][1])))
-    assert same(first + take(resumed, 5, after), expected)
+        assert same(take(KINDS[kind](), 5, num_workers, first=7), expected[7:]), num_workers
 
 
 def weights_of(recipe: str, run: Path, stop_at: int = 0, resume: bool = False, **changes: Any):
@@ -160,38 +140,31 @@ def test_the_loop_gives_equal_bits(recipe: str, tmp_path: Path) -> None:
 
 
 def test_a_dead_worker_is_an_error_that_names_the_step() -> None:
-    batches = Prefetch(shuffled(), 1, [0], num_workers=2)
-    taken = batches.start(100)
-    next(taken)
-    process = batches.makers.processes[1]
-    os.kill(process, signal.SIGKILL)
-    with pytest.raises(BatchError) as caught:
-        for _ in taken:
-            pass
+    with closing(BatchesAhead(shuffled_rows(), 1, [0], num_workers=2)) as batches:
+        taken = batches.start(100)
+        next(taken)
+        process = batches.processes[1].pid
+        os.kill(process, signal.SIGKILL)
+        with pytest.raises(BatchError) as caught:
+            for _ in taken:
+                pass
     found = str(caught.value)
-    assert (
-        f"data worker 1 (process {process}) was ended by SIGKILL at the batch of step 10" in found
-    )
+    assert f"data worker of process {process} was ended by SIGKILL at the batch of step 10" in found
     assert re.search(r"of step 10[0-9] \(examples \d+, \d+, .*\); .* memory", found)
     assert "\n" not in found
-    batches.close()
-    assert not batches._thread.is_alive()
 
 
-def test_batches_made_before_a_death_are_given_out() -> None:
-    def make(numbers: np.ndarray) -> np.ndarray:
+def test_batches_taken_before_a_death_are_given_out() -> None:
+    def make(numbers: list[int]) -> list[int]:
         if 24 in numbers:
             os._exit(3)
         return numbers
 
-    stream = InOrder(64, 4, 1, make)
-    batches, found = Prefetch(stream, 1, [0], num_workers=2), []
-    with pytest.raises(
-        BatchError, match=r"exited with 3 at the batch of step 7 \(examples 24, 25, 26, 27\);"
-    ):
-        found.extend(pieces[0][0] for pieces, _ in batches)
-    batches.close()
-    assert found == [0, 4, 8, 12, 16, 20]
+    found, words = [], r"exited with 3 at the batch of step 7 \(examples 24, 25, 26, 27\);"
+    batches = BatchesAhead(in_order(64, 4, make), 1, [0], num_workers=1)
+    with closing(batches), pytest.raises(BatchError, match=words):
+        found.extend(pieces[0][0] for pieces in batches.start())
+    assert found == [0, 4, 8, 12, 16, 20][: len(found)]
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
@@ -203,55 +176,46 @@ def test_batches_made_before_a_death_are_given_out() -> None:
     ],
 )
 def test_an_error_names_its_example(error: Exception, words: str, num_workers: int) -> None:
-    def make(numbers: np.ndarray) -> np.ndarray:
+    def make(numbers: np.ndarray, draws: np.ndarray) -> np.ndarray:
         if 5 in numbers:
             raise error
         return numbers
 
-    batches = Prefetch(ShuffledExamples(20, 4, 1, make), 1, [0], num_workers=num_workers)
-    with pytest.raises(ValueError) as caught:
-        for _ in batches:
+    stream = example_stream(shuffled(20, 4, 1), make)
+    batches = BatchesAhead(stream, 1, [0], num_workers=num_workers)
+    with closing(batches), pytest.raises(ValueError) as caught:
+        for _ in batches.start():
             pass
     assert words in str(caught.value) and "\n" not in str(caught.value)
-    batches.close()
-
-
-def test_errors_of_other_streams_name_theirs() -> None:
-    def fail(*given: Any) -> Any:
-        raise ValueError("no")
-
-    rows_failing = NumberedRows(shuffled(), BATCH, fail)
-    with pytest.raises(ValueError, match="rows 0 to 7 since the start: no"):
-        rows_failing.next(1, [0])
-    text = streamed()
-    text.encode = fail
-    with pytest.raises(ValueError, match=r"document [0-3] of epoch 0: no"):
-        text.next(1, [0])
-    sentences = groups()
-    sentences.maker.make = fail
-    with pytest.raises(ValueError, match=r"sentence \d+ of \w\w-\w\w: no"):
-        sentences.next(1, [0])
-    together = ShuffledExamples(9, 4, 1, lambda numbers: fail() if len(numbers) > 1 else numbers)
-    with pytest.raises(ValueError, match=r"example \d to example \d, together: no"):
-        together.next(1, [0])
-
-
-def test_every_stream_names_what_comes_next() -> None:
-    for kind, make in KINDS.items():
-        stream, untouched = make(), make()
-        name = stream.name_next(4, [1, 2])
-        assert same(stream.next(4, [1, 2]), untouched.next(4, [1, 2])), kind
-        assert stream.name_next(4, [1, 2]) != name
-    assert InOrder(99, 40, 1, rows).name_next(2, [1]).startswith("examples 20, 21, 22, ")
-    assert InOrder(99, 40, 1, rows).name_next(1, [0]).endswith(", 31 and 8 more")
-    assert re.match(r"sentences \d+ of \w\w-\w\w, ", groups().name_next(1, [0]))
-    assert streamed().name_next(1, [0]) == "windows from 0 on after document 0 of epoch 0"
 
 
 def test_a_batch_that_cannot_be_sent_is_an_error() -> None:
-    batches = Prefetch(ShuffledExamples(9, 4, 1, lambda _: lambda: 0), 1, [0], num_workers=1)
-    with pytest.raises(BatchError, match=r"the batch of step 1 could not be made: .*pickle"):
-        next(iter(batches))
+    stream = in_order(9, 4, lambda _: lambda: 0)
+    batches = BatchesAhead(stream, 1, [0], num_workers=1)
+    words = r"the batch of step 1 could not be made: .*pickle"
+    with closing(batches), pytest.raises(BatchError, match=words):
+        next(batches.start())
+
+
+def test_waiting_is_measured_and_work_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by 3 while a batch is made, and by 100 while it is used."""
+    clock = SimpleNamespace(now=0.0)
+    clock.perf_counter = lambda: clock.now
+    monkeypatch.setattr(workers, "time", clock)
+    batches = BatchesAhead(in_order(9, 1, list), 1, [0])
+
+    def slow(step: int) -> Future:
+        future: Future = Future()
+        future.result = lambda: setattr(clock, "now", clock.now + 3)  # type: ignore[method-assign]
+        return future
+
+    monkeypatch.setattr(batches, "_ask", slow)
+    taken = batches.start()
+    for _ in range(4):
+        next(taken)
+        clock.now += 100
+    assert batches.read_waited() == 4 * 3
+    assert batches.read_waited() == 0
     batches.close()
 
 
@@ -267,39 +231,49 @@ def open_batches(process: int) -> list[str]:
 def test_memory_is_bounded(num_workers: int) -> None:
     made = mmap.mmap(-1, 64)  # shared with the workers
 
-    def make(numbers: np.ndarray) -> torch.Tensor:
+    def make(numbers: list[int]) -> torch.Tensor:
         made[numbers[0]] = 1
-        return torch.from_numpy(numbers)
+        return torch.tensor(numbers)
 
-    batches = Prefetch(InOrder(64, 1, 1, make), 1, [0], num_workers=num_workers)
-    most = AHEAD * num_workers + READY
-    taken = batches.start(0)
-    for count in range(1, 20):
-        next(taken)
-        wait_until(lambda wanted=count + most: sum(made[:]) >= wanted)
-        assert sum(made[:]) == count + most
-    if SELF.exists():  # nothing of a batch stays, neither here nor in a worker
-        for process in (os.getpid(), *batches.makers.processes.values()):
-            mapped = Path(f"/proc/{process}/maps").read_text().count("magneto-batch")
-            assert mapped <= most + 1 and len(open_batches(process)) <= most + 1
-    batches.close()
+    with closing(BatchesAhead(in_order(64, 1, make), 1, [0], num_workers=num_workers)) as batches:
+        most = AHEAD * num_workers - 1
+        taken = batches.start()
+        for count in range(1, 20):
+            next(taken)
+            wait_until(lambda wanted=count + most: sum(made[:]) >= wanted)
+            assert sum(made[:]) == count + most
+        if SELF.exists():  # nothing of a batch stays, neither here nor in a worker
+            for process in (os.getpid(), *(worker.pid for worker in batches.processes)):
+                mapped = Path(f"/proc/{process}/maps").read_text().count("magneto-batch")
+                assert mapped <= most + 2 and len(open_batches(process)) <= most + 2
 
 
 def test_signals_are_left_to_the_main_process() -> None:
-    batches = Prefetch(shuffled(), 1, [0], num_workers=2)
-    taken = iter(batches)
-    first = [next(taken)]
-    for process in batches.makers.processes.values():
-        os.kill(process, signal.SIGINT)
-        os.kill(process, signal.SIGTERM)
-    first += [next(taken) for _ in range(11)]
-    processes = list(batches.makers.processes.values())
-    assert len(processes) == 2 and all(map(alive, processes))
-    batches.close()
+    with closing(BatchesAhead(shuffled_rows(), 1, [0], num_workers=2)) as batches:
+        taken = batches.start()
+        found = [next(taken)]
+        processes = [worker.pid for worker in batches.processes]
+        for process in processes:
+            os.kill(process, signal.SIGINT)
+            os.kill(process, signal.SIGTERM)
+        found += [next(taken) for _ in range(11)]
+        assert len(processes) == 2 and all(map(alive, processes))
     assert not any(map(alive, processes))
-    batches = Prefetch(shuffled(), 1, [0])
-    assert same(first, [item for item, _ in zip(batches, range(12), strict=False)])
-    batches.close()
+    assert same(found, [shuffled_rows().batch(step) for step in range(12)])
+
+
+def test_shared_memory_keeps_structure_types_and_strides() -> None:
+    image = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    batch = {
+        **nested(), "image": image, "empty": torch.zeros(0, 3), "one": torch.tensor(2.0),
+        "flags": torch.tensor([True, False, True]), "half": torch.arange(5).bfloat16(),
+    }  # fmt: skip
+    shared = share(batch)
+    found = shared.attach()
+    os.close(shared.file)
+    rows_found, rows_given = found.pop("rows"), batch.pop("rows")
+    assert same(found, batch)
+    assert same(rows_found.values, rows_given.values) and rows_found.lengths == rows_given.lengths
 
 
 def wait_until(true: Callable[[], bool], looks: int = 3000) -> None:
@@ -378,6 +352,8 @@ def test_a_dead_worker_ends_the_command_with_one_line(tmp_path: Path) -> None:
     os.kill(worker, signal.SIGKILL)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 2 and "Traceback" not in said
-    assert f"magneto: data worker 0 (process {worker}) was ended by SIGKILL at the batch of" in said
+    assert (
+        f"magneto: the data worker of process {worker} was ended by SIGKILL at the batch of" in said
+    )
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)

@@ -1,0 +1,132 @@
+"""Every example once an epoch, in an order that is a function of the step, however it is cut."""
+
+import numpy as np
+import pytest
+
+from magneto.data.stream import (
+    BatchStream,
+    Plan,
+    by_length,
+    cut,
+    example_stream,
+    in_blocks,
+    joined,
+    shuffled,
+)
+
+
+def taken(plan: Plan, steps: int) -> list[tuple[int, int]]:
+    return [tuple(row) for step in range(steps) for row in plan(step).tolist()]
+
+
+def numbers(plan: Plan, name: str = "") -> BatchStream:
+    return example_stream(plan, lambda numbers, draws: numbers.tolist())
+
+
+def test_an_epoch_has_every_example_once_with_its_own_draw() -> None:
+    found = taken(shuffled(23, 4, 1), 23)
+    assert len(set(found)) == 92
+    epochs = [found[start : start + 23] for start in range(0, 92, 23)]
+    for epoch, rows in enumerate(epochs):
+        assert {draw for draw, _ in rows} == {epoch}
+        assert sorted(number for _, number in rows) == list(range(23))
+    assert [n for _, n in epochs[0]] != [n for _, n in epochs[1]]
+    assert taken(shuffled(23, 4, 2), 23) != found
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+def test_pieces_are_the_batch(parts: int) -> None:
+    whole, stream = numbers(shuffled(11, 8, 1)), numbers(shuffled(11, 8, 1))
+    for step in (0, 4, 2):
+        pieces = stream.batch(step, parts, range(parts))
+        assert [n for piece in pieces for n in piece] == whole.batch(step)[0]
+        assert max(map(len, pieces)) - min(map(len, pieces)) <= 1
+        assert stream.batch(step, parts, [parts - 1]) == pieces[-1:]
+
+
+def test_repeats_come_in_one_batch_with_draws_of_their_own() -> None:
+    plan = shuffled(60, 12, 1, repeats=3)
+    for epoch in range(2):
+        found = [tuple(row) for step in range(5) for row in plan(5 * epoch + step).tolist()]
+        assert len(set(found)) == 60
+        assert {draw for draw, _ in found} == {3 * epoch, 3 * epoch + 1, 3 * epoch + 2}
+        each = [number for _, number in found]
+        assert len(set(each)) == 20
+        for start in range(0, 60, 12):
+            batch = each[start : start + 12]
+            assert sorted(batch) == sorted(batch[:4] * 3)
+            assert all(one != other for one, other in zip(batch[::2], batch[1::2], strict=True))
+
+
+LENGTHS = np.random.default_rng(0).integers(4, 100, 1003)
+
+
+def test_by_length_every_example_comes_once_an_epoch() -> None:
+    for count, size in ((203, 8), (3, 8), (16, 8)):
+        found = [number for _, number in taken(by_length(LENGTHS[:count], size, 1), 5 * count)]
+        for start in range(0, len(found) // count * count, count):
+            assert sorted(found[start : start + count]) == list(range(count))
+
+
+def test_by_length_batches_are_of_like_length_in_every_epoch() -> None:
+    plan = by_length(LENGTHS, 8, 1)
+    batches = [LENGTHS[plan(step)[:, 1]] for step in range(3 * 1003 // 8)]
+    spread = [np.ptp(lengths) for lengths in batches]
+    for start in (0, 130, 260):
+        assert np.median(spread[start : start + 100]) <= 4
+    plain = np.random.default_rng(0).permutation(LENGTHS)[:800].reshape(-1, 8)
+    assert np.median(np.ptp(plain, axis=1)) > 50
+    means = [lengths.mean() for lengths in batches[:50]]
+    assert np.std(means) > 15 and means != sorted(means)
+
+
+def test_blocks_of_any_size_lie_end_to_end() -> None:
+    made: list[int] = []
+
+    def block(number: int) -> list[tuple[int, int]]:
+        made.append(number)
+        return [(number, place) for place in range(number % 3)]  # every third is empty
+
+    plan = in_blocks(block, 4)
+    found = [example for step in range(10) for example in plan(step)]
+    assert found == [(n, place) for n in range(100) for place in range(n % 3)][:40]
+    assert in_blocks(block, 4)(7) == plan(7)
+    made.clear()
+    in_blocks(block, 4, size=lambda number: number % 3)(7)
+    assert len(made) <= 4  # those before it are not made where their sizes are known
+
+
+def three(sizes: dict[str, int]) -> BatchStream:
+    counts = {"images": 7, "texts": 11, "pairs": 5}
+    streams = {name: numbers(shuffled(counts[name], size, 3)) for name, size in sizes.items()}
+    return joined(streams, lambda pieces: pieces)
+
+
+def test_joined_streams_have_epochs_of_their_own_and_are_cut_each_for_itself() -> None:
+    sizes = {"images": 4, "texts": 6, "pairs": 3}
+    seen = [three(sizes).batch(step)[0] for step in range(7)]
+    for name, count in (("images", 7), ("pairs", 5)):
+        found = [number for batch in seen for number in batch[name]]
+        assert sorted(found[:count]) == sorted(found[count : 2 * count]) == list(range(count))
+    pieces = three(sizes).batch(2, 3, [0, 1, 2])
+    for name, size in sizes.items():
+        assert [number for piece in pieces for number in piece[name]] == seen[2][name]
+        assert len(seen[2][name]) == size
+    with pytest.raises(ValueError, match="a batch has 2 pairs and is cut in 3 pieces"):
+        three({"images": 4, "texts": 4, "pairs": 2}).batch(0, 3)
+
+
+def test_messages_name_the_examples() -> None:
+    plan = shuffled(99, 40, 1)
+    order = plan(0)[:, 1].tolist()
+    stream = example_stream(plan, lambda numbers, draws: 1 / 0)
+    with pytest.raises(ValueError, match=f"^example {order[0]}: ZeroDivisionError"):
+        stream.batch(0)
+    together = example_stream(plan, lambda numbers, draws: 1 / (len(numbers) < 2))
+    words = f"^example {order[0]} to example {order[39]}, together: ZeroDivisionError"
+    with pytest.raises(ValueError, match=words):
+        together.batch(0)
+    assert stream.names(0, 2, [1]).startswith(f"examples {order[20]}, {order[21]}, ")
+    assert stream.names(0, 1, [0]).endswith(f", {order[31]} and 8 more")
+    assert three({"images": 1, "texts": 1}).names(0, 1, [0]).startswith("images: examples ")
+    assert cut(list(range(5)), 1, 2) == [3, 4]
