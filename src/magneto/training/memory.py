@@ -97,6 +97,8 @@ def check_memory(task: Task, config: TrainingConfig, world: World) -> None:
     except RuntimeError:  # it reads a value
         return
     check_weights(model, config, world)
+    if piece is None:
+        return
     share = config.batch_size / LOOKED_AT / world.world_size
     held = share * sum(tensor.nbytes for tensor in named_tensors(piece).values())
     passed = share / config.gradient_accumulation_steps * bytes_between_layers(task, model, piece)
@@ -130,7 +132,7 @@ def check_weights(model: nn.Module, config: TrainingConfig, world: World) -> Non
 
 
 def some_examples(task: Task) -> Any:
-    """Return a batch of `LOOKED_AT` examples, as shapes where that is possible.
+    """Return a batch of `LOOKED_AT` examples, as shapes if possible; None where there is none.
 
     The task assumes from then on what only data tells.
     """
@@ -140,7 +142,7 @@ def some_examples(task: Task) -> Any:
                 return task.example_batch(LOOKED_AT)
         return task.example_batch(LOOKED_AT)
     except ValueError:  # a batch of so few is none
-        return {}
+        return None
 
 
 def bytes_between_layers(task: Task, model: nn.Module, piece: Any) -> int:
