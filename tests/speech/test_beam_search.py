@@ -25,6 +25,21 @@ def test_one_label_per_frame_is_exact_where_nothing_is_cut(predictor: str, seed:
         assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
 
 
+def test_hypotheses_are_ranked_by_their_score_over_a_power_of_their_length() -> None:
+    """Without it short ones come first: each label makes a sum of logarithms smaller."""
+    model = small_model(0, vocab_size=4)
+    encoded, lengths = features([3], 0)
+    orders = []
+    for power in (0.0, 0.5, 1.0):
+        found = ModifiedBeamSearch(width=WHOLE, count=WHOLE, normalise=power)(
+            model, encoded, lengths
+        )
+        ranks = [h.score / (len(h.labels) + 1) ** power for h in found[0]]
+        assert ranks == pytest.approx(sorted(ranks, reverse=True), abs=1e-5)
+        orders.append([tuple(h.labels) for h in found[0]])
+    assert len({tuple(order) for order in orders}) == 3
+
+
 @pytest.mark.parametrize(("predictor", "seed"), [("lstm", 3), ("stateless", 1), ("stateless", 41)])
 def test_a_beam_of_one_is_greedy(predictor: str, seed: int) -> None:
     model = small_model(seed, predictor=predictor)
