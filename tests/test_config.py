@@ -73,6 +73,8 @@ def test_overrides_reach_any_depth() -> None:
         "new": {"deep": {"key": 2}},
     }
     assert values == {"inner": {"width": 3}}
+    deep = {"a": {"b": {"c": 1}}}
+    assert override(deep, {"a.b.c": 2}) == {"a": {"b": {"c": 2}}} and deep["a"]["b"]["c"] == 1
 
 
 def test_round_trip() -> None:
@@ -88,6 +90,7 @@ def test_names_of_other_programs_are_answered_with_ours() -> None:
     assert nearest("training.bs", both) == "; did you mean training.batch_size?"
     assert nearest("model.hidden_size", both) == "; did you mean model.width?"
     assert nearest("model.d_model", both) == "; did you mean model.width?"
+    assert nearest("data.dim", ["model.width", "data.width"]) == "; did you mean data.width?"
     assert nearest("training.warmup", both) == "; did you mean training.warmup_steps?"
 
 

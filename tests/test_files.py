@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from magneto import files
 from magneto.files import (
     Damaged,
     aside_path,
@@ -47,22 +48,38 @@ def test_a_kill_while_a_directory_is_replaced_loses_neither(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every change of names one of the two is there whole, or is put back by what clears."""
-    usual, seen = Path.rename, []
+    rename, remove, sync = Path.rename, shutil.rmtree, files.sync_to_disk
+    done: list[str] = []
 
-    def killed(path: Path, target: Path) -> Path:
-        copy = tmp_path / f"at {len(seen)}"
-        shutil.copytree(tmp_path / "run", copy)
-        seen.append(copy)
-        return usual(path, target)
+    def before(what: str) -> None:
+        shutil.copytree(tmp_path / "run", tmp_path / f"{len(done)}")
+        done.append(what)
+
+    def renamed(path: Path, target: Path) -> Path:
+        before("rename")
+        return rename(path, target)
+
+    def removed(path: Path, ignore_errors: bool = False) -> None:
+        if path.exists():
+            before("remove")
+        remove(path, ignore_errors)
+
+    def synced(path: Path) -> None:
+        before("sync")
+        sync(path)
 
     fill(tmp_path / "run" / "best", "old")
-    monkeypatch.setattr(Path, "rename", killed)
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(files.shutil, "rmtree", removed)
+    monkeypatch.setattr(files, "sync_to_disk", synced)
     fill(tmp_path / "run" / "best", "new")
     monkeypatch.undo()
-    assert len(seen) == 2
-    for copy in seen:
+    assert done == ["sync", "rename", "rename", "remove", "sync"]
+    for number, content in enumerate(["old", "old", "old", "new", "new"]):
+        copy = tmp_path / f"{number}"
         clear_aside(copy)
         check_directory(copy / "best")
+        assert (copy / "best" / "file").read_text() == content
         assert [path.name for path in copy.iterdir()] == ["best"]
 
 

@@ -171,6 +171,15 @@ def test_header_of_every_recipe_says_what_to_expect() -> None:
         assert "Hardware:" in text and "Expected result:" in text, name
 
 
+def test_a_rate_that_is_given_is_taken_in_place_of_the_placements() -> None:
+    given = load_recipe("causal-lm/tiny", {"training.learning_rate": 0.5, "seed": 0})
+    assert (given.training.learning_rate, given.seed) == (0.5, 0)
+    table = {"learning_rates.post": 0.25, "learning_rates.default": 0.125}
+    for placement, rate in (("post", 0.25), ("sub", 0.125)):
+        listed = load_recipe("causal-lm/tiny", {**table, "model.placement": placement})
+        assert listed.training.learning_rate == rate
+
+
 @pytest.mark.parametrize(
     ("changes", "lines"),
     [

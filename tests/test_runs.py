@@ -98,6 +98,11 @@ def test_the_same_tokenizer_on_other_data_is_no_resuming(run: Path, capsys) -> N
     assert f"{run / 'data.digest'} differs" in capsys.readouterr().err
 
 
+def test_a_models_dropout_is_off_when_its_run_is_opened(run: Path) -> None:
+    model = load_run(run, "final", {"model.dropout": 0.5}).model
+    assert not any(module.training for module in model.modules())
+
+
 def test_a_text_may_move(run: Path) -> None:
     task = load_run(run, "auto", {}).recipe.task
     whole = run.with_name("whole")

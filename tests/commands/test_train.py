@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
+from magneto.commands.run_folder import is_run
 from magneto.lock import LOCK_FILE, acquire_lock
 from magneto.recipe import open_run
 from magneto.training.hooks import log
@@ -174,6 +175,9 @@ def test_a_folder_with_other_things_is_not_taken(tmp_path: Path, capsys) -> None
     assert "not empty" in refused(capsys, *NEW, "--out", tmp_path)
     assert "not empty" in refused(capsys, *NEW, "--out", tmp_path / "notes.txt")
     assert everything(tmp_path) == {"notes.txt": b"mine"}
+    (tmp_path / LOCK_FILE).touch()  # of a run that was here
+    assert "not empty" in refused(capsys, *NEW, "--out", tmp_path)
+    assert (tmp_path / "notes.txt").read_bytes() == b"mine" and not is_run(tmp_path)
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["gone", "another's"])

@@ -62,6 +62,18 @@ def test_a_loss_that_only_grows() -> None:
     assert step is not None and step < 100
 
 
+def test_noise_before_any_progress_is_not_given_back() -> None:
+    assert first_complaint([10.0] * 10 + [9.8] * 50 + [10.0] * 500) is None
+
+
+def test_a_negative_loss_that_stays_is_not_diverged() -> None:
+    assert first_complaint([-1.0] * 500) is None
+
+
+def test_the_patience_is_counted_in_steps() -> None:
+    assert first_complaint([1.0, *[100.0] * 10], patience=3) == 4
+
+
 def test_state_goes_on() -> None:
     losses = noisy(falling(500) + [9.5] * 500)
     before, after = DivergenceDetector(0.5, 50), DivergenceDetector(0.5, 50)

@@ -1,6 +1,7 @@
 """A run that went wrong says so: what is not finite is no result."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,16 @@ from magneto.training.loop import train
 from magneto.training.state import TrainingState
 from magneto.training.task import command
 from magneto.weights import list_checkpoints
-from tests.training.toy import Toy, config, run_toy
+from tests.training.toy import Toy, ToyData, config, run_toy
 
 
 def break_weights(state: TrainingState) -> None:
     with torch.no_grad():
         state.parameters[0].fill_(float("inf"))
+
+
+# The higher the better.
+HIGHER = ToyData(wrong_way=True)
 
 
 class UnseenWeight(Toy):
@@ -54,7 +59,7 @@ def test_a_validation_loss_that_is_no_number_is_divergence(
 class BetterByNoNumber(NoValidationLoss):
     """A task whose other metric grows as its validation loss stops being a number."""
 
-    primary_metric, higher_is_better = "sign", True
+    primary_metric = "sign"
 
     def summarise(self, sums, predictions) -> dict[str, float]:
         found = super().summarise(sums, predictions)
@@ -64,11 +69,42 @@ class BetterByNoNumber(NoValidationLoss):
 def test_what_has_no_validation_loss_is_never_the_best(tmp_path: Path) -> None:
     settings = config(average_checkpoints=2, average_by="best")
     report = ProgressBars(quiet=True)
-    result = train(BetterByNoNumber(), settings, tmp_path, seed=3, report=report)
+    result = train(BetterByNoNumber(HIGHER), settings, tmp_path, seed=3, report=report)
     assert result.status == "diverged" and result.metrics["sign"] == 1.0
     assert result.best == {"step": 10, "value": 0.5}
     assert json.loads((tmp_path / "best" / "state.json").read_text())["step"] == 10
     assert [path.name for path in (tmp_path / "candidates").iterdir()] == ["step-00000010"]
+
+
+class Scored(Toy):
+    """A task whose three evaluations give these values of its metric."""
+
+    primary_metric = "sign"
+    values = (0.0,)
+
+    def summarise(self, sums, predictions) -> dict[str, float]:
+        first, *self.values = self.values
+        return {"loss": 1.0, "sign": first}
+
+
+@pytest.mark.parametrize(
+    ("values", "best", "held"),
+    [((0.5, 0.9, 0.7), 20, [10, 20, 30]), ((0.5, math.nan, 0.7), 30, [10, 30])],
+)
+def test_the_best_is_of_the_highest_metric_that_is_a_number(
+    tmp_path: Path, values: tuple[float, ...], best: int, held: list[int]
+) -> None:
+    """Others are held beside it, for an average."""
+    task, settings = (
+        Scored(HIGHER),
+        config(average_checkpoints=3, keep_checkpoints=3, average_by="best"),
+    )
+    task.values = values
+    result = train(task, settings, tmp_path, seed=3, report=ProgressBars(quiet=True))
+    assert result.status == "finished" and result.best["step"] == best
+    assert json.loads((tmp_path / "best" / "state.json").read_text())["step"] == best
+    found = sorted(path.name for path in (tmp_path / "candidates").iterdir())
+    assert found == [f"step-{step:08d}" for step in held]
 
 
 @pytest.mark.parametrize("at", [8, 30])

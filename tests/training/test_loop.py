@@ -20,6 +20,7 @@ from magneto.training.evaluation import evaluate
 from magneto.training.hooks import Hook
 from magneto.training.loop import train
 from magneto.training.metrics_logger import read_metrics
+from magneto.training.schedule import learning_rate
 from magneto.training.state import Stop
 from magneto.weights import find_weights, list_checkpoints, open_tensors, undamaged
 from tests.problems import listed
@@ -57,6 +58,7 @@ def test_it_learns_and_writes_everything_down(tmp_path: Path) -> None:
     assert evaluations[-1] < 0.1 * unexplained
     logged = next(row for row in metrics if row["step"] == 100 and "loss" in row)
     assert set(TIMED) < set(logged) and {"loss", "absolute", "gradient_norm"} < set(logged)
+    assert logged["learning_rate"] == learning_rate(config(steps=200), 99), "of the 100th step"
     written = json.loads((tmp_path / "result.json").read_text())
     assert written["metrics"] == result.metrics and written["best"]["value"] == min(evaluations)
     environment = json.loads((tmp_path / "environment.json").read_text())

@@ -70,6 +70,23 @@ def test_best_weights_of_a_long_run_are_not_lost_with_its_checkpoints(tmp_path: 
         run_toy(tmp_path, steps=20, evaluate_every=5, save_every=5, resume=True)
 
 
+@pytest.mark.parametrize("last", [15, 21])
+def test_a_checkpoint_in_the_background_is_there_when_the_next_begins(
+    tmp_path: Path, last: int
+) -> None:
+    """Until then a kill leaves none, and the same steps are taken again."""
+    run_toy(tmp_path, steps=last, log_every=1, evaluate_every=5)
+    for name in ("checkpoints", "final"):
+        shutil.rmtree(tmp_path / name)
+    (tmp_path / "result.json").unlink()
+    saving = {"save_every": 10, "steps": 30, "resume": True}
+    if last == 15:
+        assert run_toy(tmp_path, async_save=True, **saving).status == "finished"
+    else:
+        with pytest.raises(ValueError, match="no undamaged checkpoint"):
+            run_toy(tmp_path, async_save=True, **saving)
+
+
 def test_a_run_that_has_saved_nothing_begins_at_0(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("")
     assert run_toy(tmp_path, steps=20, resume=True).status == "finished"

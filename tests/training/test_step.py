@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from magneto.training.distributed import World
-from magneto.training.step import scale_gradients, step_seed
+from magneto.training.step import accumulate, scale_gradients, step_seed
+from magneto.training.task import Loss
+from tests.training.toy import Toy, config
 
 
 def parameters() -> list[nn.Parameter]:
@@ -46,6 +48,21 @@ def test_clipping_is_torchs() -> None:
 def test_a_step_that_predicts_nothing_is_finite() -> None:
     given = parameters()
     assert torch.isfinite(scale_gradients(given, torch.tensor(0.0), 1.0, world()))
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", "float32"), ("bf16", "bfloat16")])
+def test_a_model_computes_in_the_precision_that_is_asked_for(precision: str, dtype: str) -> None:
+    seen = []
+
+    class Watched(Toy):
+        def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
+            seen.append(model(batch[0]).dtype)
+            return super().loss(model, batch)
+
+    task = Watched()
+    pieces = task.validation_batches()[:2]
+    accumulate(task, task.build_model(), pieces, config(precision=precision), world())
+    assert seen == [getattr(torch, dtype)] * 2
 
 
 def test_every_step_of_every_rank_has_its_own_seed() -> None:

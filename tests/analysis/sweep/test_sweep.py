@@ -11,8 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from filelock import FileLock
 from safetensors import SafetensorError
 
 from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Cell, Sweep
@@ -69,6 +71,40 @@ def test_work_is_done_once(tmp_path: Path) -> None:
     assert before == outcomes(tmp_path / "grid", sweep())
     cell = tmp_path / "grid" / "cells" / sweep().cells()[0].name
     assert not (cell / "checkpoints").exists()
+
+
+def test_a_cell_that_was_done_meanwhile_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker ends it after this one has looked, and before this one has its lock."""
+    open_sweep(tmp_path, sweep())
+
+    def late(cell: Path) -> FileLock | None:
+        lock = acquire_lock(cell)
+        (cell / "outcome.json").write_text('{"status": "finished", "step": 12}')
+        return lock
+
+    monkeypatch.setattr("magneto.analysis.sweep.sweep.acquire_lock", late)
+    assert work(tmp_path) == 0
+    assert not list(tmp_path.glob("cells/*/metrics.jsonl"))
+
+
+def test_a_cell_that_is_held_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a worker that was stopped; then by nobody until it is free."""
+    open_sweep(tmp_path, sweep())
+    held = tmp_path / "cells" / sweep().cells()[0].name
+    lock, waited = acquire_lock(held), []
+    assert lock is not None
+
+    def free(seconds: float) -> None:
+        waited.append(seconds)
+        assert len(list(tmp_path.glob("cells/*/outcome.json"))) == 3
+        assert not (held / "metrics.jsonl").exists()
+        lock.release()
+
+    monkeypatch.setattr("magneto.analysis.sweep.sweep.time", SimpleNamespace(sleep=free))
+    assert work(tmp_path) == 4 and len(waited) == 1
+    assert is_done(tmp_path, sweep().cells()[0])
 
 
 def test_a_grid_may_grow(tmp_path: Path) -> None:
