@@ -184,8 +184,7 @@ def product_step(
     batches = state.batches.start(0)
 
     def step(kept: ExitStack = kept) -> float:
-        pieces, _ = next(batches)
-        train_step(state, pieces)
+        train_step(state, next(batches))
         (row,), state.pending = state.read_pending(), []
         return row["loss"] / row["count"]
 

@@ -15,6 +15,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "magneto"
 # Room: what of this package it may import, besides itself: rooms, or single modules of a room.
 GROUND = {"config", "files", "lock", "progress", "weights"}
 FIELDS = {"language", "speech", "translation", "vision", "vision_language"}
+# What the loop knows of data: batches, and what is wrong with examples.
+TO_THE_LOOP = ("stream", "workers", "batch", "problems", "learnt")
 FIELD = {"nn", "theory", "functional", "data", "training.task", "runs", *GROUND}
 ALLOWED = {
     "theory": set(),
@@ -31,13 +33,23 @@ ALLOWED = {
     "tasks": set(),
     "nn": {"theory", "config"},
     "data": GROUND,
-    "training": {"functional", "data.problems", "data.learnt", *GROUND},
+    "training": {"functional", *(f"data.{module}" for module in TO_THE_LOOP), *GROUND},
     "recipe": {
         *("config", "files", "yaml_file", "tasks", "theory", "training.config", "nn.config"),
         *(f"{field}.config" for field in FIELDS),
     },
     "runs": {"recipe", "training", *GROUND},
-    "analysis": {"theory", "nn", "training", "recipe", "runs", "functional", "mistakes", *GROUND},
+    "analysis": {
+        "theory",
+        "nn",
+        "data.batch",
+        "training",
+        "recipe",
+        "runs",
+        "functional",
+        "mistakes",
+        *GROUND,
+    },
     "hf": {"nn", "functional", *GROUND, *FIELDS},
     **{field: FIELD for field in FIELDS},
     "vision_language": FIELD | {"vision", "language"},

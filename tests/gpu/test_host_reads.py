@@ -53,10 +53,10 @@ def check(name: str, precision: str, device: torch.device, tmp_path: Path) -> No
     settings = {"precision": precision, "clip_norm": 1.0, "ema_decay": 0.9, "batch_size": 6}
     loop = begun(name, device, tmp_path, gradient_accumulation_steps=2, **settings)
     try:
-        taken = iter(loop.batches)
+        taken = loop.batches.start()
         for _ in range(2):
-            train_step(loop, next(taken)[0])
-        pieces = next(taken)[0]
+            train_step(loop, next(taken))
+        pieces = next(taken)
         with no_host_reads(device):
             train_step(loop, pieces)
     finally:

@@ -13,7 +13,7 @@ from tests.gpu.tiny import FAMILIES, TINY, batches, begun, cases
 def test_batches_are_pinned_for_a_gpu(name: str, device: torch.device, tmp_path: Path) -> None:
     loop = begun(name, device, tmp_path, batch_size=6)
     try:
-        pieces, _ = next(iter(loop.batches))
+        pieces = next(loop.batches.start())
     finally:
         loop.close()
     tensors = named_tensors(pieces)

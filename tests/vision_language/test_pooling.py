@@ -19,7 +19,7 @@ from magneto.vision_language.pooling import (
 )
 from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
 from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.reasoning.config import VisualReasonerConfig
+from magneto.vision_language.reasoning.config import IMAGES, VisualReasonerConfig
 from magneto.vision_language.reasoning.model import VisualReasoner
 from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
 from magneto.vision_language.retrieval.model import ImageTextRetriever
@@ -29,9 +29,10 @@ SIZES: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 32, 
                          "patch_size": 4, "vocab_size": 300, "max_length": 12}  # fmt: skip
 LENGTHS = (3, 7, 4)
 POOLINGS = ("first", "mask_token")
+# With how many images each reads a text.
 HEADS: dict[str, Any] = {
-    "questions": (QuestionAnswerer, QuestionAnsweringConfig, {"answers": 4}),
-    "statements": (VisualReasoner, VisualReasonerConfig, {"images": 1}),
+    "questions": (QuestionAnswerer, QuestionAnsweringConfig, {"answers": 4}, 1),
+    "statements": (VisualReasoner, VisualReasonerConfig, {}, IMAGES),
 }
 
 
@@ -42,7 +43,7 @@ def texts(*lengths: int) -> list[np.ndarray]:
 
 def head(name: str, pooling: str) -> Any:
     torch.manual_seed(0)
-    model, config, more = HEADS[name]
+    model, config, more, _ = HEADS[name]
     return model(config(**SIZES, **more, pooling=pooling)).eval()
 
 
@@ -89,11 +90,12 @@ def test_parts_stand_in_a_row_and_unread_features_have_gradients_of_zeros() -> N
 @pytest.mark.parametrize("name", HEADS)
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_a_batch_is_its_samples_and_every_weight_has_a_gradient(name: str, pooling: str) -> None:
-    model, said, images = head(name, pooling), texts(*LENGTHS), torch.randn(3, 3, 8, 8)
-    found = model(images, join_samples(5, paired=said))
+    model, said, each = head(name, pooling), texts(*LENGTHS), HEADS[name][3]
+    images = torch.randn(3 * each, 3, 8, 8)
+    found = model(images, join_samples(5, paired=[text for text in said for _ in range(each)]))
     alone = [
-        model(image[None], join_samples(5, paired=[text]))
-        for image, text in zip(images, said, strict=True)
+        model(some, join_samples(5, paired=[text] * each))
+        for some, text in zip(images.split(each), said, strict=True)
     ]
     torch.testing.assert_close(found, torch.cat(alone))
     found.square().sum().backward()

@@ -74,7 +74,7 @@ def measured(
         batches = state.batches.start(0)
         for number in range(STEPS + 1):
             started = time.perf_counter()
-            pieces, _ = next(batches)
+            pieces = next(batches)
             train_step(state, pieces)
             state.read_pending()  # waits for the device
             state.pending = []

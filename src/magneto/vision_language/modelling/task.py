@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -125,6 +126,7 @@ class MaskedDataModelling(Task):
         """
         config, data = self.model_config, self.data_config
         size, trained = config.vocab_size, ("bpe",)
+        self.data = copy(self.data)  # a copy of the task leaves the data of the task as it is
         self.data.tokenizer = assume_tokenizer(data.tokenizer, trained, data.vocab_size, size)
         self.targets = assumed_targets(config, data, self.seed)
         return black_examples(self.data, examples)
