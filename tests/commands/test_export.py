@@ -14,8 +14,6 @@ from magneto.cli import main  # noqa: E402
 from magneto.config import ConfigError  # noqa: E402
 from magneto.recipe import load_recipe  # noqa: E402
 from magneto.runs import OpenRun, load_run  # noqa: E402
-from magneto.training.task import Task  # noqa: E402
-from magneto.vision.classification.task import ImageClassification  # noqa: E402
 
 TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
 --training.tensorboard false --training.device cpu --model.width 32 --model.heads 4
@@ -168,11 +166,8 @@ def test_a_tokenizer_that_transformers_lacks_is_said_so(place: Path, capsys) -> 
 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:
-    class Sorting(ImageClassification):
-        export = Task.export
-
-    recipe = load_recipe("image-classification/tiny")
-    task: Any = Sorting(recipe.model, recipe.data, 1)
-    with pytest.raises(ConfigError, match="Sorting has no export"):
-        task.export(torch.nn.Linear(1, 1), tmp_path / "out")
+    recipe = load_recipe("image-tokenizer/tiny")
+    with pytest.raises(ConfigError, match="image-tokenizer has no form in transformers") as refused:
+        hf.export_model(recipe.task, torch.nn.Linear(1, 1), recipe.data, tmp_path / "out")
+    assert len(refused.value.lines) == 1
     assert not (tmp_path / "out").exists()

@@ -109,7 +109,7 @@ def export_all(folder: Path) -> dict[str, tuple[Any, str]]:
             autos[name] = "AutoModelForSeq2SeqLM"
         else:
             how = {"masked": hf.MASKED, "classes": hf.EncoderInput("$A", "$A $B", 0, ["a", "b"])}
-            autos[name] = hf.export(filled(model), tokenizer, place, 32, how.get(name))
+            autos[name] = hf.export_text(filled(model), tokenizer, place, 32, how.get(name))
     made["encoder"], autos["encoder"] = made["masked"].text_encoder, "AutoModel"
     shutil.copytree(folder / "masked", folder / "encoder")
     return {name: (model, autos[name]) for name, model in made.items()}
@@ -149,7 +149,7 @@ def test_a_sentencepiece_tokenizer_loads_by_its_auto_class(
     (tmp_path / "sp.model").write_bytes(train_sentencepiece(lines, "bpe", 300, 200))
     tokenizer = load_tokenizer(tmp_path / "sp.model")
     model = LanguageModel(LanguageModelConfig(**STACK, vocab_size=300))
-    hf.export(model, tokenizer, tmp_path / "out", 32)
+    hf.export_text(model, tokenizer, tmp_path / "out", 32)
     load = "transformers.AutoTokenizer.from_pretrained({!r}, trust_remote_code=True)"
     code = f"import transformers; made = {load.format('out')}; made.save_pretrained('again'); "
     said = newcomer.run(tmp_path, f"{code}print({load.format('again')}('lazy dogs').input_ids)")

@@ -198,7 +198,7 @@ def test_arguments_without_a_place_are_refused() -> None:
 def test_export_and_pipeline(tmp_path: Path, tokenizer) -> None:
     model = core(vocab_size=tokenizer.vocab_size)
     directory = tmp_path / "exported"
-    hf.export(model, tokenizer, directory, 64)
+    hf.export_text(model, tokenizer, directory, 64)
     hf.register()
     loaded = transformers.AutoModelForCausalLM.from_pretrained(directory).eval()
     words = transformers.AutoTokenizer.from_pretrained(directory)
@@ -208,7 +208,7 @@ def test_export_and_pipeline(tmp_path: Path, tokenizer) -> None:
     pipe = transformers.pipeline("text-generation", model=str(directory))
     assert pipe("A function", max_new_tokens=4)[0]["generated_text"].startswith("A function")
     with pytest.raises(FileExistsError):
-        hf.export(model, tokenizer, directory, 64)
+        hf.export_text(model, tokenizer, directory, 64)
     assert [path.name for path in tmp_path.iterdir()] == ["exported"]
 
 

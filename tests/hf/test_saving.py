@@ -17,7 +17,7 @@ def test_no_progress_bars_without_a_terminal(tmp_path: Path, capfd) -> None:
     model = LanguageModel(
         LanguageModelConfig(width=16, layers=1, heads=2, ffn_width=24, vocab_size=260)
     )
-    hf.export(model, ByteTokenizer(), tmp_path / "out", 32)
+    hf.export_text(model, ByteTokenizer(), tmp_path / "out", 32)
     assert capfd.readouterr().err == ""
     assert transformers.utils.logging.is_progress_bar_enabled()
 

@@ -28,7 +28,8 @@ def exported(folder: Path, **changes: Any) -> tuple[Segmentation, Any]:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    assert task.export(model, folder) == "AutoModelForSemanticSegmentation"
+    auto = hf.export_model("segmentation", model, data, folder)
+    assert auto == "AutoModelForSemanticSegmentation"
     return task, model
 
 

@@ -1,6 +1,7 @@
 """Exported models of vision and language load in a new process and read as their runs do."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 from PIL import Image  # noqa: E402
 
+from magneto.hf import export_model  # noqa: E402
 from magneto.recipe import load_recipe  # noqa: E402
 from magneto.vision.decoding import EncodedPicture  # noqa: E402
 from magneto.vision.transforms import CentreCrop, Reading  # noqa: E402
@@ -100,6 +102,18 @@ def make(name: str) -> tuple[Any, Any]:
     return task, model.eval()
 
 
+def resolved(task: Any, folder: Path) -> Any:
+    """The data's configuration as it is in a run that keeps a tokenizer and answers."""
+    folder.mkdir()
+    tokenizer = task.data.tokenizer if hasattr(task, "data") else task.tokenizer
+    tokenizer.save(folder)
+    kept = {"tokenizer": str(folder)}
+    if hasattr(task, "answers"):
+        kept["answers"] = str(folder / "answers.json")
+        Path(kept["answers"]).write_text(json.dumps(task.answers))
+    return replace(task.data_config, **kept)
+
+
 def as_read(name: str, task: Any, folder: Path) -> tuple[list[Any], Tensor, list[np.ndarray]]:
     """The pictures, and images and texts as the run's own code reads them."""
     config, tokenizer = task.model_config, task.data.tokenizer if name == PRE else task.tokenizer
@@ -149,7 +163,9 @@ def test_a_new_process_reads_and_answers_as_the_run_does(place: Path, newcomer: 
     expected, autos = {}, {}
     for name in RECIPES:
         task, model = make(name)
-        autos[name] = task.export(model, place / name)
+        recipe = RECIPES[name].split("/")[0]
+        data = resolved(task, place / f"{name}-kept")
+        autos[name] = export_model(recipe, model, data, place / name)
         expected[name] = numbers(name, task, model, place)
     given = [json.dumps(each) for each in (autos, PICTURES, TEXTS)]
     printed = newcomer.run(place, LOADER, *given)

@@ -31,8 +31,11 @@ def main(words: Sequence[str]) -> int:
     directory = given.out or given.directory
     if directory is None:
         made.error("say where to write: magneto export RUN DIR")
+    from magneto.hf import export_model
+
     opened = load_run(given.run, given.weights, {"training.device": "cpu"})
-    name = opened.task.export(opened.model, directory)
+    recipe = opened.recipe
+    name = export_model(recipe.task, opened.model, recipe.data, directory)
     if given.json:
         print_json({"directory": str(directory), "weights": str(opened.weights), "auto": name})
         return 0

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
         MagnetoForMaskedLM,
         MagnetoForSequenceClassification,
     )
+    from magneto.hf.export import (
+        export_images,
+        export_model,
+        export_segmenter,
+        export_text,
+        export_transducer,
+        export_vision_language,
+    )
     from magneto.hf.formats.conversion import load, to_transformers
     from magneto.hf.formats.torch_encoder import from_torch
     from magneto.hf.generation import Sampling, generate
@@ -30,7 +38,6 @@ if TYPE_CHECKING:
     from magneto.hf.images import MagnetoForImageClassification
     from magneto.hf.modeling import MagnetoForCausalLM
     from magneto.hf.registration import register
-    from magneto.hf.saving import export, export_images, export_segmenter, export_transducer
     from magneto.hf.segmentation import MagnetoForSemanticSegmentation
     from magneto.hf.segmentation_processor import MagnetoSegmentationProcessor
     from magneto.hf.sentencepiece_tokenizer import MagnetoSentencePieceTokenizer
@@ -56,7 +63,6 @@ if TYPE_CHECKING:
         MagnetoVisionLanguageProcessor,
         MagnetoWholeImageProcessor,
     )
-    from magneto.hf.vision_language_saving import export_vision_language
 
 __all__ = [
     "MASKED",
@@ -96,9 +102,10 @@ __all__ = [
     "MagnetoWholeImageProcessor",
     "Sampling",
     "Translator",
-    "export",
     "export_images",
+    "export_model",
     "export_segmenter",
+    "export_text",
     "export_transducer",
     "export_vision_language",
     "from_torch",
@@ -146,11 +153,12 @@ _HOME = {
     "MagnetoWholeImageProcessor": "vision_language_processor",
     "Sampling": "generation",
     "Translator": "beam_search",
-    "export": "saving",
-    "export_images": "saving",
-    "export_segmenter": "saving",
-    "export_transducer": "saving",
-    "export_vision_language": "vision_language_saving",
+    "export_images": "export",
+    "export_model": "export",
+    "export_segmenter": "export",
+    "export_text": "export",
+    "export_transducer": "export",
+    "export_vision_language": "export",
     "from_torch": "formats.torch_encoder",
     "generate": "generation",
     "load": "formats.conversion",

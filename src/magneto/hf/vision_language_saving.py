@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from magneto.hf.image_processor import MODES, MagnetoImageProcessor
-from magneto.hf.registration import register
-from magneto.hf.saving import AUTO, bars_on_a_terminal, whole_directory, wrap
 from magneto.hf.tokenizer import EncoderInput, encoder_tokenizer
 from magneto.hf.vision_language_processor import (
     MagnetoVisionLanguageProcessor,
@@ -22,38 +18,6 @@ FRAMED = EncoderInput(single="{begin} $A {end}", pair="{begin} $A {end} $B {end}
 MASKED_AT_END = EncoderInput(
     single="{begin} $A {mask} {end}", pair="{begin} $A {end} $B {mask} {end}"
 )
-
-
-def export_vision_language(
-    model: nn.Module,
-    tokenizer: Any,
-    directory: Path,
-    processor: MagnetoImageProcessor,
-    labels: Sequence[str] = (),
-) -> str:
-    """Write a model of vision and language, with what reads its images and texts.
-
-    Args:
-        model: In fp32, on the CPU.
-        tokenizer: Of `magneto.data.tokenizer`; all but bytes are written for transformers too.
-        directory: Where; must not exist, or be empty.
-        processor: From pictures to what the model reads.
-        labels: Names of the classes, in order; empty if it has none.
-
-    Returns:
-        The name of the Auto class that loads it.
-
-    Raises:
-        FileExistsError: If the directory is not empty.
-    """
-    register()
-    config: Any = model.config
-    with whole_directory(directory) as aside, bars_on_a_terminal():
-        wrapped = wrap(model, tokenizer.end, **special_tokens(tokenizer), **class_names(labels))
-        wrapped.save_pretrained(aside)
-        how = MASKED_AT_END if config.ends_in_mask else FRAMED
-        save_processor(tokenizer, processor, config.max_length, aside, how)
-    return AUTO[type(wrapped).__name__]
 
 
 def special_tokens(tokenizer: Any) -> dict[str, int | None]:

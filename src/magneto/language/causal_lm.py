@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,9 +79,3 @@ class CausalLanguageModeling(TextTask):
         asked = count_targets(self.validation_batches(), size, limit)
         nats = frequency_nats(train, asked)
         return self.summarise({"loss": nats, "count": float(asked.sum())}, ())
-
-    def export(self, model: nn.Module, directory: Path) -> str:
-        """Write the model and its tokenizer for transformers."""
-        from magneto import hf
-
-        return hf.export(model, self.tokenizer, directory, self.data_config.max_length)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,10 +128,3 @@ class MaskedLanguageModeling(TextTask):
     def plateau(self) -> dict[str, float]:
         """Return the metrics of token frequencies: where a model is stuck that learns no more."""
         return self.baseline(PLATEAU_BATCHES)
-
-    def export(self, model: nn.Module, directory: Path) -> str:
-        """Write the model and its tokenizer for transformers."""
-        from magneto import hf
-
-        length = self.data_config.max_length
-        return hf.export(model, self.tokenizer, directory, length, hf.MASKED)

@@ -267,13 +267,6 @@ class SpeechRecognition(Task):
         transducer: Any = model
         return draw_figures(self, transducer)
 
-    def export(self, model: nn.Module, directory: Path) -> str:
-        """Write the model, its feature extractor and its tokenizer for transformers."""
-        from magneto.hf import export_transducer
-
-        transducer: Any = model
-        return export_transducer(transducer, self.vocabulary, self.data_config, directory)
-
 
 def run(model: nn.Module, group: SpeechBatch) -> Any:
     """Return the `TransducerLoss` of a group."""

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from magneto.config import ConfigError
 from magneto.data.problems import DataProblems
 from magneto.data.stream import BatchStream
 from magneto.progress import SILENT, Progress
@@ -280,18 +279,3 @@ class Task(ABC):
     def figures(self, model: nn.Module) -> Sequence[Figure]:
         """Return pictures of what a model, in evaluation mode, does on validation data."""
         return ()
-
-    def export(self, model: nn.Module, directory: Path) -> str:
-        """Write a trained model for others to load.
-
-        Args:
-            model: With a run's weights, in fp32, on the CPU.
-            directory: Where; not there yet, or empty.
-
-        Returns:
-            The name of the class whose `from_pretrained(directory)` loads it.
-
-        Raises:
-            ConfigError: If the task has no export.
-        """
-        raise ConfigError([f"{type(self).__name__} has no export: use magneto.runs.load_run"])

@@ -244,12 +244,6 @@ class Translation(Task):
         """Return the run's own vocabulary, whatever has become of the text."""
         return kept_tokenizer(run)
 
-    def export(self, model: nn.Module, directory: Path) -> str:
-        """Write the model and its vocabulary for transformers."""
-        from magneto import hf
-
-        return hf.export(model, self.vocabulary, directory, self.data_config.max_length)
-
     def artifacts(self, directory: Path) -> None:
         """Write the vocabulary: tokenizer and languages."""
         (directory / "tokenizer").mkdir(exist_ok=True)

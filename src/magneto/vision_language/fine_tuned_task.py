@@ -188,18 +188,6 @@ class FineTunedTask(Task):
         config = self.model_config
         return torch.zeros(count, config.channels, config.image_size, config.image_size)
 
-    def labels(self) -> Sequence[str]:
-        """Return the names of the model's classes, in order; none of a model without classes."""
-        return ()
-
-    def export(self, model: Any, directory: Path) -> str:
-        """Write a model, and what reads its images and texts, for transformers."""
-        from magneto.hf import MagnetoWholeImageProcessor, export_vision_language
-
-        config, normalisation = self.model_config, self.data_config.normalisation
-        processor = MagnetoWholeImageProcessor(config.image_size, config.channels, normalisation)
-        return export_vision_language(model, self.tokenizer, directory, processor, self.labels())
-
     def examples(self) -> int:
         """Return how many examples there are to train on."""
         return len(self.splits.train)

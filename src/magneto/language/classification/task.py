@@ -277,20 +277,6 @@ class TextClassification(Task):
         """Return what measures a run on all of other texts."""
         return {"data.source": source, "data.validation_source": source}
 
-    def export(self, model: nn.Module, directory: Path) -> str:
-        """Write the model, its tokenizer and its classes for transformers."""
-        from magneto import hf
-
-        between = "{end} {end}" if self.data_config.separator == "double" else "{end}"
-        how = hf.EncoderInput(
-            single="{begin} $A {end}",
-            pair=f"{{begin}} $A {between} $B:1 {{end}}:1",
-            types=self.model_config.token_types,
-            labels=self.labels,
-            number="number" if self.data_config.number else "none",
-        )
-        return hf.export(model, self.tokenizer, directory, self.data_config.max_length, how)
-
     def artifacts(self, directory: Path) -> None:
         """Write the tokenizer and the classes."""
         (directory / "tokenizer").mkdir(exist_ok=True)

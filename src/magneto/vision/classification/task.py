@@ -221,15 +221,6 @@ class ImageClassification(ImageTask):
         names = {"data.classes": read_json(run / LABELS_FILE), "data.class_names": None}
         return {**names, "model.pretrained": None}
 
-    def export(self, model: Any, directory: Path) -> str:
-        """Write a model, its classes and its image processor, for transformers."""
-        from magneto.hf import export_images
-
-        data, numbers = self.data_config, range(len(self.names), self.model_config.classes)
-        # What the model has beyond the data's classes is called by its number.
-        labels = [*self.names, *map(str, numbers)]
-        return export_images(model, directory, labels, data.normalisation, data.resize)
-
     def artifacts(self, directory: Path) -> None:
         """Write the names of the classes, and what names the content of the data."""
         (directory / LABELS_FILE).write_text(json.dumps(self.names), encoding="utf-8")

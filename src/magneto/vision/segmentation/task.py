@@ -246,14 +246,6 @@ class Segmentation(Task):
         labels = [(self.names[n], float(shares[n])) for n in np.argsort(-shares) if shares[n]]
         return Prediction(labels, {"segmentation": overlay_png(pixels, classes, self.names)})
 
-    def export(self, model: Any, directory: Path) -> str:
-        """Write a model, its classes and its image processor, for transformers."""
-        from magneto.hf import MagnetoSegmentationProcessor, export_segmenter
-
-        data, config = self.data_config, self.model_config
-        processor = MagnetoSegmentationProcessor(config.channels, data.normalisation, data.fit)
-        return export_segmenter(model, directory, self.names, processor)
-
     def figures(self, model: nn.Module) -> Sequence[Figure]:
         """Return validation images with what was found in them, and the confusion of classes."""
         held, classes, found = self.splits.validation, self.model_config.classes, []

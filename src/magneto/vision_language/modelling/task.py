@@ -174,16 +174,6 @@ class MaskedDataModelling(Task):
         """Return the metrics of the frequencies, on some images, texts and pairs."""
         return self.baseline(PLATEAU_BATCHES)
 
-    def export(self, model: Any, directory: Path) -> str:
-        """Write a model, and what reads its images and texts, for transformers."""
-        from magneto.hf import MagnetoImageProcessor, export_vision_language
-
-        config, data = self.model_config, self.data_config
-        processor = MagnetoImageProcessor(
-            config.image_size, config.channels, data.normalisation, data.resize
-        )
-        return export_vision_language(model, self.data.tokenizer, directory, processor)
-
     def artifacts(self, directory: Path) -> None:
         """Write the tokenizer of texts, how many codes there are, and a digest of all data."""
         (directory / "tokenizer").mkdir(exist_ok=True)

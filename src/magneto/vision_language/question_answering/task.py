@@ -115,10 +115,6 @@ class QuestionAnswering(FineTunedTask):
                              f"{config.answers}: leave model.answers out")  # fmt: skip
         return QuestionAnswerer(replace(config, answers=found))
 
-    def labels(self) -> Sequence[str]:
-        """Return the answers."""
-        return self.answers
-
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
         """Return the multiple of the head above the pooler, if it is not 1."""
         rate = self.model_config.head_rate

@@ -71,10 +71,6 @@ class VisualReasoning(FineTunedTask):
         """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
         return VisualReasoner(self.sized_config())
 
-    def labels(self) -> Sequence[str]:
-        """Return what a statement can be."""
-        return ("False", "True")
-
     @cached_property
     def train(self) -> StatementBatches:
         """The training statements, tokenised."""
