@@ -8,6 +8,7 @@ from pathlib import Path
 from string import ascii_letters, digits
 from typing import Any
 
+from magneto.analysis.scores import SCORES
 from magneto.commands.arguments import Parser, print_json
 from magneto.commands.run_folder import is_main_process
 from magneto.config import ConfigError
@@ -16,8 +17,6 @@ from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
 
 LETTERS = {*ascii_letters, *digits, *"-_."}
-SCORES = "scores"
-"""Folder in a run that has what `--keep NAME` measured, NAME.json."""
 
 
 def add_options(made: Parser) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.files import import_extra
-from magneto.language.classification.data import label_values
+from magneto.language.classification.data import Texts, label_values
 from magneto.language.classification.files import Row
+from magneto.language.classification.scores import class_scores, number_scores
 
 
 def constant_answer(train: np.ndarray, held: np.ndarray, classes: int) -> tuple[np.ndarray, float]:
@@ -64,6 +65,25 @@ def label_baselines(
         "majority class": np.full(len(held), common),
         "bag of words": learner.predict(_features(held, words, sparse)),
     }
+
+
+def baseline_metrics(texts: Texts) -> dict[str, dict[str, float]]:
+    """Return the metrics that `label_baselines` reach on validation data, by the baseline's name.
+
+    Those of a second validation set end in its name ("accuracy_mismatched").
+    """
+    found: dict[str, dict[str, float]] = {}
+    for name, held in texts.validation.items():
+        known = label_values(held, texts.labels)
+        for baseline, answers in label_baselines(texts.train, held, texts.labels).items():
+            metrics = (
+                class_scores(answers, known, len(texts.labels))
+                if texts.labels
+                else number_scores(answers, known)
+            )
+            named = {f"{key}_{name}" if name else key: value for key, value in metrics.items()}
+            found.setdefault(baseline, {}).update(named)
+    return found
 
 
 def _features(rows: Sequence[Row], words: Any, sparse: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`magneto librispeech`: the paper's table from runs; and `magneto evaluate` by splits."""
+"""Splits of speech: `magneto table` measures them once, `magneto evaluate` by name."""
 
 import json
 import shutil
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
-from magneto.commands import librispeech
-from magneto.commands.librispeech import table
+from magneto.commands import table
 from tests.speech.small_run import train_small
 from tests.speech.wavs import write
 
@@ -23,17 +22,28 @@ def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
 
 
 def test_it_measures_once(run: Path, capsys, monkeypatch) -> None:
-    words = ["librispeech", str(run), "--splits", "validation,train", "--beams", "2", "--json"]
+    words = [
+        "table",
+        str(run),
+        "--preset",
+        "librispeech",
+        "--splits",
+        "validation,train",
+        "--beams",
+        "2",
+        "--json",
+    ]
     assert main([*words, "--search", "modified"]) == 0
     first = json.loads(capsys.readouterr().out)
-    scores = first["runs"][0]["splits"]
-    assert scores["validation"]["utterances"] == 5 and scores["train"]["utterances"] == 12
+    assert [score["column"] for score in first["best"]] == ["validation", "train"]
+    kept = json.loads((run / "scores" / "train.json").read_text())
+    assert kept["metrics"]["utterances"] == 12 and kept["weights"] in ("best", "final")
 
     def refuse(*given):
         raise AssertionError("measured again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(librispeech, "measure_split", refuse)
+        patch.setattr(table, "measure_split", refuse)
         assert main([*words, "--search", "modified"]) == 0
         assert json.loads(capsys.readouterr().out) == first
         with pytest.raises(AssertionError, match="measured again"):
@@ -51,37 +61,33 @@ def test_what_was_measured_counts_for_the_same_data_wherever_it_lies(
         return str(folder / "LibriSpeech")
 
     counted = []
-    plain = librispeech.measure_split
+    plain = table.measure_split
     monkeypatch.setattr(
-        librispeech, "measure_split", lambda *given: counted.append(given) or plain(*given)
+        table, "measure_split", lambda *given: counted.append(given) or plain(*given)
     )
-    words = ["librispeech", str(run), "--splits", "dev-clean", "--json", "--data"]
+    words = [
+        "table",
+        str(run),
+        "--preset",
+        "librispeech",
+        "--splits",
+        "dev-clean",
+        "--json",
+        "--data",
+    ]
     for folder, text, times in (("a", "ONE", 1), ("b", "ONE", 1), ("a", "TWO", 2)):
         assert main([*words, data(tmp_path / folder, text)]) == 0
         capsys.readouterr()
         assert len(counted) == times
-    assert str(tmp_path) not in (run / "librispeech.json").read_text()
+    assert str(tmp_path) not in (run / "scores" / "dev-clean.json").read_text()
 
 
-def result(placement: str, layers: int, seed: int, *rates: float) -> dict:
-    splits = zip(librispeech.SPLITS, rates, strict=True)
-    scores = {name: {"wer": rate, "wer_half_width": 0.001} for name, rate in splits}
-    return {"placement": placement, "layers": layers, "rate": 3e-3, "seed": seed, "splits": scores}
-
-
-def test_a_row_per_placement_and_depth() -> None:
-    found = [
-        result("Sub-LN", 36, 1, 0.024, 0.053, 0.027, 0.055),
-        result("Pre-LN", 18, 1, 0.030, 0.065, 0.032, 0.066),
-        result("Pre-LN", 18, 2, 0.030, 0.067, 0.032, 0.066),
-    ]
-    lines = table(found, librispeech.SPLITS, paper=True)
-    assert lines[0] == ["", "layers", "rate", "runs", *librispeech.SPLITS]
-    assert lines[1][:5] == ["Pre-LN", "18", "0.003", "2", "3.00"]
-    assert lines[1][5].startswith("6.60 ± 1.27")
-    assert lines[2] == ["Sub-LN", "36", "0.003", "1", "2.40 ± 0.10", "5.30 ± 0.10", "2.70 ± 0.10",
-                        "5.50 ± 0.10"]  # fmt: skip
-    assert lines[3] == ["Pre-LN (paper)", "18", "", "1", "2.97", "6.52", "3.19", "6.62"]
+def test_rows_of_the_paper_and_intervals_over_utterances(run: Path, capsys) -> None:
+    words = ["table", str(run), "--preset", "librispeech", "--splits", "validation,train"]
+    assert main([*words, "--paper"]) == 0
+    head, own, *rows = capsys.readouterr().out.splitlines()
+    assert head.split()[-2:] == ["validation", "train"] and own.count(" ± ") == 2
+    assert "Pre-LN, 18 layers (paper)" in rows[0] and rows[0].split()[-2:] == ["2.97", "6.52"]
 
 
 def test_evaluate_by_splits(run: Path, capsys, tmp_path: Path) -> None:
@@ -127,21 +133,3 @@ def test_a_split_is_measured_whole_and_its_name_may_be_a_path(
     assert main([*words, "--write", str(tmp_path / "out"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["splits"]["data/dev"]["utterances"] == 3
     assert len((tmp_path / "out" / "data" / "dev.jsonl").read_text().splitlines()) == 3
-
-
-def test_runs_of_one_row_are_seeds_of_one_recipe(run: Path, capsys, tmp_path: Path) -> None:
-    text = (run / "recipe.yaml").read_text()
-    for old, new, said in (
-        ("seed: 1", "seed: 1", "their seed is the same, 1"),
-        ("seed: 1", "seed: 2", ""),
-        ("width: 16", "width: 24", "model.width is"),
-        ("steps: 2", "steps: 9", "training.steps is"),
-    ):
-        other = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
-        shutil.copytree(run, other)
-        assert old in text
-        changed = text.replace("seed: 1", "seed: 2") if new != "seed: 1" else text
-        (other / "recipe.yaml").write_text(changed.replace(old, new, 1))
-        words = ["librispeech", str(run), str(other), "--splits", "validation"]
-        assert main(words) == (2 if said else 0)
-        assert said in capsys.readouterr().err
