@@ -111,10 +111,11 @@ class Toy(Task):
     def kept_settings(cls, run):
         return {"data.rows": json.loads((run / "kept.json").read_text())}
 
-    def export(self, model, directory):
-        directory.mkdir(parents=True)
-        save_model(model, str(directory / "model.safetensors"))
-        return "toy_package.task.Convolution"
+
+def export(model, data, directory):
+    directory.mkdir(parents=True)
+    save_model(model, str(directory / "model.safetensors"))
+    return "toy_package.task.Convolution"
 '''
 RECIPE = """
 task: toy_package.task:Toy

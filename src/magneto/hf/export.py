@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
     """Write the model of a run, and what reads its inputs, for others to load.
 
     Args:
-        task: The run's, as its recipe says.
+        task: The run's, as its recipe says. What is none of the package's is exported by the
+            function `export(model, data, directory)` of its module.
         model: With the run's weights, in fp32, on the CPU.
         data: The `data` section of the run's resolved recipe: `magneto.runs.load_run` fills in the
             tokenizer and the classes that the run keeps.
@@ -62,10 +64,12 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
         ConfigError: If the task has no export.
         FileExistsError: If the directory is not empty.
     """
-    if task not in EXPORTS:
+    module, _, own = task.partition(":")
+    write = getattr(import_module(module), "export", None) if own else EXPORTS.get(task)
+    if write is None:
         raise ConfigError([f"magneto export: {task} has no form in transformers; "
                            "magneto.runs.load_run opens the run"])  # fmt: skip
-    return EXPORTS[task](model, data, directory)
+    return write(model, data, directory)
 
 
 def _causal_language_model(model: nn.Module, data: Any, directory: Path) -> str:
