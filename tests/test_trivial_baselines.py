@@ -10,6 +10,7 @@ import pytest
 
 from magneto.data import frequencies
 from magneto.data.frequencies import count_numbers, frequency_nats
+from magneto.data.table import whole_table
 from magneto.language.causal_lm import CausalLanguageModeling
 from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
 from magneto.language.classification.task import TextClassification
@@ -28,7 +29,8 @@ from magneto.vision.classification.config import (
     ImageClassifierConfig,
 )
 from magneto.vision.classification.task import ImageClassification
-from magneto.vision.images import ImageSplit, ImageSplits, PixelStore
+from magneto.vision.images import ImageSplit, ImageSplits
+from magneto.vision.pixels import Pixels
 
 SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16}
 
@@ -131,9 +133,12 @@ def test_image_classification() -> None:
     task = ImageClassification(config, ImageClassificationDataConfig(), 1)
     train, validation = (
         ImageSplit(
-            PixelStore(np.zeros((len(labels), 8, 8, 1), np.uint8)),
-            np.arange(len(labels)),
-            np.array(labels),
+            whole_table(
+                {
+                    "image": Pixels(np.zeros((len(labels), 8, 8, 1), np.uint8)),
+                    "label": np.array(labels),
+                }
+            )
         )
         for labels in ([1, 1, 0], [1, 2])
     )

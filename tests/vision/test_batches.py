@@ -11,9 +11,8 @@ from magneto.data.problems import DataProblems
 from magneto.data.workers import BatchesAhead
 from magneto.vision.batches import evaluation_images, read_or_replace, training_stream
 from magneto.vision.config import AugmentationConfig, ImageDataConfig
-from magneto.vision.data import load_images
 from magneto.vision.decoding import BrokenImage
-from magneto.vision.images import BROKEN, BY_PILLOW, ImageSplit
+from magneto.vision.images import BROKEN, BY_PILLOW, ImageSplit, load_images
 from magneto.vision.transforms import Reading, training_transform, validation_transform
 from tests.problems import listed
 from tests.vision.pictures import class_folders, encoded, photo, write

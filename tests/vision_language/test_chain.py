@@ -65,7 +65,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     folder = tmp_path_factory.mktemp("chain")
     scenes = scene_statements()["validation"]
     for side, number in zip(("left", "right"), scenes.pictures[0].tolist(), strict=True):
-        Image.fromarray(scenes.images.open(number).pixels()).save(folder / f"{side}.png")
+        Image.fromarray(scenes.images[number].pixels()).save(folder / f"{side}.png")
     pre = folder / "pre"
     assert main(["train", "vision-language-modelling/tiny", "--out", str(pre), *SMALL]) == 0
     for name, (task, _) in HEADS.items():

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from magneto.vision.pixels import open_image
 from magneto.vision_language.image_files import find_images
 from tests.vision_language.reasoning.folders import write_image
 
@@ -12,7 +13,9 @@ def test_folders_do_not_matter(tmp_path: Path) -> None:
     write_image(tmp_path / "train" / "7" / "a.png", 1)
     write_image(tmp_path / "b.png", 2)
     found = find_images(str(tmp_path))
-    pixels = {name: found.store.open(n).pixels()[0, 0, 0] for name, n in found.numbers.items()}
+    pixels = {
+        name: open_image(found.store[n]).pixels()[0, 0, 0] for name, n in found.numbers.items()
+    }
     assert pixels == {"a.png": 1, "b.png": 2}
     assert find_images(str(tmp_path / "b.png")).numbers.keys() == found.numbers.keys()
 

@@ -12,7 +12,7 @@ import pytest
 from magneto.config import ConfigError
 from magneto.data.counts import EMPTY, MALFORMED
 from magneto.vision.decoding import BrokenImage
-from magneto.vision.shards import WITHOUT_IMAGE
+from magneto.vision.images import WITHOUT_IMAGE
 from magneto.vision_language.config import PairDataConfig
 from magneto.vision_language.pair_sources import MISSING, TWICE
 from magneto.vision_language.pairs import PairSplits, load_pairs

@@ -65,7 +65,7 @@ def test_captions_say_what_is_there() -> None:
     for split in ("train", "validation"):
         found = pairs()[split]
         for number in range(0, len(found.texts), 40):
-            objects = seen(found.images.open(number).pixels())
+            objects = seen(found.images[number].pixels())
             said = {part.split(" at the ")[1]: tuple(part.split(" at the ")[0].split()[1:])
                     for part in found.texts[number].split(" and ")}  # fmt: skip
             assert said == objects and 1 <= len(objects) <= MOST_OBJECTS
@@ -75,7 +75,7 @@ def test_answers_are_right() -> None:
     for split, step in (("train", 37), ("validation", 11)):
         found = questions()[split]
         for number in range(0, len(found.questions), step):
-            image = found.images.open(number).pixels()
+            image = found.images[number].pixels()
             assert answer(image, found.questions[number]) == found.answers[number]
 
 
@@ -128,7 +128,7 @@ def test_statements_are_right_and_no_pair_of_images_tells() -> None:
             (words,) = [words for words in rules if said.startswith(f"{words} ")]
             begun[words].add(said)
             if number % 29 == 0:
-                has = [holds(found.images.open(i).pixels(), said) for i in found.pictures[number]]
+                has = [holds(found.images[i].pixels(), said) for i in found.pictures[number]]
                 assert found.truths[number] == rules[words](*has)
         assert all(len(said) == 7 for said in begun.values())
 

@@ -15,13 +15,13 @@ from magneto.commands.standard_input import STDIN, is_standard_input, read_input
 from magneto.config import ConfigError
 from magneto.data.counts import Counts
 from magneto.data.files import existing_path
+from magneto.data.formats import media_names
+from magneto.data.media import IMAGE_ENDINGS
 from magneto.data.problems import BadRecord, guarded
 from magneto.files import write_bytes
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
 from magneto.vision.decoding import EncodedPicture, PixelPicture
-from magneto.vision.folders import image_names
-from magneto.vision.listing import IMAGE_ENDINGS
 
 if TYPE_CHECKING:
     from magneto.vision.prediction import Prediction
@@ -93,7 +93,7 @@ def image_paths(name: str) -> list[Path]:
     path = existing_path(name)
     if not path.is_dir():
         return [path]
-    inside = [path / image for image in image_names(path, Counts())]
+    inside = [path / image for image in media_names(path, "image", Counts())]
     if not inside:
         raise ValueError(f"no images in {path}")
     return inside

@@ -21,7 +21,8 @@ class Source:
 
     Attributes:
         kind: Where it lies.
-        name: Its path, or its name there; of "hf", a folder like a data set of the hub too.
+        name: Its path, or its name there; of "hf", a folder like a data set of the hub, or a
+            .parquet file, too.
         config: Configuration of a data set of the hub; "" where none is named.
         split: Split of it; "" where none is named.
     """
@@ -102,9 +103,12 @@ class HubDataset:
             split: Name of the split.
             streaming: Whether rows come one by one, before all is there.
         """
+        name, files = self.source.name, None
+        if name.endswith(".parquet"):
+            name, files = "parquet", name
         with self._loading():
             return self.library.load_dataset(
-                self.source.name, config or None, split=split, streaming=streaming
+                name, config or None, split=split, streaming=streaming, data_files=files
             )
 
     @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 from magneto.config import shown
 from magneto.data.counts import Counts
 from magneto.data.files import unpacked_name
+from magneto.data.media import AUDIO_ENDINGS
 from magneto.data.problems import BadRecord
 from magneto.data.records import read_objects, read_quoted, read_rows, read_tabs
 from magneto.files import user_path
@@ -22,7 +23,6 @@ from magneto.speech.audio import AudioFile
 from magneto.speech.utterances import Row
 
 ENDINGS = (".tsv", ".csv", ".jsonl", ".json")
-AUDIO_ENDINGS = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".sph")
 # Names of columns, best first.
 AUDIO = ("audio_filepath", "audio", "path", "file", "wav", "filename", "audio_path")
 TEXT = ("text", "sentence", "transcript", "transcription", "normalized_text")

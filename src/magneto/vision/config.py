@@ -159,7 +159,8 @@ class ImageDataConfig:
     Attributes:
         source: builtin:digits, 1797 handwritten digits of 8 x 8 pixels (UCI, by scikit-learn);
             builtin:scenes, such digits on a canvas with masks; the path of a folder of images, of
-            tar shards, or of a table of paths (.csv, .tsv); or hf:NAME[:CONFIG[:SPLIT]].
+            tar shards, or of a table of paths (.jsonl, .json, .csv, .tsv, .parquet); or
+            hf:NAME[:CONFIG[:SPLIT]].
         validation_source: Validate on another source: all images of its validation split, else of
             its test split, else of the whole. None validates on the source's own validation split,
             or on images held out of its training split.

@@ -12,8 +12,7 @@ from torch import Tensor
 from magneto.progress import SILENT, Progress
 from magneto.training.task import Task
 from magneto.vision.batches import evaluation_images
-from magneto.vision.data import load_images
-from magneto.vision.images import ImageSplit, ImageSplits
+from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.transforms import Reading, validation_transform
 
 
@@ -50,7 +49,7 @@ class ImageTask(Task):
     @cached_property
     def reading(self) -> Reading:
         """The form in which the model reads images."""
-        config, peak = self.model_config, self.splits.train.images.peak
+        config, peak = self.model_config, self.splits.train.peak
         return Reading(config.image_size, config.channels, self.data_config.normalisation, peak)
 
     def prepare(self, progress: Progress = SILENT) -> None:
@@ -65,8 +64,8 @@ class ImageTask(Task):
         found, where = self.splits, self.data_config.source
         progress.say(f"{where}: {found.describe()}")
         validation_transform(self.data_config, self.reading)
-        if found.train.images.channels < self.model_config.channels:
-            raise ValueError(f"{where} has images of {found.train.images.channels} channel, the "
+        if found.train.channels < self.model_config.channels:
+            raise ValueError(f"{where} has images of {found.train.channels} channel, the "
                              f"model takes {self.model_config.channels}: set "
                              "model.channels")  # fmt: skip
 

@@ -1,185 +1,61 @@
-"""Splits of images: stores that open them by number, and the labels and masks that go with them.
+"""Images of any source, as splits that tasks read by index.
 
-How a task uses them: `magneto.vision.data`.
+How a task uses them::
+
+    splits = load_images(config, seed, progress)     # lists the source; decodes nothing
+    split = splits.train
+    len(split), split.label(3), split.name(3)        # how many; class or -1; for messages
+    split.pixels(3)                                  # uint8 (height, width, 3), RGB, upright
+    split.mask(3)                                    # uint8 (height, width), if split.has_masks
+    splits.classes                                   # names, in the order of their numbers
+
+A batch is made by `magneto.vision.batches`: `training_stream` (labelled images) and
+`example_stream` (anything that an index and a generator make) shuffle, augment and replace what is
+broken, all as functions of (seed, epoch, index); `evaluation_images` gives fixed batches and says
+which images are broken. What happens to an image is a transform of `magneto.vision.transforms`, or
+of `magneto.vision.paired_transforms` with its mask: it takes a `Picture` (its size is known, its
+pixels are decoded on demand) and a numpy Generator. `split.digest` names the content, for
+`Task.artifacts`.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from errno import ENOENT
-from functools import cached_property, partial
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
+import torch
 
-from magneto.data.cache import content_digest
 from magneto.data.counts import Counts
-from magneto.data.files import read_bytes
-from magneto.data.problems import BadRecord, DataProblems, guarded
-from magneto.vision.decoding import (
-    BrokenImage,
-    EncodedPicture,
-    Picture,
-    PixelPicture,
-    decode_mask,
-)
+from magneto.data.formats import media_column, media_names, read_source
+from magneto.data.media import Files, MediaColumn
+from magneto.data.problems import DataProblems, guarded
+from magneto.data.sources import parse_source
+from magneto.data.splits import SPLIT_NAMES, standard_splits
+from magneto.data.table import NO_CLASS, Classes, Table, divide, whole_table
+from magneto.progress import SILENT, Progress
+from magneto.vision.builtin import digits, scenes
+from magneto.vision.config import ImageDataConfig
+from magneto.vision.decoding import BrokenImage, Picture
+from magneto.vision.pixels import Pixels, open_image, open_mask
 
-# Images of which the digest of a split takes the bytes, spread over it; of all others it takes
-# name, size and label.
-SAMPLED = 256
-UNLABELLED = -1
+UNLABELLED = NO_CLASS
+# Labels that are whole numbers below this are numbers of classes; others are words.
+MOST_CLASSES = 1_000_000
 # What can be wrong with an image.
 BROKEN, MISSING_IMAGE = "broken image", "missing image"
 BY_PILLOW = "JPEG decoded by Pillow, since simplejpeg refuses it"
-
-
-class ImageStore(Protocol):
-    """Images by number, wherever they lie. It is read in worker processes, which are forked.
-
-    Attributes:
-        peak: Value of the brightest pixel there can be.
-        channels: Of every image: 1 or 3.
-    """
-
-    peak: int
-    channels: int
-
-    def __len__(self) -> int: ...
-
-    def key(self, number: int) -> str:
-        """Return what an image is called within the set, wherever that lies."""
-        ...
-
-    def name(self, number: int) -> str:
-        """Return where an image lies, for messages."""
-        ...
-
-    def sizes(self) -> np.ndarray:
-        """Return the bytes of each image, int64."""
-        ...
-
-    def read(self, number: int) -> bytes:
-        """Return the bytes of an image.
-
-        Raises:
-            OSError: If they can't be read.
-        """
-        ...
-
-    def open(self, number: int) -> Picture:
-        """Open an image.
-
-        Raises:
-            BrokenImage: If it is none.
-            OSError: If it can't be read.
-        """
-        ...
-
-    def mask(self, number: int) -> np.ndarray:
-        """Return the image as a mask: numbers of classes, uint8 (height, width)."""
-        ...
-
-
-class PixelStore:
-    """Decoded images in memory.
-
-    Args:
-        pixels: uint8 (count, height, width, channels); of masks (count, height, width).
-        peak: Value of the brightest pixel there can be.
-    """
-
-    def __init__(self, pixels: np.ndarray, peak: int = 255) -> None:
-        self.all, self.peak = pixels, peak
-        self.channels = pixels.shape[-1]
-
-    def __len__(self) -> int:
-        return len(self.all)
-
-    def key(self, number: int) -> str:
-        """Return the number."""
-        return str(number)
-
-    def name(self, number: int) -> str:
-        """Return the number in words."""
-        return f"image {number}"
-
-    def sizes(self) -> np.ndarray:
-        """Return the bytes of each image."""
-        return np.full(len(self.all), self.all[0].nbytes, np.int64)
-
-    def read(self, number: int) -> bytes:
-        """Return the pixels as bytes."""
-        return self.all[number].tobytes()
-
-    def open(self, number: int) -> Picture:
-        """Return the pixels as a picture."""
-        return PixelPicture(self.all[number])
-
-    def mask(self, number: int) -> np.ndarray:
-        """Return a mask."""
-        return self.all[number]
-
-
-class EncodedStore:
-    """What stores of encoded images share: bytes are read, then decoded."""
-
-    peak, channels = 255, 3
-
-    def read(self, number: int) -> bytes:
-        """Return the bytes of an image."""
-        raise NotImplementedError
-
-    def open(self, number: int) -> Picture:
-        """Open an image."""
-        return EncodedPicture(self.read(number))
-
-    def mask(self, number: int) -> np.ndarray:
-        """Decode a mask."""
-        return decode_mask(self.read(number))
-
-
-class FileStore(EncodedStore):
-    """Image files.
-
-    Args:
-        root: Folder that names are relative to.
-        names: Paths of the files, with "/" between their parts; "" where there is none.
-    """
-
-    def __init__(self, root: Path, names: Sequence[str]) -> None:
-        self.root, self.names = root, names
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def key(self, number: int) -> str:
-        """Return the path within the folder."""
-        return self.names[number]
-
-    def name(self, number: int) -> str:
-        """Return the path."""
-        return str(self.root / self.names[number])
-
-    def sizes(self) -> np.ndarray:
-        """Return the sizes of the files; -1 of those that are not there."""
-        return np.array([_size(self.root / name) for name in self.names], np.int64)
-
-    def read(self, number: int) -> bytes:
-        """Return the content of a file."""
-        if not self.names[number]:
-            raise FileNotFoundError(ENOENT, "there is none")
-        return read_bytes(self.root / self.names[number])
-
-
-def _size(path: Path) -> int:
-    return os.path.getsize(path) if os.path.isfile(path) else -1
-
-
-# Of sets that have no masks.
-NO_MASKS = PixelStore(np.zeros((0, 0, 0), np.uint8))
+# Folders of masks beside one of images, and what follows the name of a split's folder of images
+# in the name of its folder of masks (CamVid's, as SegNet's authors give it).
+IMAGE_FOLDERS = ("images", "image", "imgs")
+MASK_FOLDERS = ("annotations", "masks", "annotation", "mask", "labels")
+MASK_SUFFIXES = ("annot", "_annot", "_labels", "_masks", "_mask")
+WITHOUT_IMAGE = "records without an image left out"
+WITHOUT_MASK = "images without a mask"
+NOT_PAIRED = "images without a mask left out"
 
 
 @dataclass(frozen=True)
@@ -187,34 +63,51 @@ class ImageSplit:
     """Images of a split, by index: 0 to `len(split) - 1`.
 
     Attributes:
-        images: Where they lie.
-        numbers: Of the images in `images`, by index, int64.
-        labels: Of all images in `images`, int64; `UNLABELLED` where there is none.
-        masks: Of all images in `images`, if the set has masks.
+        table: With a column "image"; maybe "label", numbers of classes, int64 (`UNLABELLED` for
+            none), and "mask".
         problems: Told of images that are not read as they should be.
     """
 
-    images: ImageStore
-    numbers: np.ndarray
-    labels: np.ndarray
-    masks: ImageStore = NO_MASKS
+    table: Table
     problems: DataProblems = field(default_factory=DataProblems)
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.table)
+
+    @property
+    def images(self) -> MediaColumn:
+        """The column of images."""
+        return self.table.columns["image"]
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """Of the rows in the columns, by index, int64."""
+        return self.table.rows
+
+    @property
+    def peak(self) -> int:
+        """Value of the brightest pixel there can be."""
+        return self.images.peak if isinstance(self.images, Pixels) else 255
+
+    @property
+    def channels(self) -> int:
+        """Of every image: 1 or 3."""
+        return self.images.all.shape[-1] if isinstance(self.images, Pixels) else 3
 
     @property
     def has_masks(self) -> bool:
-        """Whether there is a mask for each image."""
-        return len(self.masks) > 0
+        """Whether images have masks."""
+        return "mask" in self.table.columns
 
     def label(self, index: int) -> int:
         """Return the number of an image's class, or `UNLABELLED`."""
-        return int(self.labels[self.numbers[index]])
+        return int(self.labels_of(np.array(index)))
 
     def labels_of(self, indices: np.ndarray | slice = slice(None)) -> np.ndarray:
         """Return the labels of images, by default of all, int64; see `label`."""
-        return self.labels[self.numbers[indices]]
+        rows = self.numbers[indices]
+        labels = self.table.columns.get("label")
+        return np.full(rows.shape, UNLABELLED, np.int64) if labels is None else labels[rows]
 
     def name(self, index: int) -> str:
         """Return an image's path or key, for messages."""
@@ -227,7 +120,7 @@ class ImageSplit:
             BrokenImage: If it can't be read, or is no image.
         """
         with guarded(BrokenImage):
-            found = self.images.open(int(self.numbers[index]))
+            found = open_image(self.images[int(self.numbers[index])])
         found.refused = partial(self.problems.met, BY_PILLOW, self.name(index))
         return found
 
@@ -250,25 +143,20 @@ class ImageSplit:
             BrokenImage: If it can't be read or decoded.
         """
         with guarded(BrokenImage, "its mask: "):
-            return self.masks.mask(int(self.numbers[index]))
+            return open_mask(self.table.columns["mask"][int(self.numbers[index])])
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """A short name for the content: names, sizes and labels of all, bytes of some."""
-        sizes = self.images.sizes()[self.numbers]
-        names = "\n".join(self.images.key(int(number)) for number in self.numbers)
-        some = np.unique(np.linspace(0, max(len(self) - 1, 0), SAMPLED).astype(np.int64))
-        return content_digest(names.encode(errors="surrogatepass"), sizes, self.labels_of(),
-                              *(self._bytes(index) for index in some[: len(self)]))  # fmt: skip
+        return self.table.digest
 
-    def _bytes(self, index: int) -> bytes:
-        number = int(self.numbers[index])
-        try:
-            with guarded():
-                mask = self.masks.read(number) if self.has_masks else b""
-                return self.images.read(number) + mask
-        except BadRecord:
-            return b""
+
+def images_of(
+    column: MediaColumn, numbers: np.ndarray | None = None, problems: DataProblems | None = None
+) -> ImageSplit:
+    """Return the images of a column without labels, all or some; an image may come again."""
+    table = whole_table({"image": column})
+    return ImageSplit(table if numbers is None else table.take(numbers), problems or DataProblems())
 
 
 @dataclass(frozen=True)
@@ -292,3 +180,212 @@ class ImageSplits:
         parts = {"training images": len(self.train), "validation images": len(self.validation),
                  "classes": len(self.classes)}  # fmt: skip
         return self.counts.beside(parts)
+
+
+def load_images(
+    config: ImageDataConfig,
+    seed: int,
+    progress: Progress = SILENT,
+    problems: DataProblems | None = None,
+) -> ImageSplits:
+    """List the images of a source.
+
+    Args:
+        config: Which, and what is held out.
+        seed: Of what is held out of a built-in set.
+        progress: Told of long work.
+        problems: Told of images that are not read as they should be; None tells nobody.
+
+    Raises:
+        FileNotFoundError: If there is no such path.
+        ValueError: If there are no images, or classes that the training images have not.
+    """
+    counts = Counts()
+    there = _read(config.source, config, counts, progress)
+    if config.validation_source is not None:
+        other = _read(config.validation_source, config, counts, progress)
+        parts = divide(there, other, config.validation_fraction, "image", counts)
+    elif {*there} == {"train"} and parse_source(config.source).kind == "builtin":
+        parts = draw_out(there["train"], config.validation_fraction, seed)
+    else:
+        parts = divide(there, None, config.validation_fraction, "image", counts)
+    classes = list(config.classes or parts[0].columns["label"].names)
+    known = problems or DataProblems()
+    train, validation = (ImageSplit(numbered(part, classes), known) for part in parts)
+    if not len(train) or not len(validation):
+        raise ValueError(f"{config.source} has {len(train)} images to train on and "
+                         f"{len(validation)} to validate on")  # fmt: skip
+    return ImageSplits(train, validation, classes, counts)
+
+
+def _read(
+    source: str, config: ImageDataConfig, counts: Counts, progress: Progress
+) -> dict[str, Table]:
+    """Return the tables of a source, by split: columns "image", "label" and maybe "mask"."""
+    found = parse_source(source)
+    if found.kind == "builtin":
+        return digits() if found.name == "digits" else scenes()
+    there = read_source(source, counts, "image", progress, paired_folders)
+    return {split: image_table(table, config, counts) for split, table in there.items()}
+
+
+def draw_out(table: Table, fraction: float, seed: int) -> tuple[Table, Table]:
+    """Cut a built-in table in rows to train and to validate on, at random."""
+    order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed)).numpy()
+    cut = round(len(table) * fraction)
+    return table.take(order[cut:]), table.take(order[:cut])
+
+
+def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
+    """Return the images of a table with their labels and masks, under these names.
+
+    Rows without an image are counted and left out.
+
+    Raises:
+        ValueError: If it has no column of images, or not one that the recipe names.
+    """
+    media = [name for name, column in table.columns.items() if isinstance(column, MediaColumn)]
+    mask = table.find("mask", config.mask_column, media)
+    plain = [name for name in media if name != mask]
+    image = table.find("image", config.image_column, plain) or next(iter(plain), None)
+    if image is None or (media and image not in media):
+        raise table.no_column("image", "label")
+    named = [n for n, column in table.columns.items() if isinstance(column, Classes)]
+    label = table.find("label", config.label_column)
+    if label is None and config.label_column is None and len(named) == 1:
+        label = named[0]
+    columns: dict[str, Any] = {"image": media_column(table, image)}
+    columns["label"] = table.columns[label] if label else [None] * len(columns["image"])
+    columns["label"] = as_classes(columns["label"])
+    if mask is not None:
+        columns["mask"] = media_column(table, mask)
+    found = with_images(replace(table, columns=columns), "image", counts)
+    if mask is not None:
+        absent = int((~columns["mask"].present()[found.rows]).sum())
+        if absent == len(found):
+            return replace(found, columns={"image": columns["image"], "label": columns["label"]})
+        counts[WITHOUT_MASK] += absent
+    return found
+
+
+def with_images(table: Table, column: str, counts: Counts) -> Table:
+    """Return the rows of a table that have an image; the others are counted.
+
+    Raises:
+        ValueError: If none has.
+    """
+    images = table.columns.get(column)
+    if images is None:
+        raise table.no_column(column)
+    present = images.present()[table.rows]
+    counts[WITHOUT_IMAGE] += int((~present).sum())
+    if not present.any():
+        raise ValueError(f"{table.where} has no images{counts.describe()}")
+    return table.take(present)
+
+
+def as_classes(column: Any) -> Classes:
+    """Number labels that are words, in the order of the alphabet.
+
+    Where all are whole numbers, each is its own number, and the classes are called "0", "1", ...
+    """
+    if isinstance(column, Classes):
+        return column
+    words = [None if value is None else str(value).strip() or None for value in column]
+    known = {word for word in words if word is not None}
+    if known and all(is_number(word) for word in known):
+        names = [str(number) for number in range(max(map(int, known)) + 1)]
+        numbers = {word: int(word) for word in known}
+    else:
+        names = sorted(known)
+        numbers = {word: number for number, word in enumerate(names)}
+    labels = [UNLABELLED if word is None else numbers[word] for word in words]
+    return Classes(np.array(labels, np.int64), names)
+
+
+def is_number(word: str) -> bool:
+    """Return whether a label is a whole number below `MOST_CLASSES`."""
+    short = len(word) < len(str(MOST_CLASSES))  # thousands of digits are no number in Python
+    return short and word.isascii() and word.isdigit()
+
+
+def numbered(table: Table, classes: Sequence[str]) -> Table:
+    """Return a table whose labels are numbers of the known classes.
+
+    Raises:
+        ValueError: If an image is of another class.
+    """
+    labels: Classes = table.columns["label"]
+    used = np.unique(labels.numbers[table.rows])
+    names = [labels.names[number] for number in used if number != UNLABELLED]
+    numbers = class_numbers(names, classes)
+    unknown = [name for name in names if name not in numbers]
+    if unknown:
+        first = table.columns["image"].name(int(table.rows[0]))
+        raise ValueError(f"{first} and others: class {unknown[0]!r} is none of "
+                         f"the {len(classes)} that are known")  # fmt: skip
+    order = np.array([*(numbers.get(name, 0) for name in labels.names), UNLABELLED], np.int64)
+    return replace(table, columns={**table.columns, "label": order[labels.numbers]})
+
+
+def class_numbers(names: Sequence[str], classes: Sequence[str]) -> dict[str, int]:
+    """Return the numbers of classes by name.
+
+    Where a set has none of the known names, and all of its own are numbers of the known classes,
+    they are meant: the folders of ImageNet-V2 are called 0 to 999.
+
+    Args:
+        names: That a set has.
+        classes: That are known, in the order of their numbers.
+    """
+    known = {name: number for number, name in enumerate(classes)}
+    numbers = {name: int(name) for name in names if is_number(name)}
+    meant = len(numbers) == len(names) and all(n < len(classes) for n in numbers.values())
+    return numbers if meant and not known.keys() & numbers.keys() else known
+
+
+def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
+    """List images with masks, by split; nothing where a folder has no folders of masks.
+
+    Known are images/ with annotations/ or masks/, maybe each with training/ and validation/ (as
+    ADE20k), and train/ with trainannot/ (as CamVid). A mask is a file of the image's name, but for
+    its ending. A split without a folder of masks, as a test split may be, is counted and left out.
+
+    Raises:
+        ValueError: If no image has a mask.
+    """
+    inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    images = next((inside[name] for name in IMAGE_FOLDERS if name in inside), None)
+    masks = next((inside[name] for name in MASK_FOLDERS if name in inside), None)
+    if images and masks:
+        parts = {path.name.lower(): (path, masks / path.name) for path in images.iterdir()}
+        splits = standard_splits(parts)
+        there = {name: pair for name, pair in splits.items() if pair[1].is_dir()}
+        bare = [pair[0] for name, pair in splits.items() if there and name not in there]
+        counts[NOT_PAIRED] += sum(len([*media_names(path, "image", Counts())]) for path in bare)
+        pairs: Mapping[str, tuple[Path, Path]] = there or {"train": (images, masks)}
+    else:
+        pairs = standard_splits({
+            name: (inside[name], inside[name + suffix])
+            for words in SPLIT_NAMES.values()
+            for name in words
+            for suffix in MASK_SUFFIXES
+            if name in inside and name + suffix in inside
+        })  # fmt: skip
+    return {split: _paired(*pair, counts) for split, pair in pairs.items()}
+
+
+def _paired(images: Path, masks: Path, counts: Counts) -> Table:
+    """List the images that have a mask, and their masks."""
+    known = {_stem(name): name for name in media_names(masks, "image", Counts())}
+    names = list(media_names(images, "image", counts))
+    paired = [name for name in names if _stem(name) in known]
+    counts[NOT_PAIRED] += len(names) - len(paired)
+    if not paired:
+        raise ValueError(f"no image in {images} has a mask of its name in {masks}")
+    found = Files(masks, [known[_stem(name)] for name in paired])
+    return whole_table({"image": Files(images, paired), "mask": found}, str(images), images)
+
+
+def _stem(name: str) -> str:
+    return str(PurePosixPath(name).with_suffix(""))

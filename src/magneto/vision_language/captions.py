@@ -18,10 +18,11 @@ from magneto.config import shown
 from magneto.data.cache import content_digest
 from magneto.data.counts import EMPTY, Counts
 from magneto.data.files import existing_path, has_ending
+from magneto.data.media import MediaColumn
 from magneto.data.problems import BadRecord, DataProblems, read_each
 from magneto.data.records import read_list
 from magneto.vision.decoding import BrokenImage, Picture
-from magneto.vision.images import BROKEN, ImageSplit, ImageStore
+from magneto.vision.images import BROKEN, ImageSplit, images_of
 from magneto.vision_language.image_files import SEVERAL, NamedImages
 
 IMAGES = "captioned images"
@@ -59,7 +60,7 @@ class CaptionSplit:
         problems: Told of images that are not read as they should be.
     """
 
-    store: ImageStore
+    store: MediaColumn
     rows: Sequence[CaptionedImage]
     problems: DataProblems = field(default_factory=DataProblems)
 
@@ -69,9 +70,7 @@ class CaptionSplit:
     @cached_property
     def images(self) -> ImageSplit:
         """All images of the store, by their numbers."""
-        every = np.arange(len(self.store))
-        labels = np.zeros(len(every), np.int64)
-        return ImageSplit(self.store, every, labels, problems=self.problems)
+        return images_of(self.store, problems=self.problems)
 
     def broken(self, index: int, error: BrokenImage) -> None:
         """Note that an image is broken or missing."""
@@ -98,7 +97,7 @@ class CaptionSplit:
         """A short name for the content: all captions, sizes of the images, bytes of some."""
         words = "\n".join(f"{row.name} {row.captions}" for row in self.rows)
         used = np.unique([row.image for row in self.rows])
-        images = ImageSplit(self.store, used[used >= 0], self.images.labels)
+        images = images_of(self.store, used[used >= 0])
         return content_digest(words.encode(errors="surrogatepass"), images.digest.encode())
 
 

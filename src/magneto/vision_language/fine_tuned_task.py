@@ -67,7 +67,7 @@ class FineTunedTask(Task):
     @cached_property
     def reading(self) -> Reading:
         """The form in which the model reads images."""
-        config, peak = self.model_config, self.splits.train.store.peak
+        config, peak = self.model_config, self.splits.train.images.peak
         return Reading(config.image_size, config.channels, self.data_config.normalisation, peak)
 
     def prepare(self, progress: Progress = SILENT) -> None:

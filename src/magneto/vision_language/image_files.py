@@ -8,9 +8,8 @@ from pathlib import Path
 
 from magneto.data.counts import Counts
 from magneto.data.files import existing_path
-from magneto.vision.folders import image_names
-from magneto.vision.images import FileStore
-from magneto.vision.listing import IMAGE_ENDINGS
+from magneto.data.formats import media_names
+from magneto.data.media import IMAGE_ENDINGS, Files
 
 # What is said where a name alone does not tell which file is meant.
 SEVERAL = "images whose name other files have too (the first by folder is read)"
@@ -27,7 +26,7 @@ class NamedImages:
         twice: Names that several files have.
     """
 
-    store: FileStore
+    store: Files
     numbers: dict[str, int]
     where: str
     twice: frozenset[str] = frozenset()
@@ -50,14 +49,14 @@ def find_images(folder: str) -> NamedImages:
     """
     root = existing_path(folder)
     root = root if root.is_dir() else root.parent
-    names = list(image_names(root, Counts()))
+    names = list(media_names(root, "image", Counts()))
     if not names:
         raise ValueError(f"no images below {root}: no file ends in {', '.join(IMAGE_ENDINGS)}; "
                          "archives have to be unpacked")  # fmt: skip
-    return by_name(FileStore(root, names), names, root)
+    return by_name(Files(root, names), names, root)
 
 
-def by_name(store: FileStore, names: list[str], root: Path) -> NamedImages:
+def by_name(store: Files, names: list[str], root: Path) -> NamedImages:
     """Number images by the last part of their names; the first of several counts."""
     numbers: dict[str, int] = {}
     twice = set()

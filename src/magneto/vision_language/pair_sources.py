@@ -17,13 +17,13 @@ import numpy as np
 from magneto.config import nearest
 from magneto.data.counts import EMPTY, MALFORMED, Counts
 from magneto.data.files import existing_path, has_ending, unpacked_name
+from magneto.data.formats import find_shards, read_hub, read_shards, shards_by_split
+from magneto.data.media import Files, MediaColumn
 from magneto.data.records import read_objects
-from magneto.data.sources import HubDataset, Source, parse_source
+from magneto.data.sources import Source, parse_source
+from magneto.data.splits import standard_splits
 from magneto.progress import Progress
-from magneto.vision.hub import TableStore, chosen_splits
-from magneto.vision.images import FileStore, ImageStore
-from magneto.vision.listing import standard_splits
-from magneto.vision.shards import CAPTIONS, ShardStore, find_shards, kept_index, shards_by_split
+from magneto.vision.images import with_images
 from magneto.vision_language.config import PairDataConfig
 from magneto.vision_language.scenes import scene_pairs
 
@@ -47,7 +47,7 @@ class PairListing:
         texts: Of each pair.
     """
 
-    images: ImageStore
+    images: MediaColumn
     numbers: np.ndarray
     texts: Sequence[str]
 
@@ -88,7 +88,7 @@ class PairCollector:
         self.numbers.append(number)
         self.texts.append(text)
 
-    def listing(self, images: ImageStore) -> PairListing:
+    def listing(self, images: MediaColumn) -> PairListing:
         """Return what was taken."""
         return PairListing(images, np.array(self.numbers, np.int64), self.texts)
 
@@ -157,7 +157,7 @@ def list_file(
             given = record.get(config.id_field) if config.id_field else None
             identity = None if given is None else (str(given), place)
             taken.add(known[image], text, identity)
-    return taken.listing(FileStore(root, names))
+    return taken.listing(Files(root, names))
 
 
 def pick_field(
@@ -196,13 +196,14 @@ def list_shards(
     """List tar shards in which a.jpg has a.txt or a.json with a caption beside it."""
     found = {}
     for split, paths in shards_by_split(source, shards).items():
-        index = kept_index(paths, progress, CAPTIONS)
-        counts.update(index.counts)
-        places = np.array(index.places, np.int64).reshape(-1, 3)
+        table = with_images(read_shards(paths, counts, progress), "image", counts)
         taken = PairCollector(counts)
-        for number, (key, text) in enumerate(zip(index.keys, index.labels, strict=True)):
-            taken.add(number, text or "", (key, text))
-        found[split] = taken.listing(ShardStore(paths, index.keys, places))
+        said = table.columns.get("text", [None] * len(table.columns["key"]))
+        for number in table.rows.tolist():
+            key = table.columns["key"][number]
+            for text in texts_of(said[number]) or [""]:
+                taken.add(number, text, (key, text))
+        found[split] = taken.listing(table.columns["image"])
     return found
 
 
@@ -213,25 +214,20 @@ def list_hub(source: Source, config: PairDataConfig, counts: Counts) -> dict[str
         ConfigError: If it can't be loaded.
         ValueError: If it has no column of images, or none of texts.
     """
-    dataset = HubDataset(source)
     found = {}
-    for split, name in chosen_splits(dataset, source).items():
-        table, where = dataset.load(source.config, name), f"{source} ({name})"
-        kinds = {column: type(feature).__name__ for column, feature in table.features.items()}
-        images = [column for column, kind in kinds.items() if kind == "Image"]
+    for split, table in read_hub(source).items():
+        columns, where = table.columns, table.where
+        images = [name for name, column in columns.items() if isinstance(column, MediaColumn)]
         image = pick_field(images, config.image_field, (*IMAGE_FIELDS, *images), "image", where)
-        text = pick_field(kinds, config.text_field, TEXT_FIELDS, "text", where)
-        other = [config.id_field] if config.id_field else []
+        text = pick_field(columns, config.text_field, TEXT_FIELDS, "text", where)
         taken = PairCollector(counts)
-        for number, record in enumerate(table.select_columns([text, *other])):
-            texts = texts_of(record[text])
+        for number, said in enumerate(table.values(text)):
+            texts = texts_of(said)
             if texts is None:
                 counts.met(MALFORMED, f"{where}, row {number}", "without a text")
                 continue
             for place, each in enumerate(texts):
-                given = (str(record[config.id_field]), place) if config.id_field else None
-                taken.add(number, each, given)
-        alone = table.select_columns([image])
-        plain = alone.cast_column(image, dataset.library.Image(decode=False))
-        found[split] = taken.listing(TableStore(plain, image, where))
+                own = str(columns[config.id_field][number]) if config.id_field else ""
+                taken.add(number, each, (own, place) if config.id_field else None)
+        found[split] = taken.listing(columns[image])
     return found

@@ -18,11 +18,12 @@ import numpy as np
 
 from magneto.data.cache import content_digest
 from magneto.data.counts import Counts
+from magneto.data.media import MediaColumn
 from magneto.data.problems import DataProblems
 from magneto.data.splits import held_out
 from magneto.progress import SILENT, Progress
 from magneto.vision.decoding import Picture
-from magneto.vision.images import UNLABELLED, ImageSplit, ImageStore
+from magneto.vision.images import ImageSplit, images_of
 from magneto.vision_language.config import PairDataConfig
 from magneto.vision_language.pair_sources import PairListing, list_pairs
 
@@ -41,7 +42,7 @@ class PairSplit:
         problems: Told of images that are not read as they should be.
     """
 
-    store: ImageStore
+    store: MediaColumn
     numbers: np.ndarray
     texts: Sequence[str]
     problems: DataProblems = field(default_factory=DataProblems)
@@ -52,13 +53,12 @@ class PairSplit:
     @cached_property
     def images(self) -> ImageSplit:
         """The image of each pair, by the pair's index."""
-        labels = np.full(len(self.store), UNLABELLED, np.int64)
-        return ImageSplit(self.store, self.numbers, labels, problems=self.problems)
+        return images_of(self.store, self.numbers, self.problems)
 
     @cached_property
     def single_images(self) -> ImageSplit:
         """Each image once, however many texts it has."""
-        return replace(self.images, numbers=np.unique(self.numbers))
+        return images_of(self.store, np.unique(self.numbers), self.problems)
 
     def text(self, index: int) -> str:
         """Return the text of a pair."""

@@ -6,7 +6,7 @@ are the same for every seed.
 
 How they are read::
 
-    pairs = scene_pairs()["train"]            # images.open(i).pixels(), texts[i]
+    pairs = scene_pairs()["train"]            # images[i].pixels(), texts[i]
     questions = scene_questions()["train"]    # images, questions[i], answers[i]
     statements = scene_statements()["train"]  # images, pictures[i] (left, right), truths[i]
 """
@@ -19,7 +19,7 @@ from itertools import product
 
 import numpy as np
 
-from magneto.vision.images import PixelStore
+from magneto.vision.pixels import Pixels
 from magneto.vision_language.shapes import (
     CELLS,
     COLOURS,
@@ -68,7 +68,7 @@ class ScenePairs:
         texts: The captions.
     """
 
-    images: PixelStore
+    images: Pixels
     texts: list[str]
 
 
@@ -82,7 +82,7 @@ class SceneQuestions:
         answers: A word each.
     """
 
-    images: PixelStore
+    images: Pixels
     questions: list[str]
     answers: list[str]
 
@@ -98,7 +98,7 @@ class SceneStatements:
         truths: Whether each is true, boolean.
     """
 
-    images: PixelStore
+    images: Pixels
     pictures: np.ndarray
     statements: list[str]
     truths: np.ndarray
@@ -110,17 +110,17 @@ def scene_pairs() -> dict[str, ScenePairs]:
     for split, count in PAIRS.items():
         random = generator(split, PAIR_SET)
         scenes = draw_scenes(count, random)
-        images = PixelStore(render(scenes))
+        images = Pixels(render(scenes))
         found[split] = ScenePairs(images, [describe(scene) for scene in scenes])
     return found
 
 
-def scene_images() -> dict[str, PixelStore]:
+def scene_images() -> dict[str, Pixels]:
     """Return "train" and "validation": images without a text."""
     found = {}
     for split, count in PAIRS.items():
         random = generator(split, IMAGE_SET)
-        found[split] = PixelStore(render(draw_scenes(count, random)))
+        found[split] = Pixels(render(draw_scenes(count, random)))
     return found
 
 
@@ -148,7 +148,7 @@ def scene_questions() -> dict[str, SceneQuestions]:
         kinds = question_kinds()
         scenes = np.concatenate([draw_where(holds, each, random) for _, _, holds in kinds])
         order = random.permutation(len(scenes))
-        images = PixelStore(render(scenes[order]))
+        images = Pixels(render(scenes[order]))
         questions, answers = ([kinds[row // each][part] for row in order] for part in (0, 1))
         found[split] = SceneQuestions(images, questions, answers)
     return found
@@ -175,7 +175,7 @@ def scene_statements() -> dict[str, SceneStatements]:
                     fitting = np.flatnonzero((has[:, [first, second]] == wanted).all(1))
                     scenes.append(pool[random.choice(fitting)])
         mixed = [rows[number] for number in random.permutation(len(rows))]
-        images = PixelStore(render(np.stack(scenes)))
+        images = Pixels(render(np.stack(scenes)))
         pictures = np.array([(2 * pair, 2 * pair + 1) for pair, _, _ in mixed], np.int64)
         truths = np.array([truth for _, _, truth in mixed], bool)
         found[split] = SceneStatements(images, pictures, [said for _, said, _ in mixed], truths)

@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.vision.data import load_images
 from magneto.vision.decoding import BrokenImage
-from magneto.vision.images import BROKEN
+from magneto.vision.images import BROKEN, load_images
 from magneto.vision.paired_transforms import PairedAugmentation, fitted_size
 from magneto.vision.segmentation.config import SegmentationDataConfig
 from magneto.vision.segmentation.data import (

@@ -10,8 +10,9 @@ from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedTextDataConfig
 from magneto.language.masking import Masking
 from magneto.vision.decoding import BrokenImage
-from magneto.vision.images import UNLABELLED, ImageSplit, PixelStore
+from magneto.vision.images import images_of
 from magneto.vision.modelling.masking import BlockMasking
+from magneto.vision.pixels import Pixels
 from magneto.vision.transforms import CentreCrop, Reading
 from magneto.vision_language.modelling.examples import (
     ImageExamples,
@@ -35,7 +36,7 @@ def hiding(ratio: float) -> WordHiding:
 
 def images(count: int = 3) -> ImageExamples:
     pixels = np.random.default_rng(0).integers(0, 256, (count, 12, 12, 3), np.uint8)
-    split = ImageSplit(PixelStore(pixels), np.arange(count), np.full(count, UNLABELLED))
+    split = images_of(Pixels(pixels))
     return ImageExamples(split, CentreCrop(READING, 12), BlockMasking(3, 3, 0.4))
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from magneto.vision.images import PixelStore
+from magneto.vision.pixels import Pixels
 from magneto.vision_language.question_answering.questions import (
     Question,
     QuestionSplit,
@@ -10,7 +10,7 @@ from magneto.vision_language.question_answering.questions import (
 )
 from magneto.vision_language.question_answering.targets import gather_targets
 
-STORE = PixelStore(np.zeros((1, 4, 4, 3), np.uint8))
+STORE = Pixels(np.zeros((1, 4, 4, 3), np.uint8))
 
 
 def test_dense_targets() -> None:

@@ -13,7 +13,7 @@ from magneto.config import ConfigError
 from magneto.progress import ProgressBars
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
-from magneto.vision.images import PixelStore
+from magneto.vision.pixels import Pixels
 from magneto.vision_language.caption_config import CaptionDataConfig
 from magneto.vision_language.captions import CaptionSplit, CaptionSplits
 from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
@@ -117,7 +117,7 @@ def test_it_learns(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     rows = task.splits.train.rows
     noise = np.random.default_rng(0).integers(0, 256, (len(rows), 8, 8, 3), np.uint8)
-    split = CaptionSplit(PixelStore(noise), [replace(r, image=n) for n, r in enumerate(rows)])
+    split = CaptionSplit(Pixels(noise), [replace(r, image=n) for n, r in enumerate(rows)])
     task.splits = CaptionSplits(split, split)  # type: ignore[misc]
     torch.manual_seed(0)
     model = task.build_model()

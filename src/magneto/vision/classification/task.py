@@ -35,10 +35,9 @@ from magneto.vision.classification.figures import (
 )
 from magneto.vision.classification.model import ImageClassifier
 from magneto.vision.classification.scores import BINS, answer_sums, classification_scores
-from magneto.vision.data import load_images
 from magneto.vision.decoding import Picture
 from magneto.vision.image_task import ImageTask
-from magneto.vision.images import UNLABELLED, ImageSplits
+from magneto.vision.images import UNLABELLED, ImageSplits, load_images
 from magneto.vision.layer_decay import layer_decay_multipliers
 from magneto.vision.mixing import PairMixing
 from magneto.vision.prediction import Prediction, class_predictions

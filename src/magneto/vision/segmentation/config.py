@@ -152,7 +152,7 @@ class SegmentationDataConfig:
 
     @property
     def images(self) -> ImageDataConfig:
-        """What `magneto.vision.data.load_images` takes."""
+        """What `magneto.vision.images.load_images` takes."""
         return ImageDataConfig(
             source=self.source,
             validation_source=self.validation_source,

@@ -19,9 +19,8 @@ from magneto.data.learnt import warn_unlearnt
 from magneto.data.stream import BatchStream
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, Figure, Loss, Scores, Task
-from magneto.vision.data import load_images
 from magneto.vision.decoding import BrokenImage, Picture
-from magneto.vision.images import ImageSplit, ImageSplits
+from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.layer_decay import layer_decay_multipliers
 from magneto.vision.paired_transforms import PairedAugmentation
 from magneto.vision.prediction import Prediction

@@ -151,7 +151,7 @@ class MaskedData:
 
     def reading(self, split: ImageSplit) -> Reading:
         """Return the form in which the model reads the images of a split."""
-        model, peak = self.model, split.images.peak
+        model, peak = self.model, split.peak
         return Reading(model.image_size, model.channels, self.data.normalisation, peak)
 
     def crop(self, split: ImageSplit) -> CentreCrop:

@@ -18,8 +18,7 @@ from magneto.language.text import prepare_text, split_documents, tokenised
 from magneto.progress import Progress
 from magneto.vision.batches import evaluation_images
 from magneto.vision.config import ImageDataConfig
-from magneto.vision.data import load_images
-from magneto.vision.images import UNLABELLED, ImageSplit, PixelStore
+from magneto.vision.images import ImageSplit, images_of, load_images
 from magneto.vision.modelling.config import BUILTIN_TOKENIZER, ImageModelConfig
 from magneto.vision.modelling.targets import CodeTargets, PatchTokenizer, load_tokenizer
 from magneto.vision.transforms import CentreCrop, Reading
@@ -74,7 +73,7 @@ def image_splits(
         return pairs.train.single_images, pairs.validation.single_images
     if data.image_source == BUILTIN:
         found = scene_images()
-        return unlabelled_split(found["train"]), unlabelled_split(found["validation"])
+        return images_of(found["train"]), images_of(found["validation"])
     config = ImageDataConfig(
         source=data.image_source, validation_source=data.image_validation_source,
         validation_fraction=data.validation_fraction, label_column="",
@@ -82,12 +81,6 @@ def image_splits(
     splits = load_images(config, seed, progress, problems)
     progress.say(f"{data.image_source}: {splits.describe()}")
     return splits.train, splits.validation
-
-
-def unlabelled_split(store: PixelStore) -> ImageSplit:
-    """Return all images of a store."""
-    count = len(store)
-    return ImageSplit(store, np.arange(count), np.full(count, UNLABELLED, np.int64))
 
 
 def vocabulary_texts(data: MaskedDataConfig, pairs: PairSplits) -> Iterator[str]:
@@ -179,7 +172,7 @@ def code_targets(
     else:
         if config.codes is None:
             raise ValueError(f"set model.codes for data.image_tokenizer {BUILTIN_TOKENIZER}")
-        reading = Reading(config.image_size, config.channels, "half", images.images.peak)
+        reading = Reading(config.image_size, config.channels, "half", images.peak)
         crop = CentreCrop(reading, data.resize or reading.size)
         batches = islice(evaluation_images(images, crop, BATCH, reading.blank), SAMPLED_BATCHES)
         readable = (batch["images"][~batch["broken"]] for batch in batches)

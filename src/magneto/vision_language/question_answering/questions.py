@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from magneto.data.cache import content_digest
+from magneto.data.media import MediaColumn
 from magneto.data.problems import DataProblems
 from magneto.vision.decoding import BrokenImage, Picture
-from magneto.vision.images import BROKEN, UNLABELLED, ImageSplit, ImageStore
+from magneto.vision.images import BROKEN, ImageSplit, images_of
 from magneto.vision_language.question_answering.normalisation import normalise_answer
 
 # What is said of a set while it is read.
@@ -69,7 +70,7 @@ class QuestionSplit:
         problems: Told of images that are not read as they should be.
     """
 
-    store: ImageStore
+    store: MediaColumn
     questions: Sequence[Question]
     problems: DataProblems = field(default_factory=DataProblems)
 
@@ -89,8 +90,7 @@ class QuestionSplit:
     @cached_property
     def images(self) -> ImageSplit:
         """All images of the store, by their numbers."""
-        labels = np.full(len(self.store), UNLABELLED, np.int64)
-        return ImageSplit(self.store, np.arange(len(labels)), labels, problems=self.problems)
+        return images_of(self.store, problems=self.problems)
 
     def image_name(self, index: int) -> str:
         """Return where the image of a question lies, or should, for messages."""
@@ -122,5 +122,5 @@ class QuestionSplit:
         """A short name for the content: the questions with their answers, and their images."""
         asked = "\n".join(map(repr, self.questions)).encode("utf-8", errors="surrogatepass")
         used = np.unique([question.image for question in self.questions]).astype(np.int64)
-        images = ImageSplit(self.store, used, self.images.labels)
+        images = images_of(self.store, used)
         return content_digest(asked, images.digest.encode())

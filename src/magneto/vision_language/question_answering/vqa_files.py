@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from magneto.data.counts import Counts
+from magneto.data.media import Files
 from magneto.data.problems import BadRecord, read_each
 from magneto.data.records import read_list, whole_number
 from magneto.files import nearest_path
-from magneto.vision.images import FileStore
 from magneto.vision_language.question_answering.questions import (
     ANNOTATED_TWICE,
     DUPLICATES,
@@ -85,7 +85,7 @@ def read_split(folder: Path, images: Path, split: str, counts: Counts) -> Questi
     ]
     within = IMAGE_FOLDERS.get(split, split)
     names = [f"{within}/COCO_{within}_{image:012d}.jpg" for image in ids]
-    return QuestionSplit(FileStore(images, names), questions)
+    return QuestionSplit(Files(images, names), questions)
 
 
 def needed(folder: Path, pattern: str, split: str) -> Path:
@@ -187,4 +187,4 @@ def joined(images: Path, parts: Sequence[QuestionSplit]) -> QuestionSplit:
         start = len(names)
         names += [part.store.key(number) for number in range(len(part.store))]
         questions += [one._replace(image=one.image + start) for one in part.questions]
-    return QuestionSplit(FileStore(images, names), questions)
+    return QuestionSplit(Files(images, names), questions)

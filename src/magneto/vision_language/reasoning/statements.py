@@ -10,10 +10,11 @@ import numpy as np
 
 from magneto.data.cache import content_digest
 from magneto.data.counts import Counts
+from magneto.data.media import MediaColumn
 from magneto.data.problems import DataProblems
 from magneto.data.splits import held_out
 from magneto.vision.decoding import BrokenImage, Picture
-from magneto.vision.images import BROKEN, ImageSplit, ImageStore
+from magneto.vision.images import BROKEN, ImageSplit, images_of
 
 MISSING = -1
 """In the place of an image's number: there is no such file."""
@@ -55,7 +56,7 @@ class StatementSplit:
         problems: Told of images that are not read as they should be.
     """
 
-    store: ImageStore
+    store: MediaColumn
     statements: Sequence[Statement]
     missing: Sequence[str] = ()
     problems: DataProblems = field(default_factory=DataProblems)
@@ -71,9 +72,7 @@ class StatementSplit:
     @cached_property
     def images(self) -> ImageSplit:
         """All images of the store, by their numbers."""
-        every = np.arange(len(self.store))
-        labels = np.zeros(len(every), np.int64)
-        return ImageSplit(self.store, every, labels, problems=self.problems)
+        return images_of(self.store, problems=self.problems)
 
     def broken(self, index: int, error: BrokenImage) -> None:
         """Note that one of a statement's images is broken; those missing are known."""
@@ -104,7 +103,7 @@ class StatementSplit:
         """A short name for the content: all statements, sizes of their images, bytes of some."""
         words = "\n".join(f"{s.identifier} {s.label} {s.sentence}" for s in self.statements)
         used = np.unique([number for s in self.statements for number in s.images])
-        images = ImageSplit(self.store, used[used >= 0], self.images.labels)
+        images = images_of(self.store, used[used >= 0])
         return content_digest(words.encode(errors="surrogatepass"), images.digest.encode())
 
 

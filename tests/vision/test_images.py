@@ -9,15 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data.counts import MALFORMED
+from magneto.data.counts import MALFORMED, Counts
+from magneto.data.formats import OTHER_FILES, find_files
+from magneto.data.media import HubMedia
+from magneto.data.table import FROM_TEST, TEST_UNUSED
 from magneto.vision.config import ImageDataConfig
-from magneto.vision.data import FROM_TEST, TEST_UNUSED, load_images
 from magneto.vision.decoding import BrokenImage
-from magneto.vision.folders import OTHER_FILES, WITHOUT_MASK
-from magneto.vision.hub import TableStore
-from magneto.vision.images import UNLABELLED, ImageSplits
-from magneto.vision.shards import WITHOUT_IMAGE
-from magneto.vision.tables import find_tables
+from magneto.vision.images import (
+    NOT_PAIRED,
+    UNLABELLED,
+    WITHOUT_IMAGE,
+    WITHOUT_MASK,
+    ImageSplits,
+    load_images,
+)
 from tests.vision.pictures import class_folders, encoded, photo, write
 
 
@@ -35,7 +40,7 @@ def test_folders_of_splits_and_classes(tmp_path: Path) -> None:
     assert [found.train.label(index) for index in (0, 9, 10)] == [0, 0, 1]
     assert found.train.name(10) == str(tmp_path / "train" / "dog" / "000.jpg")
     assert np.abs(found.train.pixels(10).astype(int) - photo(100, 12, 16)).mean() < 8
-    assert found.counts == {OTHER_FILES: 1}
+    assert found.counts == Counts({OTHER_FILES: 1})
     assert found.describe() == ("20 training images, 4 validation images, 2 classes "
                                 f"(1 {OTHER_FILES})")  # fmt: skip
 
@@ -45,14 +50,14 @@ def test_a_test_split_is_measured_on_and_never_trained_on(tmp_path: Path) -> Non
     class_folders(tmp_path / "test", each=2)
     found = load(tmp_path)
     assert len(found.train) + len(found.validation) == 20
-    assert found.counts == {TEST_UNUSED: 4}
+    assert found.counts == Counts({TEST_UNUSED: 4})
     # As `magneto evaluate RUN --data` does.
     found = load(tmp_path, validation_source=str(tmp_path))
     names = [found.validation.name(index) for index in range(len(found.validation))]
     assert names == [
         str(tmp_path / "test" / c / f"00{n}.jpg") for c in ("cat", "dog") for n in (0, 1)
     ]
-    assert found.counts == {FROM_TEST: 4}
+    assert found.counts == Counts({FROM_TEST: 4})
     class_folders(tmp_path / "val", each=1)
     assert len(load(tmp_path, validation_source=str(tmp_path)).validation) == 2
 
@@ -104,7 +109,7 @@ def test_a_test_split_without_masks_is_left_out(tmp_path: Path) -> None:
                 write(tmp_path / "masks" / split / f"{number}.png", mask)
     found = load(tmp_path)
     assert (len(found.train), len(found.validation)) == (4, 2) and found.train.has_masks
-    assert found.counts == {WITHOUT_MASK: 3}
+    assert found.counts == Counts({NOT_PAIRED: 3})
 
 
 @pytest.mark.parametrize(
@@ -124,7 +129,7 @@ def test_folders_of_masks(tmp_path: Path, layout: tuple[str, ...]) -> None:
     found = load(tmp_path)
     assert found.train.has_masks and (len(found.train), len(found.validation)) == (3, 3)
     assert np.array_equal(found.train.mask(1), mask + 1)
-    assert found.counts[WITHOUT_MASK] == 1
+    assert found.counts[NOT_PAIRED] == 1
 
 
 def test_a_row_of_a_table_without_a_mask_is_counted_and_the_others_have_theirs(
@@ -138,7 +143,7 @@ def test_a_row_of_a_table_without_a_mask_is_counted_and_the_others_have_theirs(
         write(tmp_path / name, "\n".join(rows).encode())
     found = load(tmp_path)
     assert found.train.has_masks and len(found.train) == 4
-    assert found.counts["images without a mask"] == 2
+    assert found.counts[WITHOUT_MASK] == 2
     assert [int(found.train.mask(index).max()) for index in range(3)] == [0, 1, 2]
     with pytest.raises(BrokenImage, match=r"its mask: can't be read \(there is none\)"):
         found.train.mask(3)
@@ -151,7 +156,7 @@ def test_tables(tmp_path: Path, ending: str, separator: str) -> None:
     text = "\n".join(separator.join(row) for row in rows)
     write(tmp_path / f"train{ending}", text.encode())
     write(tmp_path / f"val{ending}", text.encode())
-    assert find_tables(tmp_path).keys() == {"train", "validation"}
+    assert find_files(tmp_path).keys() == {"train", "validation"}
     found = load(tmp_path, label_column="species")
     assert found.train.labels_of().tolist() == [0, 1] and found.classes == ["cat", "dog"]
     assert found.train.pixels(1).shape == (12, 16, 3) and found.counts[MALFORMED] == 2
@@ -159,8 +164,25 @@ def test_tables(tmp_path: Path, ending: str, separator: str) -> None:
     with pytest.raises(ValueError, match="did you mean species"):
         load(tmp_path, label_column="specie")
     write(tmp_path / f"train{ending}", b"a\nb\n")
-    with pytest.raises(ValueError, match="no column of images among a"):
+    with pytest.raises(ValueError, match="no column 'image' among a: name it"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("label", [str, int])
+def test_json_lines_of_images_and_labels(tmp_path: Path, label: type) -> None:
+    class_folders(tmp_path / "all", ("0", "1"))
+    rows = [{"file_name": f"all/{n % 2}/00{n}.jpg", "class": label(n % 2)} for n in range(10)]
+    lines = ["{", *map(json.dumps, rows), '{"file_name": "", "class": 1}', '{"class": 0}']
+    found = load(write(tmp_path / "a.jsonl", "\n".join(lines).encode()))
+    assert len(found.train) + len(found.validation) == 10 and found.classes == ["0", "1"]
+    assert found.counts == Counts({MALFORMED: 1, WITHOUT_IMAGE: 2})
+    assert found.train.label(0) == int(Path(found.train.name(0)).parent.name)
+    assert not found.train.has_masks and found.train.pixels(0).shape == (12, 16, 3)
+
+
+def test_a_table_without_a_header_is_answered_with_one(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="write one above it: image<TAB>label"):
+        load(write(tmp_path / "a.tsv", b"a.jpg\tcat\nb.jpg\tdog\n"))
 
 
 def shard(path: Path, members: dict[str, bytes]) -> Path:
@@ -191,7 +213,7 @@ def test_tar_shards(tmp_path: Path, cache: Path) -> None:
         assert (found.classes, len(found.validation)) == (["0", "1", "2"], 4)
         assert found.train.name(5) == f"{tmp_path / 'train-1.tar'}, 0005"
         assert np.abs(found.train.pixels(5).astype(int) - photo(5)).mean() < 8
-        assert found.counts == {WITHOUT_IMAGE: 1}
+        assert found.counts == Counts({WITHOUT_IMAGE: 1})
     assert len(list(cache.glob("shards-*"))) == 2
     held = tmp_path / "val-0.tar"
     times = held.stat().st_mtime_ns
@@ -212,7 +234,7 @@ def test_a_shard_that_is_cut_off_is_counted(tmp_path: Path) -> None:
     found = load(path, validation_source=str(path))
     assert found.counts[MALFORMED] == 2 and 1 <= len(found.train) < 4
     path.write_bytes(b"no tar at all" * 99)
-    with pytest.raises(ValueError, match="no images in the tar files"):
+    with pytest.raises(ValueError, match="no examples in the tar files"):
         load(path)
 
 
@@ -236,8 +258,8 @@ def test_hugging_face_data_sets(tmp_path: Path) -> None:
         assert found.train.label(3) == row % 2 and found.train.images.key(row) == f"{row}.jpg"
         assert np.abs(found.train.pixels(3).astype(int) - photo(row)).mean() < 8
         assert np.array_equal(found.train.mask(3), photo(row)[..., 0])
-        assert len(found.train.digest) == 24 and isinstance(found.train.images, TableStore)
-    with pytest.raises(ValueError, match="no column 'lable'; did you mean label"):
+        assert len(found.train.digest) == 24 and isinstance(found.train.images, HubMedia)
+    with pytest.raises(ValueError, match=r"no column 'lable' .*; did you mean label"):
         load(tmp_path / "data", label_column="lable")
 
 
@@ -268,11 +290,11 @@ def test_a_digest_names_the_content(tmp_path: Path) -> None:
 def test_wrong_sources(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no file or folder"):
         load(tmp_path / "none")
-    with pytest.raises(ValueError, match="no images in"):
+    with pytest.raises(ValueError, match="no image files in"):
         load(tmp_path)
-    with pytest.raises(ValueError, match="is no set of images"):
+    with pytest.raises(ValueError, match=r"is no set of examples: a file ends in \.jsonl"):
         load(write(tmp_path / "a.zip", b""))
-    with pytest.raises(ValueError, match=r"data\.validation_fraction"):
-        load(class_folders(tmp_path / "few", each=1), validation_fraction=0.001)
+    with pytest.raises(ValueError, match=r"1 rows with 1 value of 'image': none can be held out"):
+        load(class_folders(tmp_path / "few", ("cat",), each=1))
     with pytest.raises(ValueError, match="builtin:digits, builtin:scenes"):
         ImageDataConfig(source="builtin:digit")

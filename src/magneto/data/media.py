@@ -1,0 +1,211 @@
+"""Columns of files: images or recordings by number, whose bytes are read when they are asked for.
+
+They lie in files of their own, in tar shards, or in a data set of the hub. Data workers, which are
+forked, read them at the same time.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from errno import ENOENT
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from magneto.data.files import read_bytes
+from magneto.files import import_extra
+
+# Endings of media files, in lower case. What is in them decides how they are read.
+IMAGE_ENDINGS = (
+    ".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
+    ".pbm", ".jp2", ".avif",
+)  # fmt: skip
+AUDIO_ENDINGS = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".sph")
+ENDINGS = {"image": IMAGE_ENDINGS, "audio": AUDIO_ENDINGS}
+"""By kind, which is also what a column of them is called."""
+
+
+class MediaColumn(ABC):
+    """Media by number."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int) -> Any:
+        """Return one of them."""
+        return Medium(self, number)
+
+    @abstractmethod
+    def key(self, number: int) -> str:
+        """Return what one is called within its source, wherever that lies."""
+
+    @abstractmethod
+    def name(self, number: int) -> str:
+        """Return where one lies, for messages."""
+
+    @abstractmethod
+    def sizes(self) -> np.ndarray:
+        """Return the bytes of each, int64; -1 where that is not known, or there is no file."""
+
+    @abstractmethod
+    def read(self, number: int) -> bytes:
+        """Return the bytes of one.
+
+        Raises:
+            OSError: If they can't be read.
+        """
+
+    def present(self) -> np.ndarray:
+        """Return whether a row names one, bool; the file may be missing nevertheless."""
+        return np.ones(len(self), bool)
+
+
+@dataclass(frozen=True)
+class Medium:
+    """One of a column."""
+
+    column: MediaColumn
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Where it lies, for messages."""
+        return self.column.name(self.number)
+
+    def read(self) -> bytes:
+        """Return its bytes.
+
+        Raises:
+            OSError: If they can't be read.
+        """
+        return self.column.read(self.number)
+
+
+class Files(MediaColumn):
+    """Files.
+
+    Args:
+        root: Folder that names are relative to.
+        names: Paths, with "/" between their parts; "" where there is none.
+    """
+
+    def __init__(self, root: Path, names: Sequence[str]) -> None:
+        self.root, self.names = root, names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def key(self, number: int) -> str:
+        """Return the path within the folder."""
+        return self.names[number]
+
+    def name(self, number: int) -> str:
+        """Return the path."""
+        return str(self.root / self.names[number])
+
+    def sizes(self) -> np.ndarray:
+        """Return the sizes of the files."""
+        paths = (self.root / name for name in self.names)
+        return np.array([os.path.getsize(p) if os.path.isfile(p) else -1 for p in paths], np.int64)
+
+    def read(self, number: int) -> bytes:
+        """Return the content of a file."""
+        if not self.names[number]:
+            raise FileNotFoundError(ENOENT, "there is none")
+        return read_bytes(self.root / self.names[number])
+
+    def present(self) -> np.ndarray:
+        """Return whether there is a name."""
+        return np.array([bool(name) for name in self.names], bool)
+
+
+class Members(MediaColumn):
+    """Members of tar files.
+
+    Args:
+        shards: The files.
+        keys: Of the examples.
+        places: (number of the shard, first byte, bytes) of each, int64 (count, 3); the number is -1
+            where there is none.
+    """
+
+    def __init__(self, shards: Sequence[Path], keys: Sequence[str], places: np.ndarray) -> None:
+        self.shards, self.keys, self.places = shards, keys, places
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def key(self, number: int) -> str:
+        """Return the key in the shard."""
+        return self.keys[number]
+
+    def name(self, number: int) -> str:
+        """Return shard and key."""
+        return f"{self.shards[self.places[number, 0]]}, {self.keys[number]}"
+
+    def sizes(self) -> np.ndarray:
+        """Return the bytes of each."""
+        return np.ascontiguousarray(self.places[:, 2])
+
+    def read(self, number: int) -> bytes:
+        """Return the bytes of one."""
+        shard, first, size = self.places[number].tolist()
+        if shard < 0:
+            raise FileNotFoundError(ENOENT, "there is none")
+        with self.shards[shard].open("rb") as file:
+            file.seek(first)
+            return file.read(size)
+
+    def present(self) -> np.ndarray:
+        """Return whether an example has one."""
+        return self.places[:, 0] >= 0
+
+
+class HubMedia(MediaColumn):
+    """A column of a data set of the hub: the bytes of a file each, or its path.
+
+    Args:
+        dataset: Of that column alone, which isn't decoded.
+        column: Its name.
+        where: The source, for messages.
+    """
+
+    def __init__(self, dataset: Any, column: str, where: str) -> None:
+        self.dataset, self.column, self.where = dataset, column, where
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def _field(self, name: str) -> Any:
+        arrow = self.dataset.with_format("arrow")[:]
+        return [chunk.field(name) for chunk in arrow[self.column].chunks]
+
+    @cached_property
+    def _paths(self) -> list[str | None]:
+        return [path for chunk in self._field("path") for path in chunk.to_pylist()]
+
+    def key(self, number: int) -> str:
+        """Return the path that the data set has, or the row's number."""
+        return self._paths[number] or str(number)
+
+    def name(self, number: int) -> str:
+        """Return the source and the row's number, from 0."""
+        return f"{self.where}, row {number}"
+
+    def sizes(self) -> np.ndarray:
+        """Return the bytes of each; -1 where the data set has a path alone."""
+        compute: Any = import_extra("pyarrow.compute", "hf", "hf: sources need pyarrow")
+        lengths = [compute.binary_length(chunk).to_pylist() for chunk in self._field("bytes")]
+        return np.array([-1 if n is None else n for part in lengths for n in part], np.int64)
+
+    def read(self, number: int) -> bytes:
+        """Return the bytes of one; of a file where the data set has its path alone."""
+        value = self.dataset[number][self.column] or {}
+        if value.get("bytes") is None:
+            return read_bytes(Path(value.get("path") or ""))
+        return value["bytes"]

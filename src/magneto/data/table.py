@@ -1,0 +1,243 @@
+"""One table for every field: named columns, rows by number, what is held out, a digest.
+
+How a field uses it::
+
+    there = read_source("photos/", counts)           # magneto.data.formats: tables by split
+    train, validation = divide(there, None, 0.2, "image", counts)
+    train[3]["image"].read(), train[3]["label"]      # a row by its number
+
+A column is any sequence. One of media (`magneto.data.media`) gives what can be read, one of
+`Classes` the name of a class. Rows are chosen by number: columns are shared, never copied.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from magneto.config import nearest
+from magneto.data.cache import content_digest
+from magneto.data.counts import Counts
+from magneto.data.media import MediaColumn
+from magneto.data.problems import BadRecord, guarded
+from magneto.data.splits import hash_of
+
+# What columns are usually called, best first.
+USUAL = {
+    "image": ("image", "img", "image_path", "image_file", "path", "file_name", "filename", "file",
+              "filepath"),
+    "mask": ("mask", "annotation", "segmentation", "segmentation_mask", "label_map", "mask_path"),
+    "audio": ("audio", "audio_filepath", "audio_path", "path", "file", "wav", "filename"),
+    "text": ("text", "caption", "captions", "texts", "sentence", "sentences", "transcript",
+             "transcription", "normalized_text", "raw", "title", "txt"),
+    "label": ("label", "labels", "class", "category", "target", "fine_label", "cls"),
+    "question": ("question",),
+    "answer": ("answer", "answers", "multiple_choice_answer"),
+}  # fmt: skip
+# In the order in which a source to validate on is looked through.
+VALIDATED = ("validation", "test", "train")
+FROM_TEST = "to validate on, from its test split"
+TEST_UNUSED = "of its test split, not used"
+# Media of which the digest takes the bytes, spread over the table; of all others it takes name and
+# size.
+SAMPLED = 256
+NO_CLASS = -1
+
+
+class Classes(Sequence[str | None]):
+    """A column of classes that are known by name.
+
+    Args:
+        numbers: Of the class of each row, int64; `NO_CLASS` where there is none.
+        names: Of the classes, in the order of their numbers.
+    """
+
+    def __init__(self, numbers: np.ndarray, names: Sequence[str]) -> None:
+        self.numbers, self.names = numbers, list(names)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, number: Any) -> Any:
+        found = int(self.numbers[number])
+        return None if found == NO_CLASS else self.names[found]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows by number, from 0.
+
+    Attributes:
+        columns: By name, each of all rows of the source.
+        rows: Numbers in the columns of the rows that the table has, int64.
+        where: The source, for messages.
+        root: Folder that paths in the columns are relative to.
+        separator: What is between cells, of a table that has its names in the first line.
+    """
+
+    columns: Mapping[str, Any]
+    rows: np.ndarray
+    where: str = ""
+    root: Path = field(default_factory=Path)
+    separator: str = ""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        number = int(self.rows[index])
+        return {name: column[number] for name, column in self.columns.items()}
+
+    def values(self, name: str) -> Any:
+        """Return what a column has in each row."""
+        column = self.columns[name]
+        if isinstance(column, np.ndarray):
+            return column[self.rows]
+        return [column[number] for number in self.rows.tolist()]
+
+    def take(self, indices: np.ndarray) -> Table:
+        """Return some rows, by number or as a mask."""
+        return replace(self, rows=self.rows[indices])
+
+    def find(self, what: str, given: str | None = None, among: Iterable[str] = ()) -> str | None:
+        """Return the name of a column; None if there is none.
+
+        Args:
+            what: It has: one of `USUAL`, whose first name that is there is taken.
+            given: The name in the recipe, data.WHAT_column; "" for no column.
+            among: Names that it may have; all, by default.
+
+        Raises:
+            ValueError: If the column that is given is not there.
+        """
+        if given is not None:
+            if given and given not in self.columns:
+                raise ValueError(f"{self.where} has no column {given!r} (data.{what}_column)"
+                                 f"{nearest(given, list(self.columns))}")  # fmt: skip
+            return given or None
+        plain = {name.strip().lower(): name for name in reversed(list(among or self.columns))}
+        return next((plain[name] for name in USUAL[what] if name in plain), None)
+
+    def no_column(self, *wanted: str) -> ValueError:
+        """Return the error that the first of the wanted columns is not there; says what helps."""
+        names = ", ".join(self.columns) or "none"
+        line = f"{self.where} has no column {wanted[0]!r} among {names}: name it, "
+        line += f"data.{wanted[0]}_column"
+        if self.separator:
+            header = self.separator.join(wanted).replace("\t", "<TAB>")
+            line += f"; if its first line names no columns, write one above it: {header}"
+        return ValueError(line)
+
+    @cached_property
+    def digest(self) -> str:
+        """A short name for the content: all values, names and sizes of media, bytes of some."""
+        parts: list[bytes | np.ndarray] = []
+        for name in sorted(self.columns):
+            parts.append(name.encode(errors="surrogatepass"))
+            column = self.columns[name]
+            if isinstance(column, MediaColumn):
+                parts += self._media_parts(column)
+            elif isinstance(column, np.ndarray):
+                parts.append(column[self.rows])
+            else:
+                values = json.dumps(self.values(name), default=str)
+                parts.append(values.encode(errors="surrogatepass"))
+        return content_digest(*parts)
+
+    def _media_parts(self, column: MediaColumn) -> Iterable[bytes | np.ndarray]:
+        keys = "\n".join(column.key(number) for number in self.rows.tolist())
+        some = np.unique(np.linspace(0, max(len(self) - 1, 0), SAMPLED).astype(np.int64))
+        sampled = (content_of(column, int(number)) for number in self.rows[some[: len(self)]])
+        yield from (keys.encode(errors="surrogatepass"), column.sizes()[self.rows], *sampled)
+
+
+def content_of(column: MediaColumn, number: int) -> bytes:
+    """Return the bytes of a medium; none where it can't be read."""
+    try:
+        with guarded():
+            return column.read(number)
+    except BadRecord:
+        return b""
+
+
+def whole_table(
+    columns: Mapping[str, Any], where: str = "", root: Path | None = None, separator: str = ""
+) -> Table:
+    """Return a table with all rows of its columns."""
+    count = len(next(iter(columns.values()), ()))
+    return Table(columns, np.arange(count), where, root or Path(), separator)
+
+
+def table_of(
+    records: Sequence[Mapping[str, Any]], where: str = "", root: Path | None = None
+) -> Table:
+    """Return records as a table; a field that a record has not is None."""
+    names = dict.fromkeys(name for record in records for name in record)
+    columns = {name: [record.get(name) for record in records] for name in names}
+    return whole_table(columns, where, root)
+
+
+def divide(
+    there: Mapping[str, Table],
+    other: Mapping[str, Table] | None,
+    fraction: float,
+    key: str,
+    counts: Counts,
+) -> tuple[Table, Table]:
+    """Return what is trained on, and what is validated on.
+
+    Args:
+        there: Tables of the source, by split.
+        other: Of another source to validate on: its validation split, else its test split, else
+            all of it. None validates on the source's own validation split, or on rows held out.
+        fraction: Of the rows that are held out where a source has no validation split.
+        key: Column by whose values rows are held out; see `hold_out`.
+        counts: Told of splits for testing.
+
+    Raises:
+        ValueError: If no row is left to train or to validate on.
+    """
+    train = there.get("train") or next(iter(there.values()))
+    if other is not None:
+        used = next(split for split in VALIDATED if split in other)
+        counts[FROM_TEST] += len(other[used]) if used == "test" else 0
+        return train, other[used]
+    if "validation" in there and "train" in there:
+        return train, there["validation"]
+    counts[TEST_UNUSED] += len(there["test"]) if {"train", "test"} <= {*there} else 0
+    return hold_out(train, fraction, key)
+
+
+def hold_out(table: Table, fraction: float, key: str) -> tuple[Table, Table]:
+    """Cut a table in rows to train and to validate on, by the hash of a column.
+
+    Rows of one value stay together, and stay where they are when others are added, unless one side
+    would have none: then the value nearest to it goes there.
+
+    Args:
+        table: To cut.
+        fraction: Of the values that are held out.
+        key: The column. Media are known by their keys.
+
+    Raises:
+        ValueError: If the column has fewer than two values.
+    """
+    column = table.columns[key]
+    media = isinstance(column, MediaColumn)
+    numbers = table.rows.tolist()
+    words = [column.key(n) if media else str(column[n]) for n in numbers]
+    places = {word: hash_of(word) for word in dict.fromkeys(words)}
+    if len(places) < 2:
+        count = f"{len(places)} value{'s' * (len(places) != 1)} of {key!r}"
+        raise ValueError(f"{table.where} has {len(numbers)} rows with {count}: none can be held "
+                         "out, set data.validation_source")  # fmt: skip
+    ordered = sorted(places.values())
+    limit = min(max(fraction * 2**64, ordered[0] + 1), ordered[-1])
+    held = np.array([places[word] < limit for word in words], bool)
+    return table.take(~held), table.take(held)

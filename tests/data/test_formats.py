@@ -1,0 +1,90 @@
+"""Tables from every kind of source, of any field."""
+
+import gzip
+import io
+import json
+import lzma
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from magneto.data.counts import MALFORMED, Counts
+from magneto.data.formats import read_file, read_source
+from magneto.data.table import Table
+
+ROWS = [{"audio_filepath": "a.wav", "text": "one"}, {"audio_filepath": "b.wav", "text": "two"}]
+
+
+def rows_of(table: Table) -> list[dict]:
+    return [table[index] for index in range(len(table))]
+
+
+def test_files_of_records(tmp_path: Path) -> None:
+    lines = "\n".join(map(json.dumps, ROWS))
+    contents = {
+        "a.jsonl": lines + "\n{broken\n", "b.json": lines + "\n7\n",
+        "a.json": json.dumps([*ROWS, 5]),
+        "a.csv": 'audio_filepath,text\na.wav,"one"\nb.wav,two\nc.wav\n',
+        "a.tsv": "audio_filepath\ttext\na.wav\tone\nb.wav\ttwo\nc.wav\n",
+    }  # fmt: skip
+    for name, content in contents.items():
+        path, counts = tmp_path / name, Counts()
+        for pack, own in (
+            (bytes, path),
+            (gzip.compress, f"{path}.gz"),
+            (lzma.compress, f"{path}.xz"),
+        ):
+            Path(own).write_bytes(pack(content.encode()))
+            table = read_file(Path(own), counts)
+            assert rows_of(table) == ROWS and table.root == tmp_path, own
+        assert counts[MALFORMED] == 3 and str(path) in counts.named[MALFORMED][0]
+
+
+def test_a_table_without_a_header_is_answered_with_the_one_to_write(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("1.jpg\tcat\n2.jpg\tdog\n")
+    error = read_file(tmp_path / "a.tsv", Counts()).no_column("image", "label")
+    assert str(error).endswith("write one above it: image<TAB>label")
+    (tmp_path / "a.jsonl").write_text('{"x": 1}')
+    assert "above" not in str(read_file(tmp_path / "a.jsonl", Counts()).no_column("image"))
+
+
+@pytest.mark.parametrize("source", ["a.txt", "a.zip"])
+def test_an_unknown_file_is_answered_with_those_that_are_known(tmp_path: Path, source) -> None:
+    (tmp_path / source).write_text("x")
+    with pytest.raises(ValueError, match=r"is no set of examples: a file ends in .*hf:NAME$"):
+        read_source(str(tmp_path / source), Counts())
+
+
+def test_recordings_by_folder_and_in_shards(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+    for name in ("train/x/1.wav", "train/y/2.FLAC", "dev/x/3.mp3"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(name.encode())
+    there = read_source(str(tmp_path / "in"), Counts(), "audio")
+    assert [row["audio"].read() for row in rows_of(there["train"])] == [
+        b"train/x/1.wav", b"train/y/2.FLAC"
+    ]  # fmt: skip
+    assert there["train"].values("label") == ["x", "y"] and len(there["validation"]) == 1
+    members = {
+        "a.flac": b"sound", "a.txt": b"of a", "b.json": b'{"transcript": "of b", "speaker": 3}',
+        "b.wav": b"more", "c.json": b"{", "c.txt": b"of c",
+    }  # fmt: skip
+    with tarfile.open(tmp_path / "a.tar", "w") as file:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    table = read_source(str(tmp_path / "a.tar"), Counts(), "audio")["train"]
+    assert table.values("text") == ["of a", "of b", "of c"]
+    assert table.values("speaker") == [None, 3, None]
+    assert [table[n]["audio"].read() for n in (0, 1)] == [b"sound", b"more"]
+    assert table.columns["audio"].present().tolist() == [True, True, False]
+
+
+def test_a_parquet_file(tmp_path: Path, monkeypatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "a.parquet"
+    datasets.Dataset.from_dict({"text": ["one", "two"]}).to_parquet(str(path))
+    assert read_source(str(path), Counts())["train"].values("text") == ["one", "two"]

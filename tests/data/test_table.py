@@ -1,0 +1,64 @@
+"""What a table of any field finds, holds out, and is known by."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from magneto.data.counts import Counts
+from magneto.data.media import Files
+from magneto.data.table import FROM_TEST, TEST_UNUSED, Table, divide, hold_out, table_of
+
+
+def people(count: int, speakers: int) -> Table:
+    return table_of([{"text": f"{n}", "speaker": f"s{n % speakers}"} for n in range(count)], "x")
+
+
+def test_usual_names_are_found_and_a_wrong_one_has_the_nearest() -> None:
+    table = table_of([{" Sentence ": "a", "cls": 1, "Answers": ["b"], "file_name": "c"}], "x")
+    found = [table.find(what) for what in ("text", "label", "answer", "image", "question")]
+    assert found == [" Sentence ", "cls", "Answers", "file_name", None]
+    assert table.find("label", "") is None and table.find("label", "file_name") == "file_name"
+    with pytest.raises(ValueError, match=r"x has no column 'clss' \(data.label_column\).*cls"):
+        table.find("label", "clss")
+
+
+@pytest.mark.parametrize("speakers", [2, 3, 40])
+@pytest.mark.parametrize("fraction", [1e-9, 0.3, 1 - 1e-9])
+def test_no_side_is_empty_and_values_stay_together(speakers: int, fraction: float) -> None:
+    train, held = hold_out(people(80, speakers), fraction, "speaker")
+    sides = [{row["speaker"] for row in map(part.__getitem__, range(len(part)))}
+             for part in (train, held)]  # fmt: skip
+    assert sides[0] and sides[1] and sides[0].isdisjoint(sides[1])
+    assert len(train) + len(held) == 80 and len(sides[0] | sides[1]) == speakers
+
+
+def test_one_value_can_not_be_held_out() -> None:
+    with pytest.raises(ValueError, match=r"x has 5 rows with 1 value of 'speaker': none can be"):
+        hold_out(people(5, 1), 0.5, "speaker")
+
+
+def test_what_is_held_out_stays_when_rows_are_added() -> None:
+    few, more = (set(hold_out(people(n, n), 0.3, "text")[1].values("text")) for n in (60, 90))
+    assert 5 < len(few) < 30 and few == {text for text in more if int(text) < 60}
+
+
+def test_splits_by_their_names() -> None:
+    counts = Counts()
+    one, two, three = people(5, 5), people(3, 3), people(4, 4)
+    assert divide({"train": one, "validation": two}, None, 0.5, "text", counts) == (one, two)
+    train, held = divide({"train": one, "test": two}, None, 0.5, "text", counts)
+    assert len(train) + len(held) == 5 and counts[TEST_UNUSED] == 3
+    assert divide({"train": one}, {"test": two, "train": three}, 0.5, "text", counts)[1] is two
+    assert counts[FROM_TEST] == 3
+
+
+def test_a_digest_names_values_in_their_order_and_the_content_of_media(tmp_path: Path) -> None:
+    def digest(second: str = "b", content: bytes = b"12", rows: tuple = (0, 1)) -> str:
+        (tmp_path / "f").write_bytes(content)
+        columns = {"text": ["a", second], "audio": Files(tmp_path, ["f", "none"])}
+        return Table(columns, np.array(rows)).digest
+
+    assert digest() == digest()
+    others = [digest("c"), digest(content=b"13"), digest(content=b"123"), digest(rows=(1, 0))]
+    assert len({digest(), *others}) == 5
