@@ -37,9 +37,6 @@ in a process of its own; medians and quartiles are of single steps, by the clock
 resident memory that weights, gradients, the optimizer and the step took at their peak, above that
 of a process which has taken a small step before. Rows are in the order of their medians; Magneto's
 are in bold type. Where quartiles overlap, the order means nothing.
-
-The tables of fields are of commit 44dda2c, which this history does not have: they are to be
-measured again.
 """
 SCALING = """
 ## How a step grows

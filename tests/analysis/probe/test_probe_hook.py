@@ -1,6 +1,5 @@
 """The probe in training: its rows, its silence between them, its price."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from magneto.analysis.probe.probe_hook import PERIOD, PROBE_FILE, ProbeHook
+from magneto.analysis.probe.probe_hook import PROBE_FILE, ProbeHook
 from magneto.analysis.probe.short_run import initial_model, short_run
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe
@@ -94,13 +93,7 @@ def test_a_trouble_is_said_once(small: Small, tmp_path: Path) -> None:
     assert len(said) == 1 and said[0].startswith("step 2: decoder.layers.1:")
 
 
-def test_the_default_period_keeps_the_cost_below_two_percent() -> None:
-    """The committed measurement, times the default period."""
-    results = Path(__file__).parents[3] / "benchmarks" / "results" / "probe-cost-cpu.json"
-    rows = json.loads(results.read_text())["rows"]
-    assert rows
-    for row in rows:
-        assert row["extra_steps"] / PERIOD < 0.02
+def test_a_period_has_two_steps_or_more() -> None:
     with pytest.raises(ValueError, match="2 steps or more"):
         ProbeHook(1)
 

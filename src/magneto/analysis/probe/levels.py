@@ -13,9 +13,8 @@ from typing import Literal
 Level = Literal["sound", "not decided", "likely to fail"]
 # Half of the largest finite number.
 HALF_FP16, HALF_BF16 = 32752.0, 1.694e38
-# Steps from one that is watched in training to the next. A watched step takes about a quarter of a
-# step more on a CPU, a few thousandths in the mean (see benchmarks/results/probe-cost-cpu.md). Even
-# one that took three times as long would cost 2 %.
+# Steps from one that is watched in training to the next: one that took three times as long as
+# others would cost 2 %.
 PERIOD = 100
 LEVELS: tuple[Level, ...] = ("sound", "not decided", "likely to fail")
 
