@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from magneto.cli import main
+from magneto.commands.transcribe import as_srt
 from magneto.speech.model import Joiner
+from magneto.speech.words import Word
 from tests.speech.small_run import train_small
 
 pytest.importorskip("jiwer")
@@ -54,7 +56,7 @@ def test_text_and_times_of_files(run: Path, capsys, monkeypatch, tmp_path: Path)
     assert text.strip() and text.count("\n") == 1
     both = transcribed(run, capsys, *files).splitlines()
     assert both[0] == f"{files[0]}\t{text.strip()}" and both[1].startswith(f"{files[1]}\t")
-    record = json.loads(transcribed(run, capsys, files[0], "--jsonl"))
+    record = json.loads(transcribed(run, capsys, files[0], "--json"))
     assert record["text"] == text.strip() == " ".join(word["text"] for word in record["words"])
     assert all(0 <= word["start"] < word["end"] <= 5.05 for word in record["words"])
     assert transcribed(run, capsys, files[0], "--srt").startswith("1\n00:00:00,")
@@ -71,7 +73,7 @@ def test_n_best_lists(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "2"]
     assert float(rows[2][1]) >= float(rows[3][1]) and rows[2][2] != rows[3][2]
-    assert main(["transcribe", str(run), files[1], *words, "--jsonl", "--out", str(tmp_path)]) == 0
+    assert main(["transcribe", str(run), files[1], *words, "--json", "--out", str(tmp_path)]) == 0
     record = json.loads((tmp_path / "a.jsonl").read_text())
     assert [each["text"] for each in record["transcripts"]] == [row[2] for row in rows[2:]]
     assert record["text"].split() == record["transcripts"][0]["text"].split()
@@ -79,7 +81,7 @@ def test_n_best_lists(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
     wrong = {
         ("--n-best", "4"): "1 to --beams (3)",
         ("--search", "greedy"): "needs a beam",
-        ("--srt",): "as text or --jsonl",
+        ("--srt",): "as text or --json",
         ("--window", "1.5"): f"{files[1]} takes 5 s",
     }
     for changes, said in wrong.items():
@@ -181,3 +183,16 @@ def test_a_recording_without_sound(run: Path, capsys, monkeypatch, tmp_path: Pat
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     assert main(["transcribe", str(run), "-", "--raw"]) == 2
     assert "standard input has" in capsys.readouterr().err
+
+
+def test_subtitles_can_be_read_at_once() -> None:
+    words = [Word("fish", 0.04, 0.52), Word("&", 0.6, 0.68), Word("chips", 3661.25, 3661.9996)]
+    assert as_srt(words) == (
+        "1\n00:00:00,040 --> 00:00:00,680\nfish &\n\n2\n01:01:01,250 --> 01:01:02,000\nchips\n"
+    )
+    assert as_srt([]) == ""
+    long = [Word("abcdefghi", n * 0.1, n * 0.1 + 0.05) for n in range(20)]
+    lines = as_srt(long).splitlines()[2::4]
+    assert [line.count(" ") + 1 for line in lines] == [8, 8, 4]
+    slow = [Word("a", n * 0.9, n * 0.9 + 0.5) for n in range(10)]
+    assert [line.count("a") for line in as_srt(slow).splitlines()[2::4]] == [7, 3]

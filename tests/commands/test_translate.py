@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("transformers")
 
 from magneto.cli import main
-from magneto.commands.translate import Lines, arriving, open_translation, search_of
+from magneto.commands.shared import arriving
+from magneto.commands.translate import Lines, open_translation, search_of
 from magneto.progress import ProgressBars
 from magneto.translation.translator import TextTranslator
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from magneto.commands import validation_scores
-from magneto.commands.arguments import Parser
+from magneto.commands.shared import Parser
 from magneto.config import ConfigError
 from magneto.files import write_json
 from magneto.recipe import open_run

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from magneto.commands.arguments import Parser, print_json
+from magneto.commands.shared import Parser, print_json
 from magneto.theory.bounds import (
     CROSS_ATTENTION,
     FORMS,

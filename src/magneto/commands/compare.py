@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magneto.analysis.sweep.cells import PLACEMENT, RATE, SEED, Sweep
-from magneto.commands.arguments import Parser, name_source, print_json
+from magneto.commands.shared import Parser, name_source, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.mistakes import user_lines

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magneto import hf
-from magneto.commands.arguments import Parser, print_json
+from magneto.commands.shared import Parser, print_json
 from magneto.config import ConfigError
 from magneto.files import user_path
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from magneto.commands.arguments import print_json
+from magneto.commands.shared import print_json
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe
 from magneto.training.config import TrainingConfig

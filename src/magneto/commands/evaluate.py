@@ -17,9 +17,12 @@ from magneto.commands import (
     translation_scores,
     validation_scores,
 )
-from magneto.commands.arguments import Parser
-from magneto.commands.run_folder import is_main_process
-from magneto.commands.standard_input import is_standard_input, standard_input_as_file
+from magneto.commands.shared import (
+    Parser,
+    is_main_process,
+    is_standard_input,
+    standard_input_as_file,
+)
 from magneto.config import ConfigError
 from magneto.recipe import open_run
 from magneto.runs import run_task

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.arguments import print_json
+from magneto.commands.shared import print_json
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
 from magneto.vision.images import UNLABELLED, ImageSplit

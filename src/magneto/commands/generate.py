@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from magneto.commands.arguments import Parser, print_json
-from magneto.commands.predict_images import decoded, image_paths
-from magneto.commands.standard_input import STDIN, open_standard_input
+from magneto.commands.predict import decoded_group, described_broken, image_paths, say_broken
+from magneto.commands.shared import STDIN, Parser, open_standard_input, print_json
 from magneto.config import ConfigError
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
@@ -23,8 +22,7 @@ def parser() -> Parser:
         "image-captioning run, describe an image or a folder of them, by beam search.",
         'magneto generate runs/first "A function that" --new-tokens 50 --temperature 0.7\n'
         "  magneto generate runs/captions photo.jpg",
-    )
-    made.add_argument("run", type=Path, help="directory of a run")
+    ).with_run()
     made.add_argument(
         "prompt", nargs="?", default="",
         help="text to continue; or an image, or a folder of them; - for standard input",
@@ -42,7 +40,6 @@ def parser() -> Parser:
     )  # fmt: skip
     made.add_argument("--count", type=int, default=1, help="continuations (1)")
     made.add_argument("--seed", type=int, default=0, help="of the sampling (0)")
-    made.add_argument("--weights", default="auto", help="best (default), final, averaged, last")
     return made.with_json()
 
 
@@ -50,7 +47,7 @@ def main(words: Sequence[str]) -> int:
     """Run the command."""
     given = parser().parse(words)
     task = run_task(given.run, {}, "generate")
-    return GENERATIONS[task.generation](given)
+    return describe_images(given) if task.generation == "captions" else continue_text(given)
 
 
 def continue_text(given: argparse.Namespace) -> int:
@@ -95,28 +92,16 @@ def describe_images(given: argparse.Namespace) -> int:
     opened: Any = load_run(given.run, given.weights, {}, verb="generate")
     report, broken, captions = ProgressBars(), dict[Path, str](), dict[Path, str]()
     for number, path in enumerate(paths, 1):
-        picture = decoded(path, broken)
-        if picture is not None:
+        for _, picture in decoded_group([path], broken):
             (captions[path],) = opened.task.caption(opened.model, [picture], how)
         report.update("describing images", number, len(paths))
-    report.finish()
-    for path, why in broken.items():
-        report.say(f"{path}: {why}")
-    if not captions:
-        raise ValueError(f"none of {len(paths)} files could be read as an image")
+    say_broken(broken, len(paths), report)
     if given.json:
         found = [{"path": str(path), "caption": caption} for path, caption in captions.items()]
-        lost = [{"path": str(path), "why": why} for path, why in broken.items()]
-        print_json({"run": str(given.run), "images": found, "broken": lost})
+        broken_ones = described_broken(broken)
+        print_json({"run": str(given.run), "images": found, "broken": broken_ones})
     elif len(paths) == 1:
         print(*captions.values())
     else:
         print("\n".join(f"{path}: {caption}" for path, caption in captions.items()))
     return 0
-
-
-GENERATIONS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "text": continue_text,
-    "captions": describe_images,
-}
-"""What the command writes, by what a task's `generation` says."""

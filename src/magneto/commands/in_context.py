@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.arguments import Parser, print_json
+from magneto.commands.shared import Parser, print_json
 from magneto.config import ConfigError
 from magneto.language.in_context.files import Questions, load_questions
 from magneto.language.in_context.suites import SUITES

@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Sequence
 
-from magneto.commands.arguments import Parser
+from magneto.commands.shared import Parser
 from magneto.recipe import load_recipe
 from magneto.training.peaks import PEAKS
 

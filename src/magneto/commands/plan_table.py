@@ -18,8 +18,8 @@ from magneto.analysis.plan.plan import (
     way,
 )
 from magneto.analysis.plan.sharding import Cluster
-from magneto.commands.arguments import print_json
 from magneto.commands.out_of_memory import recomputed
+from magneto.commands.shared import print_json
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe
 from magneto.training.config import TrainingConfig

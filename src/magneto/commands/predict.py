@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib import import_module
+import argparse
+import os
+import sys
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from magneto.commands.arguments import Parser
+from magneto.commands.shared import (
+    STDIN,
+    Parser,
+    arriving,
+    is_standard_input,
+    open_standard_input,
+    print_json,
+    read_input,
+)
+from magneto.config import ConfigError
+from magneto.data.counts import Counts
+from magneto.data.files import existing_path
+from magneto.data.problems import BadRecord, guarded
+from magneto.files import write_bytes
+from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 
-PREDICTIONS = {
-    "images": "magneto.commands.predict_images",
-    "texts": "magneto.commands.predict_texts",
-}
-"""Modules with `predict(given, overrides)`, by what a task's `prediction` says."""
+if TYPE_CHECKING:
+    from magneto.language.classification.files import Row
+    from magneto.language.classification.glue import Columns
+    from magneto.language.classification.prediction import TextPrediction
+    from magneto.vision.decoding import PixelPicture
+    from magneto.vision.prediction import Prediction
+
+# Images, or groups of images that belong together, that the model reads at once.
+BATCH = 32
+# Texts that are sorted by length together, before any of them is printed.
+SORTED = 1024
 
 
 def parser() -> Parser:
@@ -31,8 +57,7 @@ def parser() -> Parser:
         "  magneto predict runs/reviews new.csv --data.text_column review --probabilities\n"
         "  magneto predict runs/reviews < lines.txt > labels.tsv",
         recipe=True,
-    )
-    made.add_argument("run", type=Path, help="directory of a run")
+    ).with_run()
     made.add_argument(
         "inputs", nargs="*",
         help="images or folders of them, the last word maybe a question; or texts and their files; "
@@ -42,7 +67,6 @@ def parser() -> Parser:
     made.add_argument(
         "--probabilities", action="store_true", help="show those of all classes, of each text"
     )
-    made.add_argument("--weights", default="auto", help="best (default), final, averaged, last")
     made.add_argument(
         "--out", type=Path, default=Path("predictions"), metavar="DIR",
         help="where pictures are written, if there are any (predictions/)",
@@ -65,5 +89,257 @@ def main(words: Sequence[str]) -> int:
     open_run(given.run, overrides)  # what is wrong with it is said before torch is imported
     from magneto.runs import run_task
 
-    kind = run_task(given.run, overrides, "predict").prediction
-    return import_module(PREDICTIONS[kind]).predict(given, overrides)
+    task = run_task(given.run, overrides, "predict")
+    if task.prediction == "texts":
+        return predict_texts(given, overrides)
+    return predict_images(given, overrides, task.predict_text)
+
+
+def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind: str) -> int:
+    """Print what a run's model sees in images, or answers about them.
+
+    Args:
+        given: The command's options.
+        overrides: Fields of the recipe.
+        kind: What the run's task takes after the images, as a word; "" for nothing.
+    """
+    from magneto.runs import load_run
+
+    names, text = split_words(given.inputs, kind)
+    paths = [path for name in names for path in image_paths(name)]
+    opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
+    together = opened.task.images_together() if kind else 1
+    if len(paths) % together:
+        raise ConfigError([f"a {kind} is about {together} images, and there are {len(paths)}: "
+                           "name them one after the other"])  # fmt: skip
+    ask = partial(opened.task.predict, text=text) if kind else opened.task.predict
+    report, broken = ProgressBars(), dict[Path, str]()
+    groups = [paths[start : start + together] for start in range(0, len(paths), together)]
+    found: list[tuple[Path, Prediction, list[Path]]] = []
+    taken: set[str] = set()
+    for start in range(0, len(groups), BATCH):
+        some = groups[start : start + BATCH]
+        read = [pair for group in some for pair in decoded_group(group, broken)]
+        said = ask(opened.model, [picture for _, picture in read]) if read else []
+        found += [(path, each, written(path, each, given.out, taken))
+                  for (path, _), each in zip(read, said, strict=True)]  # fmt: skip
+        report.update("reading images", start + len(some), len(groups))
+    say_broken(broken, len(paths), report)
+    if given.json:
+        images = [
+            {
+                "path": str(path),
+                "labels": [{"label": n, "share": s} for n, s in each.labels[: given.top]],
+                "pictures": [str(file) for file in files],
+            }
+            for path, each, files in found
+        ]
+        print_json({"run": str(given.run), "weights": str(opened.weights), "images": images,
+                    "broken": described_broken(broken)})  # fmt: skip
+        return 0
+    wide = max((len(str(path)) for path, _, _ in found), default=0)
+    for path, each, files in found:
+        shares = (f"{share:7.1%} {name}" for name, share in each.labels[: given.top])
+        print(f"{path!s:<{wide}}{''.join(shares)}{''.join(f'  {file}' for file in files)}")
+    return 0
+
+
+def image_paths(name: str) -> list[Path]:
+    """Return a file, or the images in a folder.
+
+    Raises:
+        FileNotFoundError: If there is neither; names the nearest.
+        ValueError: If the folder has no images.
+    """
+    from magneto.data.formats import media_names
+
+    if is_standard_input(name):
+        return [Path(STDIN)]
+    path = existing_path(name)
+    if not path.is_dir():
+        return [path]
+    inside = [path / image for image in media_names(path, "image", Counts())]
+    if not inside:
+        raise ValueError(f"no images in {path}")
+    return inside
+
+
+def split_words(words: Sequence[str], kind: str) -> tuple[Sequence[str], str]:
+    """Return the names of images and what is asked about them; "" where nothing is.
+
+    Args:
+        words: Of the command line.
+        kind: What the run's task takes after the images; "" for nothing.
+
+    Raises:
+        ConfigError: If it is not there, or no image.
+    """
+    from magneto.data.media import IMAGE_ENDINGS
+
+    def is_image_name(word: str) -> bool:
+        return word.lower().endswith(IMAGE_ENDINGS) and " " not in word
+
+    if not words:
+        raise ConfigError(["name images, or folders of them: magneto predict RUN photo.jpg"])
+    if not kind:
+        return words, ""
+    text = words[-1].strip()
+    if len(words) < 2 or not text or os.path.exists(text) or is_image_name(text):
+        image = next(filter(is_image_name, words[:-1]), "photo.jpg")
+        raise ConfigError([f"the run takes a {kind} after the images, in quotes: "
+                           f'magneto predict RUN {image} "..."'])  # fmt: skip
+    return words[:-1], text
+
+
+def decoded_group(
+    paths: Sequence[Path], broken: dict[Path, str]
+) -> list[tuple[Path, PixelPicture]]:
+    """Decode the images that belong together; none of them if one can't be read.
+
+    Args:
+        paths: Of the images.
+        broken: Is given the files that can't be read, and why.
+    """
+    from magneto.vision.decoding import EncodedPicture, PixelPicture
+
+    found = []
+    for path in paths:
+        try:
+            with guarded():
+                found.append((path, PixelPicture(EncodedPicture(read_input(path)).pixels())))
+        except BadRecord as error:
+            broken[path] = str(error)
+    lost = [path for path in paths if path in broken]
+    for path in paths if lost else ():
+        broken.setdefault(path, f"belongs to {lost[0]}")
+    return [] if lost else found
+
+
+def say_broken(broken: Mapping[Path, str], count: int, report: ProgressBars) -> None:
+    """End a report, and say which of so many images could not be read.
+
+    Raises:
+        ValueError: If none of them could.
+    """
+    report.finish()
+    for path, why in broken.items():
+        report.say(f"{path}: {why}")
+    if len(broken) == count:
+        raise ValueError(f"none of {count} files could be read as an image")
+    if broken:
+        report.say(f"{len(broken)} of {count} could not be read")
+
+
+def described_broken(broken: Mapping[Path, str]) -> list[dict[str, str]]:
+    """Return the images that could not be read as plain values."""
+    return [{"path": str(path), "why": why} for path, why in broken.items()]
+
+
+def written(path: Path, prediction: Prediction, out: Path, taken: set[str]) -> list[Path]:
+    """Write the pictures of a prediction, each under a name of its own."""
+    files = []
+    for kind, content in prediction.pictures.items():
+        name, number = f"{path.stem}-{kind}.png", 1
+        while name in taken:
+            number += 1
+            name = f"{path.stem}-{number}-{kind}.png"
+        taken.add(name)
+        out.mkdir(parents=True, exist_ok=True)
+        write_bytes(out / name, content)
+        files.append(out / name)
+    return files
+
+
+def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
+    """Print the label of each text, with probabilities if they are asked for."""
+    from magneto.language.classification.files import ROWS
+    from magneto.language.classification.prediction import predict_texts
+    from magneto.runs import load_run
+
+    opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
+    task, counts, report = opened.task, Counts(), ProgressBars()
+    if given.probabilities and task.data_config.number:
+        raise ConfigError([f"{given.run} answers with numbers, which have no --probabilities"])
+    alone = not given.inputs or is_standard_input(given.inputs[0])
+    if alone and sys.stdin is not None and sys.stdin.isatty():
+        report.say("texts from standard input, one per line")
+    texts: list[dict[str, Any]] = []
+    done = cut = 0
+    for some in text_groups(given.inputs, task.data_config.columns, counts):
+        said, longer = predict_texts(task, opened.model, some)
+        done, cut = done + len(some), cut + longer
+        for row, each in zip(some, said, strict=True):
+            if given.json:
+                texts.append(described_text(row, each, given.probabilities))
+            else:
+                print(text_line(row, each, given.probabilities), flush=alone)
+        report.update("predicting texts", done, None)
+    report.finish()
+    if not done:
+        raise ValueError(f"no text in {', '.join(given.inputs) or 'standard input'}")
+    counts[ROWS] = done
+    report.say(counts.describe(ROWS))
+    if cut:
+        most = task.data_config.max_length
+        report.say(f"{cut} of {done} texts are read up to {most} tokens, the rest is not looked at")
+    if given.json:
+        print_json({"run": str(given.run), "weights": str(opened.weights), "texts": texts})
+    return 0
+
+
+def text_groups(inputs: Sequence[str], columns: Columns, counts: Counts) -> Iterator[list[Row]]:
+    """Yield the texts of files, those in quotes, or the lines of standard input, some at a time.
+
+    Of standard input it is what is there: nobody who types, or whose program does, has to end it
+    before there are answers.
+
+    Raises:
+        ConfigError: If standard input is needed, and closed.
+        FileNotFoundError: If a word is neither a file nor has a space in it, as a text.
+    """
+    from magneto.language.classification.unlabelled import line_rows
+
+    if inputs and not any(map(is_standard_input, inputs)):
+        rows = chain.from_iterable(input_rows(word, columns, counts) for word in inputs)
+        while some := list(islice(rows, SORTED)):
+            yield some
+        return
+    if len(inputs) > 1:
+        raise ConfigError(["standard input (-) is read alone"])
+    mark = BOM_UTF8
+    for lines in arriving(open_standard_input()):
+        lines[0], mark = lines[0].removeprefix(mark), b""
+        texts = [line.decode("utf-8", errors="replace") for line in lines]
+        for start in range(0, len(texts), SORTED):
+            yield list(line_rows(texts[start : start + SORTED], columns))
+
+
+def input_rows(word: str, columns: Columns, counts: Counts) -> Iterator[Row]:
+    """Return the texts of a file, or a text in quotes."""
+    from magneto.language.classification.unlabelled import line_rows, read_unlabelled
+
+    if any(map(str.isspace, word)) and not os.path.exists(word):  # a Path minds long texts
+        return line_rows([word], columns)
+    path = existing_path(word)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name the files of texts in it")
+    return read_unlabelled(path, columns, counts)
+
+
+def text_line(row: Row, said: TextPrediction, probabilities: bool) -> str:
+    """Return a line of output: cells between tabs, the label first and the texts last."""
+    cells = [said.label]
+    if probabilities:
+        cells.append(" ".join(f"{name}={share:.4f}" for name, share in said.probabilities.items()))
+    texts = (row.text,) if row.pair is None else (row.text, row.pair)
+    return "\t".join([*cells, *(" ".join(text.split()) for text in texts)])
+
+
+def described_text(row: Row, said: TextPrediction, probabilities: bool) -> dict[str, Any]:
+    """Return what is said of a text as plain values."""
+    found: dict[str, Any] = {"text": row.text, "label": said.label}
+    if row.pair is not None:
+        found["pair"] = row.pair
+    if probabilities:
+        found["probabilities"] = dict(said.probabilities)
+    return found

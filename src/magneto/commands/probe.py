@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.arguments import Parser, name_source, print_json
+from magneto.commands.shared import Parser, name_source, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.progress import ProgressBars

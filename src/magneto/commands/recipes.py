@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from magneto.commands.arguments import Parser, print_json
+from magneto.commands.shared import Parser, print_json
 from magneto.fields import FieldDescription, as_yaml, describe_fields, type_words
 from magneto.recipe import Recipe, config_classes, load_recipe, recipe_names, recipe_path
 from magneto.training.config import TrainingConfig

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.arguments import Parser, print_json
-from magneto.commands.run_folder import is_main_process
+from magneto.commands.shared import Parser, is_main_process, print_json
 from magneto.commands.transcribe import recognition_search_options, search_of
 from magneto.files import write_text
 from magneto.progress import ProgressBars

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from magneto.commands.arguments import Parser, print_json
+from magneto.commands.shared import Parser, print_json
 from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import Damaged, read_object
 from magneto.progress import ProgressBars, clock

@@ -25,8 +25,8 @@ from magneto.analysis.scores import (
     source_of,
     words,
 )
-from magneto.commands.arguments import Parser, print_json
 from magneto.commands.recognition_scores import measure_split, split_settings
+from magneto.commands.shared import Parser, print_json
 from magneto.commands.transcribe import recognition_search_options, search_of
 from magneto.files import MANIFEST, Damaged, plain, read_object, write_json
 from magneto.functional.statistics import half_width

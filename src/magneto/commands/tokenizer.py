@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from magneto.commands.arguments import Parser, print_json
+from magneto.commands.shared import Parser, print_json
 from magneto.config import ConfigError, nearest
 from magneto.data.tokenizer_training import KINDS, SAMPLE, train_tokenizer
 from magneto.progress import ProgressBars

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magneto.analysis.probe.levels import PERIOD
-from magneto.commands.arguments import Parser, name_source, print_json
 from magneto.commands.out_of_memory import advised
 from magneto.commands.run_folder import held, is_main_process, is_run, new_directory
+from magneto.commands.shared import Parser, name_source, print_json
 from magneto.config import ConfigError
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from magneto.commands.arguments import Parser, finite
-from magneto.commands.standard_input import (
+from magneto.commands.shared import (
     STDIN,
+    Parser,
+    finite,
     is_standard_input,
     open_standard_input,
     standard_input_as_file,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 # Seconds that a model hears at once, if it was trained on as long ones; and of these the share that
 # is heard twice.
 WINDOW, OVERLAP = 20.0, 0.2
+# Of one subtitle: two lines of 42 characters, what a reader can follow, and a pause that ends it.
+MOST_CHARACTERS, MOST_SECONDS, PAUSE = 84, 6.0, 1.0
 
 
 def parser() -> Parser:
@@ -49,18 +52,15 @@ def parser() -> Parser:
         "magneto transcribe runs/first a.wav b.flac --srt --out subtitles\n"
         "  arecord -q -f S16_LE -r 16000 -t raw | magneto transcribe runs/first - --raw",
         recipe=True,
-    )
+    ).with_run("speech recognition ")
     add = made.add_argument
-    add("run", type=Path, help="directory of a speech recognition run")
     add("files", nargs="+", metavar="FILE", help="recordings; - for standard input")
-    add("--weights", default="auto", help="best (default), final, averaged, last or a step")
     kinds = made.add_mutually_exclusive_group()
-    known = {
-        "srt": "SubRip subtitles",
-        "jsonl": "a JSON object per recording, with the times of words",
-    }
-    for name, what in known.items():
-        kinds.add_argument(f"--{name}", dest="kind", action="store_const", const=name, help=what)
+    for option, kind, what in (
+        ("--srt", "srt", "SubRip subtitles"),
+        ("--json", "jsonl", "a JSON object per recording, with the times of words"),
+    ):
+        kinds.add_argument(option, dest="kind", action="store_const", const=kind, help=what)
     add("--out", type=Path, metavar="DIR", help="a file per recording there")
     add(
         "--raw", action="store_true",
@@ -149,7 +149,7 @@ def check_n_best(made: Parser, given: argparse.Namespace) -> None:
     if not 1 <= given.n_best <= given.beams:
         made.error(f"--n-best {given.n_best}: 1 to --beams ({given.beams})")
     if given.raw or given.kind == "srt":
-        made.error("--n-best is of recordings in files, as text or --jsonl")
+        made.error("--n-best is of recordings in files, as text or --json")
 
 
 def check(made: Parser, given: argparse.Namespace) -> None:
@@ -226,9 +226,7 @@ class Transcription:
                 done = min(round(before + part.seconds), round(total))
                 self.report.update("transcribing seconds", done, round(total))
         self.report.finish()
-        if not heard:
-            what = "standard input has" if self.streamed else f"none of {len(files)} recordings has"
-            raise ValueError(f"{what} any sound that can be transcribed")
+        self._check_heard(heard)
 
     def n_best(self) -> None:
         """Transcribe recordings that are heard at once, and write several hypotheses of each.
@@ -254,9 +252,14 @@ class Transcription:
             self._put(files[number - 1], "".join(lines))
             self.report.update("transcribing recordings", number, len(files))
         self.report.finish()
+        self._check_heard(heard)
+
+    def _check_heard(self, heard: bool) -> None:
+        """Raise ValueError if there was nothing to hear."""
         if not heard:
-            raise ValueError(f"none of {len(files)} recordings has any sound that can be "
-                             "transcribed")  # fmt: skip
+            several = f"none of {len(self.given.files)} recordings has"
+            what = "standard input has" if self.streamed else several
+            raise ValueError(f"{what} any sound that can be transcribed")
 
     def _file(self, name: str, path: Path, header: tuple[float, str]) -> Iterator[np.ndarray]:
         """Yield a file's samples; say what is wrong with it."""
@@ -295,8 +298,6 @@ class Transcription:
 
     def _text(self, name: str, words: list[Word]) -> str:
         """Return a transcript in the wanted form."""
-        from magneto.speech.subtitles import as_srt
-
         text = " ".join(word.text for word in words)
         if self.given.kind == "srt":
             return as_srt(words)
@@ -311,3 +312,32 @@ class Transcription:
             for word in words
         ]
         return {"file": name, "text": " ".join(word.text for word in words), "words": rounded}
+
+
+def as_srt(words: Sequence[Word]) -> str:
+    """Return SubRip subtitles: each can be read at once, and none goes on over a pause."""
+    found: list[list[Word]] = []
+    for word in words:
+        line = found[-1] if found else []
+        characters = sum(len(each.text) + 1 for each in line) + len(word.text)
+        if (
+            not line
+            or characters > MOST_CHARACTERS
+            or word.end - line[0].start > MOST_SECONDS
+            or word.start - line[-1].end > PAUSE
+        ):
+            found.append([word])
+        else:
+            line.append(word)
+    return "\n".join(
+        f"{number}\n{_clock(line[0].start)} --> {_clock(line[-1].end)}\n"
+        f"{' '.join(word.text for word in line)}\n"
+        for number, line in enumerate(found, 1)
+    )
+
+
+def _clock(seconds: float) -> str:
+    whole, thousandths = divmod(round(seconds * 1000), 1000)
+    minutes, whole = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02d}:{minutes:02d}:{whole:02d},{thousandths:03d}"

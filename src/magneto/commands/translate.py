@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from magneto.commands.arguments import Parser, finite
-from magneto.commands.standard_input import STDIN, is_standard_input, open_standard_input
+from magneto.commands.shared import (
+    STDIN,
+    Parser,
+    arriving,
+    finite,
+    is_standard_input,
+    open_standard_input,
+)
 from magneto.files import nearest_path
 from magneto.progress import ProgressBars
 from magneto.runs import OpenRun, load_run, run_task
@@ -19,9 +25,6 @@ from magneto.runs import OpenRun, load_run, run_task
 if TYPE_CHECKING:
     from magneto.translation.translator import TextTranslator, Translated
 
-# Bytes read at once, if so many are there; and how much of one line is kept.
-PIECE = 1 << 18
-LONGEST_LINE = 1 << 20
 # Batches that are sorted by length together, before any of them is printed.
 SORTED_BATCHES = 16
 
@@ -33,13 +36,11 @@ def parser() -> Parser:
         "Translate the lines of a file, or of standard input: as many lines come out, in order.",
         "magneto translate runs/first --to de < in.txt > out.txt",
         recipe=True,
-    )
+    ).with_run("translation ")
     add = made.add_argument
-    add("run", type=Path, help="directory of a translation run")
     add("file", nargs="?", default=STDIN, help="lines to translate; - for standard input (-)")
     add("--to", metavar="LANGUAGE", help="code of the language to translate into")
     add("--from", dest="source", metavar="LANGUAGE", help="and from; only checked")
-    add("--weights", default="auto", help="best (default), final, averaged, last or a step")
     add("--n-best", type=int, metavar="K", help="K lines each: line number, score, translation")
     search_options(made)
     add("--json", action="store_true", help="print one JSON object per line, with scores")
@@ -201,24 +202,3 @@ class Lines:
                 yield f"{self.counts.lines}\t{score:.4f}\t{part}"
         else:
             yield written[0]
-
-
-def arriving(source: Any) -> Iterator[list[bytes]]:
-    """Yield the lines that are there, without their ends, waiting only if there is none.
-
-    Args:
-        source: A stream of bytes with `read1`. Only line feeds end lines, and what follows the
-            first mebibyte of a line is left out.
-    """
-    held: list[bytes] = []
-    size = 0
-    while piece := source.read1(PIECE):
-        first, *rest = piece.split(b"\n")
-        if size < LONGEST_LINE:
-            held.append(first)
-            size += len(first)
-        if rest:
-            yield [b"".join(held), *rest[:-1]]
-            held, size = ([rest[-1]], len(rest[-1])) if rest[-1] else ([], 0)
-    if held:
-        yield [b"".join(held)]

@@ -7,8 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from magneto.commands.arguments import Parser, print_json
-from magneto.commands.run_folder import is_main_process
+from magneto.commands.shared import Parser, is_main_process, print_json
 from magneto.commands.translate import search_of, search_options
 from magneto.config import ConfigError
 from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED

@@ -9,8 +9,7 @@ from string import ascii_letters, digits
 from typing import Any
 
 from magneto.analysis.scores import SCORES
-from magneto.commands.arguments import Parser, print_json
-from magneto.commands.run_folder import is_main_process
+from magneto.commands.shared import Parser, is_main_process, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.progress import ProgressBars

@@ -59,7 +59,7 @@ class SpeechRecognition(Task):
 
     primary_metric = "wer"
     unit = "frames"
-    verbs = ("transcribe RECORDING", "librispeech")
+    verbs = ("transcribe RECORDING",)
     evaluation = "recognition"
     model_config: TransducerConfig
     data_config: SpeechDataConfig

@@ -1,18 +1,29 @@
-"""What commands share: options, dotted overrides, one JSON object."""
+"""What commands share: options, dotted overrides, JSON, standard input in the place of a file."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
-from collections.abc import Sequence
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO, NoReturn
 
 from magneto.config import ConfigError
 from magneto.names_elsewhere import ELSEWHERE
 
+STDIN = "-"
+NAMES = (STDIN, "/dev/stdin")
+# Bytes read at once, if so many are there; and how much of one line is kept.
+PIECE = 1 << 18
+LONGEST_LINE = 1 << 20
 EPILOG = """
 Any field of a recipe can be set: --training.steps 200 --model.placement pre
 --data X is --data.source X, --distributed X is
@@ -90,6 +101,14 @@ class Parser(argparse.ArgumentParser):
         )
         return self
 
+    def with_run(self, kind: str = "") -> Parser:
+        """Add the run, and which of its weights."""
+        self.add_argument("run", type=Path, help=f"directory of a {kind}run")
+        self.add_argument(
+            "--weights", default="auto", help="best (default), final, averaged, last or a step"
+        )
+        return self
+
     def with_data(self) -> Parser:
         """Add --data."""
         self.add_argument(
@@ -137,3 +156,75 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(part) for part in value]
     return value
+
+
+def is_main_process() -> bool:
+    """Return whether this process is the one that writes and talks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def is_standard_input(name: str | Path) -> bool:
+    """Return whether a name on the command line stands for standard input."""
+    return str(name) in NAMES
+
+
+def open_standard_input() -> BinaryIO:
+    """Return the bytes of standard input.
+
+    Raises:
+        ConfigError: If it is closed.
+    """
+    if sys.stdin is None:
+        raise ConfigError(["standard input must be open, or name a file"])
+    return sys.stdin.buffer
+
+
+def read_input(path: Path) -> bytes:
+    """Return the bytes of a file, or of standard input."""
+    return open_standard_input().read() if is_standard_input(path) else path.read_bytes()
+
+
+@contextmanager
+def standard_input_as_file(first: bytes = b"", ending: str = "") -> Iterator[Path]:
+    """Yield standard input as a file, which can be read more than once; it is gone afterwards.
+
+    Args:
+        first: What was read of it already.
+        ending: Of the file's name; by default as the first bytes show, for tables and texts.
+    """
+    source = open_standard_input()
+    first = first or source.readline()
+    with TemporaryDirectory() as folder:
+        path = Path(folder, f"stdin{ending or ending_of(first)}")
+        with path.open("wb") as file:
+            file.write(first)
+            shutil.copyfileobj(source, file)
+        yield path
+
+
+def ending_of(line: bytes) -> str:
+    """Return the ending of a table's or a text's name, by its first line."""
+    if line.lstrip().startswith(b"{"):
+        return ".jsonl"
+    return ".tsv" if b"\t" in line else ".txt"
+
+
+def arriving(source: Any) -> Iterator[list[bytes]]:
+    """Yield the lines that are there, without their ends, waiting only if there is none.
+
+    Args:
+        source: A stream of bytes with `read1`. Only line feeds end lines, and what follows the
+            first mebibyte of a line is left out.
+    """
+    held: list[bytes] = []
+    size = 0
+    while piece := source.read1(PIECE):
+        first, *rest = piece.split(b"\n")
+        if size < LONGEST_LINE:
+            held.append(first)
+            size += len(first)
+        if rest:
+            yield [b"".join(held), *rest[:-1]]
+            held, size = ([rest[-1]], len(rest[-1])) if rest[-1] else ([], 0)
+    if held:
+        yield [b"".join(held)]
