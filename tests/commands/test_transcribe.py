@@ -90,6 +90,18 @@ def test_n_best_lists(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
         assert said in error and error.count("\n") == 1
 
 
+def test_n_best_lists_of_standard_input(run: Path, capsys, monkeypatch) -> None:
+    talkative(run, monkeypatch)
+    words = ["--search", "modified", "--beams", "3", "--n-best", "2", "--window"]
+    for window, code, said in (("6", 0, ""), ("1.5", 2, "- takes 5 s")):
+        content = io.BytesIO((run.parent / "a.wav").read_bytes())
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(content))
+        assert main(["transcribe", str(run), "-", *words, window]) == code
+        found = capsys.readouterr()
+        assert said in found.err and "missing" not in found.err
+        assert found.out.count("\n") == (0 if code else 2)
+
+
 class Watched(io.BytesIO):
     """Standard input that notes what was printed by the time each piece is read."""
 

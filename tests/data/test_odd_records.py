@@ -6,6 +6,7 @@ goes on. Where a run's batches are drawn, another example takes the place of one
 
 import json
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,17 @@ def palette_gif(mask: np.ndarray) -> bytes:
     return encoded(image, "GIF")
 
 
+def small_tiff(mask: np.ndarray, bits: int = 8, photometric: int = 1, numbers: int = 1) -> bytes:
+    """Write a TIFF by hand: unpacked, and in ways that Pillow does not write."""
+    rows, columns = mask.shape
+    data = mask.tobytes() if bits == 8 else (mask[:, ::2] << 4 | mask[:, 1::2]).tobytes()
+    tags = {256: columns, 257: rows, 258: bits, 259: 1, 262: photometric, 273: 0, 277: 1, 278: rows,
+            279: len(data), 339: numbers}  # fmt: skip
+    tags[273] = 14 + 12 * len(tags)
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4) + data
+
+
 def mask_files(mask: np.ndarray) -> dict[str, tuple[bytes, str]]:
     """Masks in formats that change their numbers, and what each is called."""
     rows, columns = mask.shape
@@ -126,6 +138,8 @@ def mask_files(mask: np.ndarray) -> dict[str, tuple[bytes, str]]:
         "jp2.jp2": (encoded(mask, "JPEG2000", **high), "JPEG2000"),
         "tiff.tif": (encoded(mask, "TIFF", compression="jpeg"), "TIFF with jpeg inside"),
         "white.tif": (encoded(mask, "TIFF", tiffinfo={262: 0}), "TIFF in which 0 is white"),
+        "white4.tif": (small_tiff(mask, bits=4, photometric=0), "TIFF in which 0 is white"),
+        "signed.tif": (small_tiff(mask, numbers=2), "TIFF of signed bytes"),
         "webp.webp": (encoded(mask, "WEBP"), "WEBP"),
         "map.pgm": (b"P5 %d %d 7\n" % (columns, rows) + mask.tobytes(), "a grey map up to 7"),
     }

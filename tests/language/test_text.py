@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -237,9 +238,34 @@ def test_streamed_batches_are_a_function_of_the_step(tmp_path: Path) -> None:
         assert late.documents <= 8 and (step == 0 or fresh.documents >= late.documents)
 
 
+def test_the_first_epoch_reads_and_tokenises_each_document_once(tmp_path: Path) -> None:
+    encode, begun = Encoder(), []
+
+    def documents() -> Iterator[str]:
+        begun.append(1)
+        return iter(TEXTS)
+
+    blocks = StreamedBlocks(documents, encode, 16, 4, 5, tmp_path / "counts")
+    plan = in_blocks(blocks.windows, 3, blocks.count)
+    step = 0
+    while blocks.blocks is None:
+        plan(step)
+        step += 1
+    assert step > 3 and encode.documents == len(TEXTS) and len(begun) == 1
+
+
+def test_counts_of_a_stream_that_were_cut_short_are_counted_again(tmp_path: Path) -> None:
+    """A full disk cuts a line, and the next process goes on behind it."""
+    whole = rows(streamed(tmp_path / "none", Encoder())(7))
+    (tmp_path / "counts").write_bytes(b'[0, 1[1, 5]\n\xff\n["1", 2]\n7\n')
+    assert rows(streamed(tmp_path / "counts", Encoder())(7)) == whole
+
+
 def test_a_stream_without_a_window(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="too little text"):
-        streamed(tmp_path / "counts", Encoder(), ["short"])(0)
+    """The second run knows the counts of the first."""
+    for _ in range(2):
+        with pytest.raises(ValueError, match="too little text"):
+            streamed(tmp_path / "counts", Encoder(), ["short"])(0)
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ class Transcription:
             ValueError: If there was nothing to hear in any recording, or one is too long.
         """
         files, heard = self.given.files, False
-        headers = [header_seconds(name) for name in files]
+        headers = [header_seconds(str(path)) for path in self.paths]
         longest = self.transcriber.size / self.transcriber.rate
         for name, (seconds, _) in zip(files, headers, strict=True):
             if seconds > longest:

@@ -223,7 +223,7 @@ def ordered(order: Callable[[int], np.ndarray], count: int, batch_size: int) -> 
 def in_blocks(
     block: Callable[[int], Sequence[Any]],
     batch_size: int,
-    size: Callable[[int], int] | None = None,
+    size: Callable[[int], int | None] = lambda number: None,
 ) -> Plan:
     """Return a plan of blocks, end to end, each of as many examples as it happens to have.
 
@@ -232,7 +232,7 @@ def in_blocks(
     Args:
         block: From a block's number to its examples.
         batch_size: Examples of a global batch.
-        size: From a block's number to how many examples it has, if that is known without it.
+        size: From a block's number to how many examples it has; None where only the block tells.
     """
     block = lru_cache(maxsize=2)(block)
     ends = [0]
@@ -241,7 +241,8 @@ def in_blocks(
         place, stop, examples = step * batch_size, (step + 1) * batch_size, []
         while ends[-1] < stop:
             number = len(ends) - 1
-            ends.append(ends[-1] + (size(number) if size else len(block(number))))
+            known = size(number)
+            ends.append(ends[-1] + (len(block(number)) if known is None else known))
         while place < stop:
             number = bisect_right(ends, place) - 1
             first = place - ends[number]

@@ -47,6 +47,9 @@ class StreamedBlocks:
         size: Documents of a block.
         seed: Of the order.
         counts: File that keeps the number of windows of each block.
+
+    Raises:
+        ValueError: If the file says that the whole stream has too little text for one window.
     """
 
     def __init__(
@@ -63,9 +66,9 @@ class StreamedBlocks:
         self.blocks: int | None = None  # of an epoch, as soon as its end was seen
         self.known: dict[int, int] = {}
         if counts.is_file():
-            whole, _, _ = counts.read_text(encoding="utf-8").rpartition("\n")
-            self.known = dict(map(json.loads, whole.splitlines()))
+            self.known = dict(filter(None, map(as_count, counts.read_bytes().split(b"\n"))))
             self.blocks = self.known.pop(-1, None)
+            self._check_not_empty()
         self._next, self._source = 0, documents()
 
     def windows(self, number: int) -> list[tuple[int, int, np.ndarray]]:
@@ -88,14 +91,16 @@ class StreamedBlocks:
         found = windows_of(tokens, self.length, np.arange(cut_windows(tokens, self.length)))
         if block not in self.known:
             self._keep(block, len(found))
-        if self.blocks and not any(self.known.values()):
-            raise ValueError("the stream has too little text for one sequence")
+        self._check_not_empty()
         return [(epoch, block * self.size + place, row) for place, row in enumerate(found)]
 
-    def count(self, number: int) -> int:
-        """Return how many windows a block has; it is read if that is not known."""
-        known = self.known.get(number % self.blocks if self.blocks else number)
-        return len(self.windows(number)) if known is None else known
+    def count(self, number: int) -> int | None:
+        """Return how many windows a block has; None if it was never read."""
+        return self.known.get(number % self.blocks if self.blocks else number)
+
+    def _check_not_empty(self) -> None:
+        if len(self.known) == self.blocks and not any(self.known.values()):
+            raise ValueError("the stream has too little text for one sequence")
 
     def _read(self, block: int) -> list[str]:
         """Read a block's documents, past those before it."""
@@ -111,3 +116,12 @@ class StreamedBlocks:
             self.known[block] = windows
         with self.counts.open("a", encoding="utf-8") as file:
             file.write(json.dumps([block, windows]) + "\n")
+
+
+def as_count(line: bytes) -> tuple[int, int] | None:
+    """Return (block, windows) of a line of the file of counts; None of one that was cut short."""
+    try:
+        block, windows = json.loads(line)
+    except (ValueError, TypeError):
+        return None
+    return (block, windows) if type(block) is type(windows) is int else None

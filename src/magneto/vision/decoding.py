@@ -31,6 +31,8 @@ EXACT_TIFF = (
     "raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "lzma", "zstd", "group3",
     "group4", "tiff_ccitt",
 )  # fmt: skip
+# TIFF's tag of how numbers are written, and its value for signed ones.
+NUMBERS, SIGNED = 339, 2
 # Largest values, as a portable grey map says them, that Pillow does not stretch.
 UNSTRETCHED = (255, 65535)
 # What is transparent is seen on white, as in a browser.
@@ -236,7 +238,7 @@ def decode_mask(content: bytes) -> np.ndarray:
     image = open_image(content)
     if inexact := inexact_format(image):
         raise BrokenImage(f"{inexact} changes the numbers of a mask: save it as PNG")
-    step = GREY_STEPS.get(raw_mode(image), 1)
+    step = GREY_STEPS.get(raw_mode(image)[:3], 1)  # "L;4R" has the same numbers, other bits first
     if image.mode not in ("L", "P", "1") and not image.mode.startswith("I"):
         raise BrokenImage(f"a mask holds numbers of classes, not colours (mode {image.mode})")
     with guarded(BrokenImage):
@@ -253,8 +255,10 @@ def inexact_format(image: Any) -> str:
         return image.format
     if image.format == "TIFF" and image.info.get("compression") not in EXACT_TIFF:
         return f"TIFF with {image.info.get('compression')} inside"
-    if ";I" in raw_mode(image):
+    if "I" in raw_mode(image).partition(";")[2]:
         return f"{image.format} in which 0 is white"
+    if image.format == "TIFF" and image.mode == "L" and SIGNED in image.tag_v2.get(NUMBERS, ()):
+        return "TIFF of signed bytes"  # Pillow reads -1 as 255
     largest = image.tile[0][3][1] if image.tile and image.tile[0][0].startswith("ppm") else 255
     return "" if largest in UNSTRETCHED else f"a grey map up to {largest}"
 
