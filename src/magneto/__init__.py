@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from magneto.nn.cache import EncoderDecoderCache, KeyValueCache
+    from magneto.nn.attention import EncoderDecoderCache, KeyValueCache
     from magneto.nn.config import TransformerConfig
     from magneto.nn.init import initialize
     from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
@@ -38,8 +38,8 @@ _HOME = {
     "Depth": "magneto.theory.depth",
     "Encoder": "magneto.nn.transformer",
     "EncoderDecoder": "magneto.nn.transformer",
-    "EncoderDecoderCache": "magneto.nn.cache",
-    "KeyValueCache": "magneto.nn.cache",
+    "EncoderDecoderCache": "magneto.nn.attention",
+    "KeyValueCache": "magneto.nn.attention",
     "Placement": "magneto.theory.placement",
     "TransformerConfig": "magneto.nn.config",
     "initialize": "magneto.nn.init",

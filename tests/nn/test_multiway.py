@@ -10,11 +10,15 @@ from torch import Tensor, nn
 
 from magneto import PLACEMENTS, Encoder, TransformerConfig
 from magneto.nn.attention import SelfAttention
+from magneto.nn.block import FeedForward
 from magneto.nn.config import MultiwayConfig
-from magneto.nn.feed_forward import FeedForward
 from magneto.nn.init import HasRoles, xavier_std
-from magneto.nn.multiway import MultiwayEncoder, NoDropPath, PackedDropPath, build_drop_path
-from magneto.nn.packing import Packing, pack
+from magneto.nn.multiway import (
+    MultiwayEncoder,
+    PackedDropPath,
+    Packing,
+    pack,
+)
 from magneto.theory.depth import Depth
 from magneto.theory.placement import VARIANTS
 from magneto.training.initial import Writes, draw_parameters, materialize, why_not_by_module
@@ -361,8 +365,8 @@ def test_samples_skip_a_branch_in_both_modalities() -> None:
     assert kept.shape == (2000, 1) and kept.unique().tolist() == pytest.approx([0, 1 / 0.6])
     assert kept.mean().item() == pytest.approx(1, abs=0.06)
     assert drop_path.eval().packed(ones, packing) is ones
-    assert isinstance(build_drop_path(0.0), NoDropPath)
     layers = multiway(drop_path=0.4).layers
+    assert layers[0].feed_forward.drop_path is None
     rates = [getattr(layer.feed_forward.drop_path, "rate", 0.0) for layer in layers]
     assert rates == pytest.approx([0, 0.2, 0.4])
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from magneto.nn.packing import Packing, check_order, from_rows, pack, places, to_rows
+from magneto.nn.multiway import Packing, check_order, from_rows, pack, places, to_rows
 
 SIZES = ([3, 2, 4, 0], [0, 3, 1, 4])
 

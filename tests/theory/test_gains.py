@@ -1,4 +1,4 @@
-"""Gains against the table of constants (paper, section 3.3; DeepNet, figure 2), to 4 decimals."""
+"""Gains against the table of constants (paper, section 3.2; DeepNet, figure 2), to 4 decimals."""
 
 import pytest
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from magneto.data.learnt import PLATEAU_FILE
-from magneto.nn.resize import resize_positions
+from magneto.nn.position import resize_positions
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe, load_recipe
 from magneto.training.loop import train

@@ -23,7 +23,7 @@ from magneto.commands.shared import (
 )
 from magneto.config import ConfigError
 from magneto.files import nearest_path, write_text
-from magneto.nn.sizes import wrong_sizes
+from magneto.nn.config import wrong_sizes
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
 from magneto.speech.audio import header_seconds

@@ -28,7 +28,7 @@ from magneto.config import ConfigError
 from magneto.functional.cross_entropy import IGNORED
 from magneto.hf.configuration import MagnetoSeq2SeqConfig
 from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
-from magneto.nn.sizes import wrong_sizes
+from magneto.nn.config import wrong_sizes
 from magneto.translation.model import TranslationModel
 
 Tokens = list[int]

@@ -11,7 +11,7 @@ from magneto.config import ConfigError
 from magneto.hf.configuration import MagnetoConfig
 from magneto.hf.modeling import MagnetoForCausalLM
 from magneto.language.model import LanguageModel
-from magneto.nn.sizes import wrong_sizes
+from magneto.nn.config import wrong_sizes
 
 
 @dataclass(frozen=True)

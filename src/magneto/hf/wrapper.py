@@ -46,7 +46,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
 
     config_class = MagnetoConfig
     base_model_prefix = "core"
-    _no_split_modules = ["Layer", "CrossLayer"]  # noqa: RUF012
+    _no_split_modules = ["Layer"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _supports_sdpa = True
     supports_gradient_checkpointing = True

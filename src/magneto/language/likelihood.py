@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from magneto.language.model import LanguageModel
-from magneto.nn.cache import KeyValueCache
+from magneto.nn.attention import KeyValueCache
 
 # Keys and values of so many positions, and so many rows of logits, exist at once.
 TOKENS = 16384

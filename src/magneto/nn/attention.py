@@ -1,63 +1,26 @@
-"""Multi-head attention: self-attention with one fused projection, and cross-attention.
+"""Multi-head attention: of a sequence to itself and of a decoder to an encoder's output.
+
+Then what attention looks at: masks (True means *may attend*, everywhere) for padding, causal order
+and packed documents, built once per forward pass; the key/value cache; its weights, for pictures.
 
 Shapes: B batch, H heads, K key/value heads, T query length, S key length, D head width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from magneto.nn.cache import Cache
 from magneto.nn.config import TransformerConfig
-from magneto.nn.dot_product import DotProductAttention
 from magneto.nn.init import projection
-from magneto.nn.mask import Mask
 from magneto.nn.norm import Nothing, optional_norm
 from magneto.nn.position import build_logits
 from magneto.theory.placement import Sublayer
-
-
-def join_heads(attended: Tensor) -> Tensor:
-    """(B, H, T, D) to (B, T, H * D)."""
-    return attended.transpose(1, 2).flatten(2)
-
-
-class HeadScale(nn.Module):
-    """One learned scalar per head, 1 at first (NormFormer, section 2.1)."""
-
-    def __init__(self, heads: int, head_width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(heads))
-        self.head_width = head_width
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set every scale to 1."""
-        nn.init.ones_(self.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scale each chunk of head_width features of (..., heads * head_width)."""
-        return x * self.weight.repeat_interleave(self.head_width)
-
-
-class Gate(nn.Module):
-    """Lets a share of every element through (arXiv 2505.06708); a module, for hooks to see it."""
-
-    def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
-        """Multiply (B, T, H * D) by the sigmoid of logits of the same shape."""
-        return joined * logits.sigmoid()
-
-
-class NoGate(nn.Module):
-    """What stands where a row has no gate."""
-
-    def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
-        """Return joined, (B, T, H * D)."""
-        return joined
 
 
 class Attention(nn.Module):
@@ -199,3 +162,337 @@ class CrossAttention(Attention):
         yield "v", self.v_proj.weight
         yield "out", self.out_proj.weight
         yield from self.gate_roles()
+
+
+class DotProductAttention(nn.Module):
+    """Softmax attention without parameters; a module, so that a hook sees q, k and the mask."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None = None
+    ) -> Tensor:
+        """Attend.
+
+        Args:
+            query: (B, H, T, D).
+            key: (B, K, S, D).
+            value: (B, K, S, D).
+            mask: Who may attend to whom; rows that may attend to nothing give zeros.
+            bias: Added to the logits, broadcast to (B, H, T, S).
+
+        Returns:
+            (B, H, T, D).
+        """
+        attended = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask.with_bias(bias, query, key),
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=mask.causal and bias is None,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        return attended if mask.seeing is None else attended * mask.seeing
+
+
+def join_heads(attended: Tensor) -> Tensor:
+    """(B, H, T, D) to (B, T, H * D)."""
+    return attended.transpose(1, 2).flatten(2)
+
+
+class HeadScale(nn.Module):
+    """One learned scalar per head, 1 at first (NormFormer, section 2.1)."""
+
+    def __init__(self, heads: int, head_width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads))
+        self.head_width = head_width
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set every scale to 1."""
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale each chunk of head_width features of (..., heads * head_width)."""
+        return x * self.weight.repeat_interleave(self.head_width)
+
+
+class Gate(nn.Module):
+    """Lets a share of every element through (arXiv 2505.06708); a module, for hooks to see it."""
+
+    def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
+        """Multiply (B, T, H * D) by the sigmoid of logits of the same shape."""
+        return joined * logits.sigmoid()
+
+
+class NoGate(nn.Module):
+    """What stands where a row has no gate."""
+
+    def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
+        """Return joined, (B, T, H * D)."""
+        return joined
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What one kind of attention may look at, the same in every layer.
+
+    Attributes:
+        allowed: (batch or 1, 1, query length, key length) boolean, or None for everything. A row
+            that may attend to nothing is opened, so that its softmax is finite; `seeing` shuts it.
+        seeing: (batch or 1, 1, query length, 1) boolean: rows that may attend to something; None if
+            all do.
+        causal: True where `allowed` is None and each position sees itself and those before it.
+    """
+
+    allowed: Tensor | None = None
+    seeing: Tensor | None = None
+    causal: bool = False
+
+    def with_bias(self, bias: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+        """Return this and a bias on the logits as one mask for torch's attention."""
+        if bias is None:
+            return self.allowed
+        allowed = self.allowed
+        if self.causal:
+            shape = (query.shape[2], key.shape[2])
+            allowed = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
+        if allowed is None:
+            return bias
+        return bias.masked_fill(~allowed, float("-inf"))
+
+
+def build_mask(
+    attention_mask: Tensor | None, x: Tensor, past: int, causal: bool, window: int | None = None
+) -> Mask:
+    """Build the mask for queries `x` that follow `past` cached positions.
+
+    Args:
+        attention_mask: None, (batch, key length) or (batch, query length, key length), boolean.
+        x: (batch, query length, width).
+        past: Cached positions before `x`.
+        causal: Whether a position sees only itself and those before it.
+        window: Nearest positions that one sees, itself among them: those before it and, if it is
+            not causal, as many after it; None for all.
+
+    Raises:
+        ValueError: If the mask is not boolean, or has another shape.
+    """
+    length = x.shape[1]
+    order = None
+    if window is not None or (causal and (past > 0 or attention_mask is not None)):
+        keys = past + length if attention_mask is None else attention_mask.shape[-1]
+        order = within_reach(length, keys, past, causal, window, x.device)[None, None]
+    if attention_mask is None:
+        if length == 1 and window is None:
+            return Mask()
+        return Mask(allowed=order, causal=causal and order is None)
+    allowed = four_axes(attention_mask)
+    return open_rows(allowed if order is None else allowed & order)
+
+
+def within_reach(
+    length: int, keys: int, past: int, causal: bool, window: int | None, device: torch.device
+) -> Tensor:
+    """Return which keys a query may see by their order alone, (length, keys)."""
+    query = torch.arange(past, past + length, device=device)[:, None]
+    key = torch.arange(keys, device=device)
+    near = query - key
+    if window is not None:
+        return (near < window) & (near >= (0 if causal else 1 - window))
+    return near >= 0
+
+
+def build_memory_mask(attention_mask: Tensor | None) -> Mask:
+    """Build cross-attention's mask, from (batch, source) or (batch, target, source) lengths."""
+    return Mask() if attention_mask is None else open_rows(four_axes(attention_mask))
+
+
+def open_rows(allowed: Tensor) -> Mask:
+    """Return a mask in which rows that may attend to nothing are open to the softmax, then shut."""
+    seeing = allowed.any(dim=-1, keepdim=True)
+    return Mask(allowed=allowed | ~seeing, seeing=seeing)
+
+
+def four_axes(attention_mask: Tensor) -> Tensor:
+    """Return a mask as (batch, 1, query length or 1, key length).
+
+    Raises:
+        ValueError: If it is not boolean, or has neither two nor three axes.
+    """
+    if attention_mask.dtype != torch.bool:
+        raise ValueError(
+            f"attention_mask must be boolean (True = may attend), not {attention_mask.dtype}; "
+            "convert it with mask.bool()"
+        )
+    if attention_mask.ndim == 2:
+        return attention_mask[:, None, None]
+    if attention_mask.ndim == 3:
+        return attention_mask[:, None]
+    raise ValueError(
+        "attention_mask must be (batch, key length) or (batch, query length, key length), "
+        f"not {tuple(attention_mask.shape)}"
+    )
+
+
+def position_index(
+    attention_mask: Tensor | None, x: Tensor, past: int, causal: bool = False
+) -> Tensor:
+    """Return each query's position, (batch or 1, query length): 0 where its document begins.
+
+    A (batch, key length) mask with padding on the left moves the count to the first real token;
+    padding elsewhere does not. Of a mask with three axes, see `document_positions`.
+    """
+    positions = torch.arange(past, past + x.shape[1], device=x.device)[None]
+    if attention_mask is None or attention_mask.ndim not in (2, 3):
+        return positions
+    if attention_mask.ndim == 3:
+        return document_positions(attention_mask, past, causal)
+    first = attention_mask.int().argmax(dim=1, keepdim=True)
+    return (positions - first).clamp(min=0)
+
+
+def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tensor:
+    """Return each query's position in its document, of several that are packed in one row.
+
+    A document begins where nothing before is seen from here on, nor anything from here on before.
+    So a mask that cuts a row in no two parts (a window, a prefix) counts through the whole row.
+    With a cache, the first document begins at the earliest key that a query sees.
+
+    Args:
+        attention_mask: Boolean, (batch, query length, key length).
+        past: Cached positions before the queries.
+        causal: Whether a position sees only itself and those before it, whatever the mask says.
+
+    Returns:
+        (batch, query length).
+    """
+    length, keys = attention_mask.shape[1:]
+    place = torch.arange(past, past + length, device=attention_mask.device)
+    seen = attention_mask
+    if causal:
+        seen = seen & (torch.arange(keys, device=seen.device) <= place[:, None])
+    nothing = ~seen.any(-1)
+    earliest = seen.byte().argmax(-1).masked_fill(nothing, keys)
+    earliest = earliest.flip(1).cummin(1).values.flip(1)
+    begins = earliest >= place
+    if not causal:
+        latest = (keys - 1 - seen.flip(-1).byte().argmax(-1)).masked_fill(nothing, -1)
+        before = F.pad(latest.cummax(1).values[:, :-1], (1, 0), value=-1)
+        begins = begins & (before < place)
+    start = torch.where(begins, place, earliest[:, :1].clamp(max=past)).cummax(1).values
+    return place - start
+
+
+class Cache(Protocol):
+    """What attention asks of a key/value cache: Hugging Face's answer it too."""
+
+    def update(self, key: Tensor, value: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
+        """Append (batch, heads, length, head width) to a layer; return all it now holds."""
+        ...
+
+    def get_seq_length(self, layer: int = 0, /) -> int:
+        """Return how many positions a layer holds."""
+        ...
+
+
+class CacheLayer:
+    """Keys and values of one layer, (batch, key heads, length, head width); empty at first."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+
+class KeyValueCache:
+    """A cache that grows by concatenation."""
+
+    def __init__(self) -> None:
+        self.layers: list[CacheLayer] = []
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Append to a layer; return all of its keys and values."""
+        while len(self.layers) <= layer:
+            self.layers.append(CacheLayer())
+        held = self.layers[layer]
+        if held.keys is not None and held.values is not None:
+            key = torch.cat((held.keys, key), dim=2)
+            value = torch.cat((held.values, value), dim=2)
+        held.keys, held.values = key, value
+        return key, value
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        """Return how many positions a layer holds."""
+        if layer >= len(self.layers):
+            return 0
+        keys = self.layers[layer].keys
+        return 0 if keys is None else keys.shape[2]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep these batch rows, in this order (beam search)."""
+        for held in self.layers:
+            if held.keys is not None and held.values is not None:
+                held.keys, held.values = held.keys[rows], held.values[rows]
+
+
+class EncoderDecoderCache:
+    """A growing cache for self-attention, and one that is filled once for cross-attention."""
+
+    def __init__(self) -> None:
+        self.self_attention_cache = KeyValueCache()
+        self.cross_attention_cache = KeyValueCache()
+        self.is_updated: dict[int, bool] = {}
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        """Return how many target positions a layer holds."""
+        return self.self_attention_cache.get_seq_length(layer)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep these batch rows, in this order (beam search)."""
+        self.self_attention_cache.reorder(rows)
+        self.cross_attention_cache.reorder(rows)
+
+
+def self_attention_cache(cache: Any) -> Cache | None:
+    """Return the part of a cache that self-attention uses: all of it in a decoder-only model."""
+    return getattr(cache, "self_attention_cache", cache)
+
+
+@torch.no_grad()
+def recorded_weights(layer: nn.Module, run: Callable[[], Any]) -> Tensor:
+    """Run a model; return the attention weights of a layer in it.
+
+    Fused attention never makes them: they are computed once more, in fp32 and without dropout, from
+    queries and keys. Of a layer's experts the first one attends for all.
+
+    Returns:
+        (B, H, T, S). Rows add up to 1; those that may attend to nothing are zeros.
+    """
+    attention = next(part for part in layer.modules() if isinstance(part, DotProductAttention))
+    found: list[Tensor] = []
+
+    def record(module: nn.Module, inputs: tuple) -> None:
+        found.append(softmax_weights(*inputs))
+
+    hook = attention.register_forward_pre_hook(record)
+    try:
+        run()
+    finally:
+        hook.remove()
+    return found[0]
+
+
+def softmax_weights(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None = None
+) -> Tensor:
+    """Return the softmax of the logits, (B, H, T, S); arguments of `DotProductAttention`."""
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    logits = query.float() @ key.float().transpose(-2, -1) * query.shape[-1] ** -0.5
+    bias = torch.zeros_like(logits) if bias is None else bias.float()
+    added = mask.with_bias(bias, query, key)
+    shares = (logits if added is None else logits + added).softmax(dim=-1)
+    return shares if mask.seeing is None else shares * mask.seeing

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Self, get_args
 
 from magneto.config import ConfigError
-from magneto.nn.sizes import wrong_sizes
 from magneto.theory.depth import Depth, Stack
 from magneto.theory.placement import Placement, find_placement
 
@@ -22,6 +22,13 @@ ADDED_POSITIONS = ("none", "learned", "sinusoidal")
 RELATIVE_POSITIONS = ("t5", "transformer_xl", "alibi")
 Experts = Literal["decoupled", "shared_attention"]
 BaseInit = Literal["xavier_normal", "xavier_uniform", "normal", "truncated_normal"]
+# Sizes beyond these are slips of the keyboard: of layers, of what a search keeps, and of widths, of
+# which one matrix of the widest needs a petabyte.
+MOST = {
+    "layers": 100_000, "encoder_layers": 100_000, "decoder_layers": 100_000,
+    "beams": 1_000, "count": 10_000,
+}  # fmt: skip
+MOST_WIDTH = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -285,3 +292,17 @@ class MultiwayConfig(TransformerConfig):
             wrong.append("a multiway encoder has layers, not encoder_layers and decoder_layers")
         if wrong:
             raise ConfigError(wrong)
+
+
+def wrong_sizes(sizes: Mapping[str, int]) -> list[str]:
+    """Return a line for each size, by its name, that no model or search has."""
+    lines = []
+    for name, size in sizes.items():
+        most = MOST.get(name, MOST_WIDTH)
+        if size < 1:
+            lines.append(f"{name} must be 1 or more, not {size}")
+        elif size > most:
+            square = f" (one matrix of such queries needs {4 * size**2 / 1e12:,.0f} TB)"
+            memory = square if name == "width" else ""
+            lines.append(f"{name} must be at most {most:,}, not {size:,}{memory}")
+    return lines

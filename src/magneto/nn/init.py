@@ -16,7 +16,7 @@ one module at a time, in any order (`magneto.training.initial`).
 
 Base is one of: xavier_normal, std sqrt(2 / (fan_in + fan_out)); xavier_uniform, the same std;
 normal, std 0.02; truncated_normal, cut at two sigma, std 0.02 after the cut. A fused weight is
-drawn slice by slice, with the fan of the slice. Sub-LN's gain: paper, section 3.3.
+drawn slice by slice, with the fan of the slice. Sub-LN's gain: paper, section 3.2.
 """
 
 from __future__ import annotations

@@ -1,33 +1,34 @@
 """The Multiway Transformer (BEiT-3, arXiv 2208.10442): experts by modality, one attention over all.
 
 Vision and language tokens are two packed tensors, (tokens, width); each goes through its own
-experts, and they meet in attention alone (`magneto.nn.packing`). An expert is an ordinary sublayer:
-a placement's norms, gains and constants are those of `magneto.nn.transformer`.
+experts, and they meet in attention alone. An expert is an ordinary sublayer of `magneto.nn.block`.
 
 | experts            | attention        | feed-forward network                             |
 |--------------------|------------------|--------------------------------------------------|
 | "decoupled"        | vision, language | vision, language                                 |
 | "shared_attention" | one for both     | vision, language; at the top one more, for pairs |
+
+No network reads padding. Only attention needs samples: it reads rows, (samples, longest, ...),
+padded, a sample's vision tokens before its language tokens. The loader says on the CPU where each
+token goes (`pack`); on the device nothing depends on values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from magneto.nn.attention import Mask, build_memory_mask, recorded_weights
+from magneto.nn.block import DropPath, FeedForwardSublayer, SelfAttentionSublayer, drop_path_rate
 from magneto.nn.config import Experts, MultiwayConfig
 from magneto.nn.init import initialize
-from magneto.nn.layer import FeedForwardSublayer, SelfAttentionSublayer
-from magneto.nn.mask import Mask
 from magneto.nn.norm import Nothing, build_norm, optional_norm
-from magneto.nn.packing import Packing, from_rows, to_rows
-from magneto.nn.residual import DropPath
-from magneto.nn.stack import ProbedStack
-from magneto.nn.transformer import check_layers
+from magneto.nn.transformer import ProbedStack, check_layers
 from magneto.theory.depth import Depth
 
 Streams = tuple[Tensor, Tensor]
@@ -55,19 +56,6 @@ class PackedDropPath(DropPath):
         return vision, language
 
 
-class NoDropPath(nn.Module):
-    """What stands where no sample skips a branch."""
-
-    def packed(self, streams: Streams, packing: Packing) -> Streams:
-        """Return the streams."""
-        return streams
-
-
-def build_drop_path(rate: float) -> PackedDropPath | NoDropPath:
-    """Build stochastic depth of packed samples, or nothing where the rate is 0."""
-    return PackedDropPath(rate) if rate else NoDropPath()
-
-
 class MultiwaySelfAttention(nn.Module):
     """Self-attention of all tokens of a sample, with projections and norms by `ROUTES`."""
 
@@ -78,7 +66,7 @@ class MultiwaySelfAttention(nn.Module):
         self.experts = nn.ModuleDict(
             {name: SelfAttentionSublayer(config, depth, layer, 0.0) for name in names}
         )
-        self.drop_path = build_drop_path(drop)
+        self.drop_path = PackedDropPath(drop) if drop else None
 
     def forward(self, streams: Streams, packing: Packing, mask: Mask) -> Streams:
         """Both streams to the same shapes."""
@@ -95,7 +83,8 @@ class MultiwaySelfAttention(nn.Module):
             one.scale(one.attention.output(part, x))
             for one, part, x in zip(experts, heads, read, strict=True)
         ]
-        added = self.drop_path.packed((added[0], added[1]), packing)
+        if self.drop_path is not None:
+            added = self.drop_path.packed((added[0], added[1]), packing)
         vision, language = (
             one.join(x, y) for one, x, y in zip(experts, streams, added, strict=True)
         )
@@ -112,13 +101,14 @@ class MultiwayFeedForward(nn.Module):
         self.experts = nn.ModuleDict(
             {name: FeedForwardSublayer(config, depth, 0.0) for name in self.names}
         )
-        self.drop_path = build_drop_path(drop)
+        self.drop_path = PackedDropPath(drop) if drop else None
 
     def forward(self, streams: Streams, packing: Packing) -> Streams:
         """Both streams to the same shapes."""
         vision, language = streams
         added = self.route(FeedForwardSublayer.compute, packing, (vision,), (language,))
-        added = self.drop_path.packed(added, packing)
+        if self.drop_path is not None:
+            added = self.drop_path.packed(added, packing)
         return self.route(
             FeedForwardSublayer.join, packing, (vision, added[0]), (language, added[1])
         )
@@ -162,8 +152,7 @@ class MultiwayLayer(nn.Module):
 
     def __init__(self, config: MultiwayConfig, depth: Depth, layer: int) -> None:
         super().__init__()
-        config = config.at(layer)
-        drop = config.drop_path * layer / max(depth.layers - 1, 1)
+        config, drop = config.at(layer), drop_path_rate(config, depth, layer)
         fuses = layer >= depth.layers - config.vision_language_layers
         self.self_attention = MultiwaySelfAttention(config, depth, layer, drop)
         self.feed_forward = (FusionFeedForward if fuses else MultiwayFeedForward)(
@@ -247,6 +236,20 @@ class MultiwayEncoder(ProbedStack):
                 found[number] = streams
         return [found[number] for number in layers]
 
+    def attention_weights(
+        self, vision: Tensor, language: Tensor, packing: Packing, layer: int
+    ) -> Tensor:
+        """Return what `Encoder.attention_weights` does; arguments and errors as for `features`.
+
+        Returns:
+            (samples, heads, length, length): queries by keys, a sample's vision tokens first. Keys
+            that are padding get 0.
+        """
+        check_layers([layer], len(self.layers))
+        return recorded_weights(
+            self.layers[layer], lambda: self.features(vision, language, packing, [layer])
+        )
+
     def enter(self, vision: Tensor, language: Tensor, packing: Packing) -> tuple[Streams, Mask]:
         """Return what the lowest layer reads, and the mask."""
         given = (len(vision), len(language))
@@ -287,3 +290,190 @@ class MultiwayEncoder(ProbedStack):
         packing: Packing = inputs[1]
         chosen = packing.first_of_each_kind(count)
         return chosen, packing.real().index_select(0, chosen)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the packed tokens of a batch stand in its rows. `pack` makes it.
+
+    Samples are in this order: images alone, pairs, texts alone.
+
+    Attributes:
+        vision_place: (vision tokens,) row * length + column of each.
+        language_place: (language tokens,).
+        rows: Samples.
+        length: Of a row.
+        vision_alone: Vision tokens of images alone: they stand first.
+        language_paired: Language tokens of pairs: they stand first.
+        attention_mask: Boolean, True = may attend, (rows, length), or (rows, length, length) where
+            not every token sees every other; None: rows are full.
+    """
+
+    vision_place: Tensor
+    language_place: Tensor
+    rows: int
+    length: int
+    vision_alone: int
+    language_paired: int
+    attention_mask: Tensor | None
+
+    def mask(self) -> Mask:
+        """Return attention's mask."""
+        return build_memory_mask(self.attention_mask)
+
+    def means(self, vision: Tensor, language: Tensor) -> tuple[Tensor, Tensor]:
+        """Return of each token the mean over its sample's tokens of the same modality.
+
+        Args:
+            vision: (vision tokens, width).
+            language: (language tokens, width).
+        """
+        return self._means(vision, self.vision_place), self._means(language, self.language_place)
+
+    def _means(self, tokens: Tensor, place: Tensor) -> Tensor:
+        # Tokens are put in rows and added there: sums by index are added in any order on a GPU.
+        rows = tokens.new_zeros((self.rows * self.length, tokens.shape[-1]))
+        sums = rows.index_copy(0, place, tokens).unflatten(0, (self.rows, self.length)).sum(1)
+        one = rows[:, :1].index_fill(0, place, 1.0).unflatten(0, (self.rows, self.length)).sum(1)
+        return (sums / one.clamp(min=1)).index_select(0, self.row_of(place))
+
+    def row_of(self, place: Tensor) -> Tensor:
+        """Return the rows of places."""
+        return place.div(self.length, rounding_mode="floor")
+
+    def real(self) -> Tensor:
+        """Return which places of the rows have a token, (rows, length), boolean."""
+        held = torch.zeros(self.rows * self.length, dtype=torch.bool,
+                           device=self.vision_place.device)  # fmt: skip
+        for place in (self.vision_place, self.language_place):
+            held = held.index_fill(0, place, True)
+        return held.unflatten(0, (self.rows, self.length))
+
+    def first_of_each_kind(self, count: int) -> Tensor:
+        """Return the rows of the first images alone, pairs and texts alone; nothing waits for it.
+
+        Args:
+            count: Of each kind. Where there are fewer, what follows them comes in their place.
+        """
+        alone, paired = self.vision_alone, self.language_paired
+        first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],
+                           self.language_place[paired:][:1]))  # fmt: skip
+        further = torch.arange(count, device=first.device)
+        return (self.row_of(first)[:, None] + further).flatten().clamp(max=self.rows - 1)
+
+
+def pack(
+    vision_lengths: Sequence[int], language_lengths: Sequence[int], length: int | None = None
+) -> Packing:
+    """Say where each token of a batch goes, on the CPU.
+
+    Args:
+        vision_lengths: Vision tokens of each sample; 0 of a text alone.
+        language_lengths: Language tokens of each sample, without padding; 0 of an image alone.
+        length: Of a row; by default that of the longest sample. A fixed one gives tensors of the
+            same shape in each batch.
+
+    Raises:
+        ValueError: If the samples are not in the order of images alone, pairs, texts alone, or one
+            has no tokens, or more than fit.
+    """
+    sizes = list(zip(vision_lengths, language_lengths, strict=True))
+    check_order(sizes)
+    longest = max((sum(size) for size in sizes), default=0)
+    length = longest if length is None else length
+    if longest > length:
+        raise ValueError(f"a sample of {longest} tokens is longer than a row of {length}")
+    vision, language = (torch.tensor(of, dtype=torch.long) for of in (vision_lengths,
+                                                                    language_lengths))  # fmt: skip
+    totals = vision + language
+    padded = bool((totals < length).any())
+    return Packing(
+        vision_place=places(vision, torch.zeros_like(vision), length),
+        language_place=places(language, vision, length),
+        rows=len(sizes),
+        length=length,
+        vision_alone=sum(image for image, text in sizes if not text),
+        language_paired=sum(text for image, text in sizes if image),
+        attention_mask=torch.arange(length) < totals[:, None] if padded else None,
+    )
+
+
+def check_order(sizes: Sequence[tuple[int, int]]) -> None:
+    """Raise ValueError unless images alone come first, then pairs, then texts alone."""
+    last = 0
+    for number, (image, text) in enumerate(sizes):
+        if image < 0 or text < 0 or image + text == 0:
+            raise ValueError(f"sample {number} has {image} vision and {text} language tokens")
+        kind = 0 if not text else 1 if image else 2
+        if kind < last:
+            raise ValueError(f"sample {number} is out of order: images alone come first, then "
+                             "pairs, then texts alone")  # fmt: skip
+        last = kind
+
+
+def places(counts: Tensor, starts: Tensor, length: int) -> Tensor:
+    """Return row * length + column of each token; each row has `counts` of them from `starts`."""
+    rows = torch.arange(len(counts)).repeat_interleave(counts)
+    before = (counts.cumsum(0) - counts)[rows]
+    return rows * length + starts[rows] + torch.arange(len(rows)) - before
+
+
+def to_rows(vision: Tensor, language: Tensor, packing: Packing) -> Tensor:
+    """Join (vision tokens, ...) and (language tokens, ...) to (rows, length, ...); padding is 0."""
+    places = (packing.vision_place, packing.language_place)
+    joined: Any = ToRows.apply(vision, language, *places, packing.rows * packing.length)
+    return joined.unflatten(0, (packing.rows, packing.length))
+
+
+def from_rows(rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
+    """Take (rows, length, ...) apart: (vision tokens, ...) and (language tokens, ...)."""
+    parts: Any = FromRows.apply(rows.flatten(0, 1), packing.vision_place, packing.language_place)
+    return parts
+
+
+class ToRows(torch.autograd.Function):
+    """Each token goes to its own place. Both ways copy; torch's own backward adds into zeros."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, vision: Tensor, language: Tensor, first: Tensor, second: Tensor, count: int
+    ) -> Tensor:
+        """Return (count, ...)."""
+        ctx.save_for_backward(first, second)
+        return scatter(vision, language, first, second, count)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Gather."""
+        first, second = ctx.saved_tensors
+        return (
+            gradients[0].index_select(0, first),
+            gradients[0].index_select(0, second),
+            *[None] * 3,
+        )
+
+
+class FromRows(torch.autograd.Function):
+    """The way back: each token is read from its own place."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the tokens of both modalities."""
+        ctx.save_for_backward(first, second)
+        ctx.count = len(rows)
+        return rows.index_select(0, first), rows.index_select(0, second)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Scatter; padding gets none."""
+        vision, language = gradients
+        first, second = ctx.saved_tensors
+        return scatter(vision, language, first, second, ctx.count), None, None
+
+
+def scatter(vision: Tensor, language: Tensor, first: Tensor, second: Tensor, count: int) -> Tensor:
+    """Return (count, ...) with each token in its place, and zeros elsewhere."""
+    full = len(first) + len(second) == count
+    make = vision.new_empty if full else vision.new_zeros
+    rows = make((count, *vision.shape[1:]))
+    return rows.index_copy_(0, first, vision).index_copy_(0, second, language)

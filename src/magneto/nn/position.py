@@ -1,25 +1,35 @@
 """Position encodings: learned, sinusoidal, rotary (RoPE), relative (T5, Transformer-XL, ALiBi).
 
+And of a grid, as of images: BEiT's relative bias, rotary positions in 2-D. They act in attention,
+beside what another kind adds to the embeddings; vectors before the grid have no place in it.
+
 Each kind has two halves. The stack's half runs once per forward pass: it may add something to the
 embeddings, and it returns what the layers share. The layer's half sits between the projections and
 the attention: from queries, keys and the shared tensor it returns queries, keys and a bias on the
-attention logits. Absolute kinds use only the first half, relative ones the second. Places on a grid
-have their first half in `magneto.nn.grid_position`.
+attention logits. Absolute kinds use only the first half, relative ones the second.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from magneto.nn.alibi import AlibiTable
-from magneto.nn.config import TransformerConfig
+from magneto.nn.config import Grid, TransformerConfig
 from magneto.nn.embedding import Table
-from magneto.nn.grid_position import bias_rows
 from magneto.nn.init import Projection
+
+Logits = tuple[Tensor, Tensor, Tensor | None]
+"""What attention computes its logits from: queries, keys and a bias."""
+
+# How names of positions' tensors end.
+ABSOLUTE = "position_embedding.table.weight"
+SHARED_BIAS = "grid_positions.bias.weight"
+OWN_BIAS = "attention.positions.bias.weight"
 
 
 class NoPositions(nn.Module):
@@ -82,7 +92,7 @@ class T5Table(nn.Module):
     """Shares a learned bias per head and distance bucket (arXiv 1910.10683, section 2.1).
 
     Half of the 32 buckets are single distances, the rest grow logarithmically up to 128. An encoder
-    splits them between both directions; a decoder, which never looks ahead, uses all for the past.
+    splits them between both directions; a decoder uses all for the past.
     """
 
     buckets = 32
@@ -115,6 +125,32 @@ class T5Table(nn.Module):
         return offset + torch.where(distance < exact, distance, far)
 
 
+class AlibiTable(nn.Module):
+    """Shares minus a slope per head times the distance of query and key (arXiv 2108.12409)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+
+    def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
+        """Return x, and the bias (1, heads, query length, key length)."""
+        keys = torch.arange(past + x.shape[1], device=x.device)
+        distance = (keys[None] - keys[past:, None]).abs()
+        slope = slopes(self.heads, x.device)[:, None, None]
+        return x, -(slope * distance)[None].to(x.dtype)
+
+
+def slopes(heads: int, device: torch.device | None = None) -> Tensor:
+    """Return each head's slope, (heads,): a geometric sequence from 2 ** (-8 / heads) to 2 ** -8.
+
+    Of no power of two heads, those of the power below come first, then every other one of the next.
+    """
+    below = 1 << (heads.bit_length() - 1)
+    head = torch.arange(heads, device=device)
+    power = torch.where(head < below, 8 * (head + 1), 8 * (head - below) + 4) / below
+    return 2**-power
+
+
 class TransformerXLTable(nn.Module):
     """Shares the sinusoids of every distance from a key to a query (arXiv 1901.02860, 3.3)."""
 
@@ -132,30 +168,113 @@ class TransformerXLTable(nn.Module):
         return x, sinusoids(distance, self.width).to(x.dtype)
 
 
+class GridIndex(nn.Module):
+    """Shares which row of a layer's table of biases belongs to each query and key."""
+
+    def __init__(self, grid: Grid) -> None:
+        super().__init__()
+        self.grid = grid
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return numbers of rows, (length, length), for x, (batch, length, width)."""
+        check_length(x, self.grid)
+        return relative_index(self.grid, x.device)
+
+
+class SharedGridBias(GridIndex):
+    """Shares a bias per head and place seen from the query, learned from 0 (arXiv 2106.08254)."""
+
+    def __init__(self, config: TransformerConfig, grid: Grid) -> None:
+        super().__init__(grid)
+        self.bias = Table(bias_rows(grid), config.heads, std=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the bias (1, heads, length, length) for x, (batch, length, width)."""
+        return self.bias(super().forward(x)).permute(2, 0, 1)[None].to(x.dtype)
+
+
+class GridRotaryTable(nn.Module):
+    """Shares angles by row for one half of each head's pairs, by column for the other (EVA-02).
+
+    Places are stretched to the size of `reference_grid` (arXiv 2303.11331, its code).
+    """
+
+    def __init__(self, config: TransformerConfig, grid: Grid) -> None:
+        super().__init__()
+        self.grid = grid
+        self.head_width = config.head_width
+        self.base = config.rotary_base
+        self.reference = config.reference_grid
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (2, 1, 1, length, head width) of cosines and sines for x."""
+        check_length(x, self.grid)
+        bands = self.head_width // 4
+        steps = torch.arange(bands, device=x.device, dtype=torch.float32)
+        frequency = self.base ** (-steps / bands)
+        row, column = places(self.grid, x.device)
+        row = row * ((self.reference or self.grid.rows) / self.grid.rows)
+        column = column * ((self.reference or self.grid.columns) / self.grid.columns)
+        angles = torch.cat((row[:, None] * frequency, column[:, None] * frequency), dim=-1)
+        angles = F.pad(angles.repeat(1, 2), (0, 0, self.grid.prefix, 0))[None, None]
+        return torch.stack((angles.cos(), angles.sin()))
+
+
+def check_length(x: Tensor, grid: Grid) -> None:
+    """Raise ValueError if x, (batch, length, width), is no grid of this size."""
+    if x.shape[1] != grid.length:
+        raise ValueError(
+            f"input of length {x.shape[1]} is no grid of {grid.rows} x {grid.columns} after "
+            f"{grid.prefix}, which has {grid.length}"
+        )
+
+
+def places(grid: Grid, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return row and column of each place on the grid, each (rows * columns)."""
+    row = torch.arange(grid.rows, device=device).repeat_interleave(grid.columns)
+    return row, torch.arange(grid.columns, device=device).repeat(grid.rows)
+
+
+def bias_rows(grid: Grid) -> int:
+    """Return the rows of a table of biases: one per difference of places, three for the prefix."""
+    return (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3 * (grid.prefix > 0)
+
+
+def relative_index(grid: Grid, device: torch.device) -> Tensor:
+    """Return the row of a table of biases for each query and key, (length, length).
+
+    In BEiT's order: differences of rows, query minus key, then of columns; then the prefix's
+    queries, its keys, and both.
+    """
+    row, column = places(grid, device)
+    down = row[:, None] - row + grid.rows - 1
+    right = column[:, None] - column + grid.columns - 1
+    index = down * (2 * grid.columns - 1) + right
+    if not grid.prefix:
+        return index
+    first, last = grid.prefix, bias_rows(grid) - 1
+    index = F.pad(index, (first, 0, first, 0), value=last - 2)
+    index[first:, :first] = last - 1
+    index[:first, :first] = last
+    return index
+
+
 class LayerPositions(nn.Module):
-    """The layer's half of any kind."""
+    """The layer's half of any kind; that of absolute positions, which does nothing."""
+
+    def forward(self, query: Tensor, key: Tensor, shared: Any) -> Logits:
+        """Return queries and keys unchanged, and no bias."""
+        return query, key, None
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (role, weight) of each projection in it: none."""
         yield from ()
 
 
-class PlainLogits(LayerPositions):
-    """The layer's half of absolute positions: nothing."""
-
-    def forward(
-        self, query: Tensor, key: Tensor, shared: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return queries and keys unchanged, and no bias."""
-        return query, key, None
-
-
 class RotaryLogits(LayerPositions):
     """The layer's half of rotary positions: turns queries and keys."""
 
-    def forward(
-        self, query: Tensor, key: Tensor, shared: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
         """Turn (batch, heads, length, head width) by the shared cosines and sines."""
         cosine, sine = shared.to(query.dtype)
         return rotate(query, cosine, sine), rotate(key, cosine, sine), None
@@ -164,24 +283,20 @@ class RotaryLogits(LayerPositions):
 class BiasedLogits(LayerPositions):
     """The layer's half of a shared bias."""
 
-    def forward(
-        self, query: Tensor, key: Tensor, shared: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
         """Return queries and keys unchanged, with the shared bias."""
         return query, key, shared
 
 
 class GridBiasLogits(LayerPositions):
-    """The layer's half of BEiT's relative bias: a table of its own, zero at first."""
+    """The layer's half of BEiT's relative bias: its own table, zero at first."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         assert config.grid is not None
         self.bias = Table(bias_rows(config.grid), config.heads, std=0.0)
 
-    def forward(
-        self, query: Tensor, key: Tensor, shared: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
         """Return queries and keys unchanged, with the biases of the shared numbers of rows."""
         return query, key, self.bias(shared).permute(2, 0, 1)[None].to(query.dtype)
 
@@ -208,9 +323,7 @@ class TransformerXLLogits(LayerPositions):
         nn.init.xavier_uniform_(self.content_bias)
         nn.init.xavier_uniform_(self.position_bias)
 
-    def forward(
-        self, query: Tensor, key: Tensor, shared: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
         """Return queries plus u, keys, and the bias (batch, heads, query length, key length)."""
         content, place = self.content_bias[:, None], self.position_bias[:, None]
         distances = self.position_proj(shared).unflatten(-1, self.content_bias.shape)
@@ -224,15 +337,10 @@ class TransformerXLLogits(LayerPositions):
 
 
 def shift(products: Tensor) -> Tensor:
-    """From products with distances to a bias per key, by views alone.
+    """From products with distances, (..., T, S + T), to a bias per key, (..., T, S), by views.
 
-    Args:
-        products: (..., query length, key length + query length); the first column is the furthest
-            key before the last query, and each further one a step towards the future.
-
-    Returns:
-        (..., query length, key length): query i finds its first key one column earlier than query
-        i - 1 did.
+    The first column is the furthest key before the last of T queries, each further one a step
+    towards the future: query i finds its first key one column earlier than query i - 1 did.
     """
     queries = products.shape[-2]
     keys = products.shape[-1] - queries
@@ -252,7 +360,7 @@ def sinusoids(index: Tensor, width: int) -> Tensor:
     steps = torch.arange(half, device=index.device, dtype=torch.float32)
     frequency = 10000.0 ** (-steps / max(half, 1))
     angles = index[..., None].float() * frequency
-    return nn.functional.pad(torch.cat((angles.sin(), angles.cos()), dim=-1), (0, width - 2 * half))
+    return F.pad(torch.cat((angles.sin(), angles.cos()), dim=-1), (0, width - 2 * half))
 
 
 def build_positions(config: TransformerConfig, bidirectional: bool) -> nn.Module:
@@ -269,6 +377,25 @@ def build_positions(config: TransformerConfig, bidirectional: bool) -> nn.Module
     return kinds[config.positions]()
 
 
+def build_grid_positions(config: TransformerConfig, bidirectional: bool) -> nn.Module | None:
+    """Build the stack's half of the configured kind of a grid; None: the input is a sequence.
+
+    Raises:
+        ValueError: For a decoder, which reads a sequence.
+    """
+    grid = config.grid
+    if config.grid_positions == "none" or grid is None:
+        return None
+    if not bidirectional:
+        raise ValueError("only an encoder reads a grid: a decoder has no grid_positions")
+    kinds = {
+        "relative_bias": lambda: GridIndex(grid),
+        "shared_relative_bias": lambda: SharedGridBias(config, grid),
+        "rotary": lambda: GridRotaryTable(config, grid),
+    }
+    return kinds[config.grid_positions]()
+
+
 def build_logits(config: TransformerConfig) -> LayerPositions:
     """Build the layer's half of the configured kind."""
     kinds = {
@@ -282,5 +409,90 @@ def build_logits(config: TransformerConfig) -> LayerPositions:
         "shared_relative_bias": BiasedLogits,
         "rotary": RotaryLogits,
     }
-    plain = kinds.get(config.positions, PlainLogits)
+    plain = kinds.get(config.positions, LayerPositions)
     return on_a_grid.get(config.grid_positions, plain)()
+
+
+def resize_positions(
+    state: Mapping[str, Tensor], old: TransformerConfig, new: TransformerConfig
+) -> dict[str, Tensor]:
+    """Return a model's tensors for the same model over another grid.
+
+    Learned positions and relative biases are interpolated (bicubic). Where only the new model has a
+    bias per layer, each begins as the shared one, as in BEiT's fine-tuning.
+
+    Args:
+        state: Tensors by name, of a model with one stack over the grid.
+        old: Configuration of the model they come from.
+        new: Of the model they are for; of the rest, `max_length` and a bias per layer may differ.
+
+    Raises:
+        ValueError: If one has no grid, or another number of vectors before it.
+    """
+    before, after = old.grid, new.grid
+    if before is None or after is None:
+        raise ValueError("only a model of images has positions on a grid")
+    made = dict(state)
+    for name, tensor in state.items():
+        if name.endswith(ABSOLUTE) and old.positions == "learned":
+            table = resize_table(tensor[: before.length], before, after)
+            # Rows beyond the grid are never read.
+            made[name] = F.pad(table, (0, 0, 0, new.max_length - after.length))
+        elif name.endswith(OWN_BIAS) and old.grid_positions == "relative_bias":
+            made[name] = resize_bias(tensor, before, after)
+        elif name.endswith(SHARED_BIAS):
+            bias = resize_bias(made.pop(name), before, after)
+            stack, places = name.removesuffix(SHARED_BIAS), [SHARED_BIAS]
+            if new.grid_positions == "relative_bias":
+                layers = range(new.depth("encoder").layers)
+                places = [f"layers.{layer}.self_attention.{OWN_BIAS}" for layer in layers]
+            made |= {f"{stack}{place}": bias.clone() for place in places}
+    return made
+
+
+def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
+    """Interpolate one vector per place, (old.length, width), to another grid, (new.length, width).
+
+    As BEiT's authors and transformers do it: bicubic, corners not aligned, no antialiasing. Vectors
+    before the grid stay as they are, and the dtype does.
+
+    Raises:
+        ValueError: If the two have another number of vectors before the grid, or the table does not
+            fit the old one.
+    """
+    if old.prefix != new.prefix:
+        raise ValueError(f"{old.prefix} vectors before the grid there, {new.prefix} here")
+    if len(table) != old.length:
+        raise ValueError(
+            f"{len(table)} positions are no {old.prefix} + {old.rows} x {old.columns} of a grid"
+        )
+    places = bicubic(table[old.prefix :], (old.rows, old.columns), (new.rows, new.columns))
+    return torch.cat((table[: old.prefix], places))
+
+
+def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
+    """Interpolate relative biases, (rows, heads), to another grid, in differences of places.
+
+    Rows are in the order of `relative_index`; those of vectors before the grid stay as they are.
+
+    Raises:
+        ValueError: If one has vectors before the grid and the other none, or the table does not fit
+            the old grid.
+    """
+    if (old.prefix > 0) != (new.prefix > 0):
+        raise ValueError(f"{old.prefix} vectors before the grid there, {new.prefix} here")
+    if len(table) != bias_rows(old):
+        raise ValueError(f"{len(table)} biases are none of {old.rows} x {old.columns} places: "
+                         f"they have {bias_rows(old)}")  # fmt: skip
+    shapes = [(2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (old, new)]
+    count = shapes[0][0] * shapes[0][1]
+    return torch.cat((bicubic(table[:count], *shapes), table[count:]))
+
+
+def bicubic(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """Interpolate (rows * columns, width) from one number of rows and columns to another."""
+    if old == new:
+        return table
+    image = table.float().unflatten(0, old).permute(2, 0, 1)[None]
+    resized = F.interpolate(image, size=new, mode="bicubic", align_corners=False)
+    return resized[0].flatten(1).t().to(table.dtype)

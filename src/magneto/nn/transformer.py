@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,26 +10,78 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from magneto.nn.cache import self_attention_cache
+from magneto.nn.attention import (
+    Mask,
+    build_mask,
+    build_memory_mask,
+    position_index,
+    recorded_weights,
+    self_attention_cache,
+)
+from magneto.nn.block import Layer
 from magneto.nn.config import TransformerConfig
-from magneto.nn.grid_position import build_grid_positions
 from magneto.nn.init import initialize
-from magneto.nn.layer import CrossLayer, Layer
-from magneto.nn.mask import Mask, build_mask, build_memory_mask, position_index
 from magneto.nn.norm import Nothing, build_norm, optional_norm
-from magneto.nn.position import build_positions
-from magneto.nn.stack import ProbedStack
+from magneto.nn.position import build_grid_positions, build_positions
 from magneto.theory.depth import Stack
+
+
+class ProbedStack(nn.Module, ABC):
+    """What every stack has, whatever its layers take and give: what the probe asks of one.
+
+    Attributes:
+        config: Its shape.
+        causal: Whether a position sees only itself and those before it.
+        layers: From the bottom up.
+        final_norm: On top of them; of a stack with streams, a dictionary of these.
+    """
+
+    config: TransformerConfig
+    causal: bool
+    layers: nn.ModuleList
+    final_norm: Any
+
+    @abstractmethod
+    def tokens(self, output: Any) -> Tensor:
+        """Return what a layer, or the stack, puts out as one tensor, (..., width)."""
+
+    @abstractmethod
+    def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
+        """Return the mean over the positions that a position is to be told apart from.
+
+        Args:
+            tokens: What `tokens` gives of a layer's output.
+            inputs: That layer's.
+
+        Returns:
+            A tensor that broadcasts against the tokens.
+        """
+
+    @abstractmethod
+    def attention_samples(
+        self, count: int, inputs: tuple[Any, ...]
+    ) -> tuple[slice | Tensor, Tensor | None]:
+        """Choose samples whose attention is looked at.
+
+        Args:
+            count: How many; of each kind of sample, where a batch has several kinds.
+            inputs: A layer's.
+
+        Returns:
+            Their rows in attention's queries and keys; and which positions of these rows are no
+            padding, (samples, length), where padding is to be left out.
+        """
 
 
 class LayerStack(ProbedStack):
     """What encoder and decoder share: the way in, the layers, the norm on top."""
 
-    def __init__(self, config: TransformerConfig, stack: Stack, layer: type[nn.Module]) -> None:
+    def __init__(self, config: TransformerConfig, stack: Stack) -> None:
         super().__init__()
         depth = config.depth(stack)
         self.config = config
         self.causal = stack == "decoder"
+        self.crosses = self.causal and not depth.alone
         self.position_embedding = build_positions(config, bidirectional=not self.causal)
         self.grid_positions = build_grid_positions(config, bidirectional=not self.causal)
         self.input_norm = (
@@ -37,7 +90,9 @@ class LayerStack(ProbedStack):
             else build_norm(config.input_norm, config.width, config)
         )
         self.dropout = nn.Dropout(config.input_dropout)
-        self.layers = nn.ModuleList(layer(config, depth, index) for index in range(depth.layers))
+        self.layers = nn.ModuleList(
+            Layer(config, depth, index, self.crosses) for index in range(depth.layers)
+        )
         self.windows = [config.window(layer) for layer in range(depth.layers)]
         self.final_norm = optional_norm(config.row.final == "norm", config.width, config)
         initialize(self, config.row, depth, config.init)
@@ -73,7 +128,8 @@ class LayerStack(ProbedStack):
         if positions is None:
             positions = position_index(attention_mask, x, past, self.causal)
         x, shared = self.position_embedding(x, positions, past)
-        shared = self.grid_positions(x, shared)
+        if self.grid_positions is not None:
+            shared = self.grid_positions(x)
         x = self.dropout(self.input_norm(x))
         if self.config.residual_dtype != "input":
             x = x.to(getattr(torch, self.config.residual_dtype))
@@ -103,7 +159,7 @@ class Encoder(LayerStack):
     """A stack in which every position sees every other."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config, "encoder", Layer)
+        super().__init__(config, "encoder")
 
     def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encode embeddings.
@@ -147,6 +203,30 @@ class Encoder(LayerStack):
                 found[number] = x
         return [found[number] for number in layers]
 
+    def attention_weights(
+        self, x: Tensor, layer: int, attention_mask: Tensor | None = None
+    ) -> Tensor:
+        """Return what share each query gives to each key in one layer's attention, for pictures.
+
+        They are computed in fp32 and without dropout.
+
+        Args:
+            x: (batch, length, width).
+            layer: Its number, from 0 at the bottom.
+            attention_mask: As in `forward`.
+
+        Returns:
+            (batch, heads, length, length): queries by keys. Rows add up to 1; those that may attend
+            to nothing are zeros.
+
+        Raises:
+            ValueError: If there is no such layer.
+        """
+        check_layers([layer], len(self.layers))
+        return recorded_weights(
+            self.layers[layer], lambda: self.features(x, [layer], attention_mask)
+        )
+
 
 def check_layers(layers: Sequence[int], count: int) -> None:
     """Raise ValueError if one of these numbers is not of `count` layers."""
@@ -159,8 +239,7 @@ class Decoder(LayerStack):
     """A causal stack. With `encoder_layers` in its configuration it also attends to a memory."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        self.crosses = not config.depth("decoder").alone
-        super().__init__(config, "decoder", CrossLayer if self.crosses else Layer)
+        super().__init__(config, "decoder")
 
     def forward(
         self,

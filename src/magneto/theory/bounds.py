@@ -1,6 +1,6 @@
 """Bounds on the model update: how far one SGD step at initialisation moves the label's logit.
 
-Paper, section 3.3 and appendices A and B; DeepNet, arXiv 2203.00555, for Post-LN and DeepNorm. All
+Paper, section 3.2 and appendices A and B; DeepNet, arXiv 2203.00555, for Post-LN and DeepNorm. All
 values are divided by the learning rate and the width (eta d). They are estimates of order, under
 the paper's assumptions; `docs/theory.md` says what they leave out.
 

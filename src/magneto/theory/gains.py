@@ -16,7 +16,7 @@ def one(depth: Depth) -> float:
 
 
 def sub_gain(depth: Depth) -> float:
-    """Return gamma of Sub-LN (paper, section 3.3 and figure 2, top right).
+    """Return gamma of Sub-LN (paper, section 3.2 and figure 2, top right).
 
     sqrt(log 2N) alone; in an encoder-decoder sqrt(log(3M) log(2N) / 3) for the encoder and
     sqrt(log 3M) for the decoder. It may be below 1 (N = 1), and is not clamped.

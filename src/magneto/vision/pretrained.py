@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from magneto.files import user_path
 from magneto.nn.config import TransformerConfig
-from magneto.nn.resize import resize_positions
+from magneto.nn.position import resize_positions
 from magneto.runs import open_run
 from magneto.weights import StoredTensor, find_weights, open_tensors
 

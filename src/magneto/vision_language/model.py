@@ -7,12 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from magneto.nn.attention_weights import multiway_attention_weights
 from magneto.nn.embedding import ClassToken, PatchEmbedding, Table, TextEmbedding
-from magneto.nn.multiway import MultiwayEncoder, Streams
+from magneto.nn.multiway import MultiwayEncoder, Packing, Streams
 from magneto.nn.norm import Nothing
-from magneto.nn.packing import Packing
-from magneto.nn.resize import resize_table
+from magneto.nn.position import resize_table
 from magneto.vision_language.config import VisionLanguageConfig
 
 # Tables of positions in a `VisionLanguageEncoder`, by the ends of their names.
@@ -150,7 +148,7 @@ class VisionLanguageEncoder(nn.Module):
         layer = layer % len(self.transformer.layers)
         with torch.no_grad():
             vision, language = self.embed(images, token_ids, token_positions)
-        return multiway_attention_weights(self.transformer, vision, language, packing, layer)
+        return self.transformer.attention_weights(vision, language, packing, layer)
 
 
 def interpolate_positions(

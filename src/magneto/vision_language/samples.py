@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from magneto.data.tokenizer import Tokenizer
-from magneto.nn.packing import Packing, pack
+from magneto.nn.multiway import Packing, pack
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from magneto.analysis.probe.probe import (
     first_trouble,
 )
 from magneto.analysis.probe.recorders import attention_logits
+from magneto.nn.attention import build_mask
 from magneto.nn.config import TransformerConfig
-from magneto.nn.mask import build_mask
 from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
 
 SHAPE = TransformerConfig(width=16, layers=3, heads=2, ffn_width=32)

@@ -10,8 +10,7 @@ from torch import Tensor
 from magneto.analysis.probe.diagnosis import theory_of
 from magneto.analysis.probe.probe import LayerReading, Probe
 from magneto.analysis.probe.scales import effective_scales
-from magneto.nn.attention_weights import multiway_attention_weights
-from magneto.nn.packing import pack
+from magneto.nn.multiway import pack
 from magneto.theory.placement import PLACEMENTS
 from tests.nn.test_multiway import DESIGNS, MIXED, made_equal, multiway, one_way, samples, tokens
 
@@ -88,7 +87,7 @@ def test_attention_of_one_sample_of_each_kind(sizes: list[tuple[int, int]]) -> N
     kinds = [(bool(image), bool(text)) for image, text in sizes]
     first = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
     for layer, reading in enumerate(probe.read()):
-        weights = multiway_attention_weights(model, vision, language, packing, layer)
+        weights = model.attention_weights(vision, language, packing, layer)
         entropies, shares = [], []
         for row in first:
             length = sum(sizes[row])

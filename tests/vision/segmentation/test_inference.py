@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.nn.resize import resize_positions
+from magneto.nn.position import resize_positions
 from magneto.vision.segmentation.inference import (
     classes_of,
     for_grid,

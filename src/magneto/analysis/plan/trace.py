@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from magneto.data.batch import map_tensors, named_tensors
-from magneto.nn.dot_product import DotProductAttention
+from magneto.nn.attention import DotProductAttention
 from magneto.training.config import TrainingConfig
 from magneto.training.memory import StateBytes, state_bytes, tensor_bytes
 from magneto.training.task import Task

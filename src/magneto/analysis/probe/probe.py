@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from magneto.analysis.probe.recorders import Held, record_layer
-from magneto.nn.stack import ProbedStack
+from magneto.nn.transformer import ProbedStack
 from magneto.training.sharding import is_sharded
 
 # Largest finite values of the formats a model may be run in. bf16 has the exponents of fp32.

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from magneto.nn.dot_product import DotProductAttention, join
-from magneto.nn.mask import Mask
-from magneto.nn.stack import ProbedStack
+from magneto.nn.attention import DotProductAttention, Mask
+from magneto.nn.transformer import ProbedStack
 
 # Where several modules of a layer have something to say, the largest counts, else the mean.
 LARGEST = ("activation_max", "attention_logit_max")
@@ -143,7 +142,7 @@ def attention_logits(
     logits = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     if bias is not None:
         logits = logits + _of_rows(bias, rows).detach().float()
-    closed = join(mask, torch.zeros_like(logits[:1, :1]), query, key)
+    closed = mask.with_bias(torch.zeros_like(logits[:1, :1]), query, key)
     allowed = torch.ones_like(logits[:1, :1]) if closed is None else _of_rows(closed, rows) == 0
     if mask.seeing is not None:
         allowed = allowed & _of_rows(mask.seeing, rows)

@@ -8,10 +8,9 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
+from magneto.nn.block import Residual
 from magneto.nn.init import HasRoles
-from magneto.nn.residual import Residual
-from magneto.nn.stack import ProbedStack
-from magneto.nn.transformer import EncoderDecoder
+from magneto.nn.transformer import EncoderDecoder, ProbedStack
 from magneto.theory.bounds import Form, bound, encoder_decoder_bound
 from magneto.theory.scales import Scales, effective_scale
 

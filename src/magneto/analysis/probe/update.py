@@ -1,6 +1,6 @@
 """How far one optimizer step moves the model's output, measured, beside what the theory bounds.
 
-Paper, section 3.3: F is the label's logit, the step is taken on it, and the theory bounds the
+Paper, section 3.2: F is the label's logit, the step is taken on it, and the theory bounds the
 expected F(x, theta - eta dL/dtheta) - F(x, theta), divided by eta d, at initialisation. That is the
 reading "label". What a user sees is nearer to the reading "output": how much of the whole output
 moves when the step is taken on a batch's cross-entropy. The two grow differently with depth.

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.nn.attention_weights import attention_weights
 from magneto.training.task import Figure
 from magneto.vision.tokenizer.pictures import png, tiles
 from magneto.vision.transforms import Reading
@@ -174,7 +173,7 @@ def attention_figure(model: Any, images: Tensor, reading: Reading) -> Figure:
     """
     config, device = model.config, next(model.parameters()).device
     x = model.class_token(model.embedding(images.to(device)))
-    found = attention_weights(model.encoder, x, config.layers - 1).cpu()
+    found = model.encoder.attention_weights(x, config.layers - 1).cpu()
     prefix, side = config.grid.prefix, config.image_size // config.patch_size
     asked = found[:, :, model.pooled].mean(2)[..., prefix:]
     rows = [asked.mean(1), *asked[:, :HEADS].unbind(1)]

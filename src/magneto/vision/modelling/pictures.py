@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from magneto.nn.attention_weights import attention_weights
 from magneto.training.task import Figure
 from magneto.vision.modelling.targets import CodeTargets
 from magneto.vision.tokenizer.pictures import (
@@ -75,7 +74,7 @@ def attention_figure(
     given = batch["images"][~batch["broken"]][:IMAGES]
     device = next(model.parameters()).device
     x = model.class_token(model.embedding(given.to(device)))
-    maps = attention_weights(model.encoder, x, len(model.encoder.layers) - 1).cpu()
+    maps = model.encoder.attention_weights(x, len(model.encoder.layers) - 1).cpu()
     asked = maps[:, :HEADS, : model.prefix or None].mean(2)[..., model.prefix :]
     side = targets.patch_size
     brightest = asked.amax(-1, keepdim=True)

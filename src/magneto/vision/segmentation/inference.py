@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from magneto.nn.config import Grid
-from magneto.nn.resize import resize_positions
+from magneto.nn.position import resize_positions
 from magneto.vision.segmentation.config import SegmenterConfig
 from magneto.vision.segmentation.data import fitted
 from magneto.vision.segmentation.heads import resize

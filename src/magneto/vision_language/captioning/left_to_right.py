@@ -15,7 +15,7 @@ import torch
 from magneto.data.tokenizer import Tokenizer
 from magneto.language.config import MaskedTextDataConfig
 from magneto.language.masking import Masking
-from magneto.nn.packing import Packing
+from magneto.nn.multiway import Packing
 
 
 def left_to_right(packing: Packing, image_tokens: int) -> Packing:

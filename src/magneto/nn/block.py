@@ -1,0 +1,240 @@
+"""A Transformer layer with Sub-LN, and with every other placement of its norms.
+
+The paper (arXiv 2210.06423), section 3.1; φ is the activation:
+
+    Q, K, V = W^Q LN(x), W^K LN(x), W^V LN(x)     (1)
+    MSA(x)  = x + W^O LN(Attention(Q, K, V))      (2)
+    FC1(x)  = W^1 LN(x)                           (3)
+    FC2(x)  = W^2 LN(x)                           (4)
+    FFN(x)  = x + FC2(φ(FC1(x)))                  (5, which is printed without "x +")
+
+Here a residual connection has four slots for a norm. Sub-LN fills two: `before`, the LN of (1) and
+(3), and `inside`, the LN of (2) and (4). Another placement is another row of the table in
+`magneto.theory.placement`. The gain of the weights W^V, W^O, W^1 and W^2 is in `magneto.nn.init`,
+equations (1) and (2) without the sum are in `magneto.nn.attention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.nn.attention import Cache, CrossAttention, Mask, SelfAttention, self_attention_cache
+from magneto.nn.config import TransformerConfig
+from magneto.nn.init import projection
+from magneto.nn.norm import Nothing, optional_norm
+from magneto.theory.depth import Depth
+from magneto.theory.placement import Sublayer
+
+
+class Residual(nn.Module):
+    """x <- after(alpha * x + branch(f(before(x)))), f being the sublayer; `inside` is within f.
+
+    Sub-LN: x <- x + f(LN(x)). Dropout, LayerScale and stochastic depth follow `branch`. Subclasses
+    say what f is called and what else it takes.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, depth: Depth, sublayer: Sublayer, drop_path: float
+    ) -> None:
+        super().__init__()
+        slots = config.row.slots(sublayer)
+        self.alpha = config.row.alpha(depth)
+        self.before = optional_norm("before" in slots, config.width, config)
+        self.branch = optional_norm("branch" in slots, config.width, config)
+        self.after = optional_norm("after" in slots, config.width, config)
+        self.dropout = nn.Dropout(config.dropout) if config.dropout else Nothing()
+        scale = config.layer_scale
+        self.layer_scale = Nothing() if scale is None else LayerScale(config.width, scale)
+        self.drop_path = DropPath(drop_path) if drop_path else Nothing()
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """Join f's output y to the residual stream x, both (batch, length, width)."""
+        return self.join(x, self.drop_path(self.scale(y)))
+
+    def scale(self, y: Tensor) -> Tensor:
+        """Return what the branch adds for the samples that do not skip it; `add`'s first half."""
+        return self.layer_scale(self.dropout(self.branch(y)))
+
+    def join(self, x: Tensor, y: Tensor) -> Tensor:
+        """Add what `scale` gives to the residual stream; `add`'s second half."""
+        return self.after(torch.add(y, x, alpha=self.alpha))
+
+
+class SelfAttentionSublayer(Residual):
+    """Equations (1) and (2): x + W^O LN(Attention(Q, K, V))."""
+
+    def __init__(self, config: TransformerConfig, depth: Depth, layer: int, drop: float) -> None:
+        super().__init__(config, depth, "self_attention", drop)
+        self.attention = SelfAttention(config, layer)
+
+    def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
+        """(batch, length, width) to the same shape."""
+        return self.add(x, self.attention(self.before(x), mask, shared, cache))
+
+
+class CrossAttentionSublayer(Residual):
+    """Attention to an encoder's output. Sub-LN has one LN here, on the query (paper, section 2)."""
+
+    def __init__(self, config: TransformerConfig, depth: Depth, layer: int, drop: float) -> None:
+        super().__init__(config, depth, "cross_attention", drop)
+        self.attention = CrossAttention(config, layer)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
+        """Attend from x, (batch, length, width), to memory, (batch, source length, width)."""
+        return self.add(x, self.attention(self.before(x), memory, mask, cache))
+
+
+class FeedForwardSublayer(Residual):
+    """Equations (3) to (5): x + W^2 LN(φ(W^1 LN(x)))."""
+
+    def __init__(self, config: TransformerConfig, depth: Depth, drop: float) -> None:
+        super().__init__(config, depth, "feed_forward", drop)
+        self.mlp = FeedForward(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, width) to the same shape."""
+        return self.add(x, self.mlp(self.before(x)))
+
+    def compute(self, x: Tensor) -> Tensor:
+        """Return what the branch adds to x, before any sample skips it."""
+        return self.scale(self.mlp(self.before(x)))
+
+
+class FeedForward(nn.Module):
+    """W^2 LN(φ(W^1 x)). Of a gated φ, `fc1` holds gate and value, one below the other."""
+
+    sublayer: Sublayer = "feed_forward"
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        inner = config.ffn_width
+        gated = config.activation in GATED
+        self.widths = [inner] * (2 if gated else 1)
+        self.activation = GatedUnit(GATED[config.activation]) if gated else PLAIN[config.activation]
+        self.fc1 = projection(config, config.width, [("fc1", rows) for rows in self.widths])
+        self.activation_dropout = nn.Dropout(config.activation_dropout)
+        self.inside = optional_norm("inside" in config.row.feed_forward, inner, config)
+        self.fc2 = projection(config, inner, [("fc2", config.width)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, width) to the same shape."""
+        return self.fc2(self.inside(self.activation_dropout(self.activation(self.fc1(x)))))
+
+    def roles(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (role, weight) of each linear layer; a gated fc1 slice by slice, as views."""
+        for part in self.fc1.weight.split(self.widths):
+            yield "fc1", part
+        yield "fc2", self.fc2.weight
+
+
+class Layer(nn.Module):
+    """Self-attention; where a decoder `crosses`, cross-attention; the feed-forward network."""
+
+    def __init__(self, config: TransformerConfig, depth: Depth, layer: int, crosses: bool) -> None:
+        super().__init__()
+        config, drop = config.at(layer), drop_path_rate(config, depth, layer)
+        self.self_attention = SelfAttentionSublayer(config, depth, layer, drop)
+        self.cross_attention = (
+            CrossAttentionSublayer(config, depth, layer, drop) if crosses else None
+        )
+        self.feed_forward = FeedForwardSublayer(config, depth, drop)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        shared: Tensor | None = None,
+        cache: Any = None,
+        memory: Tensor | None = None,
+        memory_mask: Mask | None = None,
+    ) -> Tensor:
+        """(batch, length, width) to the same shape; memory is (batch, source length, width)."""
+        x = self.self_attention(x, mask, shared, self_attention_cache(cache))
+        if self.cross_attention is not None:
+            x = self.cross_attention(x, memory, memory_mask, cache)
+        return self.feed_forward(x)
+
+
+def drop_path_rate(config: TransformerConfig, depth: Depth, layer: int) -> float:
+    """Return how often a sample skips a branch of this layer: from 0 linearly to the most."""
+    return config.drop_path * layer / max(depth.layers - 1, 1)
+
+
+class DropPath(nn.Module):
+    """Drops a whole branch for some samples, in training only (arXiv 1603.09382)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero x, (batch, length, width), for a share `rate` of the batch; scale the rest up."""
+        return x * self.factors(x.shape[0], x)[:, None, None] if self.training else x
+
+    def factors(self, samples: int, x: Tensor) -> Tensor:
+        """Draw one factor for each sample, of x's dtype: 0, or what makes up for the zeros."""
+        keep = torch.rand(samples, device=x.device) >= self.rate
+        return keep.to(x.dtype) / (1 - self.rate)
+
+
+class LayerScale(nn.Module):
+    """A learned factor per channel of a branch, small at first (arXiv 2103.17239, section 3)."""
+
+    def __init__(self, width: int, value: float) -> None:
+        super().__init__()
+        self.value = value
+        self.weight = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set every factor to the initial value."""
+        nn.init.constant_(self.weight, self.value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale (batch, length, width); keeps the dtype."""
+        return x * self.weight.type_as(x)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by its tanh approximation, as in GPT-2."""
+    return F.gelu(x, approximate="tanh")
+
+
+def relu2(x: Tensor) -> Tensor:
+    """relu(x)² (arXiv 2109.08668)."""
+    return torch.relu(x).square()
+
+
+PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": gelu_tanh,
+    "relu": torch.relu,
+    "relu2": relu2,
+    "silu": F.silu,
+}
+GATED: dict[str, Callable[[Tensor], Tensor]] = {
+    "geglu": F.gelu,
+    "geglu_tanh": gelu_tanh,
+    "reglu": torch.relu,
+    "relu2_glu": relu2,
+    "swiglu": F.silu,
+}
+"""What the gate goes through, by the name of the gated unit (arXiv 2002.05202)."""
+
+
+class GatedUnit(nn.Module):
+    """activation(gate) * value, the halves of the last axis."""
+
+    def __init__(self, activation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., 2 * width) to (..., width)."""
+        gate, value = x.chunk(2, dim=-1)
+        return self.activation(gate) * value
