@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from magneto.cli import main
-from magneto.commands.plan_table import in_known_steps
+from magneto.commands.plan import in_known_steps
 from magneto.data.batch import named_tensors
 from magneto.recipe import load_recipe, recipe_names
 from magneto.training.companion import place_companion

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from magneto.commands import run_folder
-from magneto.commands.run_folder import PATIENCE, held, is_run, lock_of
+from magneto.commands import train
+from magneto.commands.train import PATIENCE, held, is_run, lock_of
 from magneto.lock import acquire_lock
 from magneto.progress import SILENT
 from tests.commands.small_run import NEW, outcome
@@ -82,7 +82,7 @@ def test_who_holds_a_folder_is_waited_for_where_it_is_asked(
             waited.append(patience)
         return acquire_lock(run)
 
-    monkeypatch.setattr(run_folder, "acquire_lock", wait)
+    monkeypatch.setattr(train, "acquire_lock", wait)
     words = f"being trained by process {os.getpid()} on {socket.gethostname()}"
     with pytest.raises(FileExistsError, match=words):
         lock_of(tmp_path, SILENT, patient=False)

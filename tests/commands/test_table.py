@@ -11,15 +11,14 @@ from magneto.analysis.scores import name_of, read_runs, source_names, words
 from magneto.analysis.sweep.cells import Sweep
 from magneto.analysis.sweep.sweep import cell_directory, open_sweep
 from magneto.cli import main
+from magneto.commands.shared import aligned, markdown
 from magneto.commands.table import (
     ANY,
     NUMBERS,
     PRESETS,
     Score,
-    aligned,
     averages,
     best_scores,
-    markdown,
     matched_scores,
     table,
 )

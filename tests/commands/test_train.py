@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
-from magneto.commands.run_folder import is_run
+from magneto.commands.train import is_run
 from magneto.lock import LOCK_FILE, acquire_lock
 from magneto.recipe import open_run
 from magneto.training.hooks import log

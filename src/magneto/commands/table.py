@@ -26,7 +26,7 @@ from magneto.analysis.scores import (
     words,
 )
 from magneto.commands.recognition_scores import measure_split, split_settings
-from magneto.commands.shared import Parser, print_json
+from magneto.commands.shared import Parser, aligned, markdown, print_json
 from magneto.commands.transcribe import recognition_search_options, search_of
 from magneto.files import MANIFEST, Damaged, plain, read_object, write_json
 from magneto.functional.statistics import half_width
@@ -363,18 +363,3 @@ def _word(score: Score | None, decimals: int) -> str:
     decimals = 1 if score.interval >= 1 else decimals
     interval = "" if math.isnan(score.interval) else f" ± {score.interval:.{decimals}f}"
     return f"{score.mean:.{decimals}f}{interval}"
-
-
-def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Return a table as Markdown, its first line the head."""
-    rule = "|" + "|".join(["---"] + ["--:"] * (len(lines[0]) - 1)) + "|"
-    rows = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([rows[0], rule, *rows[1:]])
-
-
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Return a table in columns, the first one to the left."""
-    wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join([line[0].ljust(wide[0]), *map(str.rjust, line[1:], wide[1:])]) for line in lines
-    )

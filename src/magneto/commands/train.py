@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from filelock import FileLock
+
 from magneto.analysis.probe.levels import PERIOD
-from magneto.commands.out_of_memory import advised
-from magneto.commands.run_folder import held, is_main_process, is_run, new_directory
-from magneto.commands.shared import Parser, name_source, print_json
+from magneto.commands.plan import dry_run
+from magneto.commands.shared import Parser, is_main_process, name_source, print_json
 from magneto.config import ConfigError
-from magneto.progress import ProgressBars
+from magneto.files import is_aside
+from magneto.lock import LOCK_FILE, acquire_lock, holder
+from magneto.progress import Progress, ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
 
 if TYPE_CHECKING:
     from magneto.training.hooks import Hook
 
+# Seconds for which a file server may take a lost machine for one that is alive.
+PATIENCE = 120.0
 EXIT_CODES = {"finished": 0, "diverged": 3, "interrupted": 130}
 
 
@@ -67,9 +74,8 @@ def main(words: Sequence[str]) -> int:
     run, recipe = ask.run, ask.recipe
     report = ProgressBars(quiet=not is_main_process())
     if given.dry_run:
-        from magneto.commands.dry_run import dry_run
-
         return dry_run(recipe, report, given.json)
+    from magneto.analysis.plan.plan import advised
     from magneto.training.distributed import pick_device, pick_strategy
     from magneto.training.loop import train
     from magneto.training.trackers import check_trackers
@@ -149,3 +155,84 @@ def own_hooks(probe_every: int | None) -> list[Hook]:
     from magneto.analysis.probe.probe_hook import ProbeHook
 
     return [ProbeHook(probe_every).hook]
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder holds a run, however far it came."""
+    return (folder / RUN_FILE).is_file()
+
+
+@contextmanager
+def held(run: Path, progress: Progress, *, new: bool, patient: bool) -> Iterator[None]:
+    """Hold a run's directory while it is trained, so that no other process writes there.
+
+    The main process holds it for all ranks.
+
+    Args:
+        run: The directory.
+        progress: Told what is waited for.
+        new: Whether a new run goes there.
+        patient: Whether to wait two minutes for it: a job that is started again may come before
+            the process before it has ended, or its lost machine is known to be lost.
+
+    Raises:
+        FileExistsError: If another process holds it, or a new run would go into another's place.
+    """
+    if not is_main_process():
+        yield
+        return
+    if new and not (run / LOCK_FILE).exists():
+        refuse_taken(run)  # a folder that is no run's stays untouched
+    made = not run.exists()
+    lock = lock_of(run, progress, patient)
+    try:
+        if new:
+            refuse_taken(run)
+        yield
+    finally:
+        if made and [path.name for path in run.glob("*")] == [LOCK_FILE]:  # it never began
+            (run / LOCK_FILE).unlink()
+            with suppress(OSError):
+                run.rmdir()
+        lock.release()
+
+
+def lock_of(run: Path, progress: Progress, patient: bool) -> FileLock:
+    """Return the lock on a run's directory; whoever calls this releases it.
+
+    Raises:
+        FileExistsError: If another process holds it.
+    """
+    lock = acquire_lock(run)
+    if lock is None and patient:
+        progress.say(f"{run} is held by {holder(run)}: waiting up to two minutes for its end")
+        lock = acquire_lock(run, PATIENCE)
+    if lock is None:
+        raise FileExistsError(
+            f"{run} is being trained by {holder(run)}: wait for it, stop it, or train in another "
+            "directory (--out)"
+        )
+    return lock
+
+
+def new_directory(out: Path | None, recipe: Recipe) -> Path:
+    """Return where a new run goes."""
+    if out is not None:
+        return out
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = Path(recipe.name).stem if "." in recipe.name else recipe.name
+    return Path("runs") / f"{name}-{stamp}"
+
+
+def refuse_taken(out: Path) -> None:
+    """Raise FileExistsError if something is in a new run's place.
+
+    What a start that was killed leaves (its lock's file, files aside) is nothing.
+    """
+    if out.is_dir():
+        found = [p for p in out.iterdir() if p.name != LOCK_FILE and not is_aside(p)]
+    else:
+        found = [out] if out.exists() else []
+    if found:
+        hint = f"; go on with it: magneto train --resume {out}" if (out / RUN_FILE).exists() else ""
+        raise FileExistsError(f"{out} is there already and not empty{hint}")
