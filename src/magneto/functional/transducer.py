@@ -1,28 +1,31 @@
-"""The transducer loss, of logits and of a joiner whose logits never exist all at once."""
+"""The transducer loss, of logits and of a joiner whose logits never exist all at once.
+
+And where a transducer emits each label: the best path, and the probability of each cell.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
-from magneto.functional.transducer_inputs import check_joiner, check_logits, next_labels
 from magneto.functional.transducer_lattice import (
-    Lattice,
-    build_lattice,
-    forward_scores,
-    log_likelihood,
-    posteriors,
-)
-from magneto.functional.transducer_tiles import (
     TILE,
     Joiner,
+    Lattice,
+    best_path,
+    build_lattice,
+    forward_scores,
     labels_by_cell,
+    log_likelihood,
     log_probabilities,
     parts,
+    posteriors,
     to_gradient,
 )
 
@@ -113,7 +116,29 @@ def joiner_transducer_loss(
     return _eager(_JoinerLoss)(*given, bias, labels, *lengths, blank, tile)
 
 
-def joiner_lattice(
+@dataclass(frozen=True)
+class TransducerAlignment:
+    """How frames and labels of each utterance go together.
+
+    Attributes:
+        frames: (batch, labels), the frame at which the best path emits each label; -1 for padding,
+            and for all labels of an utterance without a path.
+        score: (batch,), the best path's log-probability, in nats.
+        log_likelihood: (batch,), that of all paths together: minus the loss.
+        occupancy: (batch, time, labels + 1), the probability that a path passes a cell; 0 in
+            padding. A path passes cell (t, u) if it looks at frame t when u labels are out.
+        emission: (batch, time, labels + 1), the probability that label u is emitted at frame t.
+    """
+
+    frames: Tensor
+    score: Tensor
+    log_likelihood: Tensor
+    occupancy: Tensor
+    emission: Tensor
+
+
+@torch.no_grad()
+def transducer_alignment(
     encoder_features: Tensor,
     predictor_features: Tensor,
     weight: Tensor,
@@ -124,16 +149,24 @@ def joiner_lattice(
     blank: int = 0,
     *,
     tile: int = TILE,
-) -> Lattice:
-    """Return log p(blank) and log p(label) of every cell; arguments and errors as for the loss.
+) -> TransducerAlignment:
+    """Align targets with frames, given what `joiner_transducer_loss` is given.
 
-    It is not meant to be differentiated.
+    Memory is a tile's and some numbers per cell of the lattice. All results are in float64.
+
+    Raises:
+        ValueError: As `joiner_transducer_loss`.
     """
     given = (encoder_features, predictor_features, weight)
     check_joiner(*given, targets, encoder_lengths, target_lengths, blank, tile)
     joiner = Joiner(*given, bias, _operand(weight))
     found = joiner.log_probabilities(next_labels(targets, target_lengths), blank, tile)
-    return build_lattice(found[0], found[1], encoder_lengths, target_lengths)
+    lattice = build_lattice(found[0], found[1], encoder_lengths, target_lengths)
+    scores = forward_scores(lattice)
+    by_blank, by_label = posteriors(lattice, scores)
+    frames, score = best_path(lattice)
+    total = log_likelihood(lattice, scores)
+    return TransducerAlignment(frames, score, total, by_blank + by_label, by_label.contiguous())
 
 
 def _eager(function: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -265,3 +298,70 @@ def _kept(ctx: Any) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor, tuple[Tensor
     by_blank, by_label = posteriors(Lattice(blank, label, frames, lengths), scores)
     chances = (by_blank.to(total.dtype), by_label.to(total.dtype))
     return chances, total, ~loss.isfinite(), tuple(given)
+
+
+def check_joiner(encoder: Tensor, predictor: Tensor, weight: Tensor, *rest: Any) -> None:
+    """Raise a ValueError that says what does not fit."""
+    shapes = [tuple(tensor.shape) for tensor in (encoder, predictor, weight)]
+    if (
+        [len(shape) for shape in shapes] != [3, 3, 2]
+        or shapes[0][::2] != shapes[1][::2]
+        or shapes[0][2] != shapes[2][1]
+    ):
+        raise ValueError(
+            "encoder (batch, time, joint), predictor (batch, labels + 1, joint) and weight "
+            f"(vocabulary, joint) do not fit: {shapes[0]}, {shapes[1]}, {shapes[2]}"
+        )
+    check_logits((*shapes[0][:2], shapes[1][1], shapes[2][0]), *rest)
+
+
+def check_logits(
+    size: tuple[int, ...],
+    targets: Tensor,
+    frames: Tensor,
+    labels: Tensor,
+    blank: int,
+    tile: int,
+) -> None:
+    """Raise a ValueError that says what does not fit."""
+    if len(size) != 4 or 0 in size:
+        raise ValueError(f"logits must be (batch, time, labels + 1, vocabulary), not {tuple(size)}")
+    if targets.shape != (size[0], size[2] - 1):
+        raise ValueError(
+            f"targets of shape {tuple(targets.shape)} do not fit (batch, time, labels + 1, "
+            f"vocabulary) {tuple(size)}: they must be (batch, labels), {(size[0], size[2] - 1)}"
+        )
+    if frames.shape != size[:1] or labels.shape != size[:1]:
+        raise ValueError(f"there must be two lengths for each of the {size[0]} utterances")
+    if not 0 <= blank < size[3] or tile < 1:
+        raise ValueError(f"blank {blank} must be in [0, {size[3]}), and tile {tile} at least 1")
+    for name, lengths, most in (("frames", frames, size[1]), ("labels", labels, size[2] - 1)):
+        if any_on_a_cpu((lengths < 0) | (lengths > most)):
+            raise ValueError(f"lengths in {name} must be in [0, {most}], not {lengths.tolist()}")
+    inside = torch.arange(targets.shape[1], device=targets.device) < labels[:, None]
+    wrong = inside & ((targets < 0) | (targets >= size[3]) | (targets == blank))
+    if any_on_a_cpu(wrong):
+        raise ValueError(
+            f"targets must be in [0, {size[3]}) and not the blank {blank}; "
+            f"{sorted(set(targets[wrong].tolist()))} are not"
+        )
+
+
+def any_on_a_cpu(wrong: Tensor) -> bool:
+    """Return whether any is True, on a CPU alone: on another device that would make the host wait.
+
+    torch's own assertion is one operation, which reads nothing into Python.
+    """
+    if wrong.device.type != "cpu":
+        return False
+    try:
+        torch._assert_async(~wrong.any())  # pyright: ignore[reportPrivateImportUsage]
+    except RuntimeError:
+        return True
+    return False
+
+
+def next_labels(targets: Tensor, lengths: Tensor) -> Tensor:
+    """Return the label that each of the labels + 1 positions emits next, 0 where there is none."""
+    position = torch.arange(targets.shape[1], device=targets.device)
+    return F.pad(targets.masked_fill(position >= lengths[:, None], 0), (0, 1))

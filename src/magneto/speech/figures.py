@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from magneto.functional.transducer_alignment import TransducerAlignment, transducer_alignment
+from magneto.functional.transducer import TransducerAlignment, transducer_alignment
 from magneto.speech.decoding import Hypothesis
 from magneto.speech.model import Transducer
 from magneto.speech.scores import WordRow, errors_by_word
