@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from argparse import Namespace
 from pathlib import Path
 
@@ -220,6 +221,19 @@ def test_a_pickle_is_not_executed(tmp_path: Path, capsys) -> None:
     assert run(tmp_path / "bomb.pt", tmp_path / "out") == 2
     assert "holds more than weights" in capsys.readouterr().err
     assert not (tmp_path / "exploded").exists()
+
+
+def test_what_transformers_refuses_is_one_line(gpt2: Path, tmp_path: Path, capsys) -> None:
+    for name in ("pickled", "typed"):
+        shutil.copytree(gpt2, tmp_path / name)
+    (tmp_path / "pickled" / "model.safetensors").unlink()
+    torch.save({"x": Path.cwd}, tmp_path / "pickled" / "pytorch_model.bin")
+    config = json.loads((gpt2 / "config.json").read_text()) | {"n_embd": "x"}
+    (tmp_path / "typed" / "config.json").write_text(json.dumps(config))
+    for name, said in (("pickled", "holds more than weights"), ("typed", "n_embd")):
+        assert run(tmp_path / name, tmp_path / "ours") == 2
+        error = capsys.readouterr().err.splitlines()
+        assert error[-1].startswith("magneto: ") and said in error[-1], name
 
 
 def test_no_code_of_a_folder_is_run(tmp_path: Path, capsys, monkeypatch) -> None:

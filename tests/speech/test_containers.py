@@ -33,6 +33,8 @@ def test_the_last_page_of_an_ogg(tmp_path: Path) -> None:
     assert ogg_ends(io.BytesIO(content))
     assert not ogg_ends(io.BytesIO(content[: len(content) // 2]))
     assert not ogg_ends(io.BytesIO(b""))
+    for cut in (1, len(content) - content.rfind(b"OggS") - 8):  # in the last page and its header
+        assert not ogg_ends(io.BytesIO(content[:-cut]))
 
 
 def test_what_cannot_be_true() -> None:

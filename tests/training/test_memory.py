@@ -1,6 +1,7 @@
 """Whether a training fits is known before data is prepared and a model is built."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -63,6 +64,17 @@ def test_what_fits_is_not_refused(name: str) -> None:
 def state(task: object) -> dict[str, tuple[object, dict]]:
     """What a task holds, and what that holds."""
     return {name: (held, dict(getattr(held, "__dict__", {}))) for name, held in vars(task).items()}
+
+
+def test_texts_may_be_shorter_than_the_longest() -> None:
+    """A batch is padded to its own longest text, which only data tells."""
+    for batch_size, said in ((4096, ""), (1 << 24, "training.batch_size 16,777,216: a batch")):
+        changes = {"data.max_length": 8192, "model.max_length": 8192,
+                   "training.batch_size": batch_size}  # fmt: skip
+        recipe = load_recipe("text-classification/sst2", changes)
+        task = recipe.build_task()
+        with pytest.raises(ValueError, match=said) if said else nullcontext():
+            check_memory(task, recipe.training, one_process(CPU))
 
 
 def test_more_pieces_help_until_the_examples_alone_are_too_many(monkeypatch) -> None:

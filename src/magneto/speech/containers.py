@@ -9,8 +9,9 @@ from typing import Any
 
 # Missing of a recording's end by its header, in seconds, which encoders' padding explains.
 TOLERANCE = 0.1
-# No page of an .ogg has more bytes.
+# No page of an .ogg has more bytes; those of its header, without the lengths of its segments.
 OGG_PAGE = 1 << 16
+OGG_HEADER = 27
 # Sample rates of recordings, in Hz; others are damage, and would be resampled to any size.
 LEAST_RATE, MOST_RATE = 1000, 1_000_000
 # Samples that a byte can hold: silence in .flac takes 14 bytes for 4096. More is damage, and would
@@ -87,9 +88,13 @@ def wav_data(raw: Any) -> tuple[int, int, int]:
 
 
 def ogg_ends(raw: Any) -> bool:
-    """Return whether the last page of an .ogg says that it is the last."""
+    """Return whether the last page of an .ogg says that it is the last, and is whole."""
     size = raw.seek(0, io.SEEK_END)
     raw.seek(max(size - OGG_PAGE, 0))
     tail = raw.read()
     page = tail.rfind(b"OggS")
-    return page >= 0 and len(tail) > page + 5 and bool(tail[page + 5] & 4)
+    header = tail[page : page + OGG_HEADER]
+    if page < 0 or len(header) < OGG_HEADER or not header[5] & 4:
+        return False
+    segments = tail[page + OGG_HEADER :][: header[-1]]
+    return len(tail) - page >= OGG_HEADER + header[-1] + sum(segments)

@@ -99,7 +99,7 @@ def check_memory(task: Task, config: TrainingConfig, world: World) -> None:
     check_weights(model, config, world)
     if piece is None:
         return
-    share = config.batch_size / LOOKED_AT / world.world_size
+    share = task.shortest_share() * config.batch_size / LOOKED_AT / world.world_size
     held = share * sum(tensor.nbytes for tensor in named_tensors(piece).values())
     passed = share / config.gradient_accumulation_steps * bytes_between_layers(task, model, piece)
     for needed, device in ((held, torch.device("cpu")), (passed, world.device)):

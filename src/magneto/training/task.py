@@ -183,6 +183,10 @@ class Task(ABC):
         self.prepare()
         return self.train_stream(examples, self.seed).batch(0)[0]
 
+    def shortest_share(self) -> float:
+        """Return what share of `example_batch` data may take of it: below 1 where lengths vary."""
+        return 1.0
+
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Change what is no gradient's to change (moving averages); after every optimizer step.
 

@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import nn
 
+from magneto.config import error_line
 from magneto.hf.formats.layout import (
     State,
     check_same,
@@ -89,6 +91,8 @@ def _read_whole(source: str | Path, form: Format, name: str) -> State:
         model, found = _theirs(form.classes[0]).from_pretrained(
             source, output_loading_info=True, trust_remote_code=False
         )
+    except UnpicklingError as error:  # whose words advise to run what is in the file
+        raise ValueError(f"{source} is damaged, or holds more than weights") from error
     finally:
         logging.set_verbosity(before)
     missing = _others(found["missing_keys"], form, f"{form.ignored or '^$'}|logits_bias$")
@@ -136,6 +140,8 @@ def read_config(source: str | Path | nn.Module) -> Any:
                 raise ValueError(f"{text} says no model_type, by which models are known") from error
             find_format(kind)
         raise ValueError(f"{source}: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # its check of values has errors of its own
+        raise ValueError(f"{source}: {error_line(error)}") from error
 
 
 def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:

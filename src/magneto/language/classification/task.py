@@ -165,6 +165,10 @@ class TextClassification(Task):
         self.labels = assumed.assume_labels(self.model_config, self.data_config)
         return assumed.longest_texts(examples, self.data_config)
 
+    def shortest_share(self) -> float:
+        """Return the share of one token: a batch is padded to its own longest text."""
+        return 1 / self.data_config.max_length
+
     def examples(self) -> int:
         """Return how many texts there are to train on."""
         return len(self.texts.train)
