@@ -110,8 +110,10 @@ class BatchesAhead:
 
     def _fork(self) -> None:
         context = multiprocessing.get_context("fork")
-        self._making = context.Array("q", 2 * self.num_workers)
-        job = Job(self.stream, self.parts, self.wanted, self.ahead, self._making)
+        # Without a lock, which a worker that is killed would hold for ever.
+        self._making = context.RawArray("q", 2 * self.num_workers)
+        turn = context.Lock()
+        job = Job(self.stream, self.parts, self.wanted, self.ahead, self._making, turn)
         before = multiprocessing.active_children()
         self._pool = ProcessPoolExecutor(self.num_workers, context, begin_worker, (job,))
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # none in a half-made worker
@@ -203,6 +205,7 @@ class Job:
         wanted: Which of them to make.
         ahead: Batches that may be made before the first of them is taken.
         making: Of each worker its process and the step that it is at, in shared memory.
+        turn: Of the workers, to take their places there.
         slot: The worker's place there.
         kept: Steps and files of batches that the main process may not have taken yet.
     """
@@ -212,6 +215,7 @@ class Job:
     wanted: Sequence[int]
     ahead: int
     making: Any
+    turn: Any
     slot: int = 0
     kept: deque[tuple[int, int]] = field(default_factory=deque)
 
@@ -228,8 +232,8 @@ def begin_worker(job: Job) -> None:
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    with job.making.get_lock():
-        job.slot = job.making[::2].index(0)
+    with job.turn:
+        job.slot = list(job.making[::2]).index(0)
         job.making[2 * job.slot] = os.getpid()
     _job = job
     Thread(target=end_with, args=[os.getppid()], daemon=True).start()
