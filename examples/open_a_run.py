@@ -17,7 +17,7 @@ def main(run: Path) -> dict[str, float]:
     """Print what a run of a language model holds; return its metrics, measured anew."""
     opened = load_run(run, "auto", {})  # or "best", "final", "averaged", "last", a step's number
     print(f"{opened.recipe.task}, {opened.recipe.model.placement}, {opened.weights.name}")
-    tokenizer = load_tokenizer(run / "tokenizer")
+    tokenizer = load_tokenizer(run / "assets" / "tokenizer")
     tokens = torch.tensor([tokenizer.encode(["This function returns"])[0]])
     with torch.no_grad():
         likeliest = opened.model(tokens)[0, -1].argmax()

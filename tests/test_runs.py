@@ -63,16 +63,18 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_changed_text_changes_no_tokenizer(run: Path, capsys: pytest.CaptureFixture) -> None:
     task = load_run(run, "auto", {}).recipe.task
     source = run.with_name("text" if task == "translation" else "text.jsonl")
-    kept = files(run / "tokenizer")
-    pieces = load_tokenizer(run / "tokenizer").pieces()
+    kept = files(run / "assets" / "tokenizer")
+    pieces = load_tokenizer(run / "assets" / "tokenizer").pieces()
     write(task, source, "uvwxyz")
     recipe = (run / "recipe.yaml").read_bytes()
     capsys.readouterr()
 
     assert main(["train", "--resume", str(run), "--training.steps", "4"]) == 2
     lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("magneto:")]
-    assert len(lines) == 1 and f"{run / 'tokenizer'} differs" in lines[0]
-    assert files(run / "tokenizer") == kept and (run / "recipe.yaml").read_bytes() == recipe
+    assert len(lines) == 1 and f"{run / 'assets' / 'tokenizer'} differs" in lines[0]
+    assert (
+        files(run / "assets" / "tokenizer") == kept and (run / "recipe.yaml").read_bytes() == recipe
+    )
 
     opened: Any = load_run(run, "auto", {"training.device": "cpu"})
     opened.task.prepare()
@@ -93,9 +95,19 @@ def test_a_changed_text_changes_no_tokenizer(run: Path, capsys: pytest.CaptureFi
 def test_the_same_tokenizer_on_other_data_is_no_resuming(run: Path, capsys) -> None:
     task = load_run(run, "auto", {}).recipe.task
     write(task, run.with_name("text" if task == "translation" else "text.jsonl"), "uvwxyz")
-    words = ["--data.tokenizer", str(run / "tokenizer"), "--training.steps", "4"]
+    words = ["--data.tokenizer", str(run / "assets" / "tokenizer"), "--training.steps", "4"]
     assert main(["train", "--resume", str(run), *words]) == 2
-    assert f"{run / 'data.digest'} differs" in capsys.readouterr().err
+    assert f"{run / 'assets' / 'data.digest'} differs" in capsys.readouterr().err
+
+
+def test_a_run_that_lost_what_its_data_told_gets_nothing_else(run: Path) -> None:
+    """A tokenizer was learned anew from whatever the text was, and it wrote wrong words."""
+    shutil.rmtree(run / "assets" / "tokenizer")
+    with pytest.raises(FileNotFoundError, match="tokenizer is gone"):
+        load_run(run, "auto", {})
+    shutil.rmtree(run / "assets")
+    with pytest.raises(FileNotFoundError, match=r"resolved.json is gone"):
+        load_run(run, "auto", {})
 
 
 def test_a_models_dropout_is_off_when_its_run_is_opened(run: Path) -> None:
@@ -115,7 +127,7 @@ def test_a_text_may_move(run: Path) -> None:
             path.rename(run.parent / "moved" / path.name)
         source = run.parent / "moved" / ("text" if task == "translation" else "text.jsonl")
         assert main(["train", "--resume", str(run), "--data", str(source), *again]) == 0
-    for name in ("final/model.safetensors", "data.digest"):
+    for name in ("final/model.safetensors", "assets/data.digest"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
 
 

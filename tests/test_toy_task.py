@@ -104,12 +104,8 @@ class Toy(Task):
         labels = self.rows(1)[1].bool()
         return {"f1": float(2 * labels.sum() / (len(labels) + labels.sum()))}
 
-    def artifacts(self, directory):
-        (directory / "kept.json").write_text(json.dumps(self.data_config.rows))
-
-    @classmethod
-    def kept_settings(cls, run):
-        return {"data.rows": json.loads((run / "kept.json").read_text())}
+    def save_assets(self, directory):
+        return {"data.rows": self.data_config.rows}
 
 
 def export(model, data, directory):
@@ -213,9 +209,11 @@ def test_what_the_run_keeps_is_used(run: Path, place: Path, capsys) -> None:
     text = yaml.safe_load((run / "recipe.yaml").read_text())
     assert text["data"]["rows"] == 256
     whole = answer(capsys, "evaluate", run)
-    (run / "kept.json").write_text("100")
+    resolved = run / "assets" / "resolved.json"
+    before = resolved.read_text()
+    resolved.write_text(before.replace("256", "100"))
     assert answer(capsys, "evaluate", run)["loss"] != whole["loss"]
-    (run / "kept.json").write_text("256")
+    resolved.write_text(before)
 
 
 def test_export(run: Path, place: Path, capsys) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from magneto.config import ConfigError
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe, open_run, task_class
+from magneto.training.assets import resolved_fields
 
 if TYPE_CHECKING:
     from torch import nn
@@ -93,11 +94,33 @@ def open_task(
     run: Path, overrides: Mapping[str, Any], verb: str | None = None
 ) -> tuple[Recipe, Task]:
     """Return a run's recipe and its task, not prepared; see `load_run`."""
-    kept = run_task(run, overrides, verb).kept_settings(run)
-    recipe = open_run(run, {**kept, **overrides})
+    run_task(run, overrides, verb)
+    recipe = resolved_recipe(run, overrides)
     task = recipe.build_task()
     task.run = run
     return recipe, task
+
+
+def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:
+    """Return a run's recipe with what its data told: it needs neither data nor another run.
+
+    Raises:
+        FileNotFoundError: If there is no run, or it has lost some of that.
+        ConfigError: If the recipe is wrong.
+    """
+    return open_run(run, {**resolved_fields(run), **overrides})
+
+
+def run_tokenizer(run: Path) -> str:
+    """Return the directory of the tokenizer that a run keeps.
+
+    Raises:
+        FileNotFoundError: If it keeps none.
+    """
+    held = resolved_fields(run)
+    if "data.tokenizer" not in held:
+        raise FileNotFoundError(f"{run} keeps no tokenizer: give a run of texts that has begun")
+    return held["data.tokenizer"]
 
 
 def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -> type[Task]:

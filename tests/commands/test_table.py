@@ -208,7 +208,8 @@ def test_sources_that_end_alike_are_apart(tmp_path: Path) -> None:
     for name, digest, place in (("a", "x", "pre"), ("b", "y", "sub"), ("c", "x", "sub")):
         changes = {"data.source": f"{name}/photos", "model.placement": place}
         folder = run(tmp_path / name, {"metrics": {"accuracy": 0.7}}, **changes)
-        (folder / "data.digest").write_text(digest)
+        (folder / "assets").mkdir()
+        (folder / "assets" / "data.digest").write_text(digest)
     found = read_runs([tmp_path / "a", tmp_path / "b", tmp_path / "c"], IMAGES)
     assert [each.own for each in found] == ["a/photos", "b/photos", "a/photos"]
     assert [each.own for each in read_runs([tmp_path / "b"], IMAGES)] == ["photos"]

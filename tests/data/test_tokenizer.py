@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.tokenizer import kept_tokenizer, load_tokenizer, train_bpe
+from magneto.data.tokenizer import load_tokenizer, train_bpe
 
 TEXTS = ["Hello, world!\n\ttabs and  spaces", "naïve café 東京 🙂", "", "</s> is not an end here?"]
 
@@ -58,11 +58,3 @@ def test_a_file_that_is_no_tokenizer(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("{}")
     with pytest.raises(ValueError, match=f"{name} is not a tokenizer"):
         load_tokenizer(tmp_path / name)
-
-
-def test_a_run_that_lost_its_tokenizer_gets_no_other(tmp_path: Path) -> None:
-    """One was learned anew from whatever the text was, and the words it wrote were wrong."""
-    assert kept_tokenizer(tmp_path) == {}
-    (tmp_path / "data.digest").write_text("abc")
-    with pytest.raises(FileNotFoundError, match="tokenizer is gone"):
-        kept_tokenizer(tmp_path)

@@ -235,7 +235,9 @@ def test_a_batch_without_any_finite_loss_stops_the_run_and_is_kept(tmp_path: Pat
 
 def test_a_run_keeps_what_its_model_needs(tmp_path: Path, monkeypatch) -> None:
     run = train_small(tmp_path / "run")
-    assert {"tokenizer", "cmvn.json", "data.digest"} <= {path.name for path in run.iterdir()}
+    assert {"tokenizer", "cmvn.json", "data.digest"} <= {
+        path.name for path in (run / "assets").iterdir()
+    }
     before = load_run(run, "auto", {}).evaluate()
     assert 0 < before["wer"] <= 5 and before["loss"] > 0
 
@@ -272,7 +274,12 @@ def test_a_run_begins_with_the_weights_of_another(
         return model
 
     first = train_small(tmp_path / "first")
-    words = ["--model.pretrained", str(first), "--data.tokenizer", str(first / "tokenizer")]
+    words = [
+        "--model.pretrained",
+        str(first),
+        "--data.tokenizer",
+        str(first / "assets" / "tokenizer"),
+    ]
     with monkeypatch.context() as patch:
         patch.setattr("magneto.training.loop.initial_model", watched)
         second = train_small(tmp_path / "second", *words)
@@ -281,7 +288,7 @@ def test_a_run_begins_with_the_weights_of_another(
     assert load_run(second, "final", {}).recipe.model.pretrained is None
     assert "drawn anew" not in capsys.readouterr().err
     bare = train_small(tmp_path / "bare", "--model.ctc_weight", "0")
-    words[1:] = [str(bare), "--data.tokenizer", str(bare / "tokenizer")]
+    words[1:] = [str(bare), "--data.tokenizer", str(bare / "assets" / "tokenizer")]
     train_small(tmp_path / "third", *words)
     assert "drawn anew, as it has none: ctc_head.weight" in capsys.readouterr().err
 

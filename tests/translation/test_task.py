@@ -246,9 +246,9 @@ def test_a_run_is_evaluated_on_other_text_with_its_own_vocabulary(
     assert main(["evaluate", str(tmp_path / "run"), "--data", str(other), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert 0 < found["loss"] < 6
-    vocabulary = load_vocabulary(tmp_path / "run" / "tokenizer")
+    vocabulary = load_vocabulary(tmp_path / "run" / "assets" / "tokenizer")
     assert vocabulary.languages == ("en", "xx", "yy")
-    alone = translation(tmp_path / "gone", tokenizer=str(tmp_path / "run" / "tokenizer"))
+    alone = translation(tmp_path / "gone", tokenizer=str(tmp_path / "run" / "assets" / "tokenizer"))
     assert alone.build_model().config.vocab_size == vocabulary.size  # no text is needed
 
 

@@ -93,7 +93,9 @@ def test_each_head_is_measured_and_shown(place: Path, name: str, capsys) -> None
     finally:
         (place / "gone").rename(place / "pre")
     assert found[metric] == kept["best"]["value"]
-    own, first = (folder / "tokenizer" / "tokenizer.json" for folder in (run, place / "pre"))
+    own, first = (
+        folder / "assets" / "tokenizer" / "tokenizer.json" for folder in (run, place / "pre")
+    )
     assert own.read_bytes() == first.read_bytes()
     assert main(["report", str(run), "--out", str(place / f"{name}-report")]) == 0
     assert (place / f"{name}-report" / "report.html").stat().st_size > 10_000

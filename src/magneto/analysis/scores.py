@@ -121,13 +121,15 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
         Damaged: If a result or a score is none.
     """
     from magneto.analysis.sweep.sweep import SPEC_FILE
+    from magneto.training.assets import ASSETS
     from magneto.training.task import DIGEST_FILE
 
     found = [run for folder in folders for run in (
         comparison(folder) if (folder / SPEC_FILE).is_file() else [single(folder)])]  # fmt: skip
     digests: dict[str, set[str]] = {}
     for run in found:
-        file, own = run.directory / DIGEST_FILE, digests.setdefault(source_of(run.recipe), set())
+        file = run.directory / ASSETS / DIGEST_FILE
+        own = digests.setdefault(source_of(run.recipe), set())
         own |= {file.read_text("utf-8")} if file.is_file() else set()
     names = source_names(digests)
     runs = [measured(run, names[source_of(run.recipe)], preset, weights) for run in found]

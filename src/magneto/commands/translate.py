@@ -21,6 +21,7 @@ from magneto.commands.shared import (
 from magneto.files import nearest_path
 from magneto.progress import ProgressBars
 from magneto.runs import OpenRun, load_run, run_task
+from magneto.training.assets import ASSETS
 
 if TYPE_CHECKING:
     from magneto.translation.translator import TextTranslator, Translated
@@ -77,7 +78,7 @@ def open_translation(run: Path, which: str, overrides: dict[str, Any]) -> OpenRu
         FileNotFoundError: If there is no run, or nothing in it yet.
     """
     run_task(run, overrides, "translate")
-    if not (run / "tokenizer").is_dir():
+    if not (run / ASSETS).is_dir():
         raise FileNotFoundError(f"no vocabulary in {run}: nothing was trained there yet")
     return load_run(run, which, overrides)
 

@@ -14,7 +14,7 @@ from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFO
 from magneto.files import write_text
 from magneto.progress import ProgressBars
 from magneto.recipe import open_run
-from magneto.runs import load_run
+from magneto.runs import load_run, run_tokenizer
 from magneto.translation.config import split_direction
 from magneto.translation.references import ReferenceTexts, read_test_texts, read_validation_texts
 from magneto.translation.scores import (
@@ -52,7 +52,7 @@ def evaluate(given: argparse.Namespace, overrides: dict[str, str]) -> int:
     directions = given.directions.split(",") if given.directions else None
     data = open_run(given.run, overrides).data
     if given.data:
-        known = read_tags(given.run / "tokenizer")
+        known = read_tags(Path(run_tokenizer(given.run)))
         texts = read_test_texts(given.data, data, known, directions, given.limit)
         names = (f"{a}>{b}" for a, b in texts.texts)
         overrides |= {"data.languages": ",".join(known), "data.directions": ",".join(names)}

@@ -217,19 +217,6 @@ def vocabulary_size(wanted: int | None, tokenizer: Tokenizer) -> int:
     return size
 
 
-def kept_tokenizer(run: Path) -> dict[str, str]:
-    """Return the recipe's field by which a run's own tokenizer is used, if it keeps one.
-
-    Raises:
-        FileNotFoundError: If it began with one, by the digest of its data, and has lost it: one
-            that is learned anew gives the tokens other numbers.
-    """
-    folder = run / "tokenizer"
-    if not folder.is_dir() and (run / "data.digest").exists():
-        raise FileNotFoundError(f"{folder} is gone, and the run's weights fit no other tokenizer")
-    return {"data.tokenizer": str(folder)} if folder.is_dir() else {}
-
-
 def _load_directory(path: Path) -> Tokenizer:
     if (path / "tokenizer.bytes").exists():
         return ByteTokenizer()

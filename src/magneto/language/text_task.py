@@ -14,7 +14,7 @@ from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.counts import Counts
 from magneto.data.documents import DOCUMENTS
 from magneto.data.stream import BatchStream, example_stream, in_blocks, shuffled
-from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer, vocabulary_size
+from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
 from magneto.data.windows import StreamedBlocks, cut_windows, windows_of
 from magneto.language.config import TextDataConfig
 from magneto.language.text import (
@@ -130,16 +130,12 @@ class TextTask(Task):
         """Return the batch's tokens."""
         return batch["tokens"].numel()
 
-    def artifacts(self, directory: Path) -> None:
+    def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer."""
-        (directory / "tokenizer").mkdir(exist_ok=True)
+        (directory / "tokenizer").mkdir()
         self.tokenizer.save(directory / "tokenizer")
         (directory / DIGEST_FILE).write_text(self.text.digest, encoding="utf-8")
-
-    @classmethod
-    def kept_settings(cls, run: Path) -> dict[str, Any]:
-        """Return the run's own tokenizer, whatever has become of the text."""
-        return kept_tokenizer(run)
+        return {"data.tokenizer": directory / "tokenizer"}
 
     @classmethod
     def other_data(cls, source: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import numpy as np
 from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
 from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.stream import BatchStream
-from magneto.data.tokenizer import kept_tokenizer
 from magneto.progress import SILENT, Progress
 from magneto.speech.augmentation import Augmentation
 from magneto.speech.batching import BatchMaker, SpeechBatch, cut_groups, group_stream
@@ -97,15 +96,9 @@ class PreparedSpeech:
 
     def save(self, directory: Path) -> None:
         """Write what a run's model needs later: tokenizer and means."""
-        (directory / "tokenizer").mkdir(exist_ok=True)
+        (directory / "tokenizer").mkdir()
         self.vocabulary.save(directory / "tokenizer")
         self.normaliser.save(directory / CMVN_FILE)
-
-
-def kept_speech(run: Path) -> dict[str, str]:
-    """Return the recipe's fields by which a run's own tokenizer and means are used."""
-    means = run / CMVN_FILE
-    return kept_tokenizer(run) | ({"data.cmvn": str(means)} if means.is_file() else {})
 
 
 def make_normaliser(

@@ -21,8 +21,9 @@ from magneto.speech.assumed import longest_batch
 from magneto.speech.batching import SpeechBatch
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.decoding import GreedySearch, Search
+from magneto.speech.features import CMVN_FILE
 from magneto.speech.model import Transducer
-from magneto.speech.prepare import PreparedSpeech, kept_speech
+from magneto.speech.prepare import PreparedSpeech
 from magneto.speech.scores import character_errors, import_jiwer, word_errors
 from magneto.speech.transducer_config import TransducerConfig
 from magneto.speech.vocabulary import TRAINED, SpeechVocabulary, make_vocabulary
@@ -244,21 +245,19 @@ class SpeechRecognition(Task):
         )
 
     @classmethod
-    def kept_settings(cls, run: Path) -> dict[str, Any]:
-        """Return the run's own tokenizer and means, and that it stands alone."""
-        return {**kept_speech(run), "model.pretrained": None}
-
-    @classmethod
     def other_data(cls, source: str) -> dict[str, Any]:
         """Return the fields by which all of a source, or its test split, is measured."""
         return {"data.source": source, "data.validation_source": source}
 
-    def artifacts(self, directory: Path) -> None:
-        """Write tokenizer, means and digests."""
+    def save_assets(self, directory: Path) -> dict[str, Any]:
+        """Write tokenizer, means and digests; the run stands alone."""
         self.speech.save(directory)
         splits = self.speech.splits
         (directory / DIGEST_FILE).write_text(splits.digest, encoding="utf-8")
         (directory / RECORDINGS_FILE).write_text(splits.recordings_digest, encoding="utf-8")
+        means = directory / CMVN_FILE
+        kept: dict[str, Any] = {"data.cmvn": means} if means.is_file() else {}
+        return {"data.tokenizer": directory / "tokenizer", "model.pretrained": None, **kept}
 
     def figures(self, model: nn.Module) -> Sequence[Figure]:
         """Return an utterance with the model's path through it, and a table of errors by word."""

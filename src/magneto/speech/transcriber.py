@@ -59,7 +59,7 @@ class Transcriber:
     Args:
         model: In evaluation mode.
         vocabulary: Of its labels.
-        data: What its features are like, as `Task.kept_settings` completes it.
+        data: What its features are like, with what the run keeps.
         search: How labels are found.
         window: Seconds that the model hears at once. It should have been trained on such lengths.
         overlap: Seconds that a window has in common with the next, at most half of it.

@@ -43,7 +43,7 @@ class TransducerConfig(TransformerConfig):
             holds the logits of some frames of the lattice at once, and costs as much time again.
         pretrained: Directory of a run of the same shape to begin with, for example of easier data;
             None to begin anew. Its labels and means are not taken from it: give `data.tokenizer
-            RUN/tokenizer` and `data.cmvn RUN/cmvn.json`.
+            RUN/assets/tokenizer` and `data.cmvn RUN/assets/cmvn.json`.
 
     Raises:
         ConfigError: For impossible values, all at once.

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from magneto.files import clear_aside, directory_aside, read_object
+from magneto.files import clear_aside, read_object
+from magneto.training.assets import ASSETS, fitting_assets, put_in_place
 from magneto.training.checkpoint import AVERAGE, STATE, fill, load_checkpoint, model_pieces
 from magneto.training.distributed import broadcast_from_main
 from magneto.training.ending import TrainingResult, finished_result
 from magneto.training.environment import write_environment
 from magneto.training.metrics_logger import METRICS_FILE, MetricsLogger, read_metrics
 from magneto.training.state import TrainingState
-from magneto.training.task import DIGEST_FILE, Task
+from magneto.training.task import DIGEST_FILE
 from magneto.training.trackers import open_trackers
 from magneto.weights import NAMED, has_tensors, list_checkpoints, open_tensors, undamaged
 
@@ -60,7 +61,7 @@ def begin(
     directory = broadcast_from_main(newest_whole(state), world)
     if directory is not None:
         compare_recipe(state, directory)
-    with fitting_artifacts(state.task, run) if world.is_main_process else nullcontext({}) as made:
+    with fitting_assets(state.task, run) if world.is_main_process else nullcontext({}) as made:
         if resume and (done := broadcast_from_main(finished_result(state), world)):
             more = "for more: --training.steps" if directory else "it keeps no checkpoint"
             say(f"{run} finished at step {done.step} already; {more}")
@@ -132,7 +133,7 @@ def compare_recipe(state: TrainingState, directory: Path) -> None:
     """
     kept = read_object(directory / STATE, "recipe")["recipe"]
     now = json.loads(json.dumps(state.recipe, default=str))
-    content_is_compared = (state.run / DIGEST_FILE).exists()
+    content_is_compared = (state.run / ASSETS / DIGEST_FILE).exists()
     found = {
         name: line
         for name, line in differences(kept, now)
@@ -159,39 +160,6 @@ def differences(
             yield from differences(before[key], after[key], f"{where}{key}.")
         else:
             yield f"{where}{key}", f"{where}{key} is {after[key]} (was {before[key]})"
-
-
-@contextmanager
-def fitting_artifacts(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
-    """Make aside what a run's model needs later besides weights; give where it is, and its place.
-
-    Raises:
-        ValueError: If the task would put something else in its place: the run's weights were
-            trained with another tokenizer, on other data.
-    """
-    with directory_aside(run / "artifacts") as aside:
-        task.artifacts(aside)
-        made = {path: run / path.name for path in sorted(aside.iterdir(), reverse=True)}
-        for path, place in made.items():
-            if contents(place) not in ({}, contents(path)):
-                raise ValueError(
-                    f"{place} differs from what this recipe and its data give now: they changed "
-                    "after the run began; give it what it began with, or begin another run"
-                )
-        yield made
-
-
-def put_in_place(made: Mapping[Path, Path]) -> None:
-    """Rename what was made aside; what is there already stays."""
-    for path, place in made.items():
-        if not contents(place):
-            path.replace(place)
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    """Return the content of a file, or of those in a folder, by path; nothing if there is none."""
-    files = [path, *path.rglob("*")]
-    return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
 
 
 def load(state: TrainingState, directory: Path) -> dict[str, Any]:

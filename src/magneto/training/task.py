@@ -16,7 +16,7 @@ from magneto.progress import SILENT, Progress
 from magneto.weights import StoredTensor
 
 DIGEST_FILE = "data.digest"
-"""In a run: what names the content of the data it is trained on."""
+"""In a run's assets: what names the content of the data it is trained on."""
 NON_FINITE = "non_finite"
 """Among a loss's logs: predictions left out as not finite; if a step's all are, it diverged."""
 WHOLE_MODEL = ("auto", "none", "ddp")
@@ -146,7 +146,7 @@ class Task(ABC):
     def build_companion(self) -> nn.Module | None:
         """Return the frozen model that `loss` and `score` ask, with its weights; None for none.
 
-        What it is made of belongs in the digest that `artifacts` writes, so that a run is not
+        What it is made of belongs in the digest that `save_assets` writes, so that a run is not
         resumed with another one.
         """
         return None
@@ -263,15 +263,17 @@ class Task(ABC):
         """Return how many examples an epoch has, or None where there are no epochs."""
         return None
 
-    def artifacts(self, directory: Path) -> None:
-        """Write what a run's model needs besides weights, and a digest; resuming compares it."""
-        return None
+    def save_assets(self, directory: Path) -> Mapping[str, Any]:
+        """Write what a run's model needs besides weights, and a digest of the data.
 
-    @classmethod
-    def kept_settings(cls, run: Path) -> dict[str, Any]:
-        """Return the recipe's fields that a run has its own values for, from `artifacts`.
+        Resuming compares it: a run goes on with what it began with.
 
-        With them its model is built without training data and without another run.
+        Args:
+            directory: An empty folder, which becomes the run's `assets`.
+
+        Returns:
+            Values that the data told, by the recipe's dotted fields: with them a run's model is
+            built without data and without another run. A path is one in `directory`.
         """
         return {}
 

@@ -19,7 +19,6 @@ from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.frequencies import count_targets, frequency_nats
 from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
 from magneto.data.stream import BatchStream
-from magneto.data.tokenizer import kept_tokenizer
 from magneto.files import user_path
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, Loss, Scores, Task
@@ -239,13 +238,9 @@ class Translation(Task):
         sums = {"loss": frequency_nats(train, asked), "count": float(asked.sum())}
         return self.summarise(sums, ())
 
-    @classmethod
-    def kept_settings(cls, run: Path) -> dict[str, Any]:
-        """Return the run's own vocabulary, whatever has become of the text."""
-        return kept_tokenizer(run)
-
-    def artifacts(self, directory: Path) -> None:
+    def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the vocabulary: tokenizer and languages."""
-        (directory / "tokenizer").mkdir(exist_ok=True)
+        (directory / "tokenizer").mkdir()
         self.vocabulary.save(directory / "tokenizer")
         (directory / DIGEST_FILE).write_text(self.text.digest, encoding="utf-8")
+        return {"data.tokenizer": directory / "tokenizer"}

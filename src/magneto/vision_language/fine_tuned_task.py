@@ -14,7 +14,7 @@ import torch
 
 from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.learnt import warn_unlearnt
-from magneto.data.tokenizer import Tokenizer, kept_tokenizer, vocabulary_size
+from magneto.data.tokenizer import Tokenizer, vocabulary_size
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Task
 from magneto.vision.transforms import Reading
@@ -193,19 +193,14 @@ class FineTunedTask(Task):
         return len(self.splits.train)
 
     @classmethod
-    def kept_settings(cls, run: Path) -> dict[str, Any]:
-        """Return the run's own tokenizer; its weights are its own too."""
-        held = kept_tokenizer(run)
-        return {**held, "model.pretrained": None} if held else {}
-
-    @classmethod
     def other_data(cls, source: str) -> dict[str, Any]:
         """Return what measures a run on other data."""
         return {"data.source": source, "data.validation_source": source}
 
-    def artifacts(self, directory: Path) -> None:
+    def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer, and what names the content of the data."""
-        (directory / "tokenizer").mkdir(exist_ok=True)
+        (directory / "tokenizer").mkdir()
         self.tokenizer.save(directory / "tokenizer")
         digest = f"{self.splits.train.digest} {self.splits.validation.digest}"
         (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+        return {"data.tokenizer": directory / "tokenizer", "model.pretrained": None}

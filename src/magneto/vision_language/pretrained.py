@@ -19,9 +19,8 @@ from typing import Any
 from torch import nn
 
 from magneto.data.stream import listed
-from magneto.data.tokenizer import kept_tokenizer
 from magneto.nn.config import MultiwayConfig
-from magneto.runs import open_run
+from magneto.runs import open_run, run_tokenizer
 from magneto.vision.pretrained import in_memory, pretrained_run
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
 from magneto.vision_language.exported import (
@@ -96,10 +95,7 @@ def pretrained_reading(config: FineTunedConfig) -> PretrainedReading:
         return PretrainedReading(exported_tokenizer(run), exported_normalisation(run))
     recipe = open_run(run)
     check_kind(run, recipe.model)
-    tokenizer = kept_tokenizer(run).get("data.tokenizer")
-    if tokenizer is None:
-        raise FileNotFoundError(f"{run} keeps no tokenizer: {WANTED}")
-    return PretrainedReading(tokenizer, recipe.data.normalisation)
+    return PretrainedReading(run_tokenizer(run), recipe.data.normalisation)
 
 
 def load_pretrained(model: nn.Module, config: FineTunedConfig) -> Pretrained:

@@ -20,8 +20,8 @@ from magneto.language.config import TextEncoderConfig
 from magneto.language.pretrained import FREE
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
+from magneto.training.assets import fitting_assets, put_in_place
 from magneto.training.loop import train
-from magneto.training.resume import fitting_artifacts, put_in_place
 from tests.evaluating import measured, reads_while_scoring
 
 SIZES = {
@@ -170,8 +170,8 @@ def test_from_masked_language_model_to_scores_on_other_data(
     assert "the key seed is given twice" in capsys.readouterr().err
     (first / "recipe.yaml").write_text(recipe)
     assert main(tune) == 0
-    assert (second / "tokenizer/tokenizer.json").read_bytes() == (
-        first / "tokenizer/tokenizer.json"
+    assert (second / "assets/tokenizer/tokenizer.json").read_bytes() == (
+        first / "assets/tokenizer/tokenizer.json"
     ).read_bytes()
     first.rename(tmp_path / "gone")
     (tmp_path / "other.csv").write_text("one,two,answer\nab,ac,same\nab,cc,other\n")
@@ -231,11 +231,11 @@ def test_a_run_is_not_resumed_on_other_validation_texts(tmp_path: Path) -> None:
     """The best checkpoint was chosen across two validation sets."""
     for name in ("train", "dev"):
         write_pairs(tmp_path / f"{name}.tsv", 20)
-    with fitting_artifacts(pairs(tmp_path), tmp_path / "run") as made:
+    with fitting_assets(pairs(tmp_path), tmp_path / "run") as made:
         put_in_place(made)
-    with fitting_artifacts(pairs(tmp_path), tmp_path / "run"):
+    with fitting_assets(pairs(tmp_path), tmp_path / "run"):
         pass
     write_pairs(tmp_path / "dev.tsv", 20, seed=1)
     refused = pytest.raises(ValueError, match=r"validation\.digest differs")
-    with refused, fitting_artifacts(pairs(tmp_path), tmp_path / "run"):
+    with refused, fitting_assets(pairs(tmp_path), tmp_path / "run"):
         pass

@@ -47,7 +47,7 @@ def test_training_questions_are_not_measured(tmp_path: Path, capsys) -> None:
             data["image_folder"] = tmp_path / "coco"
         assert evaluate(made, **data) == 0
         assert "trained on" not in capsys.readouterr().err
-    (made / "validation-images.json").unlink()  # nothing to compare with
+    (made / "assets" / "validation-images.json").unlink()  # nothing to compare with
     assert evaluate(made, validation_split="val2014") == 0
 
 

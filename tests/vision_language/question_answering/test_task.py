@@ -207,7 +207,7 @@ def test_a_run_keeps_what_it_needs(tmp_path: Path) -> None:
     )  # fmt: skip
     said = Said()
     other.prepare(said)
-    assert other.tokenizer.path == tmp_path / "run" / "tokenizer" / "tokenizer.json"
+    assert other.tokenizer.path == tmp_path / "run" / "assets" / "tokenizer" / "tokenizer.json"
     assert "drawn anew" in said.lines[-1]
     write_plateau(tmp_path / "run", {"loss": 0.1})
     again = task_of(tmp_path / "data", {"pretrained": str(tmp_path / "run")}, tokenizer="auto")
@@ -218,7 +218,7 @@ def test_a_run_keeps_what_it_needs(tmp_path: Path) -> None:
     (tmp_path / "data").rename(tmp_path / "moved")
     opened: Any = load_run(tmp_path / "run", "auto", {}, verb="predict")
     assert opened.task.answers == task.answers and "splits" not in opened.task.__dict__
-    held = json.loads((tmp_path / "run" / "validation-images.json").read_text())
+    held = json.loads((tmp_path / "run" / "assets" / "validation-images.json").read_text())
     assert held == task.splits.validation.image_keys() and len(held) == 2
 
 
@@ -266,7 +266,8 @@ def test_a_run_answers_a_test_split_that_is_alone(tmp_path: Path, capsys) -> Non
     said = capsys.readouterr()
     assert json.loads(said.out)["questions"] == 12 and "12 questions without public" in said.err
     assert len(json.loads((tmp_path / "answers.json").read_text())) == 12
-    kept = {"validation_split": "test-dev2015", "answers": str(tmp_path / "run" / "answers.json")}
+    answers = str(tmp_path / "run" / "assets" / "answers.json")
+    kept = {"validation_split": "test-dev2015", "answers": answers}
     task = task_of(tmp_path / "coco", **kept)
     assert task.baseline() == {}
     for asked in (task.examples, lambda: task.train_stream(4, 1), lambda: task.training_texts()):

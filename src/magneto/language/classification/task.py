@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -19,8 +18,7 @@ from magneto.data.cache import content_digest
 from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.learnt import warn_unlearnt
 from magneto.data.stream import BatchStream, by_length, example_stream
-from magneto.data.tokenizer import Tokenizer, kept_tokenizer, load_tokenizer, vocabulary_size
-from magneto.files import read_json
+from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
 from magneto.language.classification import assumed
 from magneto.language.classification.balance import imbalance, score_remarks
 from magneto.language.classification.baselines import constant_answer
@@ -40,13 +38,13 @@ from magneto.language.classification.model import TextClassifier
 from magneto.language.classification.scores import class_scores, number_scores
 from magneto.language.pretrained import check_pretrained, pretrained_run, pretrained_weights
 from magneto.progress import SILENT, Progress
+from magneto.runs import run_tokenizer
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
 from magneto.weights import StoredTensor
 
 # Texts of each validation set in an evaluation batch.
 EVALUATION_BATCH = 64
 VALIDATION_DIGEST_FILE = "data-validation.digest"
-LABELS_FILE = "labels.json"
 
 
 class TextClassification(Task):
@@ -80,7 +78,7 @@ class TextClassification(Task):
     def tokenizer(self) -> Tokenizer:
         """The pre-trained run's tokenizer, the one named, or one trained on the texts."""
         if self.data_config.tokenizer == "auto" and self.model_config.pretrained:
-            return load_tokenizer(pretrained_run(self.model_config) / "tokenizer")
+            return load_tokenizer(run_tokenizer(pretrained_run(self.model_config)))
         trained = self.data_config.tokenizer in ("auto", "bpe")
         return make_tokenizer(self.data_config, self.texts.train if trained else ())
 
@@ -268,25 +266,20 @@ class TextClassification(Task):
         return self.summarise(sums, predictions)
 
     @classmethod
-    def kept_settings(cls, run: Path) -> dict[str, Any]:
-        """Return the run's own tokenizer and classes; its weights are its own too."""
-        found: dict[str, Any] = kept_tokenizer(run)
-        if (run / LABELS_FILE).is_file():
-            labels = read_json(run / LABELS_FILE)
-            found |= {"data.labels": labels or None, "model.pretrained": None}
-        return found
-
-    @classmethod
     def other_data(cls, source: str) -> dict[str, Any]:
         """Return what measures a run on all of other texts."""
         return {"data.source": source, "data.validation_source": source}
 
-    def artifacts(self, directory: Path) -> None:
-        """Write the tokenizer and the classes."""
-        (directory / "tokenizer").mkdir(exist_ok=True)
+    def save_assets(self, directory: Path) -> dict[str, Any]:
+        """Write the tokenizer; the classes are told by the texts, and begun weights are its own."""
+        (directory / "tokenizer").mkdir()
         self.tokenizer.save(directory / "tokenizer")
-        (directory / LABELS_FILE).write_text(json.dumps(self.labels), encoding="utf-8")
         digest = content_digest(repr(self.texts.train).encode("utf-8", errors="surrogatepass"))
         (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
         held = content_digest(repr(self.texts.validation).encode("utf-8", errors="surrogatepass"))
         (directory / VALIDATION_DIGEST_FILE).write_text(held, encoding="utf-8")
+        return {
+            "data.tokenizer": directory / "tokenizer",
+            "data.labels": list(self.labels) or None,
+            "model.pretrained": None,
+        }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -18,7 +17,6 @@ from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.lazy_batches import mixed_order
 from magneto.data.learnt import warn_unlearnt
 from magneto.data.stream import BatchStream
-from magneto.files import read_json
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Figure, Loss, Scores
 from magneto.vision.batches import evaluation_images, training_stream
@@ -44,8 +42,6 @@ from magneto.vision.prediction import Prediction, class_predictions
 from magneto.vision.pretrained import encoder_weights, pretrained_run
 from magneto.vision.transforms import Reading, training_transform, validation_transform
 from magneto.weights import StoredTensor
-
-LABELS_FILE = "labels.json"
 
 
 class ImageClassification(ImageTask):
@@ -211,17 +207,10 @@ class ImageClassification(ImageTask):
             attention_figure(model, found.images, self.reading),
         ]
 
-    @classmethod
-    def kept_settings(cls, run: Path) -> dict[str, Any]:
-        """Return the run's own classes; its weights are its own too."""
-        if not (run / LABELS_FILE).is_file():
-            return {}
-        # A file of names may be another one by now.
-        names = {"data.classes": read_json(run / LABELS_FILE), "data.class_names": None}
-        return {**names, "model.pretrained": None}
-
-    def artifacts(self, directory: Path) -> None:
-        """Write the names of the classes, and what names the content of the data."""
-        (directory / LABELS_FILE).write_text(json.dumps(self.names), encoding="utf-8")
+    def save_assets(self, directory: Path) -> dict[str, Any]:
+        """Write what names the content of the data; the classes are told by it."""
         digest = f"{self.splits.train.digest} {self.splits.validation.digest}"
         (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+        # A file of names may be another one later; so may the run that this one began with.
+        named = {"data.classes": self.names, "data.class_names": None}
+        return {**named, "model.pretrained": None}

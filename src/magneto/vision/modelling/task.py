@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from magneto.data.cache import content_digest
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
 from magneto.data.stream import BatchStream
-from magneto.files import user_path, write_json
+from magneto.files import user_path
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Figure, Loss, Scores
 from magneto.vision.batches import example_stream
@@ -44,7 +43,6 @@ from magneto.vision.transforms import training_transform
 SAMPLED_BATCHES = 16
 # Batches of validation images that the plateau is measured on.
 PLATEAU_BATCHES = 4
-CODES_FILE = "codes.json"
 
 
 class ImageModelling(ImageTask):
@@ -217,20 +215,12 @@ class ImageModelling(ImageTask):
         """Return the metrics of the codes' frequencies, on some images."""
         return self.baseline(PLATEAU_BATCHES)
 
-    def artifacts(self, directory: Path) -> None:
-        """Write how many codes there are, and a digest of images and tokenizer."""
-        write_json(directory / CODES_FILE, {"codes": self.codes()})
+    def save_assets(self, directory: Path) -> dict[str, Any]:
+        """Write a digest of images and tokenizer, which tells how many codes there are."""
         parts = (self.splits.train.digest, self.splits.validation.digest, self.targets.digest())
         digest = content_digest(*(part.encode() for part in parts))
         (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
-
-    @classmethod
-    def kept_settings(cls, run: Path) -> dict[str, Any]:
-        """Return how many codes the run's head has, whatever has become of the tokenizer."""
-        kept = run / CODES_FILE
-        if not kept.is_file():
-            return {}
-        return {"model.codes": json.loads(kept.read_text("utf-8"))["codes"]}
+        return {"model.codes": self.codes()}
 
     def figures(self, model: Any) -> Sequence[Figure]:
         """Return pictures of what is hidden, what is guessed, and where the class token looks."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -43,7 +42,6 @@ from magneto.vision.transforms import Reading
 from magneto.weights import StoredTensor
 
 EVALUATION_BATCH = 8
-LABELS_FILE = "labels.json"
 # Masks that the baseline, and the check of a source, read.
 COUNTED, CHECKED = 500, 8
 # Validation images that figures are made of, and those that are drawn.
@@ -261,23 +259,15 @@ class Segmentation(Task):
         return [*found, confusion_figure(total.numpy(), self.names)] if total.any() else found
 
     @classmethod
-    def kept_settings(cls, run: Path) -> dict[str, Any]:
-        """Return the run's own classes; its weights are its own too."""
-        if not (run / LABELS_FILE).is_file():
-            return {}
-        labels = json.loads((run / LABELS_FILE).read_text(encoding="utf-8"))
-        return {"data.classes": labels, "model.pretrained": None}
-
-    @classmethod
     def other_data(cls, source: str) -> dict[str, Any]:
         """Return what measures a run on all of other images."""
         return {"data.source": source, "data.validation_source": source}
 
-    def artifacts(self, directory: Path) -> None:
-        """Write the names of the classes, and what names the content of the data."""
-        (directory / LABELS_FILE).write_text(json.dumps(self.names), encoding="utf-8")
+    def save_assets(self, directory: Path) -> dict[str, Any]:
+        """Write what names the content of the data; the classes are told by it."""
         digest = f"{self.splits.train.digest} {self.splits.validation.digest}"
         (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+        return {"data.classes": self.names, "model.pretrained": None}
 
 
 def pixel_loss(logits: Tensor, masks: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,6 @@ from torch.nn import functional as F
 
 from magneto.data.cache import content_digest
 from magneto.data.stream import BatchStream
-from magneto.files import write_json
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, Figure, Loss, Scores
 from magneto.vision.batches import training_stream
@@ -32,7 +30,6 @@ from magneto.vision.transforms import training_transform
 BASELINE_BATCHES = 8
 # Patches of the training images for each code; 8192 codes were all used with 100,000 patches.
 PATCHES_PER_CODE = 12
-TEACHER_FILE = "teacher.json"
 
 
 class ImageTokenization(ImageTask):
@@ -187,20 +184,12 @@ class ImageTokenization(ImageTask):
         images = batch["images"][~batch["broken"]].to(device)
         return F.normalize(self.teacher(images), dim=-1).flatten(0, 1).cpu()
 
-    def artifacts(self, directory: Path) -> None:
-        """Write the width of the teacher's features, and a digest of data and teacher."""
-        write_json(directory / TEACHER_FILE, {"target_width": self.teacher.width})
+    def save_assets(self, directory: Path) -> dict[str, Any]:
+        """Write a digest of data and teacher, which tells how wide its features are."""
         parts = (self.splits.train.digest, self.splits.validation.digest, self.teacher.digest())
         digest = content_digest(*(part.encode() for part in parts))
         (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
-
-    @classmethod
-    def kept_settings(cls, run: Path) -> dict[str, Any]:
-        """Return the width that the run's decoder has, whatever has become of the teacher."""
-        kept = run / TEACHER_FILE
-        if not kept.is_file():
-            return {}
-        return {"model.target_width": json.loads(kept.read_text("utf-8"))["target_width"]}
+        return {"model.target_width": self.teacher.width}
 
     def figures(self, model: Any) -> Sequence[Figure]:
         """Return patches that share a code, and images whose patches are their code's mean."""

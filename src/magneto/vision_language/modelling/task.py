@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -17,8 +16,7 @@ from torch import Tensor, nn
 from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.cache import content_digest
 from magneto.data.stream import BatchStream
-from magneto.data.tokenizer import kept_tokenizer, vocabulary_size
-from magneto.files import write_json
+from magneto.data.tokenizer import vocabulary_size
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
 from magneto.vision.modelling.targets import CodeTargets
@@ -34,7 +32,6 @@ from magneto.vision_language.modelling.scores import (
 )
 from magneto.vision_language.modelling.sources import code_targets
 
-CODES_FILE = "codes.json"
 # Batches of training images whose codes are counted for the baseline.
 COUNTED_BATCHES = 16
 # Batches of validation data that the plateau is measured on.
@@ -174,12 +171,12 @@ class MaskedDataModelling(Task):
         """Return the metrics of the frequencies, on some images, texts and pairs."""
         return self.baseline(PLATEAU_BATCHES)
 
-    def artifacts(self, directory: Path) -> None:
-        """Write the tokenizer of texts, how many codes there are, and a digest of all data."""
-        (directory / "tokenizer").mkdir(exist_ok=True)
+    def save_assets(self, directory: Path) -> dict[str, Any]:
+        """Write the tokenizer of texts, and a digest of all data; images' tells how many codes."""
+        (directory / "tokenizer").mkdir()
         self.data.tokenizer.save(directory / "tokenizer")
-        write_json(directory / CODES_FILE, {"codes": self.codes()})
         (directory / DIGEST_FILE).write_text(self._digest, encoding="utf-8")
+        return {"data.tokenizer": directory / "tokenizer", "model.codes": self.codes()}
 
     @cached_property
     def _digest(self) -> str:
@@ -188,14 +185,6 @@ class MaskedDataModelling(Task):
         parts = [*(split.digest for split in splits), self.targets.digest()]
         texts = [np.asarray(texts.tokens) for texts in (*data.texts, *data.paired_texts)]
         return content_digest(*(part.encode() for part in parts), *texts)
-
-    @classmethod
-    def kept_settings(cls, run: Path) -> dict[str, Any]:
-        """Return the run's own tokenizer, and how many codes its head has."""
-        kept: dict[str, Any] = dict(kept_tokenizer(run))
-        if (run / CODES_FILE).is_file():
-            kept["model.codes"] = json.loads((run / CODES_FILE).read_text("utf-8"))["codes"]
-        return kept
 
     @classmethod
     def other_data(cls, source: str) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from magneto.data.records import read_list
 from magneto.files import user_path
 from magneto.progress import Progress
 from magneto.runs import open_run
+from magneto.training.assets import ASSETS
 from magneto.vision_language.question_answering.config import QuestionAnsweringDataConfig
 
 HELD_OUT_FILE = "validation-images.json"
-"""In a run: which images are validated on."""
+"""In a run's assets: which images are validated on."""
 # Folder of the images of which "held_out" holds some out and trains on the others.
 DIVIDED = "val2014/"
 
@@ -35,10 +36,10 @@ def check_held_out(
     Raises:
         ValueError: If it was trained on some of them; names what measures the others.
     """
-    if not (run / HELD_OUT_FILE).is_file():
+    if not (run / ASSETS / HELD_OUT_FILE).is_file():
         return
     own = open_run(run).data
-    held = read_list(run / HELD_OUT_FILE, None, Counts())
+    held = read_list(run / ASSETS / HELD_OUT_FILE, None, Counts())
     trained = trained_on(measured, held, own.validation_split)
     if not trained:
         return

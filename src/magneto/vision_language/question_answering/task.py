@@ -255,22 +255,15 @@ class QuestionAnswering(FineTunedTask):
         return question_figures(model, self.validation, self.answers, self.tokenizer, self.reading)
 
     @classmethod
-    def kept_settings(cls, run: Path) -> dict[str, Any]:
-        """Return the run's own tokenizer and answers; its weights are its own too."""
-        kept = super().kept_settings(run)
-        found = run / ANSWERS_FILE
-        return {**kept, "data.answers": str(found)} if found.is_file() else kept
-
-    @classmethod
     def other_data(cls, source: str) -> dict[str, Any]:
         """Return what measures a run on another source."""
         return {"data.source": source}
 
-    def artifacts(self, directory: Path) -> None:
+    def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer, the answers, and which images are validated on."""
-        super().artifacts(directory)
         write_json(directory / ANSWERS_FILE, self.answers)
         write_json(directory / HELD_OUT_FILE, self.splits.validation.image_keys())
+        return {**super().save_assets(directory), "data.answers": directory / ANSWERS_FILE}
 
 
 def likeliest_target(logits: Tensor, targets: Tensor) -> Tensor:
