@@ -346,9 +346,9 @@ def test_wrong_settings_fail_before_any_step(tmp_path: Path) -> None:
         run_toy(tmp_path, learning_rate=None)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_in_place(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inductor takes 20 seconds to compile; the other traces and cuts the graph as it does."""
+    """The one test by inductor, which takes long to compile."""
     used, plain = [], torch.nn.Module.compile
 
     def compile_in_place(model: torch.nn.Module) -> None:
