@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ MOST_LEVELS = 30
 RESOLVER = yaml.resolver.Resolver()
 # What a key may be; "<<" merges another mapping.
 KEYS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "merge"))
+
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+# To the base 60, and to the base 8.
+ODD_NUMBER = re.compile(r"[-+]?(\d[\d_]*:|0[0-7_]+$)")
 
 
 class NotStrict(ValueError):
@@ -73,6 +78,7 @@ def _check(node: yaml.Node, sizes: dict[int, int], level: int) -> int:
         raise NotStrict(node, f"nested too deeply (more than {MOST_LEVELS} levels)")
     sizes[id(node)] = 0
     _check_tag(node)
+    _check_number(node)
     parts: list[yaml.Node] = []
     if isinstance(node, yaml.MappingNode):
         _check_keys(node)
@@ -91,6 +97,14 @@ def _check_tag(node: yaml.Node) -> None:
     if node.tag != _own_tag(node):
         name = node.tag.replace("tag:yaml.org,2002:", "!!")
         raise NotStrict(node, f"the tag {name} has no place in a recipe: leave it out")
+
+
+def _check_number(node: yaml.Node) -> None:
+    """Refuse numbers that YAML 1.1 reads as nobody means them: 1:30 is 90 to it, and 010 is 8."""
+    plain = isinstance(node, yaml.ScalarNode) and node.tag in NUMBERS
+    if plain and ODD_NUMBER.match(node.value):
+        raise NotStrict(node, f"{node.value} is another number to YAML: write it in figures, with "
+                              "no colon and no zero before it")  # fmt: skip
 
 
 def _own_tag(node: yaml.Node) -> str:

@@ -42,5 +42,19 @@ def test_ranks_share_the_batches_and_one_prints(tmp_path: Path, capsys) -> None:
     assert said.count("scored 1\n") == 2
 
 
+def test_what_one_process_measures_waits_for_no_other(tmp_path: Path, capsys, monkeypatch) -> None:
+    """And standard input, of which each would read a part, is refused."""
+    pytest.importorskip("sklearn")
+    run = tmp_path / "run"
+    assert outcome(capsys, *NEW, "--out", run)[0] == 0
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("magneto.commands.evaluate.joined_processes", pytest.fail)
+    alone = "magneto.commands.feature_scores.evaluate"
+    monkeypatch.setattr(alone, lambda given, overrides: print(given.features) or 0)
+    assert outcome(capsys, "evaluate", run, "--features") == (0, "True\n", "")
+    code, _, error = outcome(capsys, "evaluate", run, "--data", "-")
+    assert code == 2 and "several processes can't share standard input" in error
+
+
 if __name__ == "__main__":
     count_scored()

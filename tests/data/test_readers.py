@@ -13,6 +13,7 @@ import pytest
 from magneto.data import records
 from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED, Counts
 from magneto.data.documents import read_documents
+from magneto.data.records import read_list
 from magneto.language.classification.data import ClassificationDataConfig, read_texts
 from magneto.language.classification.files import Columns, read_file
 from magneto.language.in_context.files import load_questions
@@ -283,3 +284,11 @@ def test_a_row_that_cannot_be_parsed(reader: Reader, tmp_path: Path) -> None:
     else:
         assert reader.read(path, counts) == ["first", "last"]
         assert counts[MALFORMED] == 1
+
+
+def test_a_list_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    """Also one that is read and then searched for halves of a character."""
+    for name, text in (("a", "[" * 100_000), ("b", '["\\ud800",' + "[" * 900 + "]" * 901)):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match="nested too deeply"):
+            read_list(tmp_path / name, None, Counts())

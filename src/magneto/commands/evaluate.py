@@ -100,17 +100,23 @@ def main(words: Sequence[str]) -> int:
         return 0  # of these, one process does all
     with ExitStack() as stack:
         if given.data and is_standard_input(given.data):
+            if several_processes() and not kind:
+                raise ConfigError(["--data -: several processes can't share standard input; name "
+                                   "a file"])  # fmt: skip
             given.data = str(stack.enter_context(standard_input_as_file()))
-        stack.enter_context(joined_processes(given.run, overrides))
+        if several_processes() and not kind:
+            stack.enter_context(joined_processes(given.run, overrides))
         return import_module(EVALUATIONS[measured]).evaluate(given, overrides)
+
+
+def several_processes() -> bool:
+    """Return whether torchrun started this process and others."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 @contextmanager
 def joined_processes(run: Path, overrides: dict[str, str]) -> Iterator[None]:
-    """Let the processes of torchrun share the batches, if there are several."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield
-        return
+    """Let the processes of torchrun share the batches."""
     from magneto.training.distributed import join_world
 
     training = open_run(run, overrides).training

@@ -138,7 +138,8 @@ def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
     if not isinstance(rows, list):
         raise ValueError(f"{path} has no list" + (f' of "{key}"' if key else ""))
     if SPELT_HALF.search(raw.decode(errors="ignore")):
-        whole = [_whole(row) for row in rows]
+        with guarded(prefix=f"{path}: "):
+            whole = [_whole(row) for row in rows]
         counts[HALF_CHARACTERS] += sum(a != b for a, b in zip(whole, rows, strict=True))
         return whole
     return rows
