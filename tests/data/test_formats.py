@@ -45,6 +45,8 @@ def test_a_table_without_a_header_is_answered_with_the_one_to_write(tmp_path: Pa
     (tmp_path / "a.tsv").write_text("1.jpg\tcat\n2.jpg\tdog\n")
     error = read_file(tmp_path / "a.tsv", Counts()).no_column("image", "label")
     assert str(error).endswith("write one above it: image<TAB>label")
+    (tmp_path / "b.tsv").write_text("9" * 5000 + "\n\t\r")
+    assert len(str(read_file(tmp_path / "b.tsv", Counts()).no_column("image"))) < 500
     (tmp_path / "a.jsonl").write_text('{"x": 1}')
     assert "above" not in str(read_file(tmp_path / "a.jsonl", Counts()).no_column("image"))
 

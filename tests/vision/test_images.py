@@ -164,7 +164,7 @@ def test_tables(tmp_path: Path, ending: str, separator: str) -> None:
     with pytest.raises(ValueError, match="did you mean species"):
         load(tmp_path, label_column="specie")
     write(tmp_path / f"train{ending}", b"a\nb\n")
-    with pytest.raises(ValueError, match="no column 'image' among a: name it"):
+    with pytest.raises(ValueError, match="no column 'image' among 'a': name it"):
         load(tmp_path)
 
 

@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from magneto.config import nearest
+from magneto.config import nearest, shown
 from magneto.data.cache import content_digest
 from magneto.data.counts import Counts
 from magneto.data.media import MediaColumn
 from magneto.data.problems import BadRecord, guarded
 from magneto.data.splits import hash_of
+from magneto.data.stream import listed
 
 # What columns are usually called, best first.
 USUAL = {
@@ -126,7 +127,7 @@ class Table:
 
     def no_column(self, *wanted: str) -> ValueError:
         """Return the error that the first of the wanted columns is not there; says what helps."""
-        names = ", ".join(self.columns) or "none"
+        names = listed([shown(name) for name in self.columns]) or "none"
         line = f"{self.where} has no column {wanted[0]!r} among {names}: name it, "
         line += f"data.{wanted[0]}_column"
         if self.separator:
