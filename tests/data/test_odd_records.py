@@ -244,7 +244,8 @@ def test_images_with_texts(tmp_path: Path, name: str) -> None:
     odd = [DEEP, {"image": name, "caption": "x"}, {"image": 1e999, "caption": "x"}]
     source = lines(tmp_path / "train.jsonl", good[0], *odd, *good[1:])
     task, said = task_of("image-captioning/tiny", source, tokenizer="bytes")
-    assert f"2 {MALFORMED} [{source}, line 2: nested too deeply" in said
+    assert f"1 {MALFORMED} [{source}, line 2: nested too deeply]" in said
+    assert "1 records without an image left out [" in said
     assert "1 images that are not there left out" in said
     assert read_a_batch(task)["broken"].sum() == 0
 

@@ -187,7 +187,9 @@ class HubMedia(MediaColumn):
 
     @cached_property
     def _paths(self) -> list[str | None]:
-        return [path for chunk in self._field("path") for path in chunk.to_pylist()]
+        found = [path for chunk in self._field("path") for path in chunk.to_pylist()]
+        # Paths that several rows have, such as image.png, tell nothing.
+        return found if len(set(found)) == len(found) else [None] * len(found)
 
     def key(self, number: int) -> str:
         """Return the path that the data set has, or the row's number."""

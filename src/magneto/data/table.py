@@ -212,10 +212,12 @@ def divide(
     if "validation" in there and "train" in there:
         return train, there["validation"]
     counts[TEST_UNUSED] += len(there["test"]) if {"train", "test"} <= {*there} else 0
-    return hold_out(train, fraction, key)
+    return hold_out(train, fraction, key, counts)
 
 
-def hold_out(table: Table, fraction: float, key: str) -> tuple[Table, Table]:
+def hold_out(
+    table: Table, fraction: float, key: str, counts: Counts | None = None
+) -> tuple[Table, Table]:
     """Cut a table in rows to train and to validate on, by the hash of a column.
 
     Rows of one value stay together, and stay where they are when others are added, unless one side
@@ -225,6 +227,7 @@ def hold_out(table: Table, fraction: float, key: str) -> tuple[Table, Table]:
         table: To cut.
         fraction: Of the values that are held out.
         key: The column. Media are known by their keys.
+        counts: Of what was left out, for messages.
 
     Raises:
         ValueError: If the column has fewer than two values.
@@ -235,8 +238,9 @@ def hold_out(table: Table, fraction: float, key: str) -> tuple[Table, Table]:
     words = [column.key(n) if media else str(column[n]) for n in numbers]
     places = {word: hash_of(word) for word in dict.fromkeys(words)}
     if len(places) < 2:
-        count = f"{len(places)} value{'s' * (len(places) != 1)} of {key!r}"
-        raise ValueError(f"{table.where} has {len(numbers)} rows with {count}: none can be held "
+        said = f"{len(places)} value{'s' * (len(places) != 1)} of {key!r}"
+        said += counts.describe() if counts else ""
+        raise ValueError(f"{table.where} has {len(numbers)} rows with {said}: none can be held "
                          "out, set data.validation_source")  # fmt: skip
     ordered = sorted(places.values())
     limit = min(max(fraction * 2**64, ordered[0] + 1), ordered[-1])

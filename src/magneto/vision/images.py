@@ -244,11 +244,9 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
     Raises:
         ValueError: If it has no column of images, or not one that the recipe names.
     """
-    media = [name for name, column in table.columns.items() if isinstance(column, MediaColumn)]
-    mask = table.find("mask", config.mask_column, media)
-    plain = [name for name in media if name != mask]
-    image = table.find("image", config.image_column, plain) or next(iter(plain), None)
-    if image is None or (media and image not in media):
+    mask = table.find("mask", config.mask_column, media_names_of(table))
+    image = find_images(table, config.image_column, mask)
+    if image is None:
         raise table.no_column("image", "label")
     named = [n for n, column in table.columns.items() if isinstance(column, Classes)]
     label = table.find("label", config.label_column)
@@ -268,6 +266,25 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
     return found
 
 
+def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
+    """Return the name of the column of images; None if there is none.
+
+    Args:
+        table: Where columns are of media, as of shards and the hub, images are one of these.
+        given: The name in the recipe, if any.
+        mask: Name of a column that has masks.
+    """
+    media = media_names_of(table)
+    plain = [name for name in media if name != mask]
+    found = table.find("image", given, plain) or next(iter(plain), None)
+    return None if media and found not in media else found
+
+
+def media_names_of(table: Table) -> list[str]:
+    """Return the names of a table's columns of media."""
+    return [name for name, column in table.columns.items() if isinstance(column, MediaColumn)]
+
+
 def with_images(table: Table, column: str, counts: Counts) -> Table:
     """Return the rows of a table that have an image; the others are counted.
 
@@ -278,7 +295,8 @@ def with_images(table: Table, column: str, counts: Counts) -> Table:
     if images is None:
         raise table.no_column(column)
     present = images.present()[table.rows]
-    counts[WITHOUT_IMAGE] += int((~present).sum())
+    for row in table.rows[~present].tolist():
+        counts.met(WITHOUT_IMAGE, f"{table.where}, record {row + 1}", "no image")
     if not present.any():
         raise ValueError(f"{table.where} has no images{counts.describe()}")
     return table.take(present)

@@ -24,8 +24,8 @@ class CaptionDataConfig:
         validation_fraction: Share of images that is held out where a source has no validation
             split, chosen by a hash of their names.
         image_folder: Folder of the images, where they lie elsewhere than the file that names them.
-        image_field: Of a .jsonl file or data set: key of the image; None finds it.
-        text_field: Likewise, of the captions.
+        image_column: Of a table or data set: column of the image; None finds it.
+        text_column: Likewise, of the captions.
         tokenizer: "auto" is the pre-trained run's, or else one that is learnt ("bpe"); "bytes"; or
             a file or folder of one.
         vocab_size: Of one that is learnt from the training captions, at most.
@@ -39,8 +39,8 @@ class CaptionDataConfig:
     validation_source: str | None = None
     validation_fraction: float = 0.1
     image_folder: str | None = None
-    image_field: str | None = None
-    text_field: str | None = None
+    image_column: str | None = None
+    text_column: str | None = None
     tokenizer: str = "auto"
     vocab_size: int = 512
     normalisation: Literal["half", "imagenet"] = "half"
@@ -62,8 +62,8 @@ class CaptionDataConfig:
             source=self.source,
             validation_source=self.validation_source,
             validation_fraction=self.validation_fraction,
-            image_field=self.image_field,
-            text_field=self.text_field,
+            image_column=self.image_column,
+            text_column=self.text_column,
             image_folder=self.image_folder,
             vocab_size=self.vocab_size,
         )

@@ -124,17 +124,17 @@ class PairDataConfig:
     """Images with texts: the `data` section of a recipe. See docs/concepts/vision_language.md.
 
     Attributes:
-        source: builtin:shapes, drawn scenes; a .jsonl file (or a folder of train.jsonl and
-            validation.jsonl) of paths of images and their texts; tar shards of images and texts; or
-            hf:NAME[:CONFIG[:SPLIT]].
+        source: builtin:shapes, drawn scenes; a table (.jsonl, .json, .csv, .tsv, .parquet, or a
+            folder of train.jsonl and validation.jsonl) of paths of images and their texts; tar
+            shards of images and texts; or hf:NAME[:CONFIG[:SPLIT]].
         validation_source: Validate on all pairs of another source. None validates on the source's
             own validation split, or on pairs held out of its training split.
         validation_fraction: Share of images, chosen by a hash of their names, that is held out with
             all their texts where a source has no validation split.
-        image_field: Key or column that has the image, or its path; None finds it.
-        text_field: Key or column that has the text, or a list of texts; None finds it.
-        id_field: Key or column that tells pairs apart; None tells them by image and text.
-        image_folder: Folder that paths of images are relative to; None is that of the .jsonl file.
+        image_column: Column that has the image, or its path; None finds it.
+        text_column: Column that has the text, or a list of texts; None finds it.
+        id_column: Column that tells pairs apart; None tells them by image and text.
+        image_folder: Folder that paths of images are relative to; None is that of the table.
         tokenizer: "bpe" (byte-level, learnt from the source's texts on first use), "bytes", or the
             path of a tokenizer.json or a SentencePiece .model.
         vocab_size: Of a "bpe" tokenizer, at most.
@@ -149,9 +149,9 @@ class PairDataConfig:
     source: str = BUILTIN
     validation_source: str | None = None
     validation_fraction: float = 0.02
-    image_field: str | None = None
-    text_field: str | None = None
-    id_field: str | None = None
+    image_column: str | None = None
+    text_column: str | None = None
+    id_column: str | None = None
     image_folder: str | None = None
     tokenizer: str = "bpe"
     vocab_size: int = 512

@@ -13,22 +13,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from magneto.data.cache import content_digest
-from magneto.data.counts import Counts
-from magneto.data.media import MediaColumn
+from magneto.data.counts import EMPTY, Counts
+from magneto.data.files import existing_path
+from magneto.data.formats import media_column, read_source
+from magneto.data.media import Files, MediaColumn
 from magneto.data.problems import DataProblems
-from magneto.data.splits import held_out
+from magneto.data.sources import parse_source
+from magneto.data.table import VALIDATED, Table, hold_out, whole_table
 from magneto.progress import SILENT, Progress
 from magneto.vision.decoding import Picture
-from magneto.vision.images import ImageSplit, images_of
+from magneto.vision.images import ImageSplit, find_images, images_of, with_images
 from magneto.vision_language.config import PairDataConfig
-from magneto.vision_language.pair_sources import PairListing, list_pairs
+from magneto.vision_language.scenes import scene_pairs
 
-# Of another source the first of these splits that it has is validated on.
-VALIDATED = ("validation", "test", "train")
+MISSING = "images that are not there left out"
+TWICE = "pairs that come twice left out"
 
 
 @dataclass(frozen=True)
@@ -122,11 +126,13 @@ def load_pairs(
     train = there.get("train") or next(iter(there.values()))
     if config.validation_source is not None:
         other = list_pairs(config.validation_source, config, counts, progress)
-        parts = whole(train), whole(other[next(split for split in VALIDATED if split in other)])
+        parts = train, other[next(split for split in VALIDATED if split in other)]
     elif "validation" in there and "train" in there:
-        parts = whole(train), whole(there["validation"])
+        parts = train, there["validation"]
+    elif len(train):
+        parts = hold_out_images(train, config, counts)
     else:
-        parts = hold_out(train, config.validation_fraction)
+        parts = train, train
     if not all(len(part) for part in parts):
         raise ValueError(f"{config.source} has {len(parts[0])} pairs to train on and "
                          f"{len(parts[1])} to validate on{counts.describe()}: set "
@@ -136,22 +142,82 @@ def load_pairs(
     return PairSplits(train_split, validation, counts)
 
 
-def whole(listing: PairListing) -> PairSplit:
-    """Return all pairs of a listing."""
-    return PairSplit(listing.images, listing.numbers, listing.texts)
+def list_pairs(
+    source: str, config: PairDataConfig, counts: Counts, progress: Progress
+) -> dict[str, PairSplit]:
+    """List the splits of a source: "train", "validation" and "test", as far as they are there.
+
+    Raises:
+        FileNotFoundError: If there is no such path; names the nearest.
+        ValueError: If what is there holds no images with texts.
+    """
+    if parse_source(source).kind == "builtin":
+        return {split: PairSplit(pairs.images, np.arange(len(pairs.texts)), pairs.texts)
+                for split, pairs in scene_pairs().items()}  # fmt: skip
+    there = read_source(source, counts, "image", progress)
+    return {split: pairs_of(table, config, counts) for split, table in there.items()}
 
 
-def hold_out(listing: PairListing, fraction: float) -> tuple[PairSplit, PairSplit]:
-    """Cut a listing in pairs to train and to validate on; all texts of an image stay together."""
-    known: dict[int, bool] = {}
-    for number in listing.numbers.tolist():
-        if number not in known:
-            known[number] = held_out(listing.images.key(number), fraction)
-    held = np.array([known[number] for number in listing.numbers.tolist()], bool)
-    return chosen(listing, np.flatnonzero(~held)), chosen(listing, np.flatnonzero(held))
+def pairs_of(table: Table, config: PairDataConfig, counts: Counts) -> PairSplit:
+    """Return the pairs of a table: a row may have several texts, and a file several rows.
+
+    What is left out is counted: rows without an image or a text, files that are not there, texts
+    that are empty, and pairs that come twice, by the image and the text or by `config.id_column`.
+
+    Raises:
+        ValueError: If it has no column of images, or of texts.
+    """
+    if config.image_folder is not None:
+        table = replace(table, root=existing_path(config.image_folder))
+    image = find_images(table, config.image_column)
+    text = table.find("text", config.text_column)
+    if image is None or text is None:
+        raise table.no_column(*(("image", "text") if image is None else ("text",)))
+    store, texts = media_column(table, image), table.columns[text]
+    table = with_images(replace(table, columns={**table.columns, "image": store}), "image", counts)
+    missing = store.sizes() < 0 if isinstance(store, Files) else np.zeros(len(store), bool)
+    given = table.columns[config.id_column] if config.id_column else None
+    first: dict[str, int] = {}
+    # Hashes, since what they are of would fill the memory; two of a billion are alike.
+    seen: set[int] = set()
+    pairs: list[tuple[int, str]] = []
+    for row in table.rows.tolist():
+        if missing[row]:
+            counts[MISSING] += 1
+            continue
+        number = first.setdefault(store.key(row), row) if isinstance(store, Files) else row
+        for place, said in enumerate(texts_of(texts[row])):
+            words = " ".join(said.split())
+            own = (number, words) if given is None else (str(given[row]), place)
+            if not words:
+                counts.met(EMPTY, f"{table.where}, record {row + 1}", "no text")
+            elif hash(own) in seen:
+                counts[TWICE] += 1
+            else:
+                seen.add(hash(own))
+                pairs.append((number, words))
+    numbers = np.array([number for number, _ in pairs], np.int64)
+    return PairSplit(store, numbers, [words for _, words in pairs])
 
 
-def chosen(listing: PairListing, rows: np.ndarray) -> PairSplit:
-    """Return some pairs of a listing."""
-    texts = [listing.texts[int(row)] for row in rows]
-    return PairSplit(listing.images, listing.numbers[rows], texts)
+def texts_of(value: Any) -> list[str]:
+    """Return a text, or a list of texts, as a list; an empty text where it is neither."""
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+        return value
+    return [value if isinstance(value, str) else ""]
+
+
+def hold_out_images(
+    pairs: PairSplit, config: PairDataConfig, counts: Counts
+) -> tuple[PairSplit, PairSplit]:
+    """Cut pairs in those to train and to validate on; all texts of an image stay together."""
+    keys = [pairs.store.key(number) for number in pairs.numbers.tolist()]
+    parts = hold_out(
+        whole_table({"image": keys}, config.source), config.validation_fraction, "image", counts
+    )
+    train, validation = (
+        replace(pairs, numbers=pairs.numbers[part.rows],
+                texts=[pairs.texts[row] for row in part.rows.tolist()])
+        for part in parts
+    )  # fmt: skip
+    return train, validation

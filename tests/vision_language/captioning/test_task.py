@@ -80,7 +80,7 @@ def test_what_there_is_is_said_of_every_layout(tmp_path: Path) -> None:
     assert coco.endswith(f"coco: 3 images to train on, 2 to validate on ({odd})")
     counts = [int(word) for word in rows.replace(":", "").split() if word.isdigit()]
     assert sum(counts[:2]) == 30
-    assert f"to validate on (1 malformed records left out [{tmp_path}" in rows
+    assert f"to validate on (1 records without an image left out [{tmp_path}" in rows
 
 
 def write_pairs(folder: Path, count: int) -> Path:
