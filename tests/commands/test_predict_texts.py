@@ -15,13 +15,14 @@ MODEL = ["--model.width", "32", "--model.layers", "1", "--model.heads", "2",
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Whether a text is of a or of b; columns by number, no header."""
+    """Whether a text is of a or of b."""
     folder = tmp_path_factory.mktemp("texts")
     lines = (f"{'ab'[i % 2]},{'ab'[i % 2] * (1 + i % 7)} {i}\n" for i in range(200))
-    (folder / "rows.csv").write_text("".join(lines))
+    (folder / "rows.csv").write_text("kind,words\n" + "".join(lines))
     words = ["train", "text-classification/tiny", "--data", str(folder / "rows.csv"), *MODEL,
-             "--data.text_column", "2", "--data.label_column", "1", "--out", str(folder / "run"),
-             "--training.steps", "60", "--training.log_every", "60"]  # fmt: skip
+             "--data.text_column", "words", "--data.label_column", "kind",
+             "--out", str(folder / "run"), "--training.steps", "60",
+             "--training.log_every", "60"]  # fmt: skip
     assert main(words) == 0
     (folder / "rows.csv").unlink()  # predicting needs no training data
     return folder / "run"
@@ -29,8 +30,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_texts_in_quotes_and_files(run: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "lines.txt").write_text("aaaa 1\n\nbb 2\n")
-    (tmp_path / "rows.csv").write_text('?,"bbb 7"\n?,aa 3\n')
-    (tmp_path / "rows.jsonl").write_text('{"2": "aaa 3"}\n')
+    (tmp_path / "rows.csv").write_text('words,n\n"bbb 7",1\naa 3,2\n')
+    (tmp_path / "rows.jsonl").write_text('{"words": "aaa 3"}\n')
     names = [str(tmp_path / name) for name in ("lines.txt", "rows.csv", "rows.jsonl")]
     capsys.readouterr()
     assert main(["predict", str(run), "bbbb 5", *names]) == 0
@@ -58,7 +59,9 @@ def test_probabilities_of_lines_from_standard_input(
 def test_evaluation_on_a_table_from_standard_input(
     run: Path, tmp_path, capsys, monkeypatch
 ) -> None:
-    table = "".join(f'{{"1": "{"ab"[i % 2]}", "2": "{"ab"[i % 2]} {i}"}}\n' for i in range(20))
+    table = "".join(
+        f'{{"kind": "{"ab"[i % 2]}", "words": "{"ab"[i % 2]} {i}"}}\n' for i in range(20)
+    )
     (tmp_path / "rows.jsonl").write_text(table)
     capsys.readouterr()
     found = []

@@ -14,8 +14,9 @@ from magneto.data import records
 from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED, Counts
 from magneto.data.documents import read_documents
 from magneto.data.records import read_list
-from magneto.language.classification.data import ClassificationDataConfig, read_texts
-from magneto.language.classification.files import Columns, read_file
+from magneto.language.classification.config import ClassificationDataConfig
+from magneto.language.classification.glue import TRAIN
+from magneto.language.classification.texts import read_tables, read_texts
 from magneto.language.in_context.files import load_questions
 from magneto.language.in_context.suites import SUITES
 from magneto.translation.sources import open_parallel
@@ -46,8 +47,7 @@ def documents(path: Path, counts: Counts) -> list[str]:
 
 
 def rows(path: Path, counts: Counts) -> list[str]:
-    columns = Columns(("text",), (), ("label",))
-    return [row.text for row in read_file(path, columns, False, counts)]
+    return read_tables(str(path), TRAIN, ClassificationDataConfig(), counts)["train"].values("text")
 
 
 def questions(path: Path, counts: Counts) -> list[str]:
@@ -209,7 +209,7 @@ def test_an_empty_file(reader: Reader, packing: str, tmp_path: Path) -> None:
     (tmp_path / "p.de").write_text("")
     messages = {
         "c.tsv": "has no column 'text'", "d.csv": "has no column 'text'",
-        "q.tsv": "does not say its languages",
+        "e.jsonl": "has no records", "q.tsv": "does not say its languages",
     }  # fmt: skip
     message = "no records" if reader.strict else messages.get(reader.name)
     if message is None:

@@ -10,7 +10,7 @@ from magneto.data.counts import Counts
 from magneto.data.documents import read_documents
 from magneto.data.sources import Source, check_builtin, hub_files, parse_source
 from magneto.language.classification.config import ClassificationDataConfig
-from magneto.language.classification.data import read_texts
+from magneto.language.classification.texts import read_texts
 from magneto.language.in_context.files import load_questions
 from magneto.language.in_context.suites import SUITES
 from magneto.translation.sources import open_parallel

@@ -30,9 +30,9 @@ from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 
 if TYPE_CHECKING:
-    from magneto.language.classification.files import Row
-    from magneto.language.classification.glue import Columns
+    from magneto.language.classification.config import ClassificationDataConfig
     from magneto.language.classification.prediction import TextPrediction
+    from magneto.language.classification.texts import TextPair
     from magneto.vision.decoding import PixelPicture
     from magneto.vision.prediction import Prediction
 
@@ -50,8 +50,8 @@ def parser() -> Parser:
         "of their pixels, with a picture of each and a legend. A run that answers questions takes\n"
         "one after the images, in quotes.\n\n"
         "By a run that classifies texts: a line per text, its label and the text. Texts are lines\n"
-        "of .txt files or of standard input, rows of .csv, .tsv and .jsonl files, or words in\n"
-        "quotes; a pair of texts in a line has a tab between them.",
+        "of .txt files or of standard input, rows of .csv, .tsv, .jsonl and .json files, or\n"
+        "words in quotes; a pair of texts in a line has a tab between them.",
         "magneto predict runs/first cat.jpg dog.png photos/ --top 3\n"
         '  magneto predict runs/vqa cat.jpg "what is the cat doing?"\n'
         "  magneto predict runs/reviews new.csv --data.text_column review --probabilities\n"
@@ -252,8 +252,8 @@ def written(path: Path, prediction: Prediction, out: Path, taken: set[str]) -> l
 
 def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     """Print the label of each text, with probabilities if they are asked for."""
-    from magneto.language.classification.files import ROWS
     from magneto.language.classification.prediction import predict_texts
+    from magneto.language.classification.texts import ROWS
     from magneto.runs import load_run
 
     opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
@@ -265,7 +265,7 @@ def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> in
         report.say("texts from standard input, one per line")
     texts: list[dict[str, Any]] = []
     done = cut = 0
-    for some in text_groups(given.inputs, task.data_config.columns, counts):
+    for some in text_groups(given.inputs, task.data_config, counts):
         said, longer = predict_texts(task, opened.model, some)
         done, cut = done + len(some), cut + longer
         for row, each in zip(some, said, strict=True):
@@ -287,7 +287,9 @@ def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> in
     return 0
 
 
-def text_groups(inputs: Sequence[str], columns: Columns, counts: Counts) -> Iterator[list[Row]]:
+def text_groups(
+    inputs: Sequence[str], data: ClassificationDataConfig, counts: Counts
+) -> Iterator[list[TextPair]]:
     """Yield the texts of files, those in quotes, or the lines of standard input, some at a time.
 
     Of standard input it is what is there: nobody who types, or whose program does, has to end it
@@ -297,10 +299,10 @@ def text_groups(inputs: Sequence[str], columns: Columns, counts: Counts) -> Iter
         ConfigError: If standard input is needed, and closed.
         FileNotFoundError: If a word is neither a file nor has a space in it, as a text.
     """
-    from magneto.language.classification.unlabelled import line_rows
+    from magneto.language.classification.texts import line_pairs
 
     if inputs and not any(map(is_standard_input, inputs)):
-        rows = chain.from_iterable(input_rows(word, columns, counts) for word in inputs)
+        rows = chain.from_iterable(input_rows(word, data, counts) for word in inputs)
         while some := list(islice(rows, SORTED)):
             yield some
         return
@@ -311,22 +313,22 @@ def text_groups(inputs: Sequence[str], columns: Columns, counts: Counts) -> Iter
         lines[0], mark = lines[0].removeprefix(mark), b""
         texts = [line.decode("utf-8", errors="replace") for line in lines]
         for start in range(0, len(texts), SORTED):
-            yield list(line_rows(texts[start : start + SORTED], columns))
+            yield list(line_pairs(texts[start : start + SORTED], data.paired))
 
 
-def input_rows(word: str, columns: Columns, counts: Counts) -> Iterator[Row]:
+def input_rows(word: str, data: ClassificationDataConfig, counts: Counts) -> Iterator[TextPair]:
     """Return the texts of a file, or a text in quotes."""
-    from magneto.language.classification.unlabelled import line_rows, read_unlabelled
+    from magneto.language.classification.texts import line_pairs, read_unlabelled
 
     if any(map(str.isspace, word)) and not os.path.exists(word):  # a Path minds long texts
-        return line_rows([word], columns)
+        return line_pairs([word], data.paired)
     path = existing_path(word)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name the files of texts in it")
-    return read_unlabelled(path, columns, counts)
+    return read_unlabelled(path, data, counts)
 
 
-def text_line(row: Row, said: TextPrediction, probabilities: bool) -> str:
+def text_line(row: TextPair, said: TextPrediction, probabilities: bool) -> str:
     """Return a line of output: cells between tabs, the label first and the texts last."""
     cells = [said.label]
     if probabilities:
@@ -335,7 +337,7 @@ def text_line(row: Row, said: TextPrediction, probabilities: bool) -> str:
     return "\t".join([*cells, *(" ".join(text.split()) for text in texts)])
 
 
-def described_text(row: Row, said: TextPrediction, probabilities: bool) -> dict[str, Any]:
+def described_text(row: TextPair, said: TextPrediction, probabilities: bool) -> dict[str, Any]:
     """Return what is said of a text as plain values."""
     found: dict[str, Any] = {"text": row.text, "label": said.label}
     if row.pair is not None:

@@ -30,7 +30,7 @@ from magneto.data.records import (
     read_tabs,
 )
 from magneto.data.sources import HubDataset, Source, parse_source
-from magneto.data.splits import standard_splits
+from magneto.data.splits import SPLIT_NAMES, standard_splits
 from magneto.data.table import NO_CLASS, USUAL, Classes, Table, table_of, whole_table
 from magneto.files import read_json, write_json
 from magneto.progress import SILENT, Progress
@@ -61,7 +61,8 @@ def read_source(
     Args:
         source: PATH or hf:NAME[:CONFIG[:SPLIT]]; what is built in is of a field.
         counts: Told of what is left out.
-        kind: Of media, where it is a folder of them: one of `magneto.data.media.ENDINGS`.
+        kind: Of media, where it is a folder of them: one of `magneto.data.media.ENDINGS`; "text"
+            for none.
         progress: Told of long work.
         layout: Of folders, that a field knows beside those of all.
 
@@ -85,6 +86,8 @@ def read_source(
     if files := find_files(path):
         return {split: read_file(file, counts) for split, file in files.items()}
     own = layout(path, counts) if layout else {}
+    if not own and kind not in ENDINGS:
+        raise ValueError(f"{path} is no set of examples: {SUPPORTED}")
     return own or read_folders(path, kind, counts)
 
 
@@ -376,10 +379,14 @@ class HubValues(Sequence[Any]):
         return self._values[number]
 
 
-def read_hub(source: Source) -> dict[str, Table]:
+def read_hub(source: Source, splits: Mapping[str, Sequence[str]] = SPLIT_NAMES) -> dict[str, Table]:
     """Return the splits of a data set of the hub, or of parquet files.
 
     A split that the source names is "train"; so is the first, where no name says what it is for.
+
+    Args:
+        source: Of kind "hf".
+        splits: Their names, best first, where a field has others.
 
     Raises:
         ConfigError: If it can't be loaded.
@@ -391,7 +398,8 @@ def read_hub(source: Source) -> dict[str, Table]:
         chosen = {"train": "train"}
     else:
         names = dataset.splits(source.config)
-        chosen = standard_splits({name.lower(): name for name in names}) or {"train": names[0]}
+        chosen = standard_splits({name.lower(): name for name in names}, splits)
+        chosen = chosen or {"train": names[0]}
     return {
         split: _hub_table(dataset, dataset.load(source.config, name), f"{source} ({name})")
         for split, name in chosen.items()

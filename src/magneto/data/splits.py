@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -18,14 +18,17 @@ SPLIT_NAMES = {
 SPLITS = {name: split for split, names in SPLIT_NAMES.items() for name in names}
 
 
-def standard_splits(there: Mapping[str, T]) -> dict[str, T]:
+def standard_splits(
+    there: Mapping[str, T], names: Mapping[str, Sequence[str]] = SPLIT_NAMES
+) -> dict[str, T]:
     """Return what stands for "train", "validation" and "test", as far as they are there.
 
     Args:
         there: Anything by its name, in lower case.
+        names: Of the splits, best first, where a field has others.
     """
     found = {split: [there[word] for word in words if word in there]
-             for split, words in SPLIT_NAMES.items()}  # fmt: skip
+             for split, words in names.items()}  # fmt: skip
     return {split: values[0] for split, values in found.items() if values}
 
 

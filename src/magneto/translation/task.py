@@ -54,6 +54,8 @@ class Translation(Task):
     """
 
     unit = "tokens"
+    verbs = ("translate",)
+    evaluation = "translation"
     model_config: TranslationConfig
     data_config: ParallelDataConfig
 

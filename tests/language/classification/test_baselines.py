@@ -5,13 +5,16 @@ import pytest
 
 pytest.importorskip("sklearn")
 
+from magneto.data.table import table_of
 from magneto.language.classification.baselines import label_baselines
-from magneto.language.classification.files import Row
 
 
 def test_classes() -> None:
-    rows = [Row(f"{word} thing {i}", None, word) for i in range(20) for word in ("bad", "good")]
-    answers = label_baselines([*rows, rows[0]], rows[:2], ("bad", "good"))
+    rows = [
+        {"text": f"{word} thing {i}", "label": word} for i in range(20) for word in ("bad", "good")
+    ]
+    train, held = table_of([*rows, rows[0]]), table_of(rows[:2])
+    answers = label_baselines(train, held, ("bad", "good"))
     assert answers["majority class"].tolist() == [0, 0]
     assert answers["bag of words"].tolist() == [0, 1]
 
@@ -24,10 +27,11 @@ def test_numbers_and_pairs_by_what_the_texts_share() -> None:
         one, two = random.choice(words, 6, replace=False), random.choice(words, 6, replace=False)
         shared = random.integers(0, 7)
         two[:shared] = one[:shared]
-        rows.append(Row(" ".join(one), " ".join(two), str(shared)))
-    answers = label_baselines(rows[:250], rows[250:], ())
-    known = np.array([float(row.label) for row in rows[250:]])
+        rows.append({"text": " ".join(one), "pair": " ".join(two), "label": str(shared)})
+    train, held = table_of(rows[:250]), table_of(rows[250:])
+    answers = label_baselines(train, held, ())
+    known = np.array([float(label) for label in held.values("label")])
     assert answers["majority class"][0] == pytest.approx(
-        np.mean([float(row.label) for row in rows[:250]])
+        np.mean([float(label) for label in train.values("label")])
     )
     assert np.corrcoef(answers["bag of words"], known)[0, 1] > 0.9

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from magneto.data.frequencies import count_numbers, frequency_nats
+from magneto.data.table import Table
 from magneto.files import import_extra
-from magneto.language.classification.data import Texts, label_values
-from magneto.language.classification.files import Row
+from magneto.language.classification.data import label_values
 from magneto.language.classification.scores import class_scores, number_scores
+from magneto.language.classification.texts import TextPair, Texts, pairs_of
 
 
 def constant_answer(train: np.ndarray, held: np.ndarray, classes: int) -> tuple[np.ndarray, float]:
@@ -34,9 +35,7 @@ def constant_answer(train: np.ndarray, held: np.ndarray, classes: int) -> tuple[
     return np.full(len(held), counts.argmax()), nats
 
 
-def label_baselines(
-    train: Sequence[Row], held: Sequence[Row], labels: tuple[str, ...]
-) -> dict[str, np.ndarray]:
+def label_baselines(train: Table, held: Table, labels: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Return the answers of two baselines to the rows of a validation set.
 
     "majority class" (the mean, of numbers) does not look at the text. "bag of words" is a logistic
@@ -58,12 +57,13 @@ def label_baselines(
     known = label_values(train, labels)
     common = np.bincount(known).argmax() if labels else known.mean()
     words = text.TfidfVectorizer(token_pattern=r"(?u)\b\w+\b")
-    words.fit([part for row in train for part in (row.text, row.pair) if part is not None])
+    rows = pairs_of(train)
+    words.fit([part for row in rows for part in row if part is not None])
     learner = linear.LogisticRegression(max_iter=2000) if labels else linear.Ridge()
-    learner.fit(_features(train, words, sparse), known)
+    learner.fit(_features(rows, words, sparse), known)
     return {
         "majority class": np.full(len(held), common),
-        "bag of words": learner.predict(_features(held, words, sparse)),
+        "bag of words": learner.predict(_features(pairs_of(held), words, sparse)),
     }
 
 
@@ -86,7 +86,7 @@ def baseline_metrics(texts: Texts) -> dict[str, dict[str, float]]:
     return found
 
 
-def _features(rows: Sequence[Row], words: Any, sparse: Any) -> Any:
+def _features(rows: Sequence[TextPair], words: Any, sparse: Any) -> Any:
     first = words.transform([row.text for row in rows])
     if rows[0].pair is None:
         return first

@@ -8,7 +8,7 @@ from typing import Literal
 from magneto.config import ConfigError, nearest
 from magneto.data.sources import check_builtin, parse_source
 from magneto.data.tokenizer import SPECIAL
-from magneto.language.classification.glue import GLUE, Columns
+from magneto.language.classification.glue import GLUE
 from magneto.language.config import TextEncoderConfig
 
 METRICS = ("accuracy", "f1", "matthews", "pearson", "spearman")
@@ -43,14 +43,13 @@ class ClassificationDataConfig:
     """Labelled texts: the `data` section of a recipe.
 
     Attributes:
-        source: PATH (a .tsv, .csv or .jsonl file, maybe packed, or a folder with train and dev
-            files), hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order.
+        source: PATH (a .tsv, .csv, .jsonl or .json file, maybe packed, or a folder with train and
+            dev files), hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order.
         glue: One of GLUE's tasks, which sets columns, metric and kind of label; "none" for your
             own data.
-        text_column: Name of the text's column; or its number, counted from 1, in a file without
-            a header line, where the others are given by their numbers too.
-        pair_column: Of the text to compare it with; None for single texts.
-        label_column: Of the label.
+        text_column: Column that has the text; None finds it by its usual names.
+        pair_column: That has the text to compare it with; None for single texts.
+        label_column: That has the label; None finds it.
         label_until: Only what stands before this mark is the label: ":" makes LOC of LOC:city.
         target: "class", or "number" for regression.
         labels: The classes in order; None for the training set's (a file's are sorted).
@@ -68,9 +67,9 @@ class ClassificationDataConfig:
 
     source: str = "builtin:word-order"
     glue: str = "none"
-    text_column: str = "text"
+    text_column: str | None = None
     pair_column: str | None = None
-    label_column: str = "label"
+    label_column: str | None = None
     label_until: str | None = None
     target: Literal["class", "number"] = "class"
     labels: tuple[str, ...] | None = None
@@ -99,7 +98,6 @@ class ClassificationDataConfig:
             wrong.append(f"vocab_size must be {256 + len(SPECIAL)} or more, not {self.vocab_size}")
         if self.labels is not None and len(set(self.labels)) < max(2, len(self.labels)):
             wrong.append(f"labels must be two or more different ones, not {list(self.labels)}")
-        wrong += self._wrong_columns()
         of_numbers = self.metric in ("pearson", "spearman")
         if not wrong and self.metric != "auto" and self.number != of_numbers:
             wrong.append(f"metric {self.metric!r} is not for a {self.kind} as the target")
@@ -107,13 +105,6 @@ class ClassificationDataConfig:
             check_builtin(parse_source(self.source), NAMES, "labelled text")
         if wrong:
             raise ConfigError(wrong)
-
-    def _wrong_columns(self) -> list[str]:
-        wrong = []
-        for name in ("text_column", "pair_column", "label_column"):
-            if getattr(self, name) == "0":
-                wrong.append(f"{name} must be a name or a number from 1 on: columns count from 1")
-        return wrong
 
     @property
     def number(self) -> bool:
@@ -135,17 +126,6 @@ class ClassificationDataConfig:
         return "pearson" if self.number else "accuracy"
 
     @property
-    def columns(self) -> Columns:
-        """Where rows have what."""
-        if self.glue in GLUE:
-            return GLUE[self.glue].columns
-        pair = () if self.pair_column is None else (self.pair_column,)
-        return Columns((self.text_column,), pair, (self.label_column,), self._places())
-
-    def _places(self) -> tuple[int, int, int] | None:
-        """Return the columns' numbers counted from 0, -1 for no pair; None if they have names."""
-        given = (self.text_column, self.pair_column or "0", self.label_column)
-        if not all(word.isdecimal() for word in given):
-            return None
-        text, pair, label = (int(word) - 1 for word in given)
-        return text, pair, label
+    def paired(self) -> bool:
+        """Whether there are two texts to a label."""
+        return bool(GLUE[self.glue].pair) if self.glue in GLUE else bool(self.pair_column)

@@ -14,94 +14,14 @@ import torch
 from torch import Tensor
 
 from magneto.data.cache import cache_directory, content_digest, fingerprint, is_kept, made_whole
-from magneto.data.counts import Counts
+from magneto.data.table import Table
 from magneto.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_bpe
 from magneto.language.classification.config import ClassificationDataConfig
-from magneto.language.classification.files import ROWS, Row
-from magneto.language.classification.glue import GLUE
-from magneto.language.classification.sources import (
-    LabelledText,
-    Reader,
-    find_splits,
-    find_validation,
-    hold_out,
-)
+from magneto.language.classification.texts import TextPair, pairs_of
 from magneto.progress import Progress
 
 # Texts tokenised at a time.
 BATCH = 1024
-
-
-@dataclass(frozen=True)
-class Texts:
-    """What a configuration names, read.
-
-    Attributes:
-        train: Training rows.
-        validation: Validation rows by name: "", and "mismatched" for MNLI.
-        labels: Classes in the order of their numbers; empty for numbers.
-        counts: What was met while reading.
-    """
-
-    train: list[Row]
-    validation: dict[str, list[Row]]
-    labels: tuple[str, ...]
-    counts: Counts
-
-
-def read_texts(config: ClassificationDataConfig) -> Texts:
-    """Read the training and the validation rows.
-
-    Raises:
-        FileNotFoundError: If there is no such path.
-        ValueError: If columns are missing, a split is empty, or a validation label is not one of
-            the training set's.
-    """
-    reader = Reader(
-        config.columns, config.number, Counts(), config.glue in GLUE, config.labels or (),
-        config.label_until,
-    )  # fmt: skip
-    measured = config.validation_source == config.source  # only to be measured on: read once
-    if measured:
-        name, held = "", {}
-    else:
-        name, held = find_splits(config.source)
-    if config.validation_source is not None:
-        held = find_validation(config.validation_source)
-    parts = {key: reader.read(source) for key, source in held.items()}
-    whole = reader.read(name) if name else parts[""]
-    train, validation = whole.rows, {key: part.rows for key, part in parts.items()}
-    if not held:
-        train, validation[""] = hold_out(train, config.validation_fraction)
-    splits = {f"{key or 'validation'} rows": rows for key, rows in validation.items()}
-    splits = {"rows": train} if measured else {"training rows": train, **splits}
-    for key, rows in splits.items():
-        if len(rows) < 1 + config.number:
-            why = " (a correlation is of two or more)" if rows else ""
-            raise ValueError(f"{config.source} has {len(rows) or 'no'} {key}{why}: "
-                             f"{reader.counts.describe(ROWS)}")  # fmt: skip
-    labels = () if config.number else _labels(config, whole, reader.counts)
-    _check_labels(config.source, labels, splits)
-    return Texts(train, validation, labels, reader.counts)
-
-
-def _labels(
-    config: ClassificationDataConfig, train: LabelledText, counts: Counts
-) -> tuple[str, ...]:
-    found = config.labels or train.names or tuple(sorted({row.label for row in train.rows}))
-    if len(found) < 2:
-        raise ValueError(f"{config.source} has one label only: {', '.join(found)}; "
-                         f"{counts.describe(ROWS)}")  # fmt: skip
-    return found
-
-
-def _check_labels(source: str, labels: tuple[str, ...], splits: dict[str, list[Row]]) -> None:
-    for name, rows in splits.items() if labels else ():
-        other = {row.label for row in rows} - set(labels)
-        if other:
-            shown = ", ".join(map(repr, sorted(other)[:3]))
-            raise ValueError(f"{source}: the {name} have labels ({shown}) that are not "
-                             f"among {', '.join(labels[:10])}")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -137,19 +57,22 @@ def joined(parts: Sequence[Examples]) -> Examples:
 
 
 def encode(
-    rows: Sequence[Row],
+    table: Table,
     labels: tuple[str, ...],
     tokenizer: Tokenizer,
     config: ClassificationDataConfig,
     progress: Progress,
 ) -> Examples:
     """Turn rows into numbers."""
-    inputs, second, truncated = assemble_all(rows, tokenizer, config, progress)
-    return Examples(inputs, second, label_values(rows, labels), truncated)
+    inputs, second, truncated = assemble_all(pairs_of(table), tokenizer, config, progress)
+    return Examples(inputs, second, label_values(table, labels), truncated)
 
 
 def assemble_all(
-    rows: Sequence[Row], tokenizer: Tokenizer, config: ClassificationDataConfig, progress: Progress
+    rows: Sequence[TextPair],
+    tokenizer: Tokenizer,
+    config: ClassificationDataConfig,
+    progress: Progress,
 ) -> tuple[list[np.ndarray], np.ndarray, int]:
     """Return the inputs of rows, where the second text of each begins, how many were cut."""
     inputs, second, truncated = [], [], 0
@@ -189,12 +112,12 @@ def padded(rows: Sequence[np.ndarray], second: np.ndarray, pad: int) -> dict[str
     }
 
 
-def label_values(rows: Sequence[Row], labels: tuple[str, ...]) -> np.ndarray:
+def label_values(table: Table, labels: tuple[str, ...]) -> np.ndarray:
     """Return class numbers (int64), or the labels as numbers (float32) if there are no classes."""
     if not labels:
-        return np.array([float(row.label) for row in rows], np.float32)
+        return np.array([float(label) for label in table.values("label")], np.float32)
     numbers = {label: number for number, label in enumerate(labels)}
-    return np.array([numbers[row.label] for row in rows], np.int64)
+    return np.array([numbers[label] for label in table.values("label")], np.int64)
 
 
 def assemble(
@@ -218,7 +141,7 @@ def assemble(
     return [*made, *pair, *end], len(made), cut
 
 
-def make_tokenizer(config: ClassificationDataConfig, rows: Sequence[Row]) -> Tokenizer:
+def make_tokenizer(config: ClassificationDataConfig, rows: Sequence[TextPair]) -> Tokenizer:
     """Load the tokenizer, or train one on the rows' texts; a trained one is cached."""
     if config.tokenizer not in ("auto", "bpe"):
         return load_tokenizer(Path(config.tokenizer) if config.tokenizer != "bytes" else "bytes")

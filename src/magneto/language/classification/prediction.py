@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from magneto.language.classification.data import assemble_all, padded
-from magneto.language.classification.files import Row
 from magneto.language.classification.model import TextClassifier
 from magneto.language.classification.task import TextClassification
+from magneto.language.classification.texts import TextPair, is_empty
 from magneto.progress import SILENT
 
 # Texts that the model reads at once.
@@ -31,21 +31,16 @@ class TextPrediction:
     probabilities: Mapping[str, float] = field(default_factory=dict)
 
 
-def is_empty(row: Row) -> bool:
-    """Return whether there is nothing to read in a text, or in one of two."""
-    return not row.text.strip() or (row.pair is not None and not row.pair.strip())
-
-
 @torch.no_grad()
 def predict_texts(
-    task: TextClassification, model: TextClassifier, rows: Sequence[Row]
+    task: TextClassification, model: TextClassifier, rows: Sequence[TextPair]
 ) -> tuple[list[TextPrediction], int]:
     """Return what a model says of texts, in their order, and how many were too long for it.
 
     Args:
         task: Of the run; its data is not looked at.
         model: With the run's weights, in evaluation mode.
-        rows: Texts, or pairs of them; their labels are not looked at.
+        rows: Texts, or pairs of them.
     """
     asked = [number for number, row in enumerate(rows) if not is_empty(row)]
     found = [TextPrediction("")] * len(rows)

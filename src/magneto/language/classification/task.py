@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.cache import content_digest
 from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.learnt import warn_unlearnt
 from magneto.data.stream import BatchStream, by_length, example_stream
+from magneto.data.table import Table
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
 from magneto.language.classification import assumed
 from magneto.language.classification.balance import imbalance, score_remarks
@@ -25,17 +25,15 @@ from magneto.language.classification.baselines import constant_answer
 from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
 from magneto.language.classification.data import (
     Examples,
-    Texts,
     encode,
     joined,
     label_values,
     make_tokenizer,
     padded,
-    read_texts,
 )
-from magneto.language.classification.files import ROWS
 from magneto.language.classification.model import TextClassifier
 from magneto.language.classification.scores import class_scores, number_scores
+from magneto.language.classification.texts import ROWS, Texts, pairs_of, read_texts
 from magneto.language.pretrained import check_pretrained, pretrained_run, pretrained_weights
 from magneto.progress import SILENT, Progress
 from magneto.runs import run_tokenizer
@@ -52,6 +50,8 @@ class TextClassification(Task):
 
     higher_is_better = True
     unit = "texts"
+    verbs = ("predict",)
+    prediction = "texts"
     model_config: TextClassifierConfig
     data_config: ClassificationDataConfig
 
@@ -78,7 +78,7 @@ class TextClassification(Task):
         if self.data_config.tokenizer == "auto" and self.model_config.pretrained:
             return load_tokenizer(run_tokenizer(pretrained_run(self.model_config)))
         trained = self.data_config.tokenizer in ("auto", "bpe")
-        return make_tokenizer(self.data_config, self.texts.train if trained else ())
+        return make_tokenizer(self.data_config, pairs_of(self.texts.train) if trained else ())
 
     @cached_property
     def train(self) -> Examples:
@@ -93,7 +93,7 @@ class TextClassification(Task):
             for name, rows in self.texts.validation.items()
         }
 
-    def _encode(self, name: str, rows: list) -> Examples:
+    def _encode(self, name: str, rows: Table) -> Examples:
         made = encode(rows, self.labels, self.tokenizer, self.data_config, self._progress)
         if (cut := made.truncated) > 0:
             most = self.data_config.max_length
@@ -263,13 +263,17 @@ class TextClassification(Task):
             predictions.append(tuple(map(torch.from_numpy, found)))
         return self.summarise(sums, predictions)
 
+    @classmethod
+    def other_data(cls, source: str) -> dict[str, Any]:
+        """Return what measures a run on all of other texts."""
+        return {"data.source": source, "data.validation_source": source}
+
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer; the classes are told by the texts, and begun weights are its own."""
         (directory / "tokenizer").mkdir()
         self.tokenizer.save(directory / "tokenizer")
-        digest = content_digest(repr(self.texts.train).encode("utf-8", errors="surrogatepass"))
-        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
-        held = content_digest(repr(self.texts.validation).encode("utf-8", errors="surrogatepass"))
+        (directory / DIGEST_FILE).write_text(self.texts.train.digest, encoding="utf-8")
+        held = " ".join(f"{name}{part.digest}" for name, part in self.texts.validation.items())
         (directory / VALIDATION_DIGEST_FILE).write_text(held, encoding="utf-8")
         return {
             "data.tokenizer": directory / "tokenizer",

@@ -1,0 +1,378 @@
+"""Labelled texts of every source: a file, a folder or GLUE in; rows, labels, counts out."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from magneto.data import builtin
+from magneto.data.counts import EMPTY, HALF_CHARACTERS, INVALID_UTF8, MALFORMED, Counts
+from magneto.data.table import Table
+from magneto.language.classification.config import ClassificationDataConfig
+from magneto.language.classification.glue import GLUE, TRAIN
+from magneto.language.classification.texts import (
+    ROWS,
+    UNLABELLED,
+    Texts,
+    pairs_of,
+    read_tables,
+    read_texts,
+    read_unlabelled,
+)
+
+SHARED = Path(__file__).parents[4] / "shared" / "data" / "classification"
+
+
+def write(path: Path, rows: int, labels: str = "xy") -> Path:
+    lines = (f"text {i}\t{labels[i % len(labels)]}" for i in range(rows))
+    path.write_text("text\tlabel\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def load(source: Path, **changes) -> Texts:
+    return read_texts(ClassificationDataConfig(source=str(source), **changes))
+
+
+def read(path: Path, **changes) -> tuple[list[tuple], Counts]:
+    """Return text, pair and label of each row of a file, and what was counted."""
+    counts, config = Counts(), ClassificationDataConfig(**changes)
+    return rows_of(read_tables(str(path), TRAIN, config, counts)["train"]), counts
+
+
+def rows_of(table: Table) -> list[tuple]:
+    labels = table.values("label")
+    return [(*pair, label) for pair, label in zip(pairs_of(table), labels, strict=True)]
+
+
+SHAPES = {
+    "cola": ("dev.tsv", "gj04\t1\t\tA b.\nks08\t0\t*\tB a.\n", [("A b.", None, "1")]),
+    "sst2": ("train.tsv", "sentence\tlabel\ngood \t1\n", [("good ", None, "1")]),
+    "mrpc": (
+        "msr_paraphrase_train.txt",
+        '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\t"A\tB "b\n',
+        [('"A', 'B "b', "0")],
+    ),
+    "qqp": (
+        "train.tsv",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\tWhy?\tWhy not?\t0\n",
+        [("Why?", "Why not?", "0")],
+    ),
+    "stsb": (
+        "dev.tsv",
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+        "0\tn\tf\t2012\t1\tx\ty\tA b.\tA c.\t3.25\n",
+        [("A b.", "A c.", "3.25")],
+    ),
+    "mnli": (
+        "dev_matched.tsv",
+        "index\tpromptID\tgenre\tsentence1\tsentence2\tlabel1\tgold_label\n"
+        "0\t1\tg\tA b.\tA.\tneutral\tentailment\n1\t2\tg\tC.\tD.\tneutral\t-\n",
+        [("A b.", "A.", "entailment")],
+    ),
+    "qnli": (
+        "train.tsv",
+        "index\tquestion\tsentence\tlabel\n0\tWho?\tHe did.\tnot_entailment\n",
+        [("Who?", "He did.", "not_entailment")],
+    ),
+    "rte": (
+        "train.tsv",
+        "index\tsentence1\tsentence2\tlabel\n0\tA b.\tB.\tentailment\n",
+        [("A b.", "B.", "entailment")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_glues_own_shapes(name: str, tmp_path: Path) -> None:
+    file, text, expected = SHAPES[name]
+    (tmp_path / file).write_text(text, encoding="utf-8")
+    rows, _ = read(tmp_path / file, glue=name)
+    assert rows[:1] == expected
+    with gzip.open(tmp_path / f"{file}.gz", "wt", encoding="utf-8") as packed:
+        packed.write(text)
+    assert read(tmp_path / f"{file}.gz", glue=name)[0] == rows
+
+
+def test_rows_of_glue_that_are_short_are_counted_and_cells_behind_are_let_be(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "train.tsv"
+    path.write_text("question1\tquestion2\tis_duplicate\na\tb\t0\nc\td\ne\tf\t1\tmore\n")
+    rows, counts = read(path, glue="qqp")
+    assert rows == [("a", "b", "0"), ("e", "f", "1")]
+    assert counts.named[MALFORMED] == [f"{path}, row 3: 2 cells, not 3"]
+    path.write_text("gj04\t1\t\tA b.\n\nks08\t0\n")  # without a header
+    rows, counts = read(path, glue="cola")
+    assert rows == [("A b.", None, "1")]
+    assert counts.named[MALFORMED] == [f"{path}, row 3: 2 cells, not 4"]
+    with pytest.raises(
+        ValueError, match=r"no column 'question' of data\.glue qnli \(it has 'gj04'"
+    ):
+        read(path, glue="qnli")
+    path.write_text("index\tsentence\n0\tA b.\n")  # GLUE's test files
+    with pytest.raises(ValueError, match=r"no column 'label' of data\.glue cola"):
+        read(path, glue="cola")
+
+
+def test_tables_of_all_kinds_say_the_same_by_usual_names(tmp_path: Path) -> None:
+    rows = [("one, two", "x"), ('three "four"\nfive', "y")]
+    records = [{"id": 1, "sentence": text, "class": label} for text, label in rows]
+    (tmp_path / "a.jsonl").write_text("\n\n".join(map(json.dumps, records)))
+    (tmp_path / "a.json").write_text(json.dumps(records))
+    (tmp_path / "a.csv").write_text(
+        'id,class,sentence\n1,x,"one, two"\n2,y,"three ""four""\nfive"\n', encoding="utf-8"
+    )
+    expected = [(text, None, label) for text, label in rows]
+    for name in ("a.jsonl", "a.json", "a.csv"):
+        assert read(tmp_path / name)[0] == expected
+
+
+def test_the_column_of_the_second_text_is_not_the_first_one_too(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("sentence\tcaption\tlabel\na\tb\tx\n")
+    assert read(tmp_path / "a.tsv", pair_column="caption")[0] == [("a", "b", "x")]
+
+
+def test_what_is_odd_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_bytes(b"text\tlabel\na\t1\nb\n \t1\nc\t\nd\t-1\n\xff\t0\n\n")
+    rows, counts = read(path)
+    assert [row[0] for row in rows] == ["a", "d", "\ufffd"]
+    assert counts == {ROWS: 3, MALFORMED: 1, EMPTY: 1, UNLABELLED: 1, INVALID_UTF8: 1}
+    words = counts.describe(ROWS)
+    assert words.startswith("3 rows (1 ") and f"{path}, row 3: 1 cells, not 2" in words
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "label": 0}\n[]\n{"text": 3, "label": 1}\n{')
+    assert read(tmp_path / "a.jsonl")[1] == {ROWS: 1, MALFORMED: 3}
+    (tmp_path / "b.jsonl").write_text(
+        '{"text": "a", "other": "b", "label": 0}\n{"text": "a", "label": 1}\n'
+    )
+    assert read(tmp_path / "b.jsonl", pair_column="other")[1] == {ROWS: 1, MALFORMED: 1}
+    (tmp_path / "c.jsonl").write_text(
+        r'{"text": "a \ud83d", "label": "x"}' + "\n" + r'{"text": "\ud83d\ude00", "label": "y"}'
+    )
+    rows, counts = read(tmp_path / "c.jsonl")
+    assert [row[0] for row in rows] == ["a \ufffd", "😀"]
+    assert counts == {ROWS: 2, HALF_CHARACTERS: 1}
+
+
+def test_numbers_must_be_finite(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("text\tlabel\na\t-1\nb\tnan\nc\tmuch\nd\t2.5\n")
+    rows, counts = read(tmp_path / "a.tsv", target="number")
+    assert [row[2] for row in rows] == ["-1", "2.5"] and counts[UNLABELLED] == 2
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
+def test_a_missing_column_is_named(name: str, tmp_path: Path) -> None:
+    text = '{"words": "a", "label": 1}' if name == "a.jsonl" else "words,label\na,1\n"
+    (tmp_path / name).write_text(text.replace(",", "\t") if name == "a.tsv" else text)
+    with pytest.raises(ValueError, match=r"no column 'text' among 'words', 'label': name it, "):
+        read(tmp_path / name)
+    with pytest.raises(ValueError, match=r"no column 'word' \(data.text_column\).*mean words"):
+        read(tmp_path / name, text_column="word")
+
+
+def test_a_table_without_a_header_is_answered_with_the_header_to_write(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("good film\tpos\nbad film\tneg\n")
+    with pytest.raises(ValueError, match="write one above it: text<TAB>label"):
+        load(tmp_path / "a.tsv")
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "count", "odd"),
+    [
+        ("cola", "in_domain_train.tsv.gz", 8551, 0), ("sst2", "dev.tsv.gz", 872, 0),
+        ("mrpc", "val.tsv.gz", 500, 0), ("rte", "test.tsv.gz", 800, 0),
+        ("sts_semeval", "train.tsv.gz", 3000, 0), ("sts_semeval", "test.tsv.gz", 6750, 5500),
+    ],
+)  # fmt: skip
+def test_real_sets(name: str, file: str, count: int, odd: int) -> None:
+    path = SHARED / name / file
+    if not path.is_file():
+        pytest.skip("the shared data is not there")
+    task = "stsb" if name == "sts_semeval" else name
+    rows, counts = read(path, glue=task)
+    assert (len(rows), counts[UNLABELLED]) == (count, odd)
+    assert counts[MALFORMED] == counts[EMPTY] == counts[INVALID_UTF8] == 0
+    assert all((row[1] is not None) == bool(GLUE[task].pair) for row in rows)
+
+
+def test_a_file_is_split_by_the_hash_of_its_texts(tmp_path: Path) -> None:
+    whole = load(write(tmp_path / "rows.tsv", 400), validation_fraction=0.25)
+    held = {*whole.validation[""].values("text")}
+    assert 60 < len(held) < 140 and held.isdisjoint(whole.train.values("text"))
+    assert whole.labels == ("x", "y") and whole.counts[ROWS] == 400
+    more = load(write(tmp_path / "rows.tsv", 500), validation_fraction=0.25)
+    assert held <= {*more.validation[""].values("text")}
+
+
+def test_a_folder_has_glues_names(tmp_path: Path) -> None:
+    for name, count in (("train", 6), ("dev_matched", 4), ("dev_mismatched", 2), ("test", 1)):
+        write(tmp_path / f"{name}.tsv", count)
+    whole = load(tmp_path)
+    assert [len(whole.train), *map(len, whole.validation.values())] == [6, 4, 2]
+    assert list(whole.validation) == ["", "mismatched"]
+    assert whole.counts[ROWS] == 12  # the test split is not read
+    only = load(tmp_path, validation_source=str(tmp_path / "dev_matched.tsv"))
+    assert list(only.validation) == [""] and len(only.train) == only.counts[ROWS] - 4 == 6
+    other = tmp_path / "other"
+    other.mkdir()
+    write(other / "multinli_1.0_train.tsv", 90)
+    held = load(other, validation_source=str(tmp_path))
+    assert [*map(len, held.validation.values())] == [4, 2] and len(held.train) == 90
+    assert len(load(other).train) + len(load(other).validation[""]) == 90
+    alone = tmp_path / "dev_mismatched.tsv"  # as `magneto evaluate --data` has it
+    measured = load(alone, validation_source=str(alone), labels=("y", "x"))
+    assert len(measured.validation[""]) == measured.counts[ROWS] == 2
+    assert measured.labels == ("y", "x")
+
+
+@pytest.mark.parametrize(
+    ("names", "match"),
+    [
+        ((), "is no set of examples: a file ends in"),
+        (("dev.tsv",), r"has nothing named train \(it has validation\)"),
+        (("rows.tsv",), r"has nothing named train, training, .*\(it has rows\)"),
+    ],
+)
+def test_folders_without_a_training_file(names: tuple, match: str, tmp_path: Path) -> None:
+    for name in names:
+        write(tmp_path / name, 3)
+    with pytest.raises(ValueError, match=match):
+        load(tmp_path)
+
+
+def test_minus_one_is_a_label_unless_glue_says_otherwise(tmp_path: Path) -> None:
+    lines = (f"text {i}\t{(-1, 1)[i % 2]}" for i in range(100))
+    path = tmp_path / "signs.tsv"
+    path.write_text("sentence\tlabel\n" + "\n".join(lines) + "\n")
+    signs = load(path)
+    assert signs.labels == ("-1", "1") and signs.counts[UNLABELLED] == 0
+    with pytest.raises(ValueError, match=r"one label only: 1; 50 rows \(50 rows without a label"):
+        load(path, glue="sst2")
+    named = load(path, glue="sst2", labels=("-1", "1"))
+    assert named.counts[UNLABELLED] == 0
+
+
+def test_rows_to_be_measured_on_are_called_by_their_source(tmp_path: Path) -> None:
+    path = write(tmp_path / "other.tsv", 3, "z")
+    with pytest.raises(ValueError, match=r"other\.tsv: the rows have labels \('z'\) that are not"):
+        load(path, validation_source=str(path), labels=("x", "y"))
+    path.write_text("text\tlabel\n")
+    with pytest.raises(ValueError, match=r"other\.tsv has no rows: 0 rows"):
+        load(path, validation_source=str(path), labels=("x", "y"))
+    write(path, 1, "3")
+    with pytest.raises(ValueError, match=r"other\.tsv has 1 rows \(a correlation is"):
+        load(path, validation_source=str(path), target="number")
+
+
+def test_mistakes_are_answered(tmp_path: Path) -> None:
+    write(tmp_path / "train.tsv", 4)
+    write(tmp_path / "dev.tsv", 4, "xz")
+    with pytest.raises(ValueError, match=r"validation rows have labels \('z'\)"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match="one label only: x"):
+        load(write(tmp_path / "one.tsv", 50, "x"))
+    with pytest.raises(ValueError, match="has no training rows: 4 rows"):
+        load(write(tmp_path / "none.tsv", 0), validation_source=str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"did you mean .*dev\.tsv"):
+        load(tmp_path / "dew.tsv")
+    (tmp_path / "a.xlsx").touch()
+    with pytest.raises(ValueError, match=r"is no set of examples: a file ends in \.jsonl"):
+        load(tmp_path / "a.xlsx")
+
+
+def test_the_hub_is_read_through_datasets(tmp_path: Path) -> None:
+    """A folder that the library itself splits, as it does on the hub."""
+    datasets = pytest.importorskip("datasets")
+    counts = {"train": 5, "validation_matched": 3, "validation_mismatched": 2, "test": 1}
+    for split, count in counts.items():
+        rows = [{"premise": f"s {i}", "hypothesis": "a", "label": i % 2} for i in range(count)]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    files = "".join(f"  - {{split: {split}, path: {split}.jsonl}}\n" for split in counts)
+    (tmp_path / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: mnli\n  data_files:\n{files}"
+        "dataset_info:\n- config_name: mnli\n  features:\n  - {name: premise, dtype: string}\n"
+        "  - {name: hypothesis, dtype: string}\n"
+        "  - name: label\n    dtype:\n      class_label:\n        names:\n"
+        "          '0': unacceptable\n          '1': acceptable\n---\n"
+    )
+    datasets.disable_progress_bars()
+    whole = load(Path(f"hf:{tmp_path}:mnli"), glue="mnli")
+    assert whole.labels == ("unacceptable", "acceptable")  # in the set's order, not sorted
+    assert rows_of(whole.train)[:2] == [("s 0", "a", "unacceptable"), ("s 1", "a", "acceptable")]
+    assert [len(whole.train), *map(len, whole.validation.values())] == [5, 3, 2]
+    one = load(
+        Path(f"hf:{tmp_path}:mnli:train"), glue="mnli", validation_source=f"hf:{tmp_path}:mnli"
+    )
+    assert [len(one.train), *map(len, one.validation.values())] == [5, 3, 2]
+
+
+def sentence(number: int) -> str:
+    words = [f"word{number % 7}", "is", "after", f"a{number}", "and", "before", f"b{number}"]
+    return " ".join(words)
+
+
+def test_word_order_is_balanced_and_tells_nothing_by_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    documents = [". ".join(sentence(10 * i + j).capitalize() for j in range(10)) for i in range(60)]
+    monkeypatch.setattr(builtin, "docstrings", lambda: [*documents, "Too short. " * 3])
+    whole = read_texts(ClassificationDataConfig())
+    rows = [*rows_of(whole.train), *rows_of(whole.validation[""])]
+    written = {sentence(number) for number in range(600)}
+    assert len(rows) == 600 and whole.labels == ("as-written", "shuffled")
+    assert all((text in written) == (label == "as-written") for text, _, label in rows)
+    assert {" ".join(sorted(text.split())) for text, _, _ in rows} == {
+        " ".join(sorted(text.split())) for text in written
+    }
+    for part in (whole.train, whole.validation[""]):  # what is held out tells nothing of the label
+        assert 0.3 < np.mean([label == "as-written" for label in part.values("label")]) < 0.7
+    again = read_texts(ClassificationDataConfig())
+    assert again.train.digest == whole.train.digest  # the same each time
+
+
+def test_a_mark_may_end_the_label(tmp_path: Path) -> None:
+    path = tmp_path / "train.tsv"
+    labels = ("LOC:x", "LOC:y", "DESC:z")
+    rows = "".join(f"{labels[i % 3]}\tWhy {i} ?\n" for i in range(99))
+    path.write_text("label\ttext\n" + rows)
+    assert load(path, label_until=":").labels == ("DESC", "LOC")
+    assert load(path).labels == ("DESC:z", "LOC:x", "LOC:y")
+
+
+PAIR = {"text_column": "one", "pair_column": "two"}
+UNLABELLED_SHAPES = [
+    ("a.txt", "one\n\n three \n", {}, [("one", None), ("", None), (" three ", None)]),
+    ("a.list", "one\ttab", {}, [("one\ttab", None)]),
+    ("a.txt", "one\ttwo\nthree", PAIR, [("one", "two"), ("three", "")]),
+    ("a.csv", 'n,text\n1,"a, b"\n2,c\n', {}, [("a, b", None), ("c", None)]),
+    ("a.tsv", "two\tone\nx\ty\n\tz\n", PAIR, [("y", "x"), ("z", "")]),
+    ("a.tsv", "gj04\t1\t\tA b.\n", {"glue": "cola"}, [("A b.", None)]),
+    ("a.tsv", "index\tsentence\n0\tA b.\n", {"glue": "cola"}, [("A b.", None)]),
+    ("a.jsonl", '{"text": "a", "n": 1}\n{"text": ""}\n', {}, [("a", None), ("", None)]),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "columns", "wanted"), UNLABELLED_SHAPES)
+def test_texts_without_labels(
+    name: str, content: str, columns: dict, wanted: list, tmp_path: Path
+) -> None:
+    config = ClassificationDataConfig(**columns)
+    (tmp_path / name).write_text(content)
+    assert [*read_unlabelled(tmp_path / name, config, Counts())] == wanted
+    packed = tmp_path / f"{name}.gz"
+    packed.write_bytes(gzip.compress(content.encode()))
+    assert [*read_unlabelled(packed, config, Counts())] == wanted
+
+
+def test_odd_texts_without_labels_are_counted(tmp_path: Path) -> None:
+    counts, config = Counts(), ClassificationDataConfig()
+    (tmp_path / "a.csv").write_text("n,text\n1\n2,b\n")
+    assert [row.text for row in read_unlabelled(tmp_path / "a.csv", config, counts)] == ["b"]
+    (tmp_path / "b.jsonl").write_text('{"text": "a"}\n{"text": 3}\n')
+    assert len(list(read_unlabelled(tmp_path / "b.jsonl", config, counts))) == 1
+    assert counts[MALFORMED] == 2
+    (tmp_path / "a.csv").write_text("review,stars\nx,1\n")
+    with pytest.raises(ValueError, match=r"no column 'text' among 'review', 'stars': name "):
+        next(read_unlabelled(tmp_path / "a.csv", config, counts))
