@@ -33,12 +33,12 @@ ALLOWED = {
     "tasks": set(),
     "nn": {"theory", "config"},
     "data": GROUND,
-    "training": {"functional", *(f"data.{module}" for module in TO_THE_LOOP), *GROUND},
+    "training": {"functional", "tasks", *(f"data.{module}" for module in TO_THE_LOOP), *GROUND},
     "recipe": {
         *("config", "files", "yaml_file", "tasks", "theory", "training.config", "nn.config"),
         *(f"{field}.config" for field in FIELDS),
     },
-    "runs": {"recipe", "training", *GROUND},
+    "runs": {"recipe", "tasks", "training", *GROUND},
     "analysis": {
         "theory",
         "nn",

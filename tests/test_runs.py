@@ -16,7 +16,7 @@ from magneto import tasks
 from magneto.cli import main
 from magneto.data.tokenizer import load_tokenizer
 from magneto.runs import load_run
-from magneto.training.task import command
+from magneto.tasks import command
 
 TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
 --training.tensorboard false --training.device cpu --model.width 32 --model.heads 4

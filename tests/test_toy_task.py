@@ -61,7 +61,6 @@ class Toy(Task):
     primary_metric = "f1"
     higher_is_better = True
     unit = "rows"
-    verbs = ("toy-verb",)
     ModelConfig = ToyModel
     DataConfig = ToyData
 
@@ -249,5 +248,5 @@ def test_mistakes_are_one_line(run: Path, place: Path, capsys) -> None:
     for verb in (["generate", run, "x"], ["translate", run], ["evaluate", run, "--tasks", "x"]):
         line = refused(capsys, *verb)
         assert "the run's task is toy_package.task:Toy" in line
-        assert f"use magneto toy-verb {run} or magneto evaluate {run}" in line
+        assert f"use magneto evaluate {run}" in line
     assert "toy_package" in sys.modules

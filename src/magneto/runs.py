@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from magneto.config import ConfigError
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe, open_run, task_class
+from magneto.tasks import TASKS, TaskEntry, command, task_entry
 from magneto.training.assets import resolved_fields
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def load_run(
         run: Its directory.
         which: Weights.
         overrides: Dotted fields of its recipe.
-        verb: What it is opened for, if not for any task's runs; see `Task.verbs`.
+        verb: What it is opened for, if not for any task's runs; see `magneto.tasks`.
 
     Raises:
         FileNotFoundError: If there is no run, or no such weights in it.
@@ -123,15 +124,21 @@ def run_tokenizer(run: Path) -> str:
     return held["data.tokenizer"]
 
 
-def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -> type[Task]:
-    """Return the class of a run's task; see `load_run`."""
+def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -> TaskEntry:
+    """Return what commands know of a run's task; see `load_run`."""
     name = open_run(run, overrides).task
-    task = task_class(name)
+    task = task_entry(name, None if name in TASKS else task_class(name))
     # What a verb wants besides the run follows it, in capitals.
     if verb is not None and not any(f"{known} ".startswith(f"{verb} ") for known in task.verbs):
-        from magneto.training.task import command
-
         right = " or ".join(command(known, run) for known in (*task.verbs, "evaluate"))
         raise ConfigError([f"magneto {verb} has no use for {run}: the run's task is {name}; "
                            f"use {right}"])  # fmt: skip
     return task
+
+
+def other_data(run: Path, source: str) -> dict[str, Any]:
+    """Return the recipe's fields by which a run is measured on all of another source."""
+    fields = {"data.source": source}
+    if hasattr(open_run(run).data, "validation_source"):
+        fields["data.validation_source"] = source
+    return fields

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -13,11 +14,25 @@ class TaskEntry:
         task: A `magneto.training.task.Task`.
         model_config: Dataclass of a recipe's `model` section; its module imports no torch.
         data_config: Dataclass of the `data` section, likewise.
+        verbs: Further commands that use its runs, as they are typed after `magneto`, but for the
+            run; in capitals what the user puts there.
+        evaluation: How `magneto evaluate` measures its runs.
+        generation: What `magneto generate` writes with them: "text" or "captions".
+        prediction: What `magneto predict` reads: "images" or "texts".
+        predict_text: What it takes after images, as a word for messages; "" for nothing.
+        plateau_batches: Validation batches of `Task.baseline` by which a run whose encoder others
+            begin with tells them whether it has learnt anything; 0 where none begins with it.
     """
 
     task: str
     model_config: str
     data_config: str
+    verbs: tuple[str, ...] = ()
+    evaluation: str = "validation"
+    generation: str = "text"
+    prediction: str = "images"
+    predict_text: str = ""
+    plateau_batches: int = 0
 
 
 TASKS = {
@@ -25,61 +40,81 @@ TASKS = {
         "magneto.language.causal_lm:CausalLanguageModeling",
         "magneto.language.config:LanguageModelConfig",
         "magneto.language.config:TextDataConfig",
+        verbs=("generate", "evaluate --tasks SUITE"),
     ),
     "masked-lm": TaskEntry(
         "magneto.language.masked_lm:MaskedLanguageModeling",
         "magneto.language.config:MaskedLanguageModelConfig",
         "magneto.language.config:MaskedTextDataConfig",
+        plateau_batches=20,
     ),
     "text-classification": TaskEntry(
         "magneto.language.classification.task:TextClassification",
         "magneto.language.classification.config:TextClassifierConfig",
         "magneto.language.classification.config:ClassificationDataConfig",
+        verbs=("predict",),
+        prediction="texts",
     ),
     "translation": TaskEntry(
         "magneto.translation.task:Translation",
         "magneto.translation.config:TranslationConfig",
         "magneto.translation.config:ParallelDataConfig",
+        verbs=("translate",),
+        evaluation="translation",
     ),
     "transducer": TaskEntry(
         "magneto.speech.task:SpeechRecognition",
         "magneto.speech.transducer_config:TransducerConfig",
         "magneto.speech.config:SpeechDataConfig",
+        verbs=("transcribe RECORDING",),
+        evaluation="recognition",
     ),
     "image-classification": TaskEntry(
         "magneto.vision.classification.task:ImageClassification",
         "magneto.vision.classification.config:ImageClassifierConfig",
         "magneto.vision.classification.config:ImageClassificationDataConfig",
+        verbs=("predict IMAGE", "evaluate --features"),
+        plateau_batches=64,
     ),
     "image-modelling": TaskEntry(
         "magneto.vision.modelling.task:ImageModelling",
         "magneto.vision.modelling.config:ImageModelConfig",
         "magneto.vision.modelling.config:ImageModellingDataConfig",
+        verbs=("evaluate --features",),
+        plateau_batches=4,
     ),
     "image-tokenizer": TaskEntry(
         "magneto.vision.tokenizer.task:ImageTokenization",
         "magneto.vision.tokenizer.config:ImageTokenizerConfig",
         "magneto.vision.config:ImageDataConfig",
+        verbs=("train image-modelling --data.image_tokenizer",),
     ),
     "segmentation": TaskEntry(
         "magneto.vision.segmentation.task:Segmentation",
         "magneto.vision.segmentation.config:SegmenterConfig",
         "magneto.vision.segmentation.config:SegmentationDataConfig",
+        verbs=("predict IMAGE",),
     ),
     "visual-question-answering": TaskEntry(
         "magneto.vision_language.question_answering.task:QuestionAnswering",
         "magneto.vision_language.question_answering.config:QuestionAnsweringConfig",
         "magneto.vision_language.question_answering.config:QuestionAnsweringDataConfig",
+        verbs=('predict IMAGE "QUESTION"',),
+        evaluation="answers",
+        predict_text="question",
     ),
     "vision-language-modelling": TaskEntry(
         "magneto.vision_language.modelling.task:MaskedDataModelling",
         "magneto.vision_language.modelling.config:MaskedDataModelConfig",
         "magneto.vision_language.modelling.config:MaskedDataConfig",
+        plateau_batches=4,
     ),
     "visual-reasoning": TaskEntry(
         "magneto.vision_language.reasoning.task:VisualReasoning",
         "magneto.vision_language.reasoning.config:VisualReasonerConfig",
         "magneto.vision_language.reasoning.config:StatementDataConfig",
+        verbs=('predict LEFT RIGHT "STATEMENT"',),
+        predict_text="statement",
     ),
     "image-text-retrieval": TaskEntry(
         "magneto.vision_language.retrieval.task:ImageTextRetrieval",
@@ -90,6 +125,27 @@ TASKS = {
         "magneto.vision_language.captioning.task:ImageCaptioning",
         "magneto.vision_language.captioning.config:ImageCaptionerConfig",
         "magneto.vision_language.captioning.config:CaptioningDataConfig",
+        verbs=("generate IMAGE",),
+        generation="captions",
     ),
 }
 """By the name that a recipe's `task` says."""
+
+
+def task_entry(name: str, task: object) -> TaskEntry:
+    """Return a task's line; of one of your own, that is named by its import path, what it can do.
+
+    Args:
+        name: As a recipe's `task` says it.
+        task: Of that name, or its class; not asked for those of the table.
+    """
+    if name in TASKS:
+        return TASKS[name]
+    return TaskEntry(name, "", "", verbs=("predict",) if hasattr(task, "predict") else ())
+
+
+def command(verb: str, run: Path) -> str:
+    """Return one of `TaskEntry.verbs` with its run: what is trained on it names it last."""
+    first, _, further = verb.partition(" ")
+    words = (verb, str(run)) if first == "train" else (first, str(run), further)
+    return " ".join(["magneto", *filter(None, words)])

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import COMMANDS
-from magneto.recipe import load_recipe, task_class
+from magneto.recipe import load_recipe
 from magneto.runs import run_task
-from magneto.tasks import TASKS
-from magneto.training.task import command
+from magneto.tasks import TASKS, command
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_next_commands_are_those_of_the_command_line(name: str, tmp_path: Path) -> None:
     load_recipe(f"{name}/tiny").save(tmp_path / "recipe.yaml")
-    for verb in ("evaluate", "report", *task_class(name).verbs):
+    for verb in ("evaluate", "report", *TASKS[name].verbs):
         magneto, first, *words = shlex.split(command(verb, tmp_path))
         parser = import_module(COMMANDS[first][0]).parser()
         given, _ = parser.parse_with_overrides(words)

@@ -150,9 +150,9 @@ def test_a_mask_stands_behind_the_words() -> None:
     assert [row.tolist() for row in framed] == [
         [begin, mask, end], [begin, *b"abcde", mask, end], [begin, *b"abcde", mask, end]
     ]  # fmt: skip
-    assert task.framed_whole("abcde").tolist() == framed[1].tolist()
+    assert task.framed_whole("abcde", "question").tolist() == framed[1].tolist()
     with pytest.raises(ValueError, match="the question has 6 tokens, the model reads 5"):
-        task.framed_whole("abcdef")
+        task.framed_whole("abcdef", "question")
 
 
 def test_a_tokenizer_without_a_mask_is_refused() -> None:

@@ -12,7 +12,7 @@ from magneto.commands.shared import Parser, is_main_process, print_json
 from magneto.commands.transcribe import recognition_search_options, search_of
 from magneto.files import write_text
 from magneto.progress import ProgressBars
-from magneto.runs import load_run, run_task
+from magneto.runs import load_run, other_data
 from magneto.speech.scores import character_errors, half_width_of_rate, word_errors
 from magneto.speech.text_normalisers import TextNormaliser, text_normaliser
 
@@ -42,7 +42,7 @@ def evaluate(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     report = ProgressBars(quiet=not is_main_process())
     normaliser = text_normaliser(given.normaliser) if given.normaliser else None
     if given.data:
-        overrides = {**run_task(given.run, overrides).other_data(given.data), **overrides}
+        overrides = {**other_data(given.run, given.data), **overrides}
     found = {}
     for name in given.splits.split(",") if given.splits else [""]:
         found[name] = measure_split(

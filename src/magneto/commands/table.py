@@ -175,7 +175,7 @@ def with_splits(
 
     if not run.scores:
         return run
-    task = run_task(run.directory, {}, "transcribe")
+    run_task(run.directory, {}, "transcribe")
     weights = find_weights(run.directory, given.weights)
     overrides = {"data.source": given.data} if given.data else {}
     kept = dict(run.kept)
@@ -199,7 +199,7 @@ def with_splits(
             metrics = {k: v for k, v in metrics.items() if k not in ("answers", "weights")}
             file.parent.mkdir(exist_ok=True)
             write_json(file, plain({"metrics": metrics, **how}))
-        kept[split] = kept_of(metrics, task.primary_metric, preset.scale)
+        kept[split] = kept_of(metrics, speech.primary_metric, preset.scale)
     return replace(run, kept=kept)
 
 

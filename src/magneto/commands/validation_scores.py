@@ -13,7 +13,7 @@ from magneto.commands.shared import Parser, is_main_process, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
-from magneto.runs import load_run, run_task
+from magneto.runs import load_run, other_data
 
 LETTERS = {*ascii_letters, *digits, *"-_."}
 
@@ -41,7 +41,7 @@ def measure(
         finish: Is called with the open run after it was measured.
     """
     if given.data:
-        overrides = {**run_task(given.run, overrides).other_data(given.data), **overrides}
+        overrides = {**other_data(given.run, given.data), **overrides}
     if given.keep is not None and (not given.keep or not set(given.keep) <= LETTERS):
         raise ConfigError([f"--keep {given.keep!r}: letters, digits, '-', '_' and '.' alone"])
     report = ProgressBars(quiet=not is_main_process())

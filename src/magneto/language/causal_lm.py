@@ -25,8 +25,6 @@ EVALUATION_BATCH = 16
 class CausalLanguageModeling(TextTask):
     """Packed text, a `LanguageModel`, cross-entropy in nats per token."""
 
-    verbs = ("generate", "evaluate --tasks SUITE")
-
     def build_model(self) -> LanguageModel:
         """Build the model, with the tokenizer's vocabulary if none is set."""
         return LanguageModel(replace(self.model_config, vocab_size=self.vocabulary()))

@@ -28,7 +28,6 @@ from magneto.training.task import Loss, Scores
 
 # Sequences of an evaluation batch; and such batches that the plateau is measured on.
 EVALUATION_BATCH = 16
-PLATEAU_BATCHES = 20
 
 
 class MaskedLanguageModeling(TextTask):
@@ -124,7 +123,3 @@ class MaskedLanguageModeling(TextTask):
             "count": asked.sum(),
         }
         return self.summarise({name: float(value) for name, value in sums.items()}, ())
-
-    def plateau(self) -> dict[str, float]:
-        """Return the metrics of token frequencies: where a model is stuck that learns no more."""
-        return self.baseline(PLATEAU_BATCHES)

@@ -137,11 +137,6 @@ class TextTask(Task):
         (directory / DIGEST_FILE).write_text(self.text.digest, encoding="utf-8")
         return {"data.tokenizer": directory / "tokenizer"}
 
-    @classmethod
-    def other_data(cls, source: str) -> dict[str, Any]:
-        """Return what measures a run on all of another text."""
-        return {"data.source": source, "data.validation_source": source}
-
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of the training split's token frequencies; none of streamed text."""
         return {} if self.data_config.streaming else self._baseline(limit)

@@ -60,8 +60,6 @@ class SpeechRecognition(Task):
 
     primary_metric = "wer"
     unit = "frames"
-    verbs = ("transcribe RECORDING",)
-    evaluation = "recognition"
     model_config: TransducerConfig
     data_config: SpeechDataConfig
 
@@ -243,11 +241,6 @@ class SpeechRecognition(Task):
         return error_rates(
             [(id, text, answer) for b in asked for id, text in zip(b.ids, b.texts, strict=True)]
         )
-
-    @classmethod
-    def other_data(cls, source: str) -> dict[str, Any]:
-        """Return the fields by which all of a source, or its test split, is measured."""
-        return {"data.source": source, "data.validation_source": source}
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write tokenizer, means and digests; the run stands alone."""

@@ -13,13 +13,13 @@ from magneto.data.learnt import write_plateau
 from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import check_directory, plain, read_json, write_json
 from magneto.progress import clock
+from magneto.tasks import TaskEntry, command, task_entry
 from magneto.training.checkpoint import average_weights, model_pieces
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import broadcast_from_main
 from magneto.training.hooks import check_weights, save, used_weights
 from magneto.training.sharding import piece_of
 from magneto.training.state import Stop, TrainingState
-from magneto.training.task import command
 from magneto.weights import MODEL, has_tensors, step_directory, undamaged
 
 
@@ -84,13 +84,19 @@ def end(state: TrainingState, started: float) -> TrainingResult:
     if state.metrics_logger is not None:
         state.metrics_logger.check()
         write_json(state.run / "result.json", plain(asdict(result)))
-        if stop.status != "interrupted":
-            write_plateau(state.run, state.task.plateau())
+        batches = entry_of(state).plateau_batches
+        if stop.status != "interrupted" and batches:
+            write_plateau(state.run, state.task.baseline(batches))
     if wrong := state.task.problems.describe():
         state.report.say(f"data problems, listed in {state.run / PROBLEMS_FILE}: {wrong}")
     for line in last_words(state, result).splitlines():
         state.report.say(line)
     return result
+
+
+def entry_of(state: TrainingState) -> TaskEntry:
+    """Return what commands know of the task."""
+    return task_entry(str(state.recipe.get("task", "")), state.task)
 
 
 def last_words(state: TrainingState, result: TrainingResult) -> str:
@@ -122,7 +128,7 @@ def finished_words(state: TrainingState, result: TrainingResult) -> Iterator[str
         name, step = state.task.primary_metric, result.best["step"]
         yield f"best step {step}: validation {name} {result.best['value']:.4g}"
     yield f"the run is in {state.run}; next:"
-    for verb in ("evaluate", "report", *state.task.verbs):
+    for verb in ("evaluate", "report", *entry_of(state).verbs):
         yield f"  {command(verb, state.run)}"
 
 

@@ -70,13 +70,6 @@ class Figure:
     image: str | bytes
 
 
-def command(verb: str, run: Path) -> str:
-    """Return one of `Task.verbs` with its run: what is trained on it names it last."""
-    first, _, further = verb.partition(" ")
-    words = (verb, str(run)) if first == "train" else (first, str(run), further)
-    return " ".join(["magneto", *filter(None, words)])
-
-
 class Task(ABC):
     """One objective on one kind of data.
 
@@ -84,13 +77,6 @@ class Task(ABC):
         primary_metric: Key of `summarise`'s result by which checkpoints are chosen.
         higher_is_better: Its direction.
         unit: What throughput counts, in the plural.
-        verbs: Further commands that use its runs, as they are typed after `magneto`, but for the
-            run; in capitals what the user puts there.
-        evaluation: How `magneto evaluate` measures its runs: a key of the command's `EVALUATIONS`.
-        generation: What `magneto generate` writes with them: a key of its `GENERATIONS`.
-        prediction: What `magneto predict` reads: a key of its `PREDICTIONS`.
-        predict_text: What it takes after images, as a word for messages ("question", "statement");
-            "" for nothing. The task's `predict` is given it as `text`.
         ModelConfig: Dataclass of a recipe's `model` section, of a task that is not in
             `magneto.tasks.TASKS` and named by its import path.
         DataConfig: Dataclass of the `data` section, likewise.
@@ -109,11 +95,6 @@ class Task(ABC):
     primary_metric: str = "loss"
     higher_is_better: bool = False
     unit: ClassVar[str] = "examples"
-    verbs: ClassVar[tuple[str, ...]] = ()
-    evaluation: ClassVar[str] = "validation"
-    generation: ClassVar[str] = "text"
-    prediction: ClassVar[str] = "images"
-    predict_text: ClassVar[str] = ""
     ModelConfig: ClassVar[type]
     DataConfig: ClassVar[type]
 
@@ -252,13 +233,6 @@ class Task(ABC):
         """
         return {}
 
-    def plateau(self) -> dict[str, float]:
-        """Return, of a task whose encoders others begin with, the metrics of having learnt nothing.
-
-        A few batches of `baseline` are enough; `magneto.data.learnt` tells those who fine-tune.
-        """
-        return {}
-
     def examples(self) -> int | None:
         """Return how many examples an epoch has, or None where there are no epochs."""
         return None
@@ -276,11 +250,6 @@ class Task(ABC):
             built without data and without another run. A path is one in `directory`.
         """
         return {}
-
-    @classmethod
-    def other_data(cls, source: str) -> dict[str, Any]:
-        """Return the recipe's fields by which a run is measured on another source."""
-        return {"data.source": source}
 
     def figures(self, model: nn.Module) -> Sequence[Figure]:
         """Return pictures of what a model, in evaluation mode, does on validation data."""

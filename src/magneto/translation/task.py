@@ -54,8 +54,6 @@ class Translation(Task):
     """
 
     unit = "tokens"
-    verbs = ("translate",)
-    evaluation = "translation"
     model_config: TranslationConfig
     data_config: ParallelDataConfig
 

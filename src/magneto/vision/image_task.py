@@ -90,8 +90,3 @@ class ImageTask(Task):
         """
         transform = validation_transform(self.data_config, self.reading)
         return evaluation_images(split, transform, self.evaluation_batch, self.reading.blank)
-
-    @classmethod
-    def other_data(cls, source: str) -> dict[str, Any]:
-        """Return what measures a run on all of other images."""
-        return {"data.source": source, "data.validation_source": source}

@@ -15,7 +15,7 @@ broken, all as functions of (seed, epoch, index); `evaluation_images` gives fixe
 which images are broken. What happens to an image is a transform of `magneto.vision.transforms`, or
 of `magneto.vision.paired_transforms` with its mask: it takes a `Picture` (its size is known, its
 pixels are decoded on demand) and a numpy Generator. `split.digest` names the content, for
-`Task.artifacts`.
+`Task.save_assets`.
 """
 
 from __future__ import annotations

@@ -158,15 +158,19 @@ class FineTunedTask(Task):
         """Return how many images, one after the other, what is said in prediction is about."""
         return 1
 
-    def framed_whole(self, text: str) -> np.ndarray:
+    def framed_whole(self, text: str, kind: str) -> np.ndarray:
         """Return a text's tokens, none of which is cut.
+
+        Args:
+            text: That is asked or said.
+            kind: What it is, as a word for messages.
 
         Raises:
             ValueError: If the model reads shorter texts.
         """
         (tokens,) = self.tokenizer.encode([text])
         if len(tokens) > self.room:
-            raise ValueError(f"the {self.predict_text} has {len(tokens)} tokens, the model reads "
+            raise ValueError(f"the {kind} has {len(tokens)} tokens, the model reads "
                              f"{self.room}: say it in fewer words")  # fmt: skip
         return frame_text(tokens, self.tokenizer, self.model_config.max_length, self.closing)
 
@@ -191,11 +195,6 @@ class FineTunedTask(Task):
     def examples(self) -> int:
         """Return how many examples there are to train on."""
         return len(self.splits.train)
-
-    @classmethod
-    def other_data(cls, source: str) -> dict[str, Any]:
-        """Return what measures a run on other data."""
-        return {"data.source": source, "data.validation_source": source}
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer, and what names the content of the data."""

@@ -31,6 +31,7 @@ def train_model(run: Path, resume: bool = False, **changes: Any) -> TrainingResu
     return train(
         recipe.build_task(), recipe.training, run, seed=recipe.seed, resume=resume,
         report=ProgressBars(quiet=True), keep_recipe=lambda: recipe.save(run / RUN_FILE),
+        recipe=recipe.to_mapping(),
     )  # fmt: skip
 
 

@@ -50,8 +50,6 @@ class TextClassification(Task):
 
     higher_is_better = True
     unit = "texts"
-    verbs = ("predict",)
-    prediction = "texts"
     model_config: TextClassifierConfig
     data_config: ClassificationDataConfig
 
@@ -262,11 +260,6 @@ class TextClassification(Task):
             found = (np.full(len(known), number), answers, known)
             predictions.append(tuple(map(torch.from_numpy, found)))
         return self.summarise(sums, predictions)
-
-    @classmethod
-    def other_data(cls, source: str) -> dict[str, Any]:
-        """Return what measures a run on all of other texts."""
-        return {"data.source": source, "data.validation_source": source}
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer; the classes are told by the texts, and begun weights are its own."""

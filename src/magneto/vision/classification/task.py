@@ -49,7 +49,6 @@ class ImageClassification(ImageTask):
 
     primary_metric = "accuracy"
     higher_is_better = True
-    verbs = ("predict IMAGE", "evaluate --features")
     evaluation_batch = 256
 
     model_config: ImageClassifierConfig
@@ -159,10 +158,6 @@ class ImageClassification(ImageTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss, accuracy, the best five's accuracy and the calibration error."""
         return classification_scores(sums, self.model_config.classes)
-
-    def plateau(self) -> dict[str, float]:
-        """Return the metrics of the classes' frequencies."""
-        return self.baseline()
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the classes' frequencies and the accuracy of the commonest."""

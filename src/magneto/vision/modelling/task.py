@@ -41,8 +41,6 @@ from magneto.vision.transforms import training_transform
 
 # Batches of training images of which code frequencies and builtin:patches are made.
 SAMPLED_BATCHES = 16
-# Batches of validation images that the plateau is measured on.
-PLATEAU_BATCHES = 4
 
 
 class ImageModelling(ImageTask):
@@ -51,7 +49,6 @@ class ImageModelling(ImageTask):
     The codes come from a frozen tokenizer, which sees the same crop in the same colours.
     """
 
-    verbs = ("evaluate --features",)
     evaluation_batch = 64
 
     model_config: ImageModelConfig
@@ -210,10 +207,6 @@ class ImageModelling(ImageTask):
             "count": float(asked.sum()),
         }
         return self.summarise(sums, ())
-
-    def plateau(self) -> dict[str, float]:
-        """Return the metrics of the codes' frequencies, on some images."""
-        return self.baseline(PLATEAU_BATCHES)
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write a digest of images and tokenizer, which tells how many codes there are."""

@@ -54,7 +54,6 @@ class Segmentation(Task):
     primary_metric = "mean_iou"
     higher_is_better = True
     unit = "images"
-    verbs = ("predict IMAGE",)
     model_config: SegmenterConfig
     data_config: SegmentationDataConfig
 
@@ -257,11 +256,6 @@ class Segmentation(Task):
             if len(found) < OVERLAYS:
                 found.append(overlay_figure(held.name(index), pixels, mask, answer, self.names))
         return [*found, confusion_figure(total.numpy(), self.names)] if total.any() else found
-
-    @classmethod
-    def other_data(cls, source: str) -> dict[str, Any]:
-        """Return what measures a run on all of other images."""
-        return {"data.source": source, "data.validation_source": source}
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write what names the content of the data; the classes are told by it."""

@@ -39,8 +39,6 @@ class ImageTokenization(ImageTask):
     average, both over all ranks and micro-batches.
     """
 
-    verbs = ("train image-modelling --data.image_tokenizer",)
-
     model_config: ImageTokenizerConfig
 
     @cached_property

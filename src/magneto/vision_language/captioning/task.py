@@ -31,8 +31,6 @@ class ImageCaptioning(CaptionedTask):
 
     primary_metric = "cider"
     unit = "images"
-    verbs = ("generate IMAGE",)
-    generation = "captions"
     model_config: ImageCaptionerConfig
     data_config: CaptioningDataConfig
 

@@ -34,8 +34,6 @@ from magneto.vision_language.modelling.sources import code_targets
 
 # Batches of training images whose codes are counted for the baseline.
 COUNTED_BATCHES = 16
-# Batches of validation data that the plateau is measured on.
-PLATEAU_BATCHES = 4
 
 
 class MaskedDataModelling(Task):
@@ -167,10 +165,6 @@ class MaskedDataModelling(Task):
         sums = baseline_sums(self.targets, texts, data.words.plain, sizes, train, held)
         return masked_scores(sums)
 
-    def plateau(self) -> dict[str, float]:
-        """Return the metrics of the frequencies, on some images, texts and pairs."""
-        return self.baseline(PLATEAU_BATCHES)
-
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer of texts, and a digest of all data; images' tells how many codes."""
         (directory / "tokenizer").mkdir()
@@ -185,8 +179,3 @@ class MaskedDataModelling(Task):
         parts = [*(split.digest for split in splits), self.targets.digest()]
         texts = [np.asarray(texts.tokens) for texts in (*data.texts, *data.paired_texts)]
         return content_digest(*(part.encode() for part in parts), *texts)
-
-    @classmethod
-    def other_data(cls, source: str) -> dict[str, Any]:
-        """Return what measures a run on all of other pairs."""
-        return {"data.source": source, "data.validation_source": source}

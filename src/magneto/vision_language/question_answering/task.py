@@ -61,9 +61,6 @@ class QuestionAnswering(FineTunedTask):
 
     primary_metric = "accuracy"
     unit = "questions"
-    verbs = ('predict IMAGE "QUESTION"',)
-    evaluation = "answers"
-    predict_text = "question"
     answered: Sequence[tuple[int, str]] = ()
 
     model_config: QuestionAnsweringConfig
@@ -240,7 +237,7 @@ class QuestionAnswering(FineTunedTask):
                                        self.data_config.normalisation))  # fmt: skip
         images = torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
         samples = join_samples(
-            config.image_tokens, paired=[self.framed_whole(text)] * len(pictures)
+            config.image_tokens, paired=[self.framed_whole(text, "question")] * len(pictures)
         )
         device = next(model.parameters()).device
         logits = model(images.to(device), samples.to(device)).float().cpu()
@@ -253,11 +250,6 @@ class QuestionAnswering(FineTunedTask):
     def figures(self, model: nn.Module) -> Sequence[Figure]:
         """Return where the words of questions look in their images, and wrong answers."""
         return question_figures(model, self.validation, self.answers, self.tokenizer, self.reading)
-
-    @classmethod
-    def other_data(cls, source: str) -> dict[str, Any]:
-        """Return what measures a run on another source."""
-        return {"data.source": source}
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer, the answers, and which images are validated on."""

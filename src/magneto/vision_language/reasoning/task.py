@@ -44,8 +44,6 @@ class VisualReasoning(FineTunedTask):
 
     primary_metric = "accuracy"
     unit = "statements"
-    verbs = ('predict LEFT RIGHT "STATEMENT"',)
-    predict_text = "statement"
     model_config: VisualReasonerConfig
     data_config: StatementDataConfig
 
@@ -188,7 +186,7 @@ class VisualReasoning(FineTunedTask):
         transform = WholeImage(Reading(config.image_size, config.channels, normalisation))
         images = torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
         samples = join_samples(
-            config.image_tokens, paired=[self.framed_whole(text)] * len(pictures)
+            config.image_tokens, paired=[self.framed_whole(text, "statement")] * len(pictures)
         )
         device = next(model.parameters()).device
         shares = model(images.to(device), samples.to(device)).float().softmax(1).cpu()
