@@ -82,7 +82,7 @@ def language_model(bench: Bench) -> Found:
             name: stack.enter_context(closing(trainer(bench, name, folder, text)))
             for name in PLACEMENTS
         }
-        batches = {name: iter(loop.batches) for name, loop in loops.items()}
+        batches = {name: loop.batches.start() for name, loop in loops.items()}
         rows: dict[str, Found] = {n: {"losses": [], "seconds": []} for n in loops}
         ended: dict[str, str] = {}
         slowest = 0.0
@@ -108,7 +108,7 @@ def take_turn(loop: TrainingState, batches: Any, row: Found) -> str | None:
     """Take some steps; return why the run has diverged, or None."""
     began = time.perf_counter()
     for _ in range(TURN):
-        train_step(loop, next(batches)[0])
+        train_step(loop, next(batches))
     steps, loop.pending = loop.read_pending(), []
     row["seconds"].append(time.perf_counter() - began)
     losses = [step["loss"] / max(step["count"], 1) for step in steps]

@@ -20,10 +20,11 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
         torch.cuda.empty_cache()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Data prepared here stays here."""
-    folder = tmp_path_factory.mktemp("cache")
+@pytest.fixture(autouse=True, scope="module")
+def cache(homes: Path) -> Iterator[Path]:
+    """Data prepared for one file of these tests serves the others."""
+    folder = homes / "gpu"
+    folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MAGNETO_CACHE", str(folder))
         yield folder
