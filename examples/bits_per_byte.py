@@ -14,7 +14,7 @@ from magneto.runs import load_run
 def main(run: Path) -> dict[str, float]:
     """Return bits per byte of the run's best model and of the baselines, by name."""
     opened: Any = load_run(run, "best", {"training.device": "cpu"})
-    task, metrics = opened.task, opened.evaluate()
+    task, metrics = opened.task, opened.evaluate().metrics
     baselines = text_baselines(task.documents("train"), task.documents("validation"))
     return {"this model": metrics["bits_per_byte"], **baselines}
 

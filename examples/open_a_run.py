@@ -25,7 +25,7 @@ def main(run: Path) -> dict[str, float]:
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = [(row["step"], row["loss"]) for row in rows if "loss" in row]
     print("training loss of (step, nats per token):", losses[:: max(1, len(losses) // 5)])
-    return opened.evaluate(limit=2)
+    return opened.evaluate(limit=2).metrics
 
 
 if __name__ == "__main__":

@@ -10,7 +10,12 @@ from magneto.training.task import Task
 
 
 def measured(task: Task, model: nn.Module, limit: int | None = None) -> dict[str, float]:
-    return evaluate(task, model, one_process(torch.device("cpu")), "fp32", limit)
+    return evaluate(task, model, one_process(torch.device("cpu")), "fp32", limit).metrics
+
+
+def predicted(task: Task, model: nn.Module) -> list:
+    """Return what a model predicts of the validation data, batch by batch."""
+    return evaluate(task, model, one_process(torch.device("cpu")), "fp32").predictions
 
 
 def reads_while_scoring(task: Task, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -19,6 +19,7 @@ from magneto.training.assets import resolved_fields
 if TYPE_CHECKING:
     from torch import nn
 
+    from magneto.training.evaluation import Evaluation
     from magneto.training.task import Task
 
 
@@ -31,8 +32,8 @@ class OpenRun:
     model: nn.Module
     weights: Path
 
-    def evaluate(self, limit: int | None = None, progress: Progress = SILENT) -> dict[str, float]:
-        """Return the metrics of the validation data, as training measures them.
+    def evaluate(self, limit: int | None = None, progress: Progress = SILENT) -> Evaluation:
+        """Return metrics and predictions of the validation data, as training measures them.
 
         Within `magneto.training.distributed.join_world` ranks share the batches; all get the same.
 

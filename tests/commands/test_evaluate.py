@@ -49,7 +49,7 @@ def test_what_one_process_measures_waits_for_no_other(tmp_path: Path, capsys, mo
     assert outcome(capsys, *NEW, "--out", run)[0] == 0
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("magneto.commands.evaluate.joined_processes", pytest.fail)
-    alone = "magneto.commands.feature_scores.evaluate"
+    alone = "magneto.commands.evaluate.judge_features"
     monkeypatch.setattr(alone, lambda given, overrides: print(given.features) or 0)
     assert outcome(capsys, "evaluate", run, "--features") == (0, "True\n", "")
     code, _, error = outcome(capsys, "evaluate", run, "--data", "-")

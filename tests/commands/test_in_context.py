@@ -67,7 +67,7 @@ def test_table(place: Path, capsys: pytest.CaptureFixture) -> None:
 @pytest.fixture
 def no_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make lm-evaluation-harness look absent; its own list of tasks takes seconds to read."""
-    monkeypatch.setattr("magneto.commands.in_context.find_spec", lambda name: None)
+    monkeypatch.setattr("magneto.commands.evaluate.find_spec", lambda name: None)
 
 
 @pytest.mark.usefixtures("no_harness")

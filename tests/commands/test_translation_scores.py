@@ -9,10 +9,9 @@ pytest.importorskip("transformers")
 sacrebleu = pytest.importorskip("sacrebleu")
 
 from magneto.cli import main  # noqa: E402
-from magneto.commands.translation_scores import chosen  # noqa: E402
 from magneto.config import ConfigError  # noqa: E402
 from magneto.data.counts import Counts  # noqa: E402
-from magneto.translation.references import ReferenceTexts  # noqa: E402
+from magneto.translation.references import ReferenceTexts, chosen  # noqa: E402
 
 SMALL = """--model.width 32 --model.encoder_layers 1 --model.decoder_layers 1 --model.heads 4
 --model.ffn_width 48 --data.tokenizer bytes --data.max_length 24 --data.max_tokens 256

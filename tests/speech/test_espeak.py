@@ -76,5 +76,5 @@ def test_sentences_are_learnt(root: Path, tmp_path: Path) -> None:
     words = ["train", "transducer/tiny", "--data", str(root), "--out", str(run), *SMALL]
     assert main(words) == 0
     opened = load_run(run, "auto", {})
-    found = opened.evaluate()
+    found = opened.evaluate().metrics
     assert found["cer"] < opened.task.baseline()["cer"] and found["empty"] < 1

@@ -238,7 +238,7 @@ def test_a_run_keeps_what_its_model_needs(tmp_path: Path, monkeypatch) -> None:
     assert {"tokenizer", "cmvn.json", "data.digest"} <= {
         path.name for path in (run / "assets").iterdir()
     }
-    before = load_run(run, "auto", {}).evaluate()
+    before = load_run(run, "auto", {}).evaluate().metrics
     assert 0 < before["wer"] <= 5 and before["loss"] > 0
 
     def refuse(*given: Any) -> None:

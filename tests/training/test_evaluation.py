@@ -145,7 +145,7 @@ def metrics_by_limit(world: World) -> list[dict[str, float]]:
     # A function, so that the model is gone before the ranks part: torch may wait for ever where a
     # DistributedDataParallel is the last that holds their group.
     model = replicate_model(shard_model(toy_model(), world), world)
-    return [evaluate(Toy(), model, world, "fp32", limit) for limit in LIMITS]
+    return [evaluate(Toy(), model, world, "fp32", limit).metrics for limit in LIMITS]
 
 
 @pytest.mark.distributed

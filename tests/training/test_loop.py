@@ -271,7 +271,7 @@ def test_ema_is_what_is_evaluated(tmp_path: Path) -> None:
     model = Toy().build_model()
     load_weights(model, tmp_path, "best")
     best = json.loads((tmp_path / "best" / "state.json").read_text())
-    measured = evaluate(Toy(), model, one_process(torch.device("cpu")), "fp32")
+    measured = evaluate(Toy(), model, one_process(torch.device("cpu")), "fp32").metrics
     assert measured["loss"] == pytest.approx(best["metrics"]["loss"], rel=1e-6)
 
 

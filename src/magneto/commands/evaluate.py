@@ -1,55 +1,56 @@
-"""`magneto evaluate`: measure a run's model."""
+"""`magneto evaluate`: measure a run's model.
+
+Every run is measured by its task, which gives metrics and what was predicted; what is said of these
+beyond the metrics (answers, transcripts, translations) has options of its own. A language model may
+be asked questions instead, and a model of images be judged by its frozen features.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from importlib import import_module
+from dataclasses import asdict, replace
+from difflib import get_close_matches
+from importlib.util import find_spec
+from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from magneto.commands import (
-    answer_scores,
-    in_context,
-    recognition_scores,
-    translation_scores,
-    validation_scores,
-)
+from magneto.analysis.scores import SCORES
 from magneto.commands.shared import (
     Parser,
     is_main_process,
     is_standard_input,
+    numbers,
+    print_json,
+    several_processes,
     standard_input_as_file,
 )
+from magneto.commands.transcribe import recognition_search_options, search_of
+from magneto.commands.translate import search_of as beam_search_of
+from magneto.commands.translate import search_options
 from magneto.config import ConfigError
+from magneto.files import plain, write_json, write_text
+from magneto.language.in_context.suites import SUITES
+from magneto.progress import ProgressBars
 from magneto.recipe import open_run
-from magneto.runs import run_task
 
-EVALUATIONS = {
-    "validation": "magneto.commands.validation_scores",
-    "answers": "magneto.commands.answer_scores",
-    "translation": "magneto.commands.translation_scores",
-    "recognition": "magneto.commands.recognition_scores",
-    "questions": "magneto.commands.in_context",
-    "features": "magneto.commands.feature_scores",
-}
-"""Ways to measure a run, each a module with `evaluate(given, overrides)`.
+if TYPE_CHECKING:
+    from magneto.speech.decoding import Search
 
-A task's runs are measured by the one that its `evaluation` names; by questions if --tasks are
-given, and by their frozen features with --features, if its verbs have these.
-"""
-HEEDED = {
-    "keep": ("validation", "answers"),
+OWN = {
+    "answers": ("answers",),
     "write": ("translation", "recognition"),
     "directions": ("translation",),
     "splits": ("recognition",),
     "normaliser": ("recognition",),
-    "include": ("questions",),
 }
-"""Options that some ways to measure alone take; in others they would be passed over."""
-ASKED = {"questions": "evaluate --tasks", "features": "evaluate --features"}
+"""Options that tasks with some ways of evaluation alone take (`TaskEntry.evaluation`)."""
+ASKED = {"tasks": "evaluate --tasks", "features": "evaluate --features"}
 
 
 def parser() -> Parser:
@@ -65,22 +66,30 @@ def parser() -> Parser:
         "  torchrun --nproc-per-node 8 -m magneto evaluate runs/base\n"
         "  magneto evaluate runs/first --tasks hellaswag --num-fewshot 0,1,4 --data items/",
         recipe=True,
-    )
-    made.add_argument("run", type=Path, help="directory of a run")
-    made.add_argument(
-        "--weights", default="auto", help="best (default), final, averaged, last or a step"
-    )
-    made.add_argument("--limit", type=int, help="batches, questions, or sentences per direction")
-    made.add_argument(
-        "--features",
-        action="store_true",
-        help="of images: a linear probe and k nearest neighbours on every layer's frozen features",
-    )
-    validation_scores.add_options(made)
-    answer_scores.add_options(made)
-    in_context.add_options(made)
-    translation_scores.add_options(made)
-    recognition_scores.add_options(made)
+    ).with_run()
+    add = made.add_argument
+    add("--limit", type=int, help="batches, questions, or sentences per direction")
+    add("--keep", metavar="NAME", help="write the metrics to RUN/scores/NAME.json too (imagenet-a)")
+    add("--features", action="store_true", help="of images: a linear probe and k nearest "
+        "neighbours on every layer's frozen features")  # fmt: skip
+    add("--answers", type=Path, metavar="FILE", help="of a run that answers questions: write its "
+        "answers there, as VQA's leaderboard takes them")  # fmt: skip
+    add("--write", type=Path, metavar="DIR", help="keep translations or transcripts there")
+    add = made.add_argument_group("questions with options").add_argument
+    add("--tasks", metavar="A,B", help=f"{', '.join(SUITES)}, or any task of lm-evaluation-harness")
+    add("--num-fewshot", default="0", metavar="N,M", help="demonstrations (0)")
+    add("--seeds", default="1,2,3", metavar="N,M", help="of their draws (1,2,3)")
+    add("--max-length", type=int, help="tokens fed at most (as in training)")
+    add("--include", type=Path, metavar="DIR", help="folder of the harness's task files (.yaml)")
+    group = made.add_argument_group("translation runs")
+    group.add_argument("--directions", metavar="A-B,C-D", help="instead of all that are trained; "
+                       "A>B where a code has a dash itself")  # fmt: skip
+    search_options(group)
+    group = made.add_argument_group("speech recognition runs")
+    group.add_argument("--splits", metavar="A,B", help="splits of the data, each by itself")
+    recognition_search_options(group)
+    group.add_argument("--normaliser", metavar="NAME", help="rates of normalised texts too: "
+                       "whisper-english or whisper-basic, of transformers")  # fmt: skip
     return made.with_data().with_json()
 
 
@@ -89,29 +98,32 @@ def main(words: Sequence[str]) -> int:
     given, overrides = parser().parse_with_overrides(words)
     if given.limit is not None and given.limit < 1:
         raise ConfigError([f"--limit {given.limit}: at least 1"])
-    asked = {"questions": given.tasks is not None, "features": given.features}
-    kind = next((name for name, wanted in asked.items() if wanted), None)
-    task = run_task(given.run, overrides, ASKED[kind] if kind else None)
-    measured = kind or task.evaluation
-    if given.answers is not None and measured != "answers":
-        answer_scores.refuse(given.run, measured)
-    refuse_unheeded(given, measured)
-    if kind and not is_main_process():
+    if given.keep is not None and not re.fullmatch(r"[A-Za-z0-9._-]+", given.keep):
+        raise ConfigError([f"--keep {given.keep!r}: letters, digits, '-', '_' and '.' alone"])
+    from magneto.runs import run_task
+
+    asked = "tasks" if given.tasks is not None else "features" if given.features else None
+    way = run_task(given.run, overrides, ASKED[asked] if asked else None).evaluation
+    refuse_unheeded(given, way, asked)
+    if asked and not is_main_process():
         return 0  # of these, one process does all
     with ExitStack() as stack:
         if given.data and is_standard_input(given.data):
-            if several_processes() and not kind:
+            if several_processes() and not asked:
                 raise ConfigError(["--data -: several processes can't share standard input; name "
                                    "a file"])  # fmt: skip
             given.data = str(stack.enter_context(standard_input_as_file()))
-        if several_processes() and not kind:
+        if several_processes() and not asked:
             stack.enter_context(joined_processes(given.run, overrides))
-        return import_module(EVALUATIONS[measured]).evaluate(given, overrides)
-
-
-def several_processes() -> bool:
-    """Return whether torchrun started this process and others."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+        if asked == "tasks":
+            return answer_questions(given, overrides)
+        if asked == "features":
+            return judge_features(given, overrides)
+        if way == "recognition":
+            return evaluate_recognition(given, overrides)
+        if way == "translation":
+            return evaluate_translation(given, overrides)
+        return evaluate_metrics(given, overrides)
 
 
 @contextmanager
@@ -124,15 +136,368 @@ def joined_processes(run: Path, overrides: dict[str, str]) -> Iterator[None]:
         yield
 
 
-def refuse_unheeded(given: argparse.Namespace, measured: str) -> None:
-    """Raise ConfigError if an option is given that this way to measure would pass over.
+def refuse_unheeded(given: argparse.Namespace, way: str, asked: str | None) -> None:
+    """Raise ConfigError if an option is given that would be passed over.
 
     Args:
         given: On the command line.
-        measured: A key of `EVALUATIONS`.
+        way: Of its task's evaluation.
+        asked: A key of `ASKED`, where the run is not measured by its task.
     """
-    for option, ways in HEEDED.items():
-        if getattr(given, option) is not None and measured not in ways:
-            raise ConfigError([f"--{option} has no effect on {given.run}, a run of "
-                               f"{open_run(given.run).task} measured by {measured}: leave it out; "
-                               "--json prints the metrics"])  # fmt: skip
+    task = open_run(given.run).task
+    unheeded = [name for name, ways in OWN.items() if asked or way not in ways]
+    unheeded += ["keep"] if asked else []
+    unheeded += ["include"] if asked != "tasks" else []
+    for option in unheeded:
+        if getattr(given, option) is None:
+            continue
+        if option == "answers":
+            raise ConfigError([f"--answers: {given.run} is a run of {task}, which has no answers "
+                               "to write, as one of visual-question-answering has; --keep NAME "
+                               "writes its metrics into it, --json prints them"])  # fmt: skip
+        raise ConfigError([f"--{option} has no effect on {given.run}, a run of {task}"
+                           f"{f' measured by --{asked}' if asked else ''}: leave it out; "
+                           "--json prints the metrics"])  # fmt: skip
+
+
+def evaluate_metrics(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Measure a run as its task does; keep and print the metrics, write the answers."""
+    from magneto.runs import load_run, other_data
+
+    if given.answers is not None:
+        check_answers(given)
+    if given.data:
+        overrides = {**other_data(given.run, given.data), **overrides}
+    report = ProgressBars(quiet=not is_main_process())
+    opened: Any = load_run(given.run, given.weights, overrides)
+    metrics, predictions = opened.evaluate(given.limit, report)
+    report.finish()
+    if not is_main_process():
+        return 0
+    if given.answers is not None:
+        found = opened.task.given_answers(predictions)
+        rows = [{"question_id": number, "answer": answer} for number, answer in found]
+        given.answers.parent.mkdir(parents=True, exist_ok=True)
+        write_json(given.answers, rows)
+    keep(given, overrides, opened.weights, metrics)
+    if given.json:
+        print_json({"run": str(given.run), "weights": str(opened.weights), **metrics})
+    else:
+        width = max(16, *(len(name) + 1 for name in metrics))
+        rows = [f"  {name:<{width}}{value:.4f}" for name, value in metrics.items()]
+        print("\n".join([f"{opened.weights}:", *rows]))
+    return 0
+
+
+def keep(
+    given: argparse.Namespace,
+    overrides: Mapping[str, Any],
+    weights: Path,
+    metrics: Mapping[str, Any],
+    split: str = "",
+) -> None:
+    """Write what was measured, and on what, into the run, if that is asked for."""
+    if not given.keep:
+        return
+    folder = given.run / SCORES
+    folder.mkdir(exist_ok=True)
+    what = {"weights": weights.name, "limit": given.limit, "overrides": overrides}
+    name = f"{given.keep}-{split.replace('/', '-')}" if split else given.keep
+    write_json(folder / f"{name}.json", plain({"metrics": metrics, **what}))
+
+
+def check_answers(given: argparse.Namespace) -> None:
+    """Raise ConfigError if not all answers or no file is written; nothing was measured then."""
+    path = given.answers
+    if given.limit is not None:
+        raise ConfigError(["--answers: the leaderboard takes the answers to all questions; leave "
+                           "--limit out"])  # fmt: skip
+    if path.is_dir():
+        raise ConfigError([f"--answers {path}: it is a folder; name the file, "
+                           f"{path / 'answers.json'}"])  # fmt: skip
+    above = next(place for place in path.resolve().parents if place.exists())
+    if not above.is_dir():
+        raise ConfigError([f"--answers {path}: {above} is a file, not a folder"])
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise ConfigError([f"--answers {path}: nothing may be written in {above}"])
+
+
+def evaluate_recognition(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Transcribe the splits of a speech recognition run's data, and count errors."""
+    from magneto.runs import other_data
+    from magneto.speech.scores import rate_lines
+    from magneto.speech.text_normalisers import normalised_rates, text_normaliser
+
+    report, search = ProgressBars(quiet=not is_main_process()), search_of(given)
+    normaliser = text_normaliser(given.normaliser) if given.normaliser else None
+    if given.data:
+        overrides = {**other_data(given.run, given.data), **overrides}
+    found = {}
+    for split in given.splits.split(",") if given.splits else [""]:
+        metrics, answers, weights = measure_split(
+            given.run, given.weights, overrides, split, search, given.limit, report
+        )
+        if not is_main_process():
+            continue
+        if normaliser is not None:
+            metrics |= normalised_rates(answers, normaliser)
+        if given.write:
+            write_transcripts(given.write / f"{split or 'validation'}.jsonl", answers)
+        keep(given, overrides, weights, metrics, split)
+        found[split] = {"weights": str(weights), **metrics}
+    report.finish()
+    if not is_main_process():
+        return 0
+    if given.json:
+        how = {"run": str(given.run), "search": given.search,
+               "normaliser": normaliser and normaliser.title}  # fmt: skip
+        print_json(how | found.get("", {"splits": found}))
+    else:
+        print("\n".join(rate_lines(found, normaliser and normaliser.title)))
+    return 0
+
+
+def measure_split(
+    run: Path,
+    weights: str,
+    overrides: Mapping[str, Any],
+    split: str,
+    search: Search,
+    limit: int | None,
+    report: ProgressBars,
+) -> tuple[dict[str, Any], list[tuple[str, str, str]], Path]:
+    """Transcribe a split of a speech recognition run's data.
+
+    Args:
+        run: Its directory.
+        weights: Which; as in `magneto.weights.find_weights`.
+        overrides: Dotted fields of its recipe.
+        split: Name of a split of the source; "" for what the run validates on.
+        search: How transcripts are found.
+        limit: Batches at most.
+        report: Shows it.
+
+    Returns:
+        Its metrics, with `utterances`, `words` and `wer_half_width` of a 95 % confidence interval
+        over utterances; (id, reference, hypothesis) of each; and where the weights are.
+    """
+    from magneto.runs import load_run
+    from magneto.speech.scores import half_width_of_rate, word_errors
+
+    opened: Any = load_run(run, weights, split_settings(run, overrides, split))
+    opened.task.search = search
+    metrics, predictions = opened.evaluate(limit, report)
+    answers = list(chain.from_iterable(predictions))
+    references, hypotheses = ([each[place] for each in answers] for place in (1, 2))
+    further = {
+        "wer_half_width": half_width_of_rate(references, hypotheses),
+        "utterances": len(answers),
+        "words": word_errors(references, hypotheses).units,
+    }
+    return metrics | further, answers, opened.weights
+
+
+def split_settings(run: Path, overrides: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """Return the fields of a run's recipe by which a split is measured whole.
+
+    Args:
+        run: Its directory.
+        overrides: Further ones.
+        split: Name of a split of the source; "" for what the run validates on.
+    """
+    if not split:
+        return dict(overrides)
+    data: Any = open_run(run, overrides).data
+    source = overrides.get("data.source") or data.source
+    # A limit is of what training looks at.
+    changed = {"data.validation_limit": None} | dict(overrides)
+    return changed | {"data.source": source, "data.validation_source": source,
+                      "data.validation_splits": split}  # fmt: skip
+
+
+def write_transcripts(path: Path, answers: Sequence[tuple[str, str, str]]) -> None:
+    """Write references and transcripts, a JSON object per utterance; folders are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = ("id", "reference", "hypothesis")
+    lines = (json.dumps(dict(zip(names, each, strict=True)), ensure_ascii=False)
+             for each in answers)  # fmt: skip
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Translate, and score by BLEU and chrF.
+
+    The loss is over sentences that pass the recipe's filters, of the same directions; translations
+    are scored of all.
+    """
+    from magneto.runs import load_run, run_tokenizer
+    from magneto.translation.references import chosen, read_test_texts, read_validation_texts
+    from magneto.translation.scores import describe_scores, score_lines
+    from magneto.translation.translator import TextTranslator, score_directions
+    from magneto.translation.vocabulary import read_tags
+
+    report, how = ProgressBars(quiet=not is_main_process()), beam_search_of(given)
+    directions = given.directions.split(",") if given.directions else None
+    data: Any = open_run(given.run, overrides).data
+    if given.data:
+        known = read_tags(Path(run_tokenizer(given.run)))
+        texts = read_test_texts(given.data, data, known, directions, given.limit)
+        overrides |= {"data.languages": ",".join(known)}
+    else:
+        texts = chosen(read_validation_texts(data, given.limit), directions)
+    overrides |= {"data.directions": ",".join(f"{a}>{b}" for a, b in texts.texts)}
+    overrides |= {"data.select_by": "loss"}  # all are translated here
+    opened: Any = load_run(given.run, given.weights, overrides)
+    source = given.data or data.source
+    metrics, _ = opened.evaluate(given.limit, report)
+    if not is_main_process():
+        return 0
+    report.say(f"{source} ({texts.split}): {texts.describe()}")
+    translator = TextTranslator(opened.model, opened.task.vocabulary, data.max_length, how)
+    scores, written = score_directions(translator, texts.texts, report)
+    report.finish()
+    for direction, lines in written.items() if given.write else ():
+        given.write.mkdir(parents=True, exist_ok=True)
+        text = "".join(" ".join(line.splitlines()) + "\n" for line in lines)
+        write_text(given.write / f"{'-'.join(direction)}.txt", text)
+    result = {"run": str(given.run), "weights": str(opened.weights), "data": source, **metrics}
+    result |= describe_scores(texts.split, scores, data.pivot_language)
+    result["search"] = {name: getattr(how, name) for name in ("beams", "length_penalty", "longest")}
+    averages = {name: result[f"{name}_average"]["both"] for name in ("bleu", "chrf")}
+    keep(given, overrides, opened.weights, {**metrics, **averages})
+    if given.json:
+        print_json(result)
+    else:
+        print("\n".join(score_lines(result, scores)))
+    return 0
+
+
+def judge_features(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Run `magneto evaluate RUN --features`.
+
+    A probe learns from training images and is asked of validation images: those of the run's own
+    data, or of another source, of which some are held out where it has no split of its own.
+
+    Raises:
+        ValueError: If images have no labels.
+    """
+    from magneto.runs import load_run
+    from magneto.vision.classification.frozen_features import (
+        collect_features,
+        score_features,
+        score_lines,
+    )
+    from magneto.vision.images import UNLABELLED
+
+    if given.data:
+        other = {"data.source": given.data, "data.validation_source": None, "data.classes": None}
+        overrides = {**other, **overrides}
+    opened: Any = load_run(given.run, given.weights, overrides)
+    report, splits, found = ProgressBars(), opened.task.splits, []
+    for split in (splits.train, splits.validation):
+        if (split.labels_of() == UNLABELLED).any():
+            raise ValueError("there are images without a label: give labelled ones, --data")
+        batches = islice(opened.task.fixed_batches(split), given.limit)
+        found.append(collect_features(opened.model, batches, report))
+    train, held = found
+    scores = score_features(train, held, report)
+    report.finish()
+    for part in found:
+        if part.broken:
+            report.say(f"{part.broken} images could not be read and are left out")
+    if given.json:
+        print_json({
+            "run": str(given.run), "weights": str(opened.weights),
+            "training_images": len(train.labels), "validation_images": len(held.labels),
+            "scores": [asdict(score) for score in scores],
+        })  # fmt: skip
+    else:
+        print(f"{opened.weights}: {len(train.labels):,} images to learn from, "
+              f"{len(held.labels):,} asked")  # fmt: skip
+        print("\n".join(score_lines(scores)))
+    return 0
+
+
+def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Run `magneto evaluate RUN --tasks ...`: our suites, and the harness's."""
+    from magneto.language.in_context.evaluate import context_length, evaluate_suite, score_lines
+    from magneto.language.in_context.files import load_questions
+    from magneto.runs import load_run
+
+    names = [name.strip() for name in given.tasks.split(",") if name.strip()]
+    num_fewshot = numbers("--num-fewshot", given.num_fewshot)
+    seeds = numbers("--seeds", given.seeds)
+    if given.include is not None and not given.include.is_dir():
+        raise ConfigError([f"--include: no folder {given.include}"])
+    manager = harness_manager(names, given.include)
+    theirs = [name for name in names if name not in SUITES]
+    if given.data and Path(given.data).is_file() and len(names) - len(theirs) > 1:
+        raise ConfigError(["--data: one file for several tasks; give the folder that has them"])
+    suites = [load_questions(SUITES[name], given.data) for name in names if name in SUITES]
+    report = ProgressBars()
+    opened: Any = load_run(given.run, given.weights, overrides)
+    model, tokenizer = opened.model, opened.task.tokenizer
+    length = context_length(model.config, opened.recipe.data.max_length, given.max_length)
+    scores = [
+        evaluate_suite(model, tokenizer, each, count, seeds, length, given.limit, report)
+        for each in suites
+        for count in num_fewshot
+    ]
+    others: dict[str, dict[str, dict[str, Any]]] = {}
+    if theirs:
+        from magneto.hf import harness
+
+        wrapped = harness.harness_model(model, tokenizer, length)
+        for count in num_fewshot:
+            found = harness.harness_scores(
+                wrapped, theirs, count, seeds[0], manager, limit=given.limit
+            )
+            others[str(count)] = {
+                task: {key: v for key, v in metrics.items() if isinstance(v, int | float)}
+                for task, metrics in found["results"].items()
+            }
+    report.finish()
+    if given.json:
+        print_json({
+            "run": str(given.run),
+            "length": length,
+            "sources": {
+                each.suite.name: {"questions": each.source, "demonstrations": each.pool_source}
+                for each in suites
+            },
+            "scores": [asdict(score) for score in scores],
+            "harness": others,
+        })  # fmt: skip
+        return 0
+    print("".join(f"{line}\n" for line in score_lines(length, suites, scores)), end="")
+    for count, tasks in others.items():
+        for task, metrics in tasks.items():
+            for metric, value in metrics.items():
+                print(f"{task:<14}{count:>6} num_fewshot  {metric:<24}{value:.4f}")
+    return 0
+
+
+def harness_manager(names: Sequence[str], include: Path | None) -> Any:
+    """Return the harness's tasks if one of the names is not ours, having checked all names."""
+    theirs = [name for name in names if name not in SUITES]
+    if not names:
+        raise ConfigError([f"--tasks: name at least one; there are {', '.join(SUITES)}"])
+    if not theirs:
+        return None
+    near = get_close_matches(theirs[0], SUITES, n=1, cutoff=0.6)
+    if find_spec("lm_eval") is None:
+        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(SUITES)}"
+        raise ConfigError([
+            f"--tasks: no task {theirs[0]!r}{hint} (the tasks of lm-evaluation-harness need: "
+            "pip install 'foundation-transformers[eval]')"
+        ])  # fmt: skip
+    from magneto.hf import harness
+
+    manager = None
+    if include is not None:
+        manager = harness.task_manager(include, builtin=False)
+        if all(manager.match_tasks([name]) for name in theirs):
+            return manager
+    manager = harness.task_manager(include)
+    harness.check_tasks(theirs, manager, list(SUITES))
+    return manager

@@ -158,6 +158,18 @@ def finite(value: Any) -> Any:
     return value
 
 
+def numbers(option: str, text: str) -> list[int]:
+    """Read whole numbers with commas between them.
+
+    Raises:
+        ConfigError: If one is no such number, or is there twice.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
+        raise ConfigError([f"{option} {text}: different whole numbers with commas, such as 0,1,4"])
+    return [int(word) for word in words]
+
+
 def markdown(lines: Sequence[Sequence[str]]) -> str:
     """Return a table as Markdown, its first line the head."""
     rule = "|" + "|".join(["---"] + ["--:"] * (len(lines[0]) - 1)) + "|"
@@ -176,6 +188,11 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 def is_main_process() -> bool:
     """Return whether this process is the one that writes and talks."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def several_processes() -> bool:
+    """Return whether torchrun started this process and others."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def is_standard_input(name: str | Path) -> bool:

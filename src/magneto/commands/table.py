@@ -25,7 +25,7 @@ from magneto.analysis.scores import (
     source_of,
     words,
 )
-from magneto.commands.recognition_scores import measure_split, split_settings
+from magneto.commands.evaluate import measure_split, split_settings
 from magneto.commands.shared import Parser, aligned, markdown, print_json
 from magneto.commands.transcribe import recognition_search_options, search_of
 from magneto.files import MANIFEST, Damaged, plain, read_object, write_json
@@ -193,10 +193,9 @@ def with_splits(
         file = run.directory / SCORES / f"{split.replace('/', '-')}.json"
         metrics = known_metrics(file, how)
         if metrics is None:
-            metrics = measure_split(
+            metrics, _, _ = measure_split(
                 run.directory, given.weights, overrides, split, search_of(given), None, report
             )
-            metrics = {k: v for k, v in metrics.items() if k not in ("answers", "weights")}
             file.parent.mkdir(exist_ok=True)
             write_json(file, plain({"metrics": metrics, **how}))
         kept[split] = kept_of(metrics, speech.primary_metric, preset.scale)

@@ -72,7 +72,6 @@ class SpeechRecognition(Task):
         # How validation data is transcribed.
         self.search: Search = GreedySearch()
         # What the last evaluation transcribed: id, reference and hypothesis of each utterance.
-        self.answers: list[tuple[str, str, str]] = []
         # Which utterances of which training batches had no finite loss, on the device.
         self._excluded: deque[tuple[list[str], Tensor]] = deque(maxlen=REMEMBERED)
 
@@ -209,7 +208,7 @@ class SpeechRecognition(Task):
         transcripts without a word, `non_finite` and `unreadable` are numbers of utterances.
         """
         self._note_not_finite()
-        self.answers = answers = list(chain.from_iterable(predictions))
+        answers = list(chain.from_iterable(predictions))
         found = {"loss": sums["loss"] / max(sums["count"], 1)} | error_rates(answers)
         found |= {name: sums[name] for name in (NON_FINITE, "unreadable")}
         if found["empty"] > MOSTLY_EMPTY:

@@ -6,11 +6,12 @@ them; those of the texts as they are stay the headline.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from magneto.config import ConfigError, nearest
 from magneto.files import import_extra
+from magneto.speech.scores import character_errors, half_width_of_rate, word_errors
 
 # Name: class in transformers' copy of Whisper's normalisers (arXiv 2212.04356, appendix C).
 NORMALISERS = {"whisper-english": "EnglishTextNormalizer", "whisper-basic": "BasicTextNormalizer"}
@@ -53,3 +54,17 @@ def text_normaliser(name: str) -> TextNormaliser:
     library = import_extra("transformers", "hf", f"the normaliser {name} needs transformers")
     normalise = getattr(module, NORMALISERS[name])(*ARGUMENTS[name])
     return TextNormaliser(name, f"transformers {library.__version__}", normalise)
+
+
+def normalised_rates(
+    answers: Sequence[tuple[str, str, str]], normaliser: TextNormaliser
+) -> dict[str, float]:
+    """Return the error rates of normalised texts."""
+    references, hypotheses = (
+        [normaliser.normalise(texts[place]) for texts in answers] for place in (1, 2)
+    )
+    return {
+        "wer_normalised": word_errors(references, hypotheses).rate,
+        "cer_normalised": character_errors(references, hypotheses).rate,
+        "wer_normalised_half_width": half_width_of_rate(references, hypotheses),
+    }

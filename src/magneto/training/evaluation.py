@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,18 @@ from magneto.training.sharding import reshard, unwrap
 from magneto.training.task import Task
 
 
+class Evaluation(NamedTuple):
+    """What an evaluation gives.
+
+    Attributes:
+        metrics: By name.
+        predictions: What `Task.score` gave of each batch that has any, in the batches' order.
+    """
+
+    metrics: dict[str, float]
+    predictions: list[Any]
+
+
 def evaluate(
     task: Task,
     model: nn.Module,
@@ -28,8 +40,8 @@ def evaluate(
     precision: str,
     limit: int | None = None,
     progress: Progress = SILENT,
-) -> dict[str, float]:
-    """Return a task's metrics of a model on the validation data; every rank calls this.
+) -> Evaluation:
+    """Return a task's metrics and predictions of a model on validation data; every rank calls this.
 
     Args:
         task: Prepared.
@@ -40,7 +52,7 @@ def evaluate(
         progress: Shows it.
 
     Returns:
-        The same metrics on every rank.
+        The same on every rank.
 
     Raises:
         ValueError: If there is not one validation batch.
@@ -65,7 +77,8 @@ def evaluate(
             done = min(start + world.world_size, count)
             progress.update("evaluating batches", done, count)
         reshard(model)
-    return task.summarise(total_sums(sums, world), in_order(predictions, world))
+    found = in_order(predictions, world)
+    return Evaluation(task.summarise(total_sums(sums, world), found), found)
 
 
 @contextmanager

@@ -131,7 +131,7 @@ def run_evaluation(state: TrainingState) -> dict[str, float]:
         return evaluate_task(
             state.task, state.model, state.world, config.precision, config.evaluate_limit,
             state.report,
-        )  # fmt: skip
+        ).metrics  # fmt: skip
 
 
 def keep_best(state: TrainingState, metrics: dict[str, float]) -> None:

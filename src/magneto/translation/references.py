@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import islice
 
-from magneto.data.counts import Counts
+from magneto.config import ConfigError
+from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED, Counts
 from magneto.translation.config import (
     ParallelDataConfig,
     Texts,
@@ -36,6 +38,15 @@ class ReferenceTexts:
     texts: dict[Pair, list[Texts]]
     unknown: list[str]
     counts: Counts
+
+    def describe(self) -> str:
+        """Say how many sentences are scored, and what of them is odd."""
+        total = sum(len(pairs) for pairs in self.texts.values())
+        kinds = (INVALID_UTF8, HALF_CHARACTERS, LONG_LINES, MALFORMED)
+        odd = [f"{self.counts[kind]:,} {kind}" for kind in kinds if self.counts[kind]]
+        if self.unknown:
+            odd.append(f"unknown to the model, left out: {', '.join(self.unknown)}")
+        return "; ".join([f"{total:,} sentences", *odd])
 
 
 def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> ReferenceTexts:
@@ -114,3 +125,24 @@ def describe(pairs: set[Pair]) -> str:
     if len(pairs) > 12:
         return f"{len(pairs)} pairs of {', '.join(sorted({n for p in pairs for n in p}))}"
     return ", ".join(sorted("-".join(pair) for pair in pairs)) or "nothing"
+
+
+def chosen(texts: ReferenceTexts, directions: list[str] | None) -> ReferenceTexts:
+    """Keep the directions that were asked for.
+
+    Raises:
+        ConfigError: If one of them is not there; names the nearest.
+    """
+    if directions is None:
+        return texts
+    wanted = [(found[0], found[-1]) for found in map(split_direction, directions)]
+    missing = [
+        name for name, pair in zip(directions, wanted, strict=True) if pair not in texts.texts
+    ]
+    if missing:
+        there = ["-".join(pair) for pair in texts.texts]
+        near = ", ".join(get_close_matches(missing[0], there, n=3, cutoff=0.0))
+        lines = f"--directions {', '.join(missing)}: not among the {len(there)}; nearest: {near}"
+        raise ConfigError([lines])
+    kept = {pair: texts.texts[pair] for pair in wanted}
+    return ReferenceTexts(texts.split, kept, texts.unknown, texts.counts)

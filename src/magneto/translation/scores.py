@@ -9,6 +9,7 @@ from typing import Any
 
 from magneto.files import import_extra
 
+_COLUMNS = "  {:<22}{:>10}{:>8}{:>8}"
 Direction = tuple[str, str]
 """From which language to which."""
 
@@ -91,3 +92,39 @@ def _mean(values: list[float]) -> float:
 def import_sacrebleu() -> Any:
     """Import sacrebleu, or say which extra has it."""
     return import_extra("sacrebleu", "text", "scoring needs sacrebleu")
+
+
+def describe_scores(
+    split: str, scores: dict[Direction, TranslationScores], pivot: str
+) -> dict[str, Any]:
+    """Return the scores for a program: by direction, averages, signatures."""
+    found: dict[str, Any] = {"split": split, "pivot_language": pivot}
+    for name in ("bleu", "chrf"):
+        values = {direction: getattr(each, name) for direction, each in scores.items()}
+        mean = average_directions(values, pivot)
+        found[name] = {"-".join(direction): value for direction, value in values.items()}
+        found[f"{name}_average"] = {"out": mean.out, "into": mean.into, "both": mean.both}
+    found["sentences"] = {"-".join(d): each.sentences for d, each in scores.items()}
+    found["signatures"] = signatures()
+    return found
+
+
+def score_lines(result: dict[str, Any], scores: dict[Direction, TranslationScores]) -> list[str]:
+    """Return the scores as a table."""
+    lines = [f"{result['weights']} on {result['data']} ({result['split']}):"]
+    lines += [
+        f"  {name:<16}{result[name]:.4f}" for name in ("loss", "perplexity") if name in result
+    ]
+    lines.append(_COLUMNS.format("direction", "sentences", "BLEU", "chrF"))
+    lines += [
+        _COLUMNS.format("-".join(direction), each.sentences, f"{each.bleu:.2f}", f"{each.chrf:.2f}")
+        for direction, each in scores.items()
+    ]
+    if len(scores) > 1:
+        pivot = result["pivot_language"]
+        for key, name in (("out", f"{pivot}->X"), ("into", f"X->{pivot}"), ("both", "average")):
+            bleu, chrf = (result[f"{metric}_average"][key] for metric in ("bleu", "chrf"))
+            if bleu == bleu:  # there is such a direction
+                lines.append(_COLUMNS.format(f"mean {name}", "", f"{bleu:.2f}", f"{chrf:.2f}"))
+    lines += [f"  {name}: {text}" for name, text in result["signatures"].items()]
+    return lines

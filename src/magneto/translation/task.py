@@ -63,7 +63,6 @@ class Translation(Task):
         super().__init__(model, data, seed)
         self._progress: Progress = SILENT
         # Directions to validate on; None for all that are trained.
-        self.validated: list[Pair] | None = None
         if data.select_by == "bleu":
             self.primary_metric, self.higher_is_better = "bleu", True
 
@@ -161,8 +160,7 @@ class Translation(Task):
 
     @cached_property
     def _validation_maker(self) -> GroupMaker:
-        directions = self.validated or self.text.directions
-        return GroupMaker(self.text.validation, self.vocabulary, directions)
+        return GroupMaker(self.text.validation, self.vocabulary, self.text.directions)
 
     def validation_batches(self) -> Sequence[Group]:
         """Return the groups of the validation split, in mixed order.

@@ -25,7 +25,7 @@ from magneto.vision_language.question_answering.config import (
 from magneto.vision_language.question_answering.model import QuestionAnswerer
 from magneto.vision_language.question_answering.task import QuestionAnswering, likeliest_target
 from magneto.weights import open_tensors
-from tests.evaluating import measured, reads_while_scoring
+from tests.evaluating import measured, predicted, reads_while_scoring
 from tests.said import Said
 from tests.vision_language.question_answering.folders import (
     COLOURS,
@@ -100,7 +100,7 @@ def test_scores_are_official_and_unknown_answers_count(tmp_path: Path) -> None:
     model = task.build_model()
     found = measured(task, model)
     assert found["unknown"] == 0 and found["broken"] == 0
-    answers = dict(task.answered)
+    answers = dict(task.given_answers(predicted(task, model)))
     right = [answers[q.number] == q.majority for q in task.splits.validation.questions]
     assert found["accuracy"] == pytest.approx(sum(right) / 12) and len(answers) == 12
     assert list(answers) == sorted(answers)
@@ -145,9 +145,10 @@ def test_images_that_can_not_be_read(tmp_path: Path) -> None:
     assert len(task.splits.train) == 10
     (batch,) = task.train_stream(10, 1).batch(0)
     assert batch["broken"].sum() == 2
-    scores = measured(task, task.build_model())
-    assert scores["broken"] == 2
-    assert {answer for number, answer in task.answered if number in (10030, 10031)} == {""}
+    model = task.build_model()
+    assert measured(task, model)["broken"] == 2
+    given = task.given_answers(predicted(task, model))
+    assert {answer for number, answer in given if number in (10030, 10031)} == {""}
     # Broken is one to train on and one to validate on; missing, one to train on.
     assert task.problems.describe() == "broken image: 2; missing image: 1"
     task.problems.keep_in(tmp_path)

@@ -122,7 +122,7 @@ def test_another_run_begins_with_its_encoder_and_tokenizer(tmp_path: Path) -> No
     assert task.tokenizer.vocab_size == 270
     run(task, tmp_path / "second")
     opened = load_run(tmp_path / "second", "final", {})
-    assert opened.evaluate()["accuracy"] in [n / 12 for n in range(13)]
+    assert opened.evaluate().metrics["accuracy"] in [n / 12 for n in range(13)]
     with pytest.raises(ValueError, match=r"give --data\.normalisation half"):
         task_of(tmp_path / "data", model, normalisation="imagenet").prepare()
     with pytest.raises(ValueError, match=r"give --model\.width 16"):

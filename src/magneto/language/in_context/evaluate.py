@@ -9,9 +9,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from magneto.config import ConfigError
 from magneto.data.tokenizer import Tokenizer
 from magneto.language.in_context.files import Questions
 from magneto.language.in_context.scores import Accuracy, accuracy, credit
@@ -238,3 +240,54 @@ def join(
     lost = max(0, len(beginning) - room)
     sequences = tuple((beginning + sequence)[lost:] for sequence in item.sequences)
     return Texts(sequences, item.scored), fitted, lost == 0
+
+
+def score_lines(
+    length: int, suites: Sequence[Questions], scores: Sequence[SuiteScore]
+) -> list[str]:
+    """Write our suites' scores as a table, accuracies in per cent."""
+    if not scores:
+        return []
+    made = [
+        f"{'suite':<12}{'shots':>6}{'accuracy':>10}{'± items':>9}{'± seeds':>9}{'chance':>8}"
+        f"{'sum':>7}{'mean':>7}{'questions':>11}"
+    ]
+    for score in scores:
+        main = score.main
+        made.append(
+            f"{score.suite:<12}{score.num_fewshot:>6}{100 * main.mean:>10.1f}"
+            f"{_percent(main.item_error):>9}"
+            f"{_percent(main.seed_error):>9}{100 * score.chance:>8.1f}"
+            f"{100 * score.by_sum.mean:>7.1f}{100 * score.by_mean.mean:>7.1f}{score.items:>11}"
+        )
+    made += ["", "accuracy: by sum where a blank is filled, by mean per token elsewhere; in per "
+             "cent, ± one standard error"]  # fmt: skip
+    for score in scores:
+        if score.demonstrations < score.num_fewshot or score.cut:
+            made.append(
+                f"{score.suite}, {score.num_fewshot} num_fewshot: in {length} tokens "
+                f"{score.demonstrations:.2f} demonstrations fit on average; {score.cut:.1%} of the "
+                "questions lost their beginning"
+            )
+    if any(score.num_fewshot for score in scores):
+        made += [f"{each.suite.name}: demonstrations from {each.pool_source}" for each in suites]
+    return made
+
+
+def _percent(value: float | None) -> str:
+    """Write a standard error in per cent; a dash if there is none."""
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def context_length(config: Any, trained: int, asked: int | None) -> int:
+    """Return the tokens to feed at most: as in training, unless asked otherwise.
+
+    Raises:
+        ConfigError: If it is more than the model has positions for.
+    """
+    most = config.max_length if config.positions == "learned" else None
+    if asked is not None and (asked < 2 or (most is not None and asked > most)):
+        raise ConfigError(
+            [f"--max-length {asked}: at least 2" + (f", at most {most}" if most else "")]
+        )
+    return asked or min(trained, most or trained)

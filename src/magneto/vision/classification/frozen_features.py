@@ -7,7 +7,7 @@ looked at: BEiT's last layer says little, its middle much.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,9 @@ NEIGHBOURS, TEMPERATURE = 20, 0.07
 # Iterations of the linear probe at most; images that are compared with all others at once.
 ITERATIONS, PIECE = 300, 1024
 POOLINGS = ("class_token", "mean")
+
+
+POOLING_NAMES = {"class_token": "[CLS]", "mean": "mean"}
 
 
 @dataclass(frozen=True)
@@ -160,3 +163,16 @@ def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Ten
         votes = torch.zeros(len(rows), classes).scatter_add(1, labels[which], weights)
         right += int((votes.argmax(1) == answers).sum())
     return right / len(wanted)
+
+
+def score_lines(scores: Sequence[FeatureScore]) -> list[str]:
+    """Return a line per layer: accuracies of both methods for each way of pooling."""
+    poolings = list(dict.fromkeys(score.pooling for score in scores))
+    head = [f"{POOLING_NAMES[p]} {method}" for p in poolings for method in ("linear", "k-NN")]
+    lines = ["layer       " + "".join(f"{word:>14}" for word in head)]
+    by_place = {(score.layer, score.pooling): score for score in scores}
+    for layer in dict.fromkeys(score.layer for score in scores):
+        found = [by_place[layer, pooling] for pooling in poolings]
+        cells = "".join(f"{s.linear:>14.4f}{s.neighbours:>14.4f}" for s in found)
+        lines.append(f"{layer or 'embeddings':<12}{cells}")
+    return lines

@@ -38,7 +38,7 @@ from magneto.vision_language.question_answering.data import (
 from magneto.vision_language.question_answering.figures import question_figures
 from magneto.vision_language.question_answering.held_out import HELD_OUT_FILE, check_held_out
 from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.question_answering.questions import QuestionSplit
+from magneto.vision_language.question_answering.questions import Question, QuestionSplit
 from magneto.vision_language.question_answering.scores import NO_ANSWER, summary
 from magneto.vision_language.question_answering.targets import Targets
 from magneto.vision_language.samples import join_samples
@@ -61,7 +61,6 @@ class QuestionAnswering(FineTunedTask):
 
     primary_metric = "accuracy"
     unit = "questions"
-    answered: Sequence[tuple[int, str]] = ()
 
     model_config: QuestionAnsweringConfig
     data_config: QuestionAnsweringDataConfig
@@ -200,14 +199,25 @@ class QuestionAnswering(FineTunedTask):
 
         See `magneto.vision_language.question_answering.scores.summary`.
         """
-        rows, numbers = (torch.cat(part).tolist() for part in zip(*predictions, strict=True))
-        questions = [self.splits.validation.questions[row] for row in rows]
-        given = [None if number == NO_ANSWER else self.answers[number] for number in numbers]
-        pairs = zip(questions, given, strict=True)
-        self.answered = sorted((question.number, answer or "") for question, answer in pairs)
+        rows, questions, given = self._given(predictions)
         unknown = int((~self.splits.answerable[rows]).sum())
         sums = {**sums, "unknown": unknown}
         return summary(sums, questions, given, self.data_config.normalise_answers)
+
+    def given_answers(self, predictions: Sequence[Any]) -> list[tuple[int, str]]:
+        """Return the answers of an evaluation by the questions' numbers; "" where there is none."""
+        _, questions, given = self._given(predictions)
+        pairs = zip(questions, given, strict=True)
+        return sorted((question.number, answer or "") for question, answer in pairs)
+
+    def _given(
+        self, predictions: Sequence[Any]
+    ) -> tuple[list[int], list[Question], list[str | None]]:
+        """Return rows, questions and chosen answers of scored batches."""
+        rows, numbers = (torch.cat(part).tolist() for part in zip(*predictions, strict=True))
+        questions = [self.splits.validation.questions[row] for row in rows]
+        given = [None if number == NO_ANSWER else self.answers[number] for number in numbers]
+        return rows, questions, given
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the scores of who reads the question and sees no image; of a test split none."""
