@@ -443,19 +443,15 @@ def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> in
         for each in suites
         for count in num_fewshot
     ]
-    others: dict[str, dict[str, dict[str, Any]]] = {}
+    others: dict[str, dict[str, dict[str, float]]] = {}
     if theirs:
         from magneto.hf import harness
 
         wrapped = harness.harness_model(model, tokenizer, length)
         for count in num_fewshot:
-            found = harness.harness_scores(
-                wrapped, theirs, count, seeds[0], manager, limit=given.limit
+            others[str(count)] = harness.harness_metrics(
+                wrapped, theirs, count, seeds[0], manager, given.limit
             )
-            others[str(count)] = {
-                task: {key: v for key, v in metrics.items() if isinstance(v, int | float)}
-                for task, metrics in found["results"].items()
-            }
     report.finish()
     if given.json:
         print_json({
