@@ -54,9 +54,6 @@ ASSUMED_ANSWERS = 3129
 class QuestionAnswering(FineTunedTask):
     """Questions about images, a `QuestionAnswerer`, binary cross-entropy in nats per question.
 
-    Attributes:
-        answered: What the last evaluation answered: (id of the question, answer) of each, in the
-            order of the ids; "" where an image could not be read.
     """
 
     primary_metric = "accuracy"
