@@ -52,9 +52,7 @@ ASSUMED_ANSWERS = 3129
 
 
 class QuestionAnswering(FineTunedTask):
-    """Questions about images, a `QuestionAnswerer`, binary cross-entropy in nats per question.
-
-    """
+    """Questions about images, a `QuestionAnswerer`, binary cross-entropy in nats per question."""
 
     primary_metric = "accuracy"
     unit = "questions"
