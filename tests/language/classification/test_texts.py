@@ -327,7 +327,7 @@ def test_word_order_is_balanced_and_tells_nothing_by_words(
         " ".join(sorted(text.split())) for text in written
     }
     for part in (whole.train, whole.validation[""]):  # what is held out tells nothing of the label
-        assert 0.3 < np.mean([label == "as-written" for label in part.values("label")]) < 0.7
+        assert 0.42 < np.mean([label == "as-written" for label in part.values("label")]) < 0.58
     again = read_texts(ClassificationDataConfig())
     assert again.train.digest == whole.train.digest  # the same each time
 

@@ -80,7 +80,6 @@ def read_texts(config: ClassificationDataConfig) -> Texts:
     known = there.get("train") or next(iter(there.values()))
     key = HELD_BY if HELD_BY in known.columns else "text"
     train, held = divide(there, other, config.validation_fraction, key, counts)
-    train = held if measured else train
     validation = {"": held}
     if mismatched := (other or there).get("mismatched"):
         validation["mismatched"] = mismatched
@@ -91,8 +90,8 @@ def read_texts(config: ClassificationDataConfig) -> Texts:
     labels = () if config.number else _classes(config, known, counts)
     for name, rows in splits.items() if labels else ():
         if others := {*rows.values("label")} - {*labels}:
-            shown = ", ".join(map(repr, sorted(others)[:3]))
-            raise ValueError(f"{source}: the {name} have labels ({shown}) that are not "
+            some = ", ".join(map(repr, sorted(others)[:3]))
+            raise ValueError(f"{source}: the {name} have labels ({some}) that are not "
                              f"among {', '.join(labels[:10])}")  # fmt: skip
     return Texts(train, validation, labels, counts)
 
