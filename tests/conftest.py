@@ -26,6 +26,10 @@ import numpy as np
 import pytest
 import torch
 
+# In the background a shell lets its jobs ignore Ctrl-C, which some tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Those that this project and its libraries answer: asking for all takes half a millisecond.
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
            signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)  # fmt: skip

@@ -91,12 +91,13 @@ def test_text_classifier(place: Path, kind: str, types: int, capsys) -> None:
     task: Any = opened.task
     examples = next(iter(task.validation.values()))
     batch = task._batch(examples, list(range(4)))
-    shown = next(iter(task.texts.validation.values()))[:4]
+    held = next(iter(task.texts.validation.values()))
+    shown = [held[row] for row in range(4)]
 
     hf.register()
     words = transformers.AutoTokenizer.from_pretrained(out)
-    pairs = [row.pair for row in shown] if kind == "pair" else None
-    given = words([row.text for row in shown], pairs, padding=True, return_tensors="pt")
+    pairs = [row["other"] for row in shown] if kind == "pair" else None
+    given = words([row["text"] for row in shown], pairs, padding=True, return_tensors="pt")
     assert torch.equal(given["input_ids"], batch["tokens"])
     assert torch.equal(given["attention_mask"].bool(), batch["mask"])
     assert ("token_type_ids" in given) == (types > 1)
@@ -105,8 +106,8 @@ def test_text_classifier(place: Path, kind: str, types: int, capsys) -> None:
     assert torch.equal(loaded(**given).logits, expected)
 
     pipe = transformers.pipeline("text-classification", model=str(out), top_k=None)
-    text: Any = shown[0].text
-    text = {"text": text, "text_pair": shown[0].pair} if pairs else text
+    text: Any = shown[0]["text"]
+    text = {"text": text, "text_pair": shown[0]["other"]} if pairs else text
     answers = {answer["label"]: answer["score"] for answer in pipe([text])[0]}
     shares = expected[0].softmax(-1).tolist()
     assert answers == pytest.approx(dict(zip(task.texts.labels, shares, strict=True)), rel=1e-4)
