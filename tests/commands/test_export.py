@@ -96,7 +96,7 @@ def test_text_classifier(place: Path, kind: str, types: int, capsys) -> None:
 
     hf.register()
     words = transformers.AutoTokenizer.from_pretrained(out)
-    pairs = [row["other"] for row in shown] if kind == "pair" else None
+    pairs = [row["pair"] for row in shown] if kind == "pair" else None
     given = words([row["text"] for row in shown], pairs, padding=True, return_tensors="pt")
     assert torch.equal(given["input_ids"], batch["tokens"])
     assert torch.equal(given["attention_mask"].bool(), batch["mask"])
@@ -107,7 +107,7 @@ def test_text_classifier(place: Path, kind: str, types: int, capsys) -> None:
 
     pipe = transformers.pipeline("text-classification", model=str(out), top_k=None)
     text: Any = shown[0]["text"]
-    text = {"text": text, "text_pair": shown[0]["other"]} if pairs else text
+    text = {"text": text, "text_pair": shown[0]["pair"]} if pairs else text
     answers = {answer["label"]: answer["score"] for answer in pipe([text])[0]}
     shares = expected[0].softmax(-1).tolist()
     assert answers == pytest.approx(dict(zip(task.texts.labels, shares, strict=True)), rel=1e-4)
