@@ -1,7 +1,9 @@
 """Examples with which something is wrong are named once, whoever meets them, and all are listed."""
 
+import multiprocessing
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +66,31 @@ def test_what_others_left_behind_does_no_harm(tmp_path: Path) -> None:
     problems.keep_in(tmp_path)
     problems.met(BROKEN, "a.jpg", "cut off")
     assert f"{BROKEN}: 1" in problems.describe()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are forked")
+def test_processes_that_meet_the_same_at_once_write_it_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+
+    def meet(run: Path, start: Any) -> None:
+        problems = DataProblems()
+        problems.keep_in(run)
+        start.wait()
+        for number in range(200):
+            problems.met(BROKEN, f"{number}.jpg", "cut off")
+
+    for attempt in range(8):
+        run, start = tmp_path / str(attempt), context.Event()
+        run.mkdir()
+        processes = [context.Process(target=meet, args=(run, start)) for _ in range(3)]
+        for process in processes:
+            process.start()
+        start.set()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0, 0, 0]
+        names = sorted(name for _, name, _ in listed(run))
+        assert names == sorted(f"{number}.jpg" for number in range(200))
 
 
 def test_many_before_the_run_is_known(tmp_path: Path) -> None:

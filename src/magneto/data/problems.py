@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from json import JSONDecodeError
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from magneto.config import error_line
 from magneto.data.counts import FEW, MALFORMED, Counts
@@ -127,7 +127,6 @@ class DataProblems:
         held, self._known = list(self._known), {}
         self._counts, self._named, self._told = Counter(), Counter(), set()
         self._file, self._read, self.progress = run / PROBLEMS_FILE, 0, progress
-        self._catch_up()
         self._note(held)
 
     def met(self, kind: str, name: str, why: str) -> None:
@@ -140,7 +139,6 @@ class DataProblems:
         """
         line = "\t".join(_one_cell(part) for part in (kind, name, why))
         if line not in self._known:
-            self._catch_up()
             self._note([line])
 
     def describe(self) -> str:
@@ -152,10 +150,7 @@ class DataProblems:
         return f" (listed in {self._file})" if self._file else ""
 
     def _note(self, lines: Sequence[str]) -> None:
-        new = self._add(lines)
-        if new and self._file is not None:
-            self._append(new)
-        for line in new:
+        for line in self._add(lines) if self._file is None else self._append(lines):
             self._say(*line.split("\t"))
 
     def _add(self, lines: Sequence[str]) -> list[str]:
@@ -173,15 +168,23 @@ class DataProblems:
             self._told.add((kind, count))  # several at once are one number
             self.progress.say(f"{kind}: {count:,} so far{self._place()}")
 
-    def _append(self, lines: Sequence[str]) -> None:
+    def _append(self, lines: Sequence[str]) -> list[str]:
+        """Write the lines that no process has written; return them."""
         assert self._file is not None
+        self._catch_up()
+        if not set(lines) - self._known.keys():
+            return []
+        new: list[str] | None = None
         try:
-            # In one piece at the end of the file, whoever else writes there.
             with self._file.open("ab", buffering=0) as file:
-                file.write("".join(f"{line}\n" for line in lines).encode())
+                lock(file)
+                self._catch_up()
+                new = self._add(lines)
+                file.write("".join(f"{line}\n" for line in new).encode())
         except OSError as error:  # no reason to end a run
             self.progress.say(f"{self._file} can't be written ({error.strerror})")
             self._file = None
+        return self._add(lines) if new is None else new
 
     def _catch_up(self) -> None:
         """Read what other processes have written since."""
@@ -196,6 +199,17 @@ class DataProblems:
         whole = content[: content.rfind(b"\n") + 1]
         self._read += len(whole)
         self._add(whole.decode(errors="replace").splitlines())
+
+
+def lock(file: BinaryIO) -> None:
+    """Wait until no other process has a file locked, and lock it until it is closed.
+
+    Where the system or its file system has no such locks, two processes may write the same line.
+    """
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def _one_cell(text: str) -> str:
