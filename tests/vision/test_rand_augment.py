@@ -1,9 +1,10 @@
-"""RandAugment's operations; compared with timm's, bit by bit, where timm can be imported."""
+"""RandAugment's operations; compared with timm's, bit by bit, where timm is installed."""
 
 import numpy as np
 import pytest
 
 from magneto.vision.rand_augment import FILL, LARGEST, OPERATIONS, RandAugment
+from tests.nn.grids import timm_module
 from tests.vision.pictures import Image, photo
 
 TIMM = {
@@ -27,7 +28,7 @@ class Signs:
 
 @pytest.mark.parametrize("name", TIMM)
 def test_operations_are_timms(name: str, monkeypatch) -> None:
-    theirs = pytest.importorskip("timm.data.auto_augment")
+    theirs = timm_module("timm.data.auto_augment")
     assert OPERATIONS.keys() == TIMM.keys()
     image = Image.fromarray(photo(5, 96, 120))
     for magnitude in (1.0, 5.0, 9.0):
