@@ -154,6 +154,15 @@ def test_a_dead_worker_is_an_error_that_names_the_step() -> None:
     assert "\n" not in found
 
 
+def test_a_worker_that_dies_before_its_first_batch_names_the_step_that_is_waited_for() -> None:
+    batches = BatchesAhead(shuffled_rows(), 1, [0], num_workers=1)
+    with closing(batches), pytest.raises(BatchError, match="SIGKILL at the batch of step 10[1-4] "):
+        taken = batches.start(100)
+        os.kill(batches.processes[0].pid, signal.SIGKILL)
+        for _ in taken:
+            pass
+
+
 def test_batches_taken_before_a_death_are_given_out() -> None:
     def make(numbers: list[int]) -> list[int]:
         if 24 in numbers:

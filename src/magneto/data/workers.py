@@ -38,6 +38,8 @@ from magneto.data.stream import BatchStream
 AHEAD = 2
 # Bytes to whose multiples tensors are laid in shared memory, for every type and for wide loads.
 ALIGNMENT = 64
+# In the place of the step of a worker that has made no batch yet.
+NOT_BEGUN = -1
 # Signals that are the main process's alone.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # What to try where a worker was killed, and where it ended otherwise.
@@ -138,7 +140,7 @@ class BatchesAhead:
             return self._thread.submit(self._make, step)
         with suppress(BrokenProcessPool):  # told where a batch is taken
             return self._thread.submit(self._receive, step, self._pool.submit(make_shared, step))
-        return self._thread.submit(self._tell_death)
+        return self._thread.submit(self._tell_death, step)
 
     def _make(self, step: int) -> list[Any]:
         return self._pinned(self.stream.batch(step, self.parts, self.wanted))
@@ -147,7 +149,7 @@ class BatchesAhead:
         try:
             found = made.result()
         except BrokenProcessPool:
-            return self._tell_death()
+            return self._tell_death(step)
         except Exception as error:  # it could not be sent
             found = Failure(error_line(error), traceback.format_exc())
         if isinstance(found, Failure):
@@ -156,13 +158,16 @@ class BatchesAhead:
         try:
             return self._pinned(found.attach() if isinstance(found, SharedBatch) else found)
         except FileNotFoundError:  # the worker died with what it had made
-            return self._tell_death()
+            return self._tell_death(step)
 
     def _pinned(self, pieces: list[Any]) -> list[Any]:
         return [pinned(piece) for piece in pieces] if self.pin else pieces
 
-    def _tell_death(self) -> NoReturn:
-        """Say which worker ended, how, at which examples, and what to try."""
+    def _tell_death(self, step: int) -> NoReturn:
+        """Say which worker ended, how, at which examples, and what to try.
+
+        Where it had not begun a batch, `step` is named, whose batch is waited for.
+        """
         steps = dict(zip(self._making[::2], self._making[1::2], strict=True))
         wait([process.sentinel for process in self.processes])
         # The pool lets the others end as well, without a fault.
@@ -174,7 +179,8 @@ class BatchesAhead:
         code = dead.exitcode or 0
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         advice = OUT_OF_MEMORY if code == -signal.SIGKILL else CRASH
-        step = steps.get(dead.pid, 0)
+        begun = steps.get(dead.pid, NOT_BEGUN)
+        step = step if begun == NOT_BEGUN else begun
         where = (
             f"at the batch of step {step + 1} ({self.stream.names(step, self.parts, self.wanted)})"
         )
@@ -234,7 +240,7 @@ def begin_worker(job: Job) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with job.turn:
         job.slot = list(job.making[::2]).index(0)
-        job.making[2 * job.slot] = os.getpid()
+        job.making[2 * job.slot : 2 * job.slot + 2] = [os.getpid(), NOT_BEGUN]
     _job = job
     Thread(target=end_with, args=[os.getppid()], daemon=True).start()
 
