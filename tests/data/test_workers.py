@@ -156,7 +156,8 @@ def test_a_dead_worker_is_an_error_that_names_the_step() -> None:
 
 def test_a_worker_that_dies_before_its_first_batch_names_the_step_that_is_waited_for() -> None:
     batches = BatchesAhead(shuffled_rows(), 1, [0], num_workers=1)
-    with closing(batches), pytest.raises(BatchError, match="SIGKILL at the batch of step 10[1-4] "):
+    words = r"SIGKILL at the batch of step 10[1-4] "
+    with closing(batches), pytest.raises(BatchError, match=words):
         taken = batches.start(100)
         os.kill(batches.processes[0].pid, signal.SIGKILL)
         for _ in taken:
