@@ -38,6 +38,8 @@ from magneto.data.stream import BatchStream
 AHEAD = 2
 # Bytes to whose multiples tensors are laid in shared memory, for every type and for wide loads.
 ALIGNMENT = 64
+# Seconds that a worker with a fault has to be seen as ended, after another one ended without.
+PATIENCE = 2.0
 # In the place of the step of a worker that has made no batch yet.
 NOT_BEGUN = -1
 # Signals that are the main process's alone.
@@ -169,13 +171,14 @@ class BatchesAhead:
         Where it had not begun a batch, `step` is named, whose batch is waited for.
         """
         steps = dict(zip(self._making[::2], self._making[1::2], strict=True))
-        wait([process.sentinel for process in self.processes])
-        # The pool lets the others end as well, without a fault.
+        ended = wait([process.sentinel for process in self.processes])
+        # The pool lets the others end as well, without a fault: one with a fault is to blame.
+        until = time.monotonic() + PATIENCE
         while not (faulty := [worker for worker in self.processes if worker.exitcode]):
-            if all(worker.exitcode == 0 for worker in self.processes):
+            if time.monotonic() > until or all(p.exitcode == 0 for p in self.processes):
                 break
             time.sleep(0.01)
-        dead = (faulty or self.processes)[0]
+        dead = (faulty or [p for p in self.processes if p.sentinel in ended])[0]
         code = dead.exitcode or 0
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         advice = OUT_OF_MEMORY if code == -signal.SIGKILL else CRASH
