@@ -19,15 +19,15 @@ from statistics import mean
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from magneto.analysis.report.palette import ROWS
-from magneto.analysis.report.plot import FAINT, INK, RULE, STYLE
 from magneto.files import read_json
+from magneto.lab.report.palette import ROWS
+from magneto.lab.report.plot import FAINT, INK, RULE, STYLE
 from magneto.theory.placement import PLACEMENTS
 
 DOCS = Path(__file__).parent
 COMPARISON = DOCS / "reports" / "placements-24" / "comparison.json"
 FIGURE = DOCS / "figures" / "placements-24"
-STYLES = DOCS.parent / "src" / "magneto" / "analysis" / "report" / "templates" / "report.css"
+STYLES = DOCS.parent / "src" / "magneto" / "lab" / "report" / "templates" / "report.css"
 COLOURED = ("post", "pre", "deepnorm", "sub", "peri")
 LIGHT = {"ink": INK, "faint": FAINT, "rule": RULE}
 GREY = {"light": "#b4b4b4", "dark": "#6f6f6f"}

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from magneto.analysis.report.report import write_report
-from magneto.analysis.sweep.compare import conclusions
 from magneto.files import plain, read_json, write_json
+from magneto.lab.report.report import write_report
+from magneto.lab.sweep.compare import conclusions
 
 REPORTS = Path(__file__).parent / "reports"
 

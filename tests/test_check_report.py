@@ -9,12 +9,12 @@ import pytest
 
 from benchmarks.check_report import check_folder
 from benchmarks.recomputed import quantile
-from magneto.analysis.report.report import write_report
-from magneto.analysis.sweep.cells import Cell, Sweep
-from magneto.analysis.sweep.compare import collect
-from magneto.analysis.sweep.sweep import cell_directory, open_sweep
 from magneto.files import plain
 from magneto.functional.statistics import t_quantile
+from magneto.lab.report.report import write_report
+from magneto.lab.sweep.cells import Cell, Sweep
+from magneto.lab.sweep.compare import collect
+from magneto.lab.sweep.sweep import cell_directory, open_sweep
 from magneto.recipe import load_recipe
 
 PLACEMENTS = ("post", "pre", "sub", "olmo2")

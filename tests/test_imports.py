@@ -39,7 +39,7 @@ ALLOWED = {
         *(f"{field}.config" for field in FIELDS),
     },
     "runs": {"recipe", "tasks", "training", *GROUND},
-    "analysis": {
+    "lab": {
         "theory",
         "nn",
         "data.batch",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.analysis.report.report import as_markdown
+from magneto.lab.report.report import as_markdown
 
 DOCS = Path(__file__).parents[1] / "docs"
 FOLDERS = sorted(path.parent for path in DOCS.glob("reports/*/comparison.json"))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from magneto.analysis.sweep.cells import RATE, SEED, Cell
-from magneto.analysis.sweep.sweep import read_sweep
 from magneto.cli import main
+from magneto.lab.sweep.cells import RATE, SEED, Cell
+from magneto.lab.sweep.sweep import read_sweep
 from magneto.tasks import TASKS
 
 SOURCE = Path(__file__).parents[1] / "src" / "magneto"

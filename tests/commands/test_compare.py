@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from magneto.analysis.probe import measurements
-from magneto.analysis.probe.measurements import why_not_measured
-from magneto.analysis.sweep import workers
-from magneto.analysis.sweep.sweep import work
 from magneto.cli import main
 from magneto.files import read_object
+from magneto.lab.probe import measurements
+from magneto.lab.probe.measurements import why_not_measured
+from magneto.lab.sweep import workers
+from magneto.lab.sweep.sweep import work
 from magneto.recipe import load_recipe
 from magneto.training.metrics_logger import read_rows
 from tests.shrunken import shrunken

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from magneto.analysis.plan import steps as tried
 from magneto.cli import main
+from magneto.lab.plan import steps as tried
 
 WORDS = ["train", "text-classification/tiny", "--data.tokenizer", "bytes", "--model.width", "16",
          "--model.layers", "1", "--model.heads", "2", "--training.device", "cpu", "--dry-run",

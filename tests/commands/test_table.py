@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from magneto.analysis.scores import name_of, read_runs, source_names, words
-from magneto.analysis.sweep.cells import Sweep
-from magneto.analysis.sweep.sweep import cell_directory, open_sweep
 from magneto.cli import main
 from magneto.commands.shared import aligned, markdown
 from magneto.commands.table import (
@@ -23,6 +20,9 @@ from magneto.commands.table import (
     table,
 )
 from magneto.config import ConfigError
+from magneto.lab.scores import name_of, read_runs, source_names, words
+from magneto.lab.sweep.cells import Sweep
+from magneto.lab.sweep.sweep import cell_directory, open_sweep
 from magneto.recipe import load_recipe
 
 IMAGES, QUESTIONS, GLUE = (PRESETS[name] for name in ("images", "vision-language", "glue"))

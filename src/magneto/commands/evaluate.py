@@ -20,7 +20,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.analysis.scores import SCORES
 from magneto.commands.shared import (
     Parser,
     is_main_process,
@@ -35,6 +34,7 @@ from magneto.commands.translate import search_of as beam_search_of
 from magneto.commands.translate import search_options
 from magneto.config import ConfigError
 from magneto.files import plain, write_json, write_text
+from magneto.lab.scores import SCORES
 from magneto.language.in_context.suites import SUITES
 from magneto.progress import ProgressBars
 from magneto.recipe import open_run

@@ -17,8 +17,8 @@ from magneto.recipe import Recipe, load_recipe
 from magneto.training.peaks import PEAKS, nominal_peaks
 
 if TYPE_CHECKING:
-    from magneto.analysis.plan.plan import Steps, Way
-    from magneto.analysis.plan.sharding import Cluster
+    from magneto.lab.plan.plan import Steps, Way
+    from magneto.lab.plan.sharding import Cluster
     from magneto.training.config import TrainingConfig
 
 # What is assumed where nothing is said; each is an option.
@@ -66,8 +66,8 @@ def main(words: Sequence[str]) -> int:
         made.error(f"--utilisation must be above 0 and at most 1, not {given.utilisation}")
     recipe = load_recipe(given.recipe, overrides)
     # After mistakes are answered: these import torch.
-    from magneto.analysis.plan.plan import advise, micro_batch, recomputed, trace_both, way
-    from magneto.analysis.plan.sharding import Cluster
+    from magneto.lab.plan.plan import advise, micro_batch, recomputed, trace_both, way
+    from magneto.lab.plan.sharding import Cluster
 
     def build(changes: Mapping[str, Any]) -> Recipe:
         return load_recipe(given.recipe, {**overrides, **changes})
@@ -153,7 +153,7 @@ def summary(
 
 def lines(found: Mapping[str, Any], ways: Sequence[Way], cluster: Cluster) -> list[str]:
     """Write a plan for people."""
-    from magneto.analysis.plan.plan import RESERVE
+    from magneto.lab.plan.plan import RESERVE
     from magneto.training.memory import gigabytes as size
 
     parts = ", ".join(f"{name} {size(value)}" for name, value in found["state"].items() if value)
@@ -210,7 +210,7 @@ def advice(chosen: Way | None, cluster: Cluster, config: TrainingConfig) -> str:
 
 def dry_run(recipe: Recipe, report: ProgressBars, as_json: bool) -> int:
     """Run `magneto train RECIPE --dry-run`."""
-    from magneto.analysis.plan.steps import try_steps
+    from magneto.lab.plan.steps import try_steps
 
     found = try_steps(recipe, report)
     if as_json and is_main_process():

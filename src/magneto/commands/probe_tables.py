@@ -11,12 +11,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from magneto.analysis.probe.diagnosis import Bound, Diagnosis
-from magneto.analysis.probe.levels import Level
-from magneto.analysis.probe.probe import LayerReading
-from magneto.analysis.probe.trial import Trial
-from magneto.analysis.probe.update import Growth, Update
-from magneto.analysis.probe.verdict import kept_share, move_at, percent, rate_of_move
+from magneto.lab.probe.diagnosis import Bound, Diagnosis
+from magneto.lab.probe.levels import Level
+from magneto.lab.probe.probe import LayerReading
+from magneto.lab.probe.trial import Trial
+from magneto.lab.probe.update import Growth, Update
+from magneto.lab.probe.verdict import kept_share, move_at, percent, rate_of_move
 from magneto.theory.placement import find_placement
 
 # Layers, and depths, that a table shows at most.

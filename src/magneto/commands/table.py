@@ -15,7 +15,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from magneto.analysis.scores import (
+from magneto.commands.evaluate import measure_split, split_settings
+from magneto.commands.shared import Parser, aligned, markdown, print_json
+from magneto.commands.transcribe import recognition_search_options, search_of
+from magneto.files import MANIFEST, Damaged, plain, read_object, write_json
+from magneto.functional.statistics import half_width
+from magneto.lab.scores import (
     SCORES,
     Measured,
     Point,
@@ -25,11 +30,6 @@ from magneto.analysis.scores import (
     source_of,
     words,
 )
-from magneto.commands.evaluate import measure_split, split_settings
-from magneto.commands.shared import Parser, aligned, markdown, print_json
-from magneto.commands.transcribe import recognition_search_options, search_of
-from magneto.files import MANIFEST, Damaged, plain, read_object, write_json
-from magneto.functional.statistics import half_width
 from magneto.progress import ProgressBars
 
 NUMBERS = (

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from magneto.analysis.probe.levels import PERIOD
 from magneto.commands.plan import dry_run
 from magneto.commands.shared import Parser, is_main_process, name_source, print_json
 from magneto.config import ConfigError
 from magneto.files import is_aside
+from magneto.lab.probe.levels import PERIOD
 from magneto.lock import LOCK_FILE, acquire_lock, holder
 from magneto.progress import Progress, ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
@@ -75,7 +75,7 @@ def main(words: Sequence[str]) -> int:
     report = ProgressBars(quiet=not is_main_process())
     if given.dry_run:
         return dry_run(recipe, report, given.json)
-    from magneto.analysis.plan.plan import advised
+    from magneto.lab.plan.plan import advised
     from magneto.training.distributed import pick_device, pick_strategy
     from magneto.training.loop import train
     from magneto.training.trackers import check_trackers
@@ -152,7 +152,7 @@ def own_hooks(probe_every: int | None) -> list[Hook]:
     """Return what the command adds to the loop."""
     if probe_every is None:
         return []
-    from magneto.analysis.probe.probe_hook import ProbeHook
+    from magneto.lab.probe.probe_hook import ProbeHook
 
     return [ProbeHook(probe_every).hook]
 

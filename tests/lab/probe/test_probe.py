@@ -1,0 +1,167 @@
+"""The probe against the same quantities computed by hand, and its promise to change nothing."""
+
+import math
+
+import pytest
+import torch
+
+from magneto.lab.probe.probe import (
+    LIMITS,
+    LayerReading,
+    Probe,
+    find_stacks,
+    first_trouble,
+)
+from magneto.lab.probe.recorders import attention_logits
+from magneto.nn.attention import build_mask
+from magneto.nn.config import TransformerConfig
+from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
+
+SHAPE = TransformerConfig(width=16, layers=3, heads=2, ffn_width=32)
+
+
+def decoder() -> Decoder:
+    torch.manual_seed(0)
+    return Decoder(SHAPE)
+
+
+def test_readings_by_hand() -> None:
+    model, x = decoder(), torch.randn(2, 5, 16)
+    outputs = []
+    handles = [
+        layer.register_forward_hook(lambda m, i, y: outputs.append(y)) for layer in model.layers
+    ]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [[p.detach().clone() for p in layer.parameters()] for layer in model.layers]
+    probe = Probe(model)
+    with probe.watch():
+        (model(x) * torch.randn(2, 5, 16)).sum().backward()
+    gradients = [[p.grad.clone() for p in layer.parameters()] for layer in model.layers]  # type: ignore[union-attr]
+    probe.mark()
+    optimizer.step()
+    readings = probe.read()
+    for handle in handles:
+        handle.remove()
+    assert [reading.name for reading in readings] == ["layers.0", "layers.1", "layers.2"]
+    for reading, y, weights, gradient in zip(readings, outputs, before, gradients, strict=True):
+        norm = math.sqrt(sum(part.square().sum().item() for part in gradient))
+        size = math.sqrt(sum(part.square().sum().item() for part in weights))
+        assert reading.activation_rms == pytest.approx(y.square().mean().sqrt().item())
+        assert reading.gradient_norm == pytest.approx(norm, rel=1e-5)
+        assert reading.update_ratio == pytest.approx(0.1 * norm / size, rel=1e-4)
+        same = y.mean(1).square().mean() / y.square().mean()
+        assert reading.token_similarity == pytest.approx(same.item(), abs=1e-5)
+        assert reading.activation_max is not None
+        assert reading.activation_max >= y.abs().max().item() - 1e-6  # or a linear layer's inside
+
+
+def test_attention_by_hand() -> None:
+    """The recomputed attention is what torch attends with; the first row has no choice."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 2, 4, 8) for _ in range(3))
+    mask = build_mask(None, torch.zeros(2, 4, 16), 0, True)
+    logits, allowed = attention_logits(query, key, mask, None, rows=slice(2))
+    probabilities = logits.masked_fill(~allowed, -math.inf).softmax(-1)
+    attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    torch.testing.assert_close(probabilities @ value, attended)
+
+    model = decoder()
+    seen = {}
+    attention = model.layers[0].self_attention.attention.dot_product
+    attention.register_forward_hook(lambda m, inputs, y: seen.update(inputs=inputs))
+    probe = Probe(model, attention_rows=2)
+    with probe.watch():
+        model(torch.randn(2, 4, 16))
+    reading = probe.read()[0]
+    query, key, _, mask, *_ = seen["inputs"]
+    logits, allowed = attention_logits(query, key, mask, None, rows=slice(2))
+    closed = logits.masked_fill(~allowed, -math.inf)
+    entropy = torch.special.entr(closed.softmax(-1)).sum(-1)[..., 1:]
+    assert reading.attention_logit_max == pytest.approx(closed.max().item())
+    assert reading.attention_entropy == pytest.approx(entropy.mean().item(), rel=1e-5)
+    share = entropy / torch.tensor([2.0, 3.0, 4.0]).log()
+    assert reading.entropy_share == pytest.approx(share.mean().item(), rel=1e-5)
+
+
+def test_padding_and_rows_that_see_nothing_do_not_count() -> None:
+    torch.manual_seed(0)
+    model = Encoder(SHAPE)
+    x, mask = torch.randn(1, 4, 16), torch.tensor([[True, True, False, False]])
+    probe = Probe(model)
+    with probe.watch():
+        model(x, mask)
+    two = probe.read()[0]
+    assert two.attention_entropy is not None and two.attention_entropy <= math.log(2) + 1e-6
+    with probe.watch():
+        model(x, torch.zeros(1, 4, 4, dtype=torch.bool))
+    none = probe.read()[0]
+    assert none.attention_entropy == 0
+    assert none.attention_logit_max == -math.inf
+
+
+def test_watching_changes_nothing() -> None:
+    x = torch.randn(2, 5, 16)
+    results = []
+    for watch in (False, True):
+        model = decoder()
+        probe = Probe(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(2):
+            if watch:
+                with probe.watch():
+                    model(x).sum().backward()
+                probe.mark()
+            else:
+                model(x).sum().backward()
+            optimizer.step()
+            if watch:
+                probe.read()
+        hooks = sum(len(m._forward_hooks) for m in model.modules())
+        results.append((hooks, model.state_dict()))
+    (_, plain), (left, watched) = results
+    assert left == 0
+    assert all(torch.equal(plain[name], watched[name]) for name in plain)
+
+
+def test_every_stack_is_found() -> None:
+    pair = EncoderDecoder(
+        TransformerConfig(width=8, heads=2, ffn_width=8, encoder_layers=1, decoder_layers=2)
+    )
+    assert list(find_stacks(pair)) == ["encoder", "decoder"]
+    names = [name for name in Probe(pair).layers]
+    assert names == ["encoder.layers.0", "decoder.layers.0", "decoder.layers.1"]
+    with pytest.raises(ValueError, match="no encoder or decoder stack"):
+        Probe(torch.nn.Linear(2, 2))
+
+
+def reading(name: str, **values: float) -> LayerReading:
+    return LayerReading(name, **{"activation_rms": 1.0, "activation_max": 2.0, **values})
+
+
+def test_the_first_trouble_is_named() -> None:
+    fine = [reading("a", gradient_norm=1.0), reading("b", gradient_norm=1.0)]
+    assert first_trouble(fine) is None
+    half = LIMITS["fp16"] / 2
+    large = [fine[0], reading("b", activation_max=half + 1), reading("c", activation_max=math.inf)]
+    found = first_trouble(large)
+    assert found is not None and found.layer == "b" and "half of fp16" in found.reason
+    assert first_trouble(large[:2], "bf16") is None
+    found = first_trouble(large, "bf16")
+    assert found is not None and (found.layer, "not finite" in found.reason) == ("c", True)
+    # A gradient goes wrong from the top down.
+    wrong = [reading("a", gradient_norm=math.nan), reading("b", gradient_norm=math.inf)]
+    found = first_trouble([*wrong, reading("c", gradient_norm=1.0)])
+    assert found is not None and found.layer == "b" and "gradient" in found.reason
+    found = first_trouble([fine[0], reading("b", update_ratio=math.nan)])
+    assert found is not None and found.layer == "b" and "weights" in found.reason
+
+
+def test_a_broken_layer_of_a_real_model_is_named() -> None:
+    model = decoder()
+    with torch.no_grad():
+        model.layers[1].feed_forward.mlp.fc2.weight.mul_(1e6)
+    probe = Probe(model)
+    with probe.watch():
+        model(torch.randn(1, 4, 16))
+    found = first_trouble(probe.read())
+    assert found is not None and found.layer == "layers.1"

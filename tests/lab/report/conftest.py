@@ -1,0 +1,40 @@
+"""Comparisons whose numbers are known."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from magneto.lab.sweep.answer import answer
+from magneto.lab.sweep.judged import Judge, Scored
+from magneto.lab.sweep.summary import summarise
+
+
+@pytest.fixture(scope="session")
+def assemble() -> Callable[..., dict[str, Any]]:
+    """Return a function that makes a comparison of cells."""
+
+    def make(cells: Sequence[Scored], judge: Judge) -> dict[str, Any]:
+        placements = list(dict.fromkeys(cell.placement for cell in cells))
+        higher = judge.higher_is_better
+        summaries = [summarise(cells, name, higher) for name in placements]
+        return {
+            "recipe": "causal-lm/tiny", "task": "causal-lm", "metric": judge.metric,
+            "higher_is_better": higher, "baseline": judge.baseline, "threshold": judge.threshold,
+            "unit": "tokens", "overrides": {"model.layers": 24},
+            "command": "magneto compare causal-lm/tiny --placements 'post,sub,<mine>'",
+            "created": "2026-01-02T03:04:05+00:00",
+            "environment": {"python": ["3.12.1"], "torch": ["2.13.0", "2.14.0"],
+                            "commit": ["abc123"]},
+            "config": {"task": "causal-lm", "model": {"layers": 24, "width": 48},
+                       "training": {"steps": 200}},
+            "placements": placements,
+            "learning_rates": sorted({cell.learning_rate for cell in cells}),
+            "seeds": sorted({cell.seed for cell in cells}),
+            "cells": [asdict(cell) for cell in cells],
+            "summary": [asdict(summary) for summary in summaries],
+            "answer": answer(summaries, higher, judge.metric),
+        }  # fmt: skip
+
+    return make

@@ -1,0 +1,46 @@
+"""The page of a run whose numbers are known."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from magneto.lab.report.run_page import RunPage, write_run_page
+from magneto.training.task import Figure
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"><path d="M0 0"/></svg>'
+PNG = b"\x89PNG\r\n\x1a\nnot a whole one"
+
+
+def page(**changes: object) -> RunPage:
+    kept = {
+        "name": "a <run>", "subtitle": "toy", "answer": ["It finished.", "Best & last."],
+        "metrics": [("accuracy", 0.8334567, None), ("loss", None, 2.5)],
+        "rows": [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}], "baseline": {"loss": 2.5},
+        "facts": [("torch", "2.13.0")], "config": "task: toy",
+        "figures": [Figure("codes", "Codes", "Patches & codes", SVG),
+                    Figure("masks", "Masks", "Masked patches", PNG)],
+    }  # fmt: skip
+    return RunPage(**{**kept, **changes})
+
+
+def test_everything_is_said_and_escaped(tmp_path: Path) -> None:
+    text = write_run_page(page(), tmp_path).read_text()
+    assert text.startswith("<!doctype html>")
+    assert "a &lt;run&gt;" in text and "Best &amp; last." in text and "<run>" not in text
+    for number in ("0.8335", "2.5", "–"):
+        assert f"<td>{number}</td>" in text
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert text.count("data:image/svg+xml;base64") == 1
+    assert text.count("data:image/png;base64") == 1
+
+
+def test_pictures_lie_beside_the_page(tmp_path: Path) -> None:
+    write_run_page(page(), tmp_path)
+    assert (tmp_path / "figures" / "codes.svg").read_text() == SVG
+    assert (tmp_path / "figures" / "masks.png").read_bytes() == PNG
+    ElementTree.fromstring((tmp_path / "figures" / "curve-loss.svg").read_text())
+    assert (tmp_path / "figures" / "curve-loss.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_run_of_which_nothing_is_known(tmp_path: Path) -> None:
+    text = write_run_page(page(metrics=[], rows=[], figures=[]), tmp_path).read_text()
+    assert "Curves" not in text and "What the model does" not in text and "It finished." in text
