@@ -1,0 +1,62 @@
+"""What the pictures of tasks show: images as they are, words beside them, counts in their cells."""
+
+import io
+
+import numpy as np
+import pytest
+
+from magneto.figures import Panel, Section, confusion_matrix, image_grid, image_panels, table
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def pixels(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+
+
+def test_a_grid_has_the_images_pixels_enlarged_between_white_lines() -> None:
+    rows = [np.full((2, 4, 4, 1), -1.0), np.zeros((2, 4, 4, 1))]
+    rows[0][1, 0, 0] = 1.0
+    found = pixels(image_grid(rows))
+    scale = 640 // 8
+    assert found.shape == (8 * scale + 2, 8 * scale + 2, 3)
+    assert (found[: 4 * scale, : 4 * scale] == 0).all()
+    assert (found[: 4 * scale, 4 * scale : 4 * scale + 2] == 255).all()
+    corner = found[:scale, 4 * scale + 2 : 5 * scale + 2]
+    assert (corner == 255).all() and (found[:scale, 5 * scale + 2 :] == 0).all()
+    assert (found[4 * scale + 2 :, : 4 * scale] == 128).all()
+    assert image_grid([np.full((2, 4, 4, 3), 128, np.uint8)]) == image_grid([rows[1]])
+
+
+def test_panels_stand_in_lines_below_their_words_and_the_same_ones_give_the_same_bytes() -> None:
+    red, blue = (np.zeros((5, 5, 3), np.uint8) for _ in range(2))
+    red[..., 0], blue[..., 2] = 255, 255
+    sections = [
+        Section([Panel(red, "costs $1 or $2"), Panel(), Panel(blue)], heading="a heading"),
+        Section([Panel(blue)]),
+    ]
+    png = image_panels(sections, 2, legend=[("#00ff00", "green")])
+    assert png == image_panels(sections, 2, legend=[("#00ff00", "green")])
+    found = pixels(png).astype(int)
+    reds = np.argwhere((found - [255, 0, 0] == 0).all(-1))
+    blues = np.argwhere((found - [0, 0, 255] == 0).all(-1))
+    assert len(reds) * 2 == pytest.approx(len(blues), rel=0.02)
+    assert reds[:, 0].max() < blues[:, 0].min()  # the next line: a place beside red is free
+    assert (found - [0, 255, 0] == 0).all(-1).any()
+
+
+def test_confused_classes_are_counted_or_in_percent_the_commonest_alone() -> None:
+    counts = np.array([[3, 1, 0], [0, 8, 0], [0, 0, 0]])
+    svg, left_out = confusion_matrix(counts, ["$a", "b", "c"], axes_are=("label", "answer"))
+    assert left_out == 0 and ">$a<" in svg and ">c<" not in svg
+    assert all(f">{word}<" in svg for word in ("3", "1", "8", "label", "answer"))
+    svg, left_out = confusion_matrix(
+        counts, ["$a", "b", "c"], axes_are=("", ""), most=1, percent=True
+    )
+    assert left_out == 1 and ">100<" in svg and ">$a<" not in svg
+
+
+def test_a_table_has_every_cell() -> None:
+    svg = table([["word", "said"], ["a & b", "3"]], right=(1,))
+    assert svg == table([["word", "said"], ["a & b", "3"]], right=(1,))
+    assert all(f">{word}<" in svg for word in ("word", "said", "a &amp; b", "3"))
