@@ -64,7 +64,7 @@ TASKS = {
     ),
     "transducer": TaskEntry(
         "magneto.speech.task:SpeechRecognition",
-        "magneto.speech.transducer_config:TransducerConfig",
+        "magneto.speech.config:TransducerConfig",
         "magneto.speech.config:SpeechDataConfig",
         verbs=("transcribe RECORDING",),
         evaluation="recognition",

@@ -9,8 +9,8 @@ import pytest
 
 from magneto.cli import main
 from magneto.commands.transcribe import as_srt
+from magneto.speech.long_audio import Word
 from magneto.speech.model import Joiner
-from magneto.speech.words import Word
 from tests.speech.small_run import train_small
 
 pytest.importorskip("jiwer")

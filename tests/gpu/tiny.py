@@ -18,7 +18,7 @@ from magneto.data.batch import to_device
 from magneto.data.cache import cache_directory
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe, recipe_names
-from magneto.speech.data_config import SyntheticConfig
+from magneto.speech.config import SyntheticConfig
 from magneto.training.companion import place_companion
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World

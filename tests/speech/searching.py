@@ -5,9 +5,9 @@ from itertools import product
 
 import torch
 
+from magneto.speech.config import TransducerConfig
 from magneto.speech.decoding import Hypothesis
 from magneto.speech.model import Transducer
-from magneto.speech.transducer_config import TransducerConfig
 
 SIZES = {
     "width": 16, "layers": 2, "heads": 2, "ffn_width": 32, "mel_bins": 8, "positions": "rotary",

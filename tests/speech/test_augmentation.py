@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from magneto.speech.augmentation import Augmentation, warped
-from magneto.speech.data_config import AugmentationConfig
+from magneto.speech.config import AugmentationConfig
 from tests.speech.wavs import tone
 
 RANDOM = np.random.default_rng(0)

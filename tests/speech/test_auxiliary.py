@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional as F
 
-from magneto.speech import auxiliary
-from magneto.speech.auxiliary import ctc_loss, label_loss, symmetric_divergence
+from magneto.speech import model as auxiliary
+from magneto.speech.model import ctc_loss, label_loss, symmetric_divergence
 
 
 def test_ctc_has_no_loss_where_there_is_no_path() -> None:

@@ -15,8 +15,7 @@ from magneto.progress import SILENT
 from magneto.speech.audio import NON_FINITE, SILENCE, TRUNCATED, UNREADABLE
 from magneto.speech.augmentation import Augmentation
 from magneto.speech.batching import MIN_FRAMES, SpeechBatch, cut_groups
-from magneto.speech.config import SpeechDataConfig
-from magneto.speech.data_config import AugmentationConfig, SyntheticConfig
+from magneto.speech.config import AugmentationConfig, SpeechDataConfig, SyntheticConfig
 from magneto.speech.prepare import PreparedSpeech
 from tests.speech.wavs import tone, write
 

@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from magneto.speech.beam_search import ModifiedBeamSearch
-from magneto.speech.decoding import GreedySearch, Hypothesis, StreamingSearch
+from magneto.speech.decoding import GreedySearch, Hypothesis, ModifiedBeamSearch, StreamingSearch
 from tests.speech.searching import every_score, features, small_model
 
 # More hypotheses than there are sequences: nothing is cut off.

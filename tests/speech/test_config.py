@@ -3,8 +3,7 @@
 import pytest
 
 from magneto.config import ConfigError, build, to_mapping
-from magneto.speech.config import SpeechDataConfig
-from magneto.speech.data_config import AugmentationConfig, SyntheticConfig
+from magneto.speech.config import AugmentationConfig, SpeechDataConfig, SyntheticConfig
 
 
 def problems(kind: type, values: dict) -> list[str]:

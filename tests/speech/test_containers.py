@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from magneto.speech.containers import ogg_ends, plausible, wav_data
+from magneto.speech.audio import ogg_ends, plausible, wav_data
 from tests.speech.wavs import write
 
 

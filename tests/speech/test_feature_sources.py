@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from magneto.progress import SILENT
-from magneto.speech.config import SpeechDataConfig
-from magneto.speech.data_config import SyntheticConfig
+from magneto.speech.config import SpeechDataConfig, SyntheticConfig
 from magneto.speech.feature_sources import ComputedFeatures, StoredFeatures
 from magneto.speech.features import FilterBank
 from magneto.speech.headers import measure

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.speech.config import SpeechDataConfig
-from magneto.speech.data_config import FilterBankConfig
+from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.features import (
     FeatureStatistics,
     FilterBank,

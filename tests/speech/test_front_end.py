@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional as F
 
-from magneto.speech.front_end import FrontEnd
-from magneto.speech.transducer_config import TransducerConfig
+from magneto.speech.config import TransducerConfig
+from magneto.speech.model import FrontEnd
 
 
 def test_it_is_two_pairs_of_convolutions_with_maxima() -> None:

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from magneto.functional.transducer import transducer_loss
+from magneto.speech.config import TransducerConfig
 from magneto.speech.model import Transducer, TransducerLoss
-from magneto.speech.transducer_config import TransducerConfig
 from magneto.training.initial import Writes, why_not_by_module
 from tests.speech.searching import small_model
 

@@ -5,9 +5,9 @@ import io
 import numpy as np
 import pytest
 
-from magneto.speech import pieces
+from magneto.speech import long_audio as pieces
 from magneto.speech.audio import BLOCK, read_sound
-from magneto.speech.pieces import file_pieces, raw_pieces
+from magneto.speech.long_audio import file_pieces, raw_pieces
 
 soundfile = pytest.importorskip("soundfile")
 

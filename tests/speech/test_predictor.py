@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from magneto.speech.predictor import build_predictor
-from magneto.speech.transducer_config import TransducerConfig
+from magneto.speech.config import TransducerConfig
+from magneto.speech.model import build_predictor
 
 
 @pytest.mark.parametrize("given", [

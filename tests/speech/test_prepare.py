@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from magneto.speech import prepare
-from magneto.speech.config import SpeechDataConfig
-from magneto.speech.data_config import SyntheticConfig
+from magneto.speech.config import SpeechDataConfig, SyntheticConfig
 from magneto.speech.features import SpeechFeatures
-from magneto.speech.phones import DIGITS
 from magneto.speech.prepare import PreparedSpeech
+from magneto.speech.synthetic import DIGITS
 from tests.said import Said
 from tests.speech.test_files import librispeech
 

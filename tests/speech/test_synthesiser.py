@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 
-from magneto.speech.phones import COMMANDS, DIGITS, PHONES
-from magneto.speech.synthesiser import Speaker, draw_speaker, plan, planned_samples, speak
+from magneto.speech.synthetic import (
+    COMMANDS,
+    DIGITS,
+    PHONES,
+    Speaker,
+    draw_speaker,
+    plan,
+    planned_samples,
+    speak,
+)
 
 CLEAR = Speaker(pitch=100.0, tract=1.0, rate=0.5, breath=0.0, tilt=1.0)
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from magneto.speech.config import NAMES, SpeechDataConfig
-from magneto.speech.data_config import SyntheticConfig
+from magneto.speech.config import NAMES, SpeechDataConfig, SyntheticConfig
 from magneto.speech.synthetic import synthetic_rows
 
 SMALL = SyntheticConfig(train_utterances=20, validation_utterances=10)

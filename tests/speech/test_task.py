@@ -16,10 +16,13 @@ from magneto.data.stream import BatchStream
 from magneto.runs import load_run
 from magneto.speech import prepare
 from magneto.speech.batching import SpeechBatch
-from magneto.speech.config import SpeechDataConfig
-from magneto.speech.data_config import FilterBankConfig, SyntheticConfig
+from magneto.speech.config import (
+    FilterBankConfig,
+    SpeechDataConfig,
+    SyntheticConfig,
+    TransducerConfig,
+)
 from magneto.speech.task import LEFT_OUT, NO_FINITE_LOSS, RECORDINGS_FILE, SpeechRecognition
-from magneto.speech.transducer_config import TransducerConfig
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import one_process
 from magneto.training.initial import initial_model

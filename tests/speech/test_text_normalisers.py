@@ -3,7 +3,7 @@
 import pytest
 
 from magneto.config import ConfigError
-from magneto.speech.text_normalisers import text_normaliser
+from magneto.speech.scores import text_normaliser
 
 transformers = pytest.importorskip("transformers")
 

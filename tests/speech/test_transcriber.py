@@ -10,9 +10,8 @@ from magneto.data.tokenizer import ByteTokenizer
 from magneto.speech.batching import MIN_FRAMES
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.decoding import GreedySearch
-from magneto.speech.transcriber import Transcriber
+from magneto.speech.long_audio import Transcriber, timed_words
 from magneto.speech.vocabulary import SpeechVocabulary
-from magneto.speech.words import timed_words
 from tests.speech.searching import small_model
 
 DATA = SpeechDataConfig(

@@ -3,7 +3,7 @@
 import pytest
 
 from magneto.config import ConfigError
-from magneto.speech.transducer_config import TransducerConfig
+from magneto.speech.config import TransducerConfig
 
 
 def test_impossible_values() -> None:

@@ -5,8 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from magneto.speech.windows import JoinedWords, common_words, cut_windows, join
-from magneto.speech.words import Word
+from magneto.speech.long_audio import JoinedWords, Word, common_words, cut_windows, join
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 17, 18, 100, 101])

@@ -2,8 +2,8 @@
 
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer
 from magneto.speech.decoding import Hypothesis
+from magneto.speech.long_audio import Word, timed_words
 from magneto.speech.vocabulary import SpeechVocabulary, train_characters
-from magneto.speech.words import Word, timed_words
 
 
 def test_characters(tmp_path) -> None:

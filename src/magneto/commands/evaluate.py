@@ -225,8 +225,7 @@ def check_answers(given: argparse.Namespace) -> None:
 def evaluate_recognition(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Transcribe the splits of a speech recognition run's data, and count errors."""
     from magneto.runs import other_data
-    from magneto.speech.scores import rate_lines
-    from magneto.speech.text_normalisers import normalised_rates, text_normaliser
+    from magneto.speech.scores import normalised_rates, rate_lines, text_normaliser
 
     report, search = ProgressBars(quiet=not is_main_process()), search_of(given)
     normaliser = text_normaliser(given.normaliser) if given.normaliser else None

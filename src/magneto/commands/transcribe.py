@@ -26,15 +26,13 @@ from magneto.files import nearest_path, write_text
 from magneto.nn.config import wrong_sizes
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
-from magneto.speech.audio import header_seconds
+from magneto.speech.audio import header_seconds, is_recording
 from magneto.speech.config import SYMBOLS_PER_FRAME, SpeechDataConfig
-from magneto.speech.containers import is_recording
-from magneto.speech.pieces import file_pieces, raw_pieces
+from magneto.speech.long_audio import file_pieces, raw_pieces
 
 if TYPE_CHECKING:
     from magneto.speech.decoding import Search
-    from magneto.speech.transcriber import Transcriber
-    from magneto.speech.words import Word
+    from magneto.speech.long_audio import Transcriber, Word
 
 # Seconds that a model hears at once, if it was trained on as long ones; and of these the share that
 # is heard twice.
@@ -92,8 +90,7 @@ def recognition_search_options(made: Any) -> None:
 
 def search_of(given: argparse.Namespace, count: int = 1) -> Search:
     """Return the search that was asked for, of so many hypotheses."""
-    from magneto.speech.beam_search import ModifiedBeamSearch
-    from magneto.speech.decoding import GreedySearch
+    from magneto.speech.decoding import GreedySearch, ModifiedBeamSearch
 
     sizes = {"beams": given.beams, "symbols_per_frame": given.symbols_per_frame}
     if wrong := wrong_sizes(sizes):
@@ -112,7 +109,7 @@ def main(words: Sequence[str]) -> int:
     data: SpeechDataConfig = opened.recipe.data
     window = given.window or min(WINDOW, data.max_duration)
     overlap = given.overlap or OVERLAP * window
-    from magneto.speech.transcriber import Transcriber
+    from magneto.speech.long_audio import Transcriber
 
     transcriber = Transcriber(
         opened.model, opened.task.vocabulary, data, search_of(given, given.n_best or 1),

@@ -139,7 +139,7 @@ def _loss_and_gradients(
         ignored = (answer == IGNORED)[:, None]
         # An ignored row is zero here and its gradient below, so no pass over logits is needed.
         part = part.to(operand).masked_fill(ignored, 0)
-        logits = _project(part, matrix, shift, buffer[: len(part)])
+        logits = project(part, matrix, shift, buffer[: len(part)])
         answer = answer[:, None].masked_fill(ignored, 0)
         loss, nll = _to_gradient(logits, answer, smoothing)
         totals.append(loss.masked_fill(ignored, 0))
@@ -149,10 +149,10 @@ def _loss_and_gradients(
             grad = torch.mm(grad_logits, matrix).masked_fill_(ignored, 0)
             grad_rows.append(grad.to(rows.dtype))
         if wanted[1]:
-            grad_weight = _accumulate(grad_weight, grad_logits.t(), part, weight.dtype)
+            grad_weight = accumulate(grad_weight, grad_logits.t(), part, weight.dtype)
         if wanted[2] and bias is not None:
             counted = (~ignored).to(operand).t()
-            grad_bias = _accumulate(grad_bias, counted, grad_logits, bias.dtype)
+            grad_bias = accumulate(grad_bias, counted, grad_logits, bias.dtype)
     gradients = (
         torch.cat(grad_rows) if wanted[0] else None,
         grad_weight,
@@ -161,7 +161,7 @@ def _loss_and_gradients(
     return torch.cat(totals).sum(), torch.cat(nlls).sum(), gradients
 
 
-def _project(part: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+def project(part: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
     """Write the logits of (rows, width) into `out`."""
     if out.dtype != part.dtype:
         return out.copy_(F.linear(part, weight, bias))
@@ -194,7 +194,7 @@ def _to_gradient(logits: Tensor, answer: Tensor, smoothing: float) -> tuple[Tens
     return (1 - smoothing) * nll + smoothing * (log_total - mean), nll
 
 
-def _accumulate(total: Tensor | None, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+def accumulate(total: Tensor | None, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     """Add `left @ right` to the total in place; the first product is the first total."""
     if total is None:
         return torch.mm(left, right).to(dtype)

@@ -20,7 +20,8 @@ from itertools import islice
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from magneto.functional.cross_entropy import accumulate, project
 
 TILE = 1024
 """Cells whose logits exist at once, unless told."""
@@ -292,7 +293,7 @@ class Joiner:
                 encoder = self.encoder[rows, columns, None].to(self.dtype)
                 hidden = (encoder + predictor).tanh_()
                 flat = hidden.flatten(0, 2).to(self.operand)
-                yield Tile(rows, columns, hidden, _project(flat, weight, bias, buffer[: len(flat)]))
+                yield Tile(rows, columns, hidden, project(flat, weight, bias, buffer[: len(flat)]))
 
     def log_probabilities(self, labels: Tensor, blank: int, cells: int) -> Tensor:
         """Return `log_probabilities` of all cells, (3, batch, time, labels + 1).
@@ -343,10 +344,10 @@ class Joiner:
             grad = to_gradient(tile.logits, sums, answers, blank, *both).to(self.operand)
             if wanted[2]:
                 scaled = (hidden * scale).flatten(0, 2).to(self.operand)
-                grad_weight = _accumulate(grad_weight, grad.t(), scaled, self.weight.dtype)
+                grad_weight = accumulate(grad_weight, grad.t(), scaled, self.weight.dtype)
             if wanted[3] and self.bias is not None:
                 each = scale.expand(*hidden.shape[:3], 1).reshape(1, -1).to(self.operand)
-                grad_bias = _accumulate(grad_bias, each, grad, self.bias.dtype)
+                grad_bias = accumulate(grad_bias, each, grad, self.bias.dtype)
             if wanted[0] or wanted[1]:
                 inner = torch.mm(grad, weight).to(self.dtype).view_as(hidden)
                 inner.mul_(hidden.square_().neg_().add_(1)).mul_(scale)
@@ -374,22 +375,3 @@ class Joiner:
 def labels_by_cell(labels: Tensor, time: int) -> Tensor:
     """Repeat (batch, labels + 1) for every frame, flat: (batch * time * (labels + 1),)."""
     return labels[:, None].expand(-1, time, -1).flatten()
-
-
-def _project(rows: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-    """Write the logits of (cells, joint) into `out`."""
-    if out.dtype != rows.dtype:
-        return out.copy_(F.linear(rows, weight, bias))
-    if bias is None:
-        return torch.mm(rows, weight.t(), out=out)
-    return torch.addmm(bias, rows, weight.t(), out=out)
-
-
-def _accumulate(total: Tensor | None, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """Add `left @ right` to the total in place; the first product is the first total."""
-    if total is None:
-        return torch.mm(left, right).to(dtype)
-    if total.dtype == left.dtype:
-        # `addmm_` does the same, and torch's FlopCounterMode does not count it.
-        return torch.addmm(total, left, right, out=total)
-    return total.add_(torch.mm(left, right))

@@ -18,7 +18,7 @@ from magneto.language.config import (
     TextEncoderConfig,
 )
 from magneto.nn.config import TransformerConfig
-from magneto.speech.transducer_config import TransducerConfig
+from magneto.speech.config import TransducerConfig
 from magneto.translation.config import TranslationConfig
 from magneto.vision.classification.config import ImageClassifierConfig
 from magneto.vision.segmentation.config import SegmenterConfig

@@ -19,8 +19,7 @@ from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
 from magneto.hf.configuration import MagnetoTransducerConfig
 from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, hidden_states, like_weights, refuse
 from magneto.speech.batching import MIN_FRAMES, heard_frames
-from magneto.speech.config import SpeechDataConfig
-from magneto.speech.data_config import FilterBankConfig
+from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.decoding import GreedySearch, Search
 from magneto.speech.features import (
     FilterBank,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from magneto.speech.audio import resampled
-from magneto.speech.data_config import AugmentationConfig
+from magneto.speech.config import AugmentationConfig
 
 # What random numbers of an utterance or an epoch are for.
 SOUND, FEATURES, SPEEDS = 0, 1, 2

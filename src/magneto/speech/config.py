@@ -1,4 +1,4 @@
-"""The `data` section of recipes of speech recognition. No torch."""
+"""The `model` and `data` sections of recipes of speech recognition. No torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,127 @@ from typing import Literal
 
 from magneto.config import ConfigError
 from magneto.data.sources import check_builtin, parse_source
-from magneto.speech.data_config import AugmentationConfig, FilterBankConfig, SyntheticConfig
+from magneto.nn.config import TransformerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterBankConfig:
+    """Log-mel filterbank features, as Kaldi computes them.
+
+    Attributes:
+        mel_bins: Features of a frame.
+        frame_length: Of a window, in milliseconds.
+        frame_shift: From one window to the next, in milliseconds.
+        low_frequency: Where the lowest filter begins, in Hz.
+        high_frequency: Where the highest ends, in Hz; 0 for half the sample rate, and a negative
+            number that many below it.
+    """
+
+    mel_bins: int = 80
+    frame_length: float = 25.0
+    frame_shift: float = 10.0
+    low_frequency: float = 20.0
+    high_frequency: float = 0.0
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.mel_bins < 4:
+            wrong.append(f"mel_bins must be 4 or more, not {self.mel_bins}")
+        if not 1 <= self.frame_shift <= self.frame_length:
+            wrong.append("frame_shift must be 1 or more and at most frame_length "
+                         f"({self.frame_length} ms), not {self.frame_shift}")  # fmt: skip
+        if self.low_frequency < 0:
+            wrong.append(f"low_frequency must be 0 or more, not {self.low_frequency}")
+        if wrong:
+            raise ConfigError(wrong)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentationConfig:
+    """What is varied of training utterances, anew in each epoch. The defaults are the paper's.
+
+    Attributes:
+        frequency_masks: Of SpecAugment (arXiv 1904.08779); 0 for none.
+        frequency_width: Widest of them, in bins.
+        time_masks: Of SpecAugment, at most; 0 for none.
+        time_ratio: Longest of them, as a share of the utterance's frames.
+        time_masks_ratio: So many masks a frame, up to `time_masks` (arXiv 1912.05533, p_M); 0 for
+            `time_masks` whatever the length.
+        time_warp: Frames by which a point of the utterance is moved, at most (ESPnet: 5); 0 for
+            none.
+        speeds: Of playing, drawn evenly: (0.9, 1.0, 1.1) is usual, and changes the pitch too.
+        gain: Louder or softer by at most so many decibels.
+        noise: Share of the utterances that white noise is added to.
+        noise_snr: Least and greatest ratio of speech to noise, in decibels.
+    """
+
+    frequency_masks: int = 2
+    frequency_width: int = 27
+    time_masks: int = 10
+    time_ratio: float = 0.04
+    time_masks_ratio: float = 0.0
+    time_warp: int = 0
+    speeds: tuple[float, ...] = (1.0,)
+    gain: float = 0.0
+    noise: float = 0.0
+    noise_snr: tuple[float, float] = (10.0, 30.0)
+
+    def __post_init__(self) -> None:
+        names = ("frequency_masks", "frequency_width", "time_masks", "time_masks_ratio",
+                 "time_warp", "gain")  # fmt: skip
+        wrong = [
+            f"{name} must be 0 or more, not {getattr(self, name)}"
+            for name in names
+            if getattr(self, name) < 0
+        ]
+        wrong += [
+            f"{name} must be in [0, 1], not {getattr(self, name)}"
+            for name in ("time_ratio", "noise")
+            if not 0 <= getattr(self, name) <= 1
+        ]
+        if not self.speeds or not all(0.5 <= speed <= 2 for speed in self.speeds):
+            wrong.append(f"speeds must be one or more numbers in [0.5, 2], not {self.speeds}")
+        wrong += _wrong_range("noise_snr", self.noise_snr)
+        if wrong:
+            raise ConfigError(wrong)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticConfig:
+    """The built-in utterances: how many there are and what they are like.
+
+    Attributes:
+        train_utterances: Of a training epoch; drawn by the recipe's seed.
+        validation_utterances: The same in every run, by other speakers.
+        words: Fewest and most of an utterance.
+        snr: Least and greatest ratio of signal to noise, in decibels.
+    """
+
+    train_utterances: int = 4000
+    validation_utterances: int = 200
+    words: tuple[int, int] = (1, 5)
+    snr: tuple[float, float] = (10.0, 40.0)
+
+    def __post_init__(self) -> None:
+        wrong = [
+            f"{name} must be 1 or more, not {getattr(self, name)}"
+            for name in ("train_utterances", "validation_utterances")
+            if getattr(self, name) < 1
+        ]
+        for name, least in (("words", 1), ("snr", None)):
+            wrong += _wrong_range(name, getattr(self, name), least)
+        if wrong:
+            raise ConfigError(wrong)
+
+
+def _wrong_range(name: str, values: tuple[float, float], least: float | None = None) -> list[str]:
+    low, high = values
+    if low > high:
+        return [f"{name} must be the least and the greatest, not {low}, {high}"]
+    if least is not None and low < least:
+        return [f"{name} must be {least} or more, not {low}"]
+    return []
+
 
 # Labels written at one frame at most: without a limit a model can write them there for ever; one or
 # ten make no difference to a trained one.
@@ -117,3 +237,102 @@ class SpeechDataConfig:
         """Where the filters begin and end, in Hz."""
         high = self.features.high_frequency
         return self.features.low_frequency, high if high > 0 else self.sample_rate / 2 + high
+
+
+# Frames of features to one frame of the encoder: two max-poolings.
+SUBSAMPLING = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransducerConfig(TransformerConfig):
+    """A Transformer-Transducer: an encoder over filterbanks, a predictor over labels, a joiner.
+
+    The loss is the transducer's, plus `ctc_weight` times CTC on the encoder, plus `lm_weight` times
+    the cross-entropy of the predictor as a language model, and so on: the auxiliary losses of Boyer
+    et al. 2021 (arXiv 2201.05420), a weight of 0 for none. All are sums of nats over an utterance,
+    but for the divergence, which is a mean over its lattice. The weights that ESPnet documents are
+    0.5 (CTC), 0.2 (language model), 0.4 (intermediate) and 0.2 (divergence).
+
+    Attributes:
+        mel_bins: Features of a frame, as `data.features.mel_bins`; a multiple of 4.
+        vocab_size: Labels, blank included; None for as many as the data's tokenizer has.
+        front_channels: Of the first and the second pair of convolutions (ESPnet's VGG: 64, 128).
+        predictor: "lstm", or "stateless": an embedding and a convolution over the last labels
+            (Ghodsi et al. 2020).
+        predictor_width: Of the predictor's embedding and output.
+        predictor_layers: Of the LSTM.
+        predictor_context: Labels that the stateless predictor sees.
+        predictor_dropout: Of the predictor's embedding, and between the layers of the LSTM.
+        joint_width: Of the joiner's hidden layer.
+        ctc_weight: Of the connectionist temporal classification loss on the encoder's features.
+        lm_weight: Of the cross-entropy of the next label on the predictor's output.
+        lm_smoothing: Label smoothing of that.
+        intermediate_weight: Of the transducer loss on features of `intermediate_layers`, through a
+            small network each and with the joiner's output layer and the predictor held fixed.
+        intermediate_layers: Layers, from 0 at the bottom.
+        kl_weight: Of the symmetric divergence of these layers' posteriors from the last layer's. It
+            holds the logits of some frames of the lattice at once, and costs as much time again.
+        pretrained: Directory of a run of the same shape to begin with, for example of easier data;
+            None to begin anew. Its labels and means are not taken from it: give `data.tokenizer
+            RUN/assets/tokenizer` and `data.cmvn RUN/assets/cmvn.json`.
+
+    Raises:
+        ConfigError: For impossible values, all at once.
+    """
+
+    mel_bins: int = 80
+    vocab_size: int | None = None
+    front_channels: tuple[int, int] = (64, 128)
+    predictor: Literal["lstm", "stateless"] = "lstm"
+    predictor_width: int = 512
+    predictor_layers: int = 2
+    predictor_context: int = 2
+    predictor_dropout: float = 0.0
+    joint_width: int = 640
+    ctc_weight: float = 0.3
+    lm_weight: float = 0.3
+    lm_smoothing: float = 0.05
+    intermediate_weight: float = 0.0
+    intermediate_layers: tuple[int, ...] = ()
+    kl_weight: float = 0.0
+    pretrained: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        least = {"mel_bins": 4, "predictor_width": 1, "predictor_layers": 1, "joint_width": 1,
+                 "predictor_context": 1}  # fmt: skip
+        wrong = [
+            f"{name} must be {number} or more, not {getattr(self, name)}"
+            for name, number in least.items()
+            if getattr(self, name) < number
+        ]
+        wrong += [
+            f"{name} must be 0 or more, not {getattr(self, name)}"
+            for name in ("ctc_weight", "lm_weight", "intermediate_weight", "kl_weight")
+            if getattr(self, name) < 0
+        ]
+        wrong += [
+            f"{name} must be at least 0 and below 1, not {getattr(self, name)}"
+            for name in ("lm_smoothing", "predictor_dropout")
+            if not 0 <= getattr(self, name) < 1
+        ]
+        if self.mel_bins % SUBSAMPLING:
+            wrong.append(f"mel_bins ({self.mel_bins}) must be a multiple of {SUBSAMPLING}")
+        if min(self.front_channels) < 1:
+            wrong.append(f"front_channels must be 1 or more, not {self.front_channels}")
+        wrong += self._wrong_layers()
+        if self.encoder_layers is not None:
+            wrong.append("a transducer has model.layers, and no encoder_layers or decoder_layers")
+        if wrong:
+            raise ConfigError(wrong)
+
+    def _wrong_layers(self) -> list[str]:
+        last = self.layers - 1
+        outside = [layer for layer in self.intermediate_layers if not 0 <= layer < last]
+        wrong = [
+            f"intermediate_layers must be below the last layer, {last}, not {layer}"
+            for layer in outside
+        ]
+        if (self.intermediate_weight or self.kl_weight) and not self.intermediate_layers:
+            wrong.append("intermediate_weight and kl_weight need intermediate_layers")
+        return wrong

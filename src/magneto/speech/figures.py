@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from magneto.functional.transducer import TransducerAlignment, transducer_alignment
+from magneto.speech.config import SUBSAMPLING
 from magneto.speech.decoding import Hypothesis
+from magneto.speech.long_audio import timed_words
 from magneto.speech.model import Transducer
 from magneto.speech.scores import WordRow, errors_by_word
-from magneto.speech.transducer_config import SUBSAMPLING
-from magneto.speech.words import timed_words
 from magneto.training.task import Figure
 
 if TYPE_CHECKING:

@@ -1,19 +1,276 @@
-"""The Transformer-Transducer (paper, section 4.6; appendix, speech recognition)."""
+"""The Transformer-Transducer (paper, section 6; appendix, speech recognition).
+
+A front-end of convolutions and an encoder read filterbanks, a predictor reads the labels so far, a
+joiner both; and the auxiliary losses of Boyer et al. 2021 (arXiv 2201.05420).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from magneto.functional.precision import without_autocast
 from magneto.functional.transducer import joiner_transducer_loss
+from magneto.nn.embedding import Table
 from magneto.nn.transformer import Encoder
-from magneto.speech.auxiliary import ctc_loss, label_loss, symmetric_divergence
-from magneto.speech.front_end import FrontEnd, frame_mask
-from magneto.speech.predictor import build_predictor
-from magneto.speech.transducer_config import SUBSAMPLING, TransducerConfig
+from magneto.speech.config import SUBSAMPLING, TransducerConfig
 from magneto.speech.vocabulary import BLANK
+
+
+class Convolution(nn.Conv2d):
+    """A 3 x 3 convolution before a ReLU, drawn by He's rule; its bias is zero at first.
+
+    The rule (He et al. 2015, arXiv 1502.01852): a normal distribution of variance 2 / fan-in, so
+    that a signal keeps its size through convolution and ReLU. Drawn as torch draws, the signal
+    shrinks at each of them and the biases do not, and the encoder reads almost the same at every
+    time.
+    """
+
+    def __init__(self, inputs: int, channels: int) -> None:
+        super().__init__(inputs, channels, 3, padding=1)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights, zero the bias."""
+        nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
+        nn.init.zeros_(self.bias)  # type: ignore[arg-type]
+
+
+class ConvolutionPair(nn.Module):
+    """Two 3 x 3 convolutions with ReLU, then the maximum of 2 x 2; padding stays zero throughout.
+
+    So an utterance gives the same whether it stands alone or among longer ones.
+    """
+
+    def __init__(self, inputs: int, channels: int) -> None:
+        super().__init__()
+        self.first = Convolution(inputs, channels)
+        self.second = Convolution(channels, channels)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """(batch, inputs, frames, bins) to (batch, channels, frames // 2, bins // 2)."""
+        mask = frame_mask(lengths, x.shape[2])[:, None, :, None]
+        x = F.relu(self.first(x)) * mask
+        x = F.relu(self.second(x)) * mask
+        x, lengths = F.max_pool2d(x, 2), lengths // 2
+        return x * frame_mask(lengths, x.shape[2])[:, None, :, None], lengths
+
+
+class FrontEnd(nn.Module):
+    """The VGG front-end of ESPnet's transducers: two `ConvolutionPair`s and a linear layer."""
+
+    def __init__(self, config: TransducerConfig) -> None:
+        super().__init__()
+        first, second = config.front_channels
+        self.pairs = nn.ModuleList([ConvolutionPair(1, first), ConvolutionPair(first, second)])
+        self.proj = nn.Linear(second * (config.mel_bins // SUBSAMPLING), config.width)
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Subsample.
+
+        Args:
+            features: (batch, frames, mel bins).
+            lengths: (batch,) frames.
+
+        Returns:
+            (batch, frames // 4, width), and the lengths of these.
+        """
+        x = (features * frame_mask(lengths, features.shape[1])[..., None])[:, None]
+        for pair in self.pairs:
+            x, lengths = pair(x, lengths)
+        return self.proj(x.transpose(1, 2).flatten(2)), lengths
+
+
+def frame_mask(lengths: Tensor, frames: int) -> Tensor:
+    """Return (batch, frames), True for an utterance's own."""
+    return torch.arange(frames, device=lengths.device) < lengths[:, None]
+
+
+State = tuple[Tensor, ...]
+
+
+class Predictor(Protocol):
+    """What training and decoding ask of a predictor."""
+
+    def __call__(self, labels: Tensor) -> Tensor:
+        """(batch, labels) to (batch, labels + 1, width): before any label, and after each."""
+        ...
+
+    def begin(self, batch: int, device: torch.device) -> State:
+        """Return the state before the start symbol."""
+        ...
+
+    def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read one label of each row, (batch,); return (batch, width) and the state after it."""
+        ...
+
+
+class LSTMPredictor(nn.Module):
+    """An embedding and an LSTM, which stays in the type of its weights under autocast.
+
+    It is a small part of the model; and on processors without AVX-512 torch has no LSTM of bfloat16
+    under autocast, but an error of oneDNN.
+    """
+
+    def __init__(self, config: TransducerConfig) -> None:
+        super().__init__()
+        assert config.vocab_size is not None
+        width, layers = config.predictor_width, config.predictor_layers
+        self.embedding = Table(config.vocab_size, width, std=1.0)
+        self.dropout = nn.Dropout(config.predictor_dropout)
+        between = config.predictor_dropout if layers > 1 else 0.0
+        self.lstm = nn.LSTM(width, width, layers, batch_first=True, dropout=between)
+
+    def forward(self, labels: Tensor) -> Tensor:
+        """(batch, labels) to (batch, labels + 1, width)."""
+        x = self.dropout(self.embedding(F.pad(labels, (1, 0), value=BLANK)))
+        with without_autocast(x):
+            return self.lstm(x)[0]
+
+    def begin(self, batch: int, device: torch.device) -> State:
+        """Return zeros."""
+        shape = (batch, self.lstm.num_layers, self.lstm.hidden_size)
+        zeros = torch.zeros(shape, dtype=self.embedding.weight.dtype, device=device)
+        return zeros, zeros.clone()
+
+    def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read one label of each row."""
+        hidden, cell = (part.transpose(0, 1).contiguous() for part in state)
+        x = self.embedding(labels)[:, None].to(hidden.dtype)
+        with without_autocast(x):
+            output, (hidden, cell) = self.lstm(x, (hidden, cell))
+        return output[:, 0], (hidden.transpose(0, 1), cell.transpose(0, 1))
+
+
+class StatelessPredictor(nn.Module):
+    """An embedding, and a convolution of each feature over the last labels, with ReLU."""
+
+    def __init__(self, config: TransducerConfig) -> None:
+        super().__init__()
+        assert config.vocab_size is not None
+        width, self.context = config.predictor_width, config.predictor_context
+        self.embedding = Table(config.vocab_size, width, std=1.0)
+        self.dropout = nn.Dropout(config.predictor_dropout)
+        self.conv = nn.Conv1d(width, width, self.context, groups=width)
+
+    def forward(self, labels: Tensor) -> Tensor:
+        """(batch, labels) to (batch, labels + 1, width)."""
+        return self._read(F.pad(labels, (self.context, 0), value=BLANK))
+
+    def begin(self, batch: int, device: torch.device) -> State:
+        """Return the last labels before the start: blanks."""
+        return (torch.full((batch, self.context), BLANK, device=device),)
+
+    def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read one label of each row."""
+        known = torch.cat((state[0][:, 1:], labels[:, None]), 1)
+        return self._read(known)[:, 0], (known,)
+
+    def _read(self, labels: Tensor) -> Tensor:
+        x = self.dropout(self.embedding(labels)).transpose(1, 2)
+        return F.relu(self.conv(x)).transpose(1, 2)
+
+
+def build_predictor(config: TransducerConfig) -> LSTMPredictor | StatelessPredictor:
+    """Build the configured kind."""
+    return {"lstm": LSTMPredictor, "stateless": StatelessPredictor}[config.predictor](config)
+
+
+# Cells of the lattice whose logits exist at once, twice, for the divergence.
+CELLS = 8192
+
+
+def ctc_loss(
+    logits: Tensor, targets: Tensor, frames: Sequence[int], labels: Sequence[int]
+) -> Tensor:
+    """Return connectionist temporal classification's loss (Graves et al. 2006), in nats.
+
+    It is 0, and without a gradient, for an utterance that has no path: more labels than frames, or
+    as many with repeated ones.
+
+    Args:
+        logits: (batch, frames, vocabulary).
+        targets: (batch, labels), blank where there is padding.
+        frames: Of each utterance, as plain numbers: torch would read a tensor from the device.
+        labels: Likewise.
+    """
+    chances = logits.float().log_softmax(-1).transpose(0, 1)
+    if chances.is_meta:  # operations are counted, of which these are hardly any
+        return chances.sum((0, 2))
+    counts: list[Any] = [tuple(frames), tuple(labels)]  # torch's stubs know tensors only
+    return F.ctc_loss(
+        chances, targets, counts[0], counts[1], BLANK, reduction="none", zero_infinity=True
+    )
+
+
+def label_loss(logits: Tensor, targets: Tensor, lengths: Tensor, smoothing: float) -> Tensor:
+    """Return the summed cross-entropy of each utterance's labels, in nats.
+
+    Args:
+        logits: (batch, labels, vocabulary), of what comes next.
+        targets: (batch, labels).
+        lengths: (batch,) labels.
+        smoothing: Share of each target that is spread over the vocabulary.
+    """
+    each = F.cross_entropy(
+        logits.float().transpose(1, 2), targets, reduction="none", label_smoothing=smoothing
+    )
+    return torch.where(frame_mask(lengths, targets.shape[1]), each, 0).sum(1)
+
+
+def symmetric_divergence(
+    first: Tensor,
+    second: Tensor,
+    predictor: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    frames: Tensor,
+    labels: Tensor,
+) -> Tensor:
+    """Return KL(p|q) + KL(q|p) of two joiners' posteriors, a mean over each utterance's lattice.
+
+    Logits are made for some frames at a time, and again in the backward pass.
+
+    Args:
+        first: (batch, time, joint), projected features of the last layer; and of p.
+        second: Likewise, of an intermediate layer.
+        predictor: (batch, labels + 1, joint).
+        weight: (vocabulary, joint), of the output layer.
+        bias: (vocabulary,).
+        frames: (batch,).
+        labels: (batch,).
+    """
+    batch, time, _ = first.shape
+    step = max(1, CELLS // (batch * predictor.shape[1]))
+    inside = (
+        frame_mask(frames, time)[..., None] & frame_mask(labels + 1, predictor.shape[1])[:, None]
+    )
+    total = first.new_zeros(batch, dtype=torch.float32)
+    for start in range(0, time, step):
+        part = slice(start, start + step)
+        total = total + checkpoint(
+            _divergence, first[:, part], second[:, part], predictor, weight, bias, inside[:, part],
+            use_reentrant=False,
+        )  # fmt: skip
+    return total / inside.sum((1, 2)).clamp(min=1)
+
+
+def _divergence(
+    first: Tensor, second: Tensor, predictor: Tensor, weight: Tensor, bias: Tensor, inside: Tensor
+) -> Tensor:
+    """Return the sum over some frames, (batch,)."""
+    one, other = (
+        F.linear(torch.tanh(x[:, :, None] + predictor[:, None]), weight, bias).float()
+        for x in (first, second)
+    )
+    one, other = one.log_softmax(-1), other.log_softmax(-1)
+    both = ((one.exp() - other.exp()) * (one - other)).sum(-1)
+    return torch.where(inside, both, 0).sum((1, 2))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Speech recognition with a transducer (paper, section 4.6)."""
+"""Speech recognition with a transducer (paper, section 6)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from magneto.files import user_path
 from magneto.progress import SILENT, Progress
 from magneto.speech.assumed import longest_batch
 from magneto.speech.batching import SpeechBatch
-from magneto.speech.config import SpeechDataConfig
+from magneto.speech.config import SpeechDataConfig, TransducerConfig
 from magneto.speech.decoding import GreedySearch, Search
 from magneto.speech.features import CMVN_FILE
 from magneto.speech.model import Transducer
 from magneto.speech.prepare import PreparedSpeech
 from magneto.speech.scores import character_errors, import_jiwer, word_errors
-from magneto.speech.transducer_config import TransducerConfig
 from magneto.speech.vocabulary import TRAINED, SpeechVocabulary, make_vocabulary
 from magneto.training.task import (
     DIGEST_FILE,

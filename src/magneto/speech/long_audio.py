@@ -1,0 +1,458 @@
+"""Recordings of any length: read in pieces, heard in overlapping windows, written as one text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from magneto.data.problems import BadRecord, guarded
+from magneto.files import import_extra
+from magneto.speech.audio import (
+    NO_SAMPLES,
+    UNREADABLE,
+    checked,
+    import_soundfile,
+    plausible,
+    up_to_damage,
+)
+from magneto.speech.batching import MIN_FRAMES, heard_frames
+from magneto.speech.config import SUBSAMPLING, SpeechDataConfig
+from magneto.speech.decoding import Hypothesis, Search
+from magneto.speech.features import SpeechFeatures
+from magneto.speech.model import Transducer
+from magneto.speech.vocabulary import SpeechVocabulary
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a transcript.
+
+    Attributes:
+        text: Without spaces.
+        start: When its first label was emitted, in seconds; a transducer may be late by some tenths
+            of a second.
+        end: When the frame of its last label ends.
+    """
+
+    text: str
+    start: float
+    end: float
+
+
+def timed_words(
+    hypothesis: Hypothesis, vocabulary: SpeechVocabulary, seconds: float, start: float = 0.0
+) -> list[Word]:
+    """Return the words of a hypothesis.
+
+    It works with any tokenizer: what each label adds is seen by decoding the labels up to it.
+
+    Args:
+        hypothesis: What was found.
+        vocabulary: Of its labels.
+        seconds: Of one of the encoder's frames.
+        start: Of the first frame, in seconds.
+    """
+    texts = vocabulary.decode(hypothesis.labels).split()
+    spans: list[list[int]] = [[] for _ in texts]
+    before = 0
+    for number, frame in enumerate(hypothesis.frames, 1):
+        words = vocabulary.decode(hypothesis.labels[:number]).split()
+        size = sum(map(len, words))
+        if words and size != before:  # a space alone belongs to no word
+            spans[min(len(words), len(texts)) - 1].append(frame)
+        before = size
+    return [
+        Word(text, start + span[0] * seconds, start + (span[-1] + 1) * seconds)
+        for text, span in zip(texts, _filled(spans), strict=True)
+    ]
+
+
+def _filled(spans: Sequence[list[int]]) -> list[list[int]]:
+    """Give a word that no label completed (bytes that were replaced) its neighbour's frame."""
+    found: list[list[int]] = []
+    for span in spans:
+        found.append(span or [found[-1][-1] if found else 0])
+    return found
+
+
+# How far apart the same word may be in two windows, in seconds.
+TOLERANCE = 0.6
+# A word so near to where a window was cut may be half a word.
+EDGE = 0.1
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of a recording.
+
+    Attributes:
+        start: In samples from the recording's begin.
+        samples: Mono, float32.
+        last: Whether the recording ends with it.
+    """
+
+    start: int
+    samples: np.ndarray
+    last: bool
+
+
+def cut_windows(pieces: Iterable[np.ndarray], size: int, overlap: int) -> Iterator[Window]:
+    """Cut samples that come in pieces of any size; never more than a window and a piece is held.
+
+    Args:
+        pieces: Samples, one after another.
+        size: Of a window.
+        overlap: Of a window with the next.
+
+    Yields:
+        Windows, each when its samples are there and it is known whether more follow; at least one.
+        The last may be shorter, and has more than the overlap if it is not the first.
+    """
+    held, start = np.zeros(0, np.float32), 0
+    for piece in pieces:
+        held = np.concatenate((held, piece))
+        # One sample more says that this window is not the last.
+        while len(held) > size:
+            yield Window(start, held[:size], False)
+            held, start = held[size - overlap :], start + size - overlap
+    yield Window(start, held, True)
+
+
+class JoinedWords:
+    """One transcript from the words of overlapping windows, in the order of time.
+
+    In an overlap both windows have heard the same, the one without what follows, the other without
+    what went before. They are joined at a word that both have, nearest to the middle; where they
+    agree on none, in the middle.
+
+    Args:
+        overlap: In seconds.
+    """
+
+    def __init__(self, overlap: float) -> None:
+        self.overlap = overlap
+        # Words that the next window may change: from a little before where it begins.
+        self._waiting: list[Word] = []
+
+    def add(self, words: Sequence[Word], start: float, stop: float, last: bool) -> list[Word]:
+        """Take the words of the next window; return those that no later window changes.
+
+        Args:
+            words: Of the window, with times of the recording.
+            start: Of the window, in seconds.
+            stop: Its end.
+            last: Whether it is the last one.
+        """
+        found = list(words)
+        if start > 0:
+            kept, new = join(self._waiting, words, start, start + self.overlap)
+            found = [*kept, *new]
+        settled = stop - self.overlap - 2 * TOLERANCE
+        ready = list(takewhile(lambda word: last or _middle(word) < settled, found))
+        self._waiting = found[len(ready) :]
+        return ready
+
+
+def join(
+    before: Sequence[Word], after: Sequence[Word], start: float, stop: float
+) -> tuple[list[Word], list[Word]]:
+    """Return what is kept of the words of two windows that overlap from `start` to `stop`."""
+    middle = (start + stop) / 2
+    pairs = common_words(before, after, start, stop)
+    if pairs:
+        off = {
+            (one, other): abs(_middle(before[one]) + _middle(after[other]) - 2 * middle)
+            for one, other in pairs
+        }
+        one, other = min(pairs, key=off.__getitem__)
+        return list(before[: one + 1]), list(after[other + 1 :])
+    kept = [word for word in before if _middle(word) < middle]
+    end = kept[-1].end if kept else start
+    return kept, [word for word in after if _middle(word) >= max(middle, end)]
+
+
+def common_words(
+    before: Sequence[Word], after: Sequence[Word], start: float, stop: float
+) -> list[tuple[int, int]]:
+    """Return pairs of equal words at about the same time, by number, in order.
+
+    Of all such sequences it is that of the most and nearest pairs: a word that is said several
+    times in a row is to meet itself.
+
+    Args:
+        before: Of a window that ends at `stop`.
+        after: Of one that begins at `start`.
+        start: In seconds.
+        stop: In seconds.
+    """
+    rows = [n for n, word in enumerate(before) if word.start > start - TOLERANCE
+            and word.end < stop - EDGE]  # fmt: skip
+    columns = [n for n, word in enumerate(after) if word.start > start + EDGE
+               and word.end < stop + TOLERANCE]  # fmt: skip
+    near = np.array([[_nearness(before[i], after[j]) for j in columns] for i in rows])
+    # best[i, j]: of the words from i and from j on.
+    best = np.zeros((len(rows) + 1, len(columns) + 1))
+    for i in reversed(range(len(rows))):
+        for j in reversed(range(len(columns))):
+            best[i, j] = max(best[i + 1, j], best[i, j + 1], best[i + 1, j + 1] + near[i, j])
+    pairs, i, j = [], 0, 0
+    while i < len(rows) and j < len(columns):
+        if best[i, j] == best[i + 1, j]:
+            i += 1
+        elif best[i, j] == best[i, j + 1]:
+            j += 1
+        else:
+            pairs.append((rows[i], columns[j]))
+            i, j = i + 1, j + 1
+    return pairs
+
+
+def _nearness(one: Word, other: Word) -> float:
+    """Return 1 for the same word at the same time, 0 for another or one too far off."""
+    if one.text.casefold() != other.text.casefold():
+        return 0.0
+    return max(1 - abs(_middle(one) - _middle(other)) / TOLERANCE, 0.0)
+
+
+def _middle(word: Word) -> float:
+    return (word.start + word.end) / 2
+
+
+# Seconds of a recording that are read at once.
+SECONDS = 30.0
+# Bytes of raw sound that are read at once, if so many are there.
+BYTES = 1 << 16
+
+
+class StreamResampler:
+    """Brings samples that come in pieces to another rate, as if they came at once.
+
+    Args:
+        rate: Of the samples, in Hz.
+        wanted: Likewise.
+
+    Raises:
+        ModuleNotFoundError: If soxr is needed and not installed.
+    """
+
+    def __init__(self, rate: int, wanted: int) -> None:
+        self._change: Callable[[np.ndarray, bool], np.ndarray] = lambda samples, last: samples
+        if rate != wanted:
+            library = import_extra("soxr", "speech", f"{rate} Hz instead of {wanted} needs soxr")
+            stream = library.ResampleStream(rate, wanted, 1, dtype="float32")
+            self._change = stream.resample_chunk
+
+    def __call__(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
+        """Return what is ready; after the last piece, all."""
+        return self._change(np.ascontiguousarray(samples, np.float32), last)
+
+
+def file_pieces(path: Path, wanted: int, tell: Callable[[str], None]) -> Iterator[np.ndarray]:
+    """Yield the samples of a file, the mean of its channels, up to where it is damaged.
+
+    They are those of `magneto.speech.audio.read_sound`, but for less than its block at the damage.
+
+    Args:
+        path: Of the file: .wav, .flac, .ogg, .mp3 and what else libsndfile knows.
+        wanted: Sample rate, in Hz.
+        tell: Told what is wrong with it.
+    """
+    library = import_soundfile()
+    try:
+        with guarded(), library.SoundFile(path) as found:
+            if not plausible(str(path), found):
+                tell(UNREADABLE)
+                return
+            change = StreamResampler(found.samplerate, wanted)
+            for samples in _pieces(found, tell):
+                yield change(checked(samples.mean(1)).samples)
+            yield change(np.zeros(0, np.float32), last=True)
+    except BadRecord:
+        tell(UNREADABLE)
+
+
+def _pieces(file: Any, tell: Callable[[str], None]) -> Iterator[np.ndarray]:
+    """Yield (samples, channels) of an open file, `SECONDS` at a time, up to where it is damaged."""
+    library = import_soundfile()
+    size, count = int(SECONDS * file.samplerate), 0
+    while True:
+        try:
+            samples = file.read(size, dtype="float32", always_2d=True)
+            damaged = False
+        except library.LibsndfileError:
+            file.seek(count)
+            samples, damaged = up_to_damage(file, size, library), True
+        count += len(samples)
+        if len(samples):
+            yield samples
+        if damaged:
+            tell("damaged from here on" if count else UNREADABLE)
+        elif count == 0:
+            tell(NO_SAMPLES)
+        if damaged or not len(samples):
+            return
+
+
+def raw_pieces(source: Any, rate: int, wanted: int) -> Iterator[np.ndarray]:
+    """Yield samples of raw sound as they come: 16 bits, little-endian, one channel.
+
+    Args:
+        source: A stream of bytes with `read1`. Half a sample at its end is dropped.
+        rate: Of the sound, in Hz.
+        wanted: Sample rate of what is yielded.
+    """
+    change, rest = StreamResampler(rate, wanted), b""
+    while piece := source.read1(BYTES):
+        rest += piece
+        whole = len(rest) // 2 * 2
+        samples = np.frombuffer(rest[:whole], "<i2").astype(np.float32) / 32768
+        rest = rest[whole:]
+        yield change(samples)
+    yield change(np.zeros(0, np.float32), last=True)
+
+
+@dataclass(frozen=True)
+class Transcribed:
+    """Words that are settled of a recording.
+
+    Attributes:
+        recording: Number of the recording.
+        words: That follow those of before.
+        seconds: How much of it was heard.
+        last: Whether it ends here.
+    """
+
+    recording: int
+    words: list[Word]
+    seconds: float
+    last: bool
+
+
+@dataclass(frozen=True)
+class NBest:
+    """The hypotheses of a recording that was heard at once.
+
+    Attributes:
+        texts: With their scores, the best first: log-probabilities in nats.
+        words: Of the best.
+        seconds: How long the recording is.
+    """
+
+    texts: list[tuple[str, float]]
+    words: list[Word]
+    seconds: float
+
+
+class Transcriber:
+    """Turns sound into words.
+
+    Args:
+        model: In evaluation mode.
+        vocabulary: Of its labels.
+        data: What its features are like, with what the run keeps.
+        search: How labels are found.
+        window: Seconds that the model hears at once. It should have been trained on such lengths.
+        overlap: Seconds that a window has in common with the next, at most half of it.
+        batch_size: Windows that are decoded together.
+
+    Attributes:
+        least_seconds: Of which there is a frame; of less nothing is heard.
+
+    Raises:
+        ValueError: If windows don't overlap so.
+    """
+
+    def __init__(
+        self,
+        model: Transducer,
+        vocabulary: SpeechVocabulary,
+        data: SpeechDataConfig,
+        search: Search,
+        window: float,
+        overlap: float,
+        batch_size: int = 8,
+    ) -> None:
+        if not 0 < overlap <= window / 2:
+            raise ValueError(f"an overlap of {overlap:g} s must be above 0 and at most half of the "
+                             f"window, {window:g} s")  # fmt: skip
+        self.model, self.vocabulary, self.search = model, vocabulary, search
+        self.rate, self.batch_size = data.sample_rate, batch_size
+        self.features = SpeechFeatures(data)
+        self.size, self.overlap = round(window * self.rate), round(overlap * self.rate)
+        bank = self.features.filter_bank
+        self.least_seconds = bank.window / self.rate
+        self.frame_seconds = SUBSAMPLING * bank.shift_seconds
+
+    def transcribe(self, recordings: Sequence[Iterable[np.ndarray]]) -> Iterator[Transcribed]:
+        """Yield the words of recordings as they are settled, one recording after another.
+
+        Args:
+            recordings: Each as samples at the data's rate, in pieces of any size.
+        """
+        windows = (
+            (number, window)
+            for number, pieces in enumerate(recordings)
+            for window in cut_windows(pieces, self.size, self.overlap)
+        )
+        joined: dict[int, JoinedWords] = {}
+        while batch := list(islice(windows, self.batch_size)):
+            found = self.hear([window for _, window in batch])
+            for (number, window), words in zip(batch, found, strict=True):
+                whole = joined.setdefault(number, JoinedWords(self.overlap / self.rate))
+                start, stop = window.start, window.start + len(window.samples)
+                ready = whole.add(words, start / self.rate, stop / self.rate, window.last)
+                if window.last:
+                    del joined[number]
+                yield Transcribed(number, ready, stop / self.rate, window.last)
+
+    def hear(self, windows: Sequence[Window]) -> list[list[Word]]:
+        """Return the words of windows, with times of their recordings."""
+        found = self.hypotheses(windows)
+        return [self.words(best[0], w) for w, best in zip(windows, found, strict=True)]
+
+    def n_best(self, recordings: Sequence[Iterable[np.ndarray]]) -> Iterator[NBest]:
+        """Yield the hypotheses of recordings, each heard at once, as many as the search returns.
+
+        Args:
+            recordings: Each as samples at the data's rate, in pieces of any size.
+
+        Raises:
+            ValueError: If one is longer than a window.
+        """
+        windows = (next(cut_windows(each, self.size, self.overlap)) for each in recordings)
+        while batch := list(islice(windows, self.batch_size)):
+            if not all(window.last for window in batch):
+                raise ValueError(f"n-best lists are of recordings that are heard at once: of at "
+                                 f"most {self.size / self.rate:g} s, a window")  # fmt: skip
+            for window, found in zip(batch, self.hypotheses(batch), strict=True):
+                texts = [(self.vocabulary.decode(each.labels), each.score) for each in found]
+                yield NBest(texts, self.words(found[0], window), len(window.samples) / self.rate)
+
+    def words(self, hypothesis: Hypothesis, window: Window) -> list[Word]:
+        """Return the words of a hypothesis, with times of its window's recording."""
+        start = window.start / self.rate
+        return timed_words(hypothesis, self.vocabulary, self.frame_seconds, start)
+
+    def hypotheses(self, windows: Sequence[Window]) -> list[list[Hypothesis]]:
+        """Return what the search finds in windows."""
+        features = [self.features(window.samples) for window in windows]
+        padded, lengths = self._padded(features)
+        with torch.no_grad():
+            encoded, lengths = self.model.encode(padded, lengths)
+            return self.search(self.model, encoded, lengths)
+
+    def _padded(self, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+        device = next(self.model.parameters()).device
+        longest = max(MIN_FRAMES, *map(len, features))
+        padded = torch.zeros(len(features), longest, self.model.config.mel_bins)
+        for row, each in enumerate(features):
+            padded[row, : len(each)] = torch.from_numpy(np.ascontiguousarray(each, np.float32))
+        lengths = [heard_frames(len(each)) for each in features]
+        return padded.to(device), torch.tensor(lengths, device=device)
