@@ -175,15 +175,6 @@ def test_a_run_that_never_began_leaves_its_place_free(place: Path, capsys) -> No
     assert outcome(capsys, *words)[0] == 0
 
 
-def test_long_names_of_metrics_stand_apart(run: Path, capsys, monkeypatch) -> None:
-    metrics = {"accuracy": 0.5, "accuracy_mismatched": 0.3684}
-    monkeypatch.setattr(
-        "magneto.language.causal_lm.CausalLanguageModeling.summarise", lambda *given: metrics
-    )
-    lines = outcome(capsys, "evaluate", run)[1].splitlines()
-    assert lines[1:] == ["  accuracy            0.5000", "  accuracy_mismatched 0.3684"]
-
-
 def test_control_c_saves_and_says_how_to_go_on(place: Path, capsys) -> None:
     command = [sys.executable, "-m", "magneto", "train", "causal-lm/tiny"]
     command += ["--data", str(place / "book.txt"), "--out", str(place / "stopped"), *SMALL]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from magneto.cli import COMMANDS, USAGE
+from magneto.cli import COMMANDS, USAGE, command_parser
 from magneto.recipe import config_classes, load_recipe
 from magneto.tasks import TASKS
 from magneto.training.config import TrainingConfig
@@ -173,8 +173,8 @@ def test_options_of_commands_that_are_named_exist() -> None:
     wrong = []
     for page, line in lines_of_pages():
         _, command, *words = shlex.split(line, comments=True)
-        module = importlib.import_module(COMMANDS[command][0])
-        known = set(module.parser()._option_string_actions) | {"--seed", "--task", "--distributed"}
+        parser = command_parser(command)
+        known = set(parser._option_string_actions) | {"--seed", "--task", "--distributed"}
         options = {word.split("=")[0] for word in words if word.startswith("--")}
         wrong += [f"{page}: {command} {o}" for o in options - known if "." not in o]
     assert not wrong
@@ -189,15 +189,11 @@ def test_commands_that_name_a_recipe_are_taken() -> None:
         if recipe is None or command not in ("train", "compare", "probe"):
             continue
         try:
-            _, overrides = parser_of(command).parse_with_overrides(words)
+            _, overrides = command_parser(command).parse_with_overrides(words)
             load_recipe(recipe, overrides)
         except (SystemExit, ValueError) as error:
             wrong.append(f"{page}: {line}: {error}")
     assert not wrong
-
-
-def parser_of(command: str) -> Any:
-    return importlib.import_module(COMMANDS[command][0]).parser()
 
 
 def command_lines(text: str) -> list[str]:

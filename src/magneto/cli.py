@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
+from typing import Any
 
 from magneto.mistakes import user_lines
 
-# Name: (module with `main(words)`, one line for --help).
+# Name: (module with `main(words)` and `parser()`, or, after a colon, its function with
+# FUNCTION_parser; one line for --help).
 COMMANDS = {
     "train": ("magneto.commands.train", "train a recipe, or go on with a run"),
     "evaluate": ("magneto.commands.evaluate", "measure a run's model on its validation data"),
@@ -30,7 +32,7 @@ COMMANDS = {
     "bound": ("magneto.commands.bound", "what the theory bounds, for a placement and a depth"),
     "tokenizer": ("magneto.commands.tokenizer", "train a tokenizer on text of your own"),
     "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),
-    "export": ("magneto.commands.export", "write a run's model in Hugging Face's format"),
+    "export": ("magneto.commands.convert:export", "write a run's model in Hugging Face's format"),
     "convert": ("magneto.commands.convert", "other people's weights as ours, and ours as theirs"),
 }
 
@@ -81,7 +83,14 @@ def main(words: Sequence[str] | None = None) -> int:
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
         say(f"no command {name!r}; {hint}")
         return 2
-    return guarded(lambda: import_module(COMMANDS[name][0]).main(rest))
+    module, _, function = COMMANDS[name][0].partition(":")
+    return guarded(lambda: getattr(import_module(module), function or "main")(rest))
+
+
+def command_parser(name: str) -> Any:
+    """Return the parser of a command's words, a `magneto.commands.shared.Parser`."""
+    module, _, function = COMMANDS[name][0].partition(":")
+    return getattr(import_module(module), f"{function}_parser" if function else "parser")()
 
 
 def guarded(run: Callable[[], int | None]) -> int:

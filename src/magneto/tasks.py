@@ -59,7 +59,7 @@ TASKS = {
         "magneto.translation.task:Translation",
         "magneto.translation.config:TranslationConfig",
         "magneto.translation.config:ParallelDataConfig",
-        verbs=("translate",),
+        verbs=("translate --to LANGUAGE",),
         evaluation="translation",
     ),
     "transducer": TaskEntry(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from magneto.commands.shared import Parser, print_json
+from magneto.commands.shared import Parser, aligned, print_json
 from magneto.theory.bounds import (
     CROSS_ATTENTION,
-    FORMS,
-    Family,
-    Form,
     bound,
     cross_attentions,
     encoder_decoder_bound,
@@ -24,6 +20,7 @@ from magneto.theory.scales import Scales, derived_scales
 
 DOUBLINGS = (1, 2, 4, 8, 16)
 MOST_LAYERS = 100_000
+# A scale of all sublayers, or one of each.
 Given = float | list[float]
 
 
@@ -40,7 +37,6 @@ def parser() -> Parser:
     add("--layers", type=int, metavar="N", help="layers of an encoder or a decoder alone (12)")
     add("--encoder-layers", type=int, metavar="N", help="layers of the encoder")
     add("--decoder-layers", type=int, metavar="M", help="layers of the decoder")
-    add("--form", choices=FORMS, help="one form; --json: the one `bound` is of (paper)")
     scale = "one number, or one per sublayer with commas; ENCODER/DECODER for two stacks"
     add("--v", help=f"scale of out_proj and fc2: {scale} (the placement's own gain)")
     add("--w", help="scale of v_proj and fc1, likewise")
@@ -53,58 +49,6 @@ def parser() -> Parser:
     return made.with_json()
 
 
-@dataclass(frozen=True)
-class Question:
-    """What was asked, at any depth.
-
-    Attributes:
-        row: The placement.
-        depths: Layers of each stack; two for an encoder-decoder.
-        v: Scale of each stack's second matrices, or None for the derived one.
-        w: Of its first matrices.
-        cross_gain: Of cross-attention, or None for the same as the others.
-        cross: Key of `CROSS_ATTENTION`.
-    """
-
-    row: Placement
-    depths: dict[Stack, int]
-    v: dict[Stack, Given]
-    w: dict[Stack, Given]
-    cross_gain: float | None
-    cross: str
-
-    @property
-    def grows(self) -> bool:
-        """False where scales are given one by one, for this depth only."""
-        return not any(isinstance(part, list) for part in (*self.v.values(), *self.w.values()))
-
-    def deeper(self, factor: int) -> Question:
-        """Return the same question for stacks `factor` times as deep."""
-        depths: dict[Stack, int] = {s: layers * factor for s, layers in self.depths.items()}
-        return replace(self, depths=depths)
-
-    def scales(self) -> dict[Stack, Scales]:
-        """Return the scales of each stack."""
-        made: dict[Stack, Scales] = {}
-        for stack, layers in self.depths.items():
-            other = sum(self.depths.values()) - layers
-            depth = Depth(stack, layers, other)
-            own = derived_scales(self.row, depth, cross_gain=self.cross_gain)
-            v, w = self.v.get(stack, own.v), self.w.get(stack, own.w)
-            made[stack] = Scales.of(depth.sublayers, v, w, own.alpha)
-        return made
-
-    def answer(self, form: Form) -> dict[str, float]:
-        """Return the bound; of an encoder-decoder also its terms."""
-        scales = self.scales()
-        if len(scales) == 1:
-            return {"bound": bound(self.row, *scales.values(), form=form)}
-        cross = cross_attentions(self.depths["decoder"], self.cross)
-        made = encoder_decoder_bound(self.row, **scales, cross=cross, form=form)
-        terms = {"decoder": made.decoder, "encoder": made.encoder, "passed_on": made.passed_on}
-        return {"bound": made.total, **terms}
-
-
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     command = parser()
@@ -114,33 +58,59 @@ def main(words: Sequence[str]) -> int:
     depths = read_depths(command, given)
     if len(depths) == 1 and (given.cross_attention or given.cross_gain is not None):
         command.error("cross-attention needs both --encoder-layers and --decoder-layers")
-    question = Question(
-        row,
-        depths,
-        read_scales(command, "--v", given.v, depths),
-        read_scales(command, "--w", given.w, depths),
-        given.cross_gain,
-        given.cross_attention or "second",
-    )
-    forms: list[Form] = [given.form] if given.form else list(family.backward)
-    factors = [
-        factor
-        for factor in DOUBLINGS
-        if factor == 1 or (question.grows and factor * max(depths.values()) <= MOST_LAYERS)
-    ]
-    rows = [question.deeper(factor) for factor in factors]
-    values: dict[Form, list[float]] = {
-        form: [part.answer(form)["bound"] for part in rows] for form in forms
-    }
+    v, w = (read_scales(command, f"--{name}", getattr(given, name), depths) for name in "vw")
+    # Scales that are given one by one are of this depth only.
+    grows = not any(isinstance(part, list) for part in (*v.values(), *w.values()))
+    deeper: list[dict[Stack, int]] = [{stack: layers * factor for stack, layers in depths.items()}
+              for factor in (DOUBLINGS if grows else DOUBLINGS[:1])]  # fmt: skip
+    deeper = [each for each in deeper if each == depths or max(each.values()) <= MOST_LAYERS]
+    scales = [stack_scales(row, each, v, w, given.cross_gain) for each in deeper]
+    cross = given.cross_attention or "second"
+    bounds = {form: [bound_terms(row, each, cross, form) for each in scales]
+              for form in family.backward}  # fmt: skip
+    totals = {form: [each["bound"] for each in terms] for form, terms in bounds.items()}
+    exponents = dict.fromkeys(totals)
+    if len(deeper) > 1:
+        layers = [sum(each.values()) for each in deeper]
+        exponents = {form: growth_exponent(layers, values) for form, values in totals.items()}
     if given.json:
-        print_json(as_json(question, family, rows, values))
-    else:
-        print(as_text(question, family, rows, values))
+        print_json({
+            **bounds["paper"][0],
+            "placement": row.name,
+            "forms": {form: values[0] for form, values in totals.items()},
+            **{f"{stack}_layers": layers for stack, layers in depths.items()},
+            "scales": {
+                stack: {"v": brief(part.v), "w": brief(part.w), "alpha": part.alpha}
+                for stack, part in scales[0].items()
+            },
+            **({"cross_attention": cross} if len(depths) == 2 else {}),
+            "depths": [
+                {"layers": each, **{form: values[place] for form, values in totals.items()}}
+                for place, each in enumerate(deeper)
+            ],
+            "growth_exponent": exponents,
+            "family": family.name, "source": family.source, "note": family.note,
+        })  # fmt: skip
+        return 0
+    lines = [["layers", "v", "w", *totals]]
+    for place, each in enumerate(deeper):
+        parts = scales[place].values()
+        lines.append([
+            "/".join(map(str, each.values())), "/".join(shown(part.v) for part in parts),
+            "/".join(shown(part.w) for part in parts),
+            *(f"{values[place]:.4f}" for values in totals.values()),
+        ])  # fmt: skip
+    if len(deeper) > 1:
+        times = [f"x{values[-1] / values[0]:.2f}" for values in totals.values()]
+        powers = [f"{round(power or 0.0, 2) + 0.0:.2f}" for power in exponents.values()]
+        lines += [["growth", "", "", *times], ["exponent", "", "", *powers]]
+    print(f"{row.title}, model update at initialisation / (learning rate x width)\n")
+    print("\n".join([aligned(lines), "", family.source, *filter(None, [family.note])]))
     return 0
 
 
 def read_depths(command: Parser, given: Any) -> dict[Stack, int]:
-    """Return the layers of each stack."""
+    """Return the layers of each stack: one, or an encoder's and a decoder's."""
     stacks: dict[Stack, int | None] = {
         "encoder": given.encoder_layers,
         "decoder": given.decoder_layers,
@@ -156,9 +126,9 @@ def read_depths(command: Parser, given: Any) -> dict[Stack, int]:
 
 
 def read_scales(
-    command: Parser, option: str, text: str | None, depths: dict[Stack, int]
+    command: Parser, option: str, text: str | None, depths: Mapping[Stack, int]
 ) -> dict[Stack, Given]:
-    """Read "1.5", "1,2,1,1" or "ENCODER/DECODER"."""
+    """Read "1.5", "1,2,1,1" or "ENCODER/DECODER"; {} for the derived ones."""
     if text is None:
         return {}
     parts = text.split("/")
@@ -176,69 +146,38 @@ def read_scales(
     return read
 
 
-def as_json(
-    question: Question, family: Family, rows: list[Question], values: dict[Form, list[float]]
-) -> dict[str, Any]:
-    """Return the answer for a program."""
-    form = next(iter(values))
-    return {
-        **question.answer(form),
-        "placement": question.row.name,
-        "form": form,
-        "forms": {name: bounds[0] for name, bounds in values.items()},
-        **{f"{stack}_layers": layers for stack, layers in question.depths.items()},
-        "scales": {
-            stack: {"v": brief(part.v), "w": brief(part.w), "alpha": part.alpha}
-            for stack, part in question.scales().items()
-        },
-        **({"cross_attention": question.cross} if len(question.depths) == 2 else {}),
-        "depths": [
-            {"layers": row.depths, **{name: values[name][place] for name in values}}
-            for place, row in enumerate(rows)
-        ],
-        "growth_exponent": {name: exponent(rows, bounds) for name, bounds in values.items()},
-        "family": family.name,
-        "source": family.source,
-        "note": family.note,
-    }
+def stack_scales(
+    row: Placement,
+    depths: Mapping[Stack, int],
+    v: Mapping[Stack, Given],
+    w: Mapping[Stack, Given],
+    cross_gain: float | None,
+) -> dict[Stack, Scales]:
+    """Return the scales of each stack: those that are given, or the placement's gains."""
+    made: dict[Stack, Scales] = {}
+    for stack, layers in depths.items():
+        depth = Depth(stack, layers, sum(depths.values()) - layers)
+        own = derived_scales(row, depth, cross_gain=cross_gain)
+        values = v.get(stack, own.v), w.get(stack, own.w)
+        made[stack] = Scales.of(depth.sublayers, *values, own.alpha)
+    return made
+
+
+def bound_terms(
+    row: Placement, scales: Mapping[Stack, Scales], cross: str, form: Any
+) -> dict[str, float]:
+    """Return the bound; of an encoder-decoder also its terms."""
+    if len(scales) == 1:
+        return {"bound": bound(row, *scales.values(), form=form)}
+    places = cross_attentions(len(scales["decoder"].v) // 3, cross)
+    made = encoder_decoder_bound(row, **scales, cross=places, form=form)
+    terms = {"decoder": made.decoder, "encoder": made.encoder, "passed_on": made.passed_on}
+    return {"bound": made.total, **terms}
 
 
 def brief(scales: tuple[float, ...]) -> Given:
     """Return one number for scales that are all the same."""
     return scales[0] if len(set(scales)) == 1 else list(scales)
-
-
-def exponent(rows: list[Question], bounds: list[float]) -> float | None:
-    """Return the exponent of the bound's growth with depth; None for one depth."""
-    layers = [sum(row.depths.values()) for row in rows]
-    return growth_exponent(layers, bounds) if len(rows) > 1 else None
-
-
-def as_text(
-    question: Question, family: Family, rows: list[Question], values: dict[Form, list[float]]
-) -> str:
-    """Return the answer for a person."""
-    table = [["layers", "v", "w", *values]]
-    for place, row in enumerate(rows):
-        scales = list(row.scales().values())
-        table.append(
-            [
-                "/".join(str(layers) for layers in row.depths.values()),
-                "/".join(shown(part.v) for part in scales),
-                "/".join(shown(part.w) for part in scales),
-                *(f"{bounds[place]:.4f}" for bounds in values.values()),
-            ]
-        )
-    if len(rows) > 1:
-        times = (f"x{bounds[-1] / bounds[0]:.2f}" for bounds in values.values())
-        powers = (
-            f"{round(exponent(rows, bounds) or 0.0, 2) + 0.0:.2f}" for bounds in values.values()
-        )
-        table += [["growth", "", "", *times], ["exponent", "", "", *powers]]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(map(str.rjust, cells, widths)) for cells in table]
-    title = f"{question.row.title}, model update at initialisation / (learning rate x width)"
-    return "\n".join([title, "", *lines, "", family.source, *filter(None, [family.note])])
 
 
 def shown(scales: tuple[float, ...]) -> str:

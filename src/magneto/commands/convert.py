@@ -1,4 +1,4 @@
-"""`magneto convert`: other people's weights as ours, and ours as theirs."""
+"""`magneto export` and `magneto convert`: models for others, and others' weights as ours."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from magneto import hf
 from magneto.commands.shared import Parser, print_json
 from magneto.config import ConfigError
 from magneto.files import user_path
+from magneto.runs import load_run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -101,6 +102,38 @@ def main(words: Sequence[str]) -> int:
         print_json({"directory": str(given.directory), "model": wrote})
     else:
         print(f"{given.directory}: {wrote}")
+    return 0
+
+
+def export_parser() -> Parser:
+    """Return the parser of `magneto export`."""
+    made = Parser(
+        "export",
+        "Write a run's model for transformers: from_pretrained(DIR, trust_remote_code=True) of the "
+        "Auto class that is named, and pipeline, load it where this package is installed.",
+        "magneto export runs/first first-hf",
+    ).with_run()
+    made.add_argument("directory", type=Path, help="where to write")
+    return made.with_json()
+
+
+def export(words: Sequence[str]) -> int:
+    """Run `magneto export`."""
+    given = export_parser().parse(words)
+    from magneto.hf import export_model
+
+    opened = load_run(given.run, given.weights, {"training.device": "cpu"})
+    recipe, directory = opened.recipe, given.directory
+    name = export_model(recipe.task, opened.model, recipe.data, directory)
+    if given.json:
+        print_json({"directory": str(directory), "weights": str(opened.weights), "auto": name})
+        return 0
+    print(f"{directory}: load it with {name}.from_pretrained(DIR, trust_remote_code=True)")
+    if any(directory.glob("tokenizer.*")) and not (directory / "tokenizer_config.json").is_file():
+        print(
+            "transformers has no tokenizer of this kind: "
+            f'use magneto.data.tokenizer.load_tokenizer("{directory}")'
+        )
     return 0
 
 

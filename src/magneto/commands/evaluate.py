@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from magneto.commands.shared import (
     Parser,
+    aligned,
     is_main_process,
     is_standard_input,
     numbers,
@@ -40,17 +41,22 @@ from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 
 if TYPE_CHECKING:
-    from magneto.speech.decoding import Search
+    from magneto.speech.scores import TextNormaliser
 
+# Behind a metric's name: of a 95 % confidence interval.
+HALF_WIDTH = "_half_width"
+MEASURED = ("validation", "answers", "translation", "recognition")
+"""How tasks evaluate their runs (`TaskEntry.evaluation`)."""
 OWN = {
+    "keep": MEASURED,
     "answers": ("answers",),
     "write": ("translation", "recognition"),
     "directions": ("translation",),
     "splits": ("recognition",),
     "normaliser": ("recognition",),
+    "include": ("tasks",),
 }
-"""Options that tasks with some ways of evaluation alone take (`TaskEntry.evaluation`)."""
-ASKED = {"tasks": "evaluate --tasks", "features": "evaluate --features"}
+"""Options that only some evaluations heed; besides those of tasks, --tasks and --features."""
 
 
 def parser() -> Parser:
@@ -69,7 +75,8 @@ def parser() -> Parser:
     ).with_run()
     add = made.add_argument
     add("--limit", type=int, help="batches, questions, or sentences per direction")
-    add("--keep", metavar="NAME", help="write the metrics to RUN/scores/NAME.json too (imagenet-a)")
+    add("--keep", metavar="NAME", help="write the metrics to RUN/scores/NAME.json too, or, of "
+        "--splits, NAME-SPLIT.json")  # fmt: skip
     add("--features", action="store_true", help="of images: a linear probe and k nearest "
         "neighbours on every layer's frozen features")  # fmt: skip
     add("--answers", type=Path, metavar="FILE", help="of a run that answers questions: write its "
@@ -103,10 +110,21 @@ def main(words: Sequence[str]) -> int:
     from magneto.runs import run_task
 
     asked = "tasks" if given.tasks is not None else "features" if given.features else None
-    way = run_task(given.run, overrides, ASKED[asked] if asked else None).evaluation
-    refuse_unheeded(given, way, asked)
+    task = run_task(given.run, overrides, f"evaluate --{asked}" if asked else None)
+    way = asked or task.evaluation
+    for option, ways in OWN.items():
+        if getattr(given, option) is not None and way not in ways:
+            measured = f" measured by --{asked}" if asked else ""
+            raise ConfigError([f"--{option} has no effect on {given.run}, a run of "
+                               f"{open_run(given.run).task}{measured}: leave it out; --json "
+                               "prints the metrics"])  # fmt: skip
     if asked and not is_main_process():
         return 0  # of these, one process does all
+    evaluate = {
+        "tasks": answer_questions,
+        "features": judge_features,
+        "translation": evaluate_translation,
+    }.get(way, evaluate_metrics)
     with ExitStack() as stack:
         if given.data and is_standard_input(given.data):
             if several_processes() and not asked:
@@ -115,15 +133,7 @@ def main(words: Sequence[str]) -> int:
             given.data = str(stack.enter_context(standard_input_as_file()))
         if several_processes() and not asked:
             stack.enter_context(joined_processes(given.run, overrides))
-        if asked == "tasks":
-            return answer_questions(given, overrides)
-        if asked == "features":
-            return judge_features(given, overrides)
-        if way == "recognition":
-            return evaluate_recognition(given, overrides)
-        if way == "translation":
-            return evaluate_translation(given, overrides)
-        return evaluate_metrics(given, overrides)
+        return evaluate(given, overrides)
 
 
 @contextmanager
@@ -136,57 +146,119 @@ def joined_processes(run: Path, overrides: dict[str, str]) -> Iterator[None]:
         yield
 
 
-def refuse_unheeded(given: argparse.Namespace, way: str, asked: str | None) -> None:
-    """Raise ConfigError if an option is given that would be passed over.
-
-    Args:
-        given: On the command line.
-        way: Of its task's evaluation.
-        asked: A key of `ASKED`, where the run is not measured by its task.
-    """
-    task = open_run(given.run).task
-    unheeded = [name for name, ways in OWN.items() if asked or way not in ways]
-    unheeded += ["keep"] if asked else []
-    unheeded += ["include"] if asked != "tasks" else []
-    for option in unheeded:
-        if getattr(given, option) is None:
-            continue
-        if option == "answers":
-            raise ConfigError([f"--answers: {given.run} is a run of {task}, which has no answers "
-                               "to write, as one of visual-question-answering has; --keep NAME "
-                               "writes its metrics into it, --json prints them"])  # fmt: skip
-        raise ConfigError([f"--{option} has no effect on {given.run}, a run of {task}"
-                           f"{f' measured by --{asked}' if asked else ''}: leave it out; "
-                           "--json prints the metrics"])  # fmt: skip
-
-
 def evaluate_metrics(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    """Measure a run as its task does; keep and print the metrics, write the answers."""
-    from magneto.runs import load_run, other_data
+    """Measure a run as its task does, on each of the splits that are named."""
+    from magneto.runs import load_run, other_data, run_task
 
-    if given.answers is not None:
-        check_answers(given)
+    check_answers(given)
     if given.data:
         overrides = {**other_data(given.run, given.data), **overrides}
-    report = ProgressBars(quiet=not is_main_process())
-    opened: Any = load_run(given.run, given.weights, overrides)
-    metrics, predictions = opened.evaluate(given.limit, report)
+    speech = run_task(given.run, overrides).evaluation == "recognition"
+    report, normaliser = ProgressBars(quiet=not is_main_process()), None
+    if given.normaliser:
+        from magneto.speech.scores import text_normaliser
+
+        normaliser = text_normaliser(given.normaliser)
+    found: dict[str, dict[str, Any]] = {}
+    for split in given.splits.split(",") if given.splits else [""]:
+        changed = split_settings(given.run, overrides, split)
+        opened: Any = load_run(given.run, given.weights, changed)
+        if speech:
+            opened.task.search = search_of(given)
+        metrics, predictions = opened.evaluate(given.limit, report)
+        if not is_main_process():
+            continue
+        if speech:
+            metrics |= recognition_metrics(given, split, list(chain(*predictions)), normaliser)
+        if given.answers is not None:
+            rows = [{"question_id": number, "answer": answer}
+                    for number, answer in opened.task.given_answers(predictions)]  # fmt: skip
+            given.answers.parent.mkdir(parents=True, exist_ok=True)
+            write_json(given.answers, rows)
+        keep(given, overrides, opened.weights, metrics, split)
+        found[split] = {"weights": str(opened.weights), **metrics}
     report.finish()
     if not is_main_process():
         return 0
-    if given.answers is not None:
-        found = opened.task.given_answers(predictions)
-        rows = [{"question_id": number, "answer": answer} for number, answer in found]
-        given.answers.parent.mkdir(parents=True, exist_ok=True)
-        write_json(given.answers, rows)
-    keep(given, overrides, opened.weights, metrics)
+    how = {"normaliser": normaliser.title} if normaliser else {}
+    how |= {"search": given.search} if speech else {}
     if given.json:
-        print_json({"run": str(given.run), "weights": str(opened.weights), **metrics})
+        print_json({"run": str(given.run), **how, **found.get("", {"splits": found})})
     else:
-        width = max(16, *(len(name) + 1 for name in metrics))
-        rows = [f"  {name:<{width}}{value:.4f}" for name, value in metrics.items()]
-        print("\n".join([f"{opened.weights}:", *rows]))
+        print("\n".join([*metric_lines(found), *(f"{name}: {is_}" for name, is_ in how.items())]))
     return 0
+
+
+def metric_lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Write metrics for people, a line each, and a column for each split.
+
+    Args:
+        found: Of each split; where a metric has a half-width it stands behind it.
+    """
+    weights = next(iter(found.values()))["weights"]
+    names = [name for name in dict.fromkeys(chain(*found.values()))
+             if name != "weights" and not name.endswith(HALF_WIDTH)]  # fmt: skip
+    table = [["", *found]] if len(found) > 1 else []
+    for name in names:
+        cells = []
+        for metrics in found.values():
+            value, half = metrics.get(name), metrics.get(f"{name}{HALF_WIDTH}")
+            text = f"{value:.4f}" if isinstance(value, float) else str(value)
+            cells.append(text if half is None else f"{text} ± {half:.4f}")
+        table.append([name, *cells])
+    return [f"{weights}:", *(f"  {line}" for line in aligned(table).splitlines())]
+
+
+def recognition_metrics(
+    given: argparse.Namespace,
+    split: str,
+    answers: Sequence[tuple[str, str, str]],
+    normaliser: TextNormaliser | None,
+) -> dict[str, Any]:
+    """Return what else is said of transcripts, and write them, if that is asked for.
+
+    Args:
+        given: The command's options.
+        split: Its name.
+        answers: (id, reference, hypothesis) of each utterance.
+        normaliser: By which there are rates, too.
+
+    Returns:
+        `utterances`, `words`, and `wer_half_width` of a 95 % confidence interval over utterances;
+        error rates of normalised texts.
+    """
+    from magneto.speech.scores import half_width_of_rate, normalised_rates, word_errors
+
+    if given.write:
+        path = given.write / f"{split or 'validation'}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = (dict(zip(("id", "reference", "hypothesis"), each, strict=True)) for each in answers)
+        write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    references, hypotheses = ([each[place] for each in answers] for place in (1, 2))
+    found: dict[str, Any] = {
+        f"wer{HALF_WIDTH}": half_width_of_rate(references, hypotheses),
+        "utterances": len(answers),
+        "words": word_errors(references, hypotheses).units,
+    }
+    return found | (normalised_rates(answers, normaliser) if normaliser else {})
+
+
+def split_settings(run: Path, overrides: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """Return the fields of a run's recipe by which a split is measured whole.
+
+    Args:
+        run: Its directory.
+        overrides: Further ones.
+        split: Name of a split of the source; "" for what the run validates on.
+    """
+    if not split:
+        return dict(overrides)
+    data: Any = open_run(run, overrides).data
+    source = overrides.get("data.source") or data.source
+    # A limit is of what training looks at.
+    changed = {"data.validation_limit": None} | dict(overrides)
+    return changed | {"data.source": source, "data.validation_source": source,
+                      "data.validation_splits": split}  # fmt: skip
 
 
 def keep(
@@ -209,6 +281,8 @@ def keep(
 def check_answers(given: argparse.Namespace) -> None:
     """Raise ConfigError if not all answers or no file is written; nothing was measured then."""
     path = given.answers
+    if path is None:
+        return
     if given.limit is not None:
         raise ConfigError(["--answers: the leaderboard takes the answers to all questions; leave "
                            "--limit out"])  # fmt: skip
@@ -216,111 +290,8 @@ def check_answers(given: argparse.Namespace) -> None:
         raise ConfigError([f"--answers {path}: it is a folder; name the file, "
                            f"{path / 'answers.json'}"])  # fmt: skip
     above = next(place for place in path.resolve().parents if place.exists())
-    if not above.is_dir():
-        raise ConfigError([f"--answers {path}: {above} is a file, not a folder"])
-    if not os.access(above, os.W_OK | os.X_OK):
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise ConfigError([f"--answers {path}: nothing may be written in {above}"])
-
-
-def evaluate_recognition(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    """Transcribe the splits of a speech recognition run's data, and count errors."""
-    from magneto.runs import other_data
-    from magneto.speech.scores import normalised_rates, rate_lines, text_normaliser
-
-    report, search = ProgressBars(quiet=not is_main_process()), search_of(given)
-    normaliser = text_normaliser(given.normaliser) if given.normaliser else None
-    if given.data:
-        overrides = {**other_data(given.run, given.data), **overrides}
-    found = {}
-    for split in given.splits.split(",") if given.splits else [""]:
-        metrics, answers, weights = measure_split(
-            given.run, given.weights, overrides, split, search, given.limit, report
-        )
-        if not is_main_process():
-            continue
-        if normaliser is not None:
-            metrics |= normalised_rates(answers, normaliser)
-        if given.write:
-            write_transcripts(given.write / f"{split or 'validation'}.jsonl", answers)
-        keep(given, overrides, weights, metrics, split)
-        found[split] = {"weights": str(weights), **metrics}
-    report.finish()
-    if not is_main_process():
-        return 0
-    if given.json:
-        how = {"run": str(given.run), "search": given.search,
-               "normaliser": normaliser and normaliser.title}  # fmt: skip
-        print_json(how | found.get("", {"splits": found}))
-    else:
-        print("\n".join(rate_lines(found, normaliser and normaliser.title)))
-    return 0
-
-
-def measure_split(
-    run: Path,
-    weights: str,
-    overrides: Mapping[str, Any],
-    split: str,
-    search: Search,
-    limit: int | None,
-    report: ProgressBars,
-) -> tuple[dict[str, Any], list[tuple[str, str, str]], Path]:
-    """Transcribe a split of a speech recognition run's data.
-
-    Args:
-        run: Its directory.
-        weights: Which; as in `magneto.weights.find_weights`.
-        overrides: Dotted fields of its recipe.
-        split: Name of a split of the source; "" for what the run validates on.
-        search: How transcripts are found.
-        limit: Batches at most.
-        report: Shows it.
-
-    Returns:
-        Its metrics, with `utterances`, `words` and `wer_half_width` of a 95 % confidence interval
-        over utterances; (id, reference, hypothesis) of each; and where the weights are.
-    """
-    from magneto.runs import load_run
-    from magneto.speech.scores import half_width_of_rate, word_errors
-
-    opened: Any = load_run(run, weights, split_settings(run, overrides, split))
-    opened.task.search = search
-    metrics, predictions = opened.evaluate(limit, report)
-    answers = list(chain.from_iterable(predictions))
-    references, hypotheses = ([each[place] for each in answers] for place in (1, 2))
-    further = {
-        "wer_half_width": half_width_of_rate(references, hypotheses),
-        "utterances": len(answers),
-        "words": word_errors(references, hypotheses).units,
-    }
-    return metrics | further, answers, opened.weights
-
-
-def split_settings(run: Path, overrides: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """Return the fields of a run's recipe by which a split is measured whole.
-
-    Args:
-        run: Its directory.
-        overrides: Further ones.
-        split: Name of a split of the source; "" for what the run validates on.
-    """
-    if not split:
-        return dict(overrides)
-    data: Any = open_run(run, overrides).data
-    source = overrides.get("data.source") or data.source
-    # A limit is of what training looks at.
-    changed = {"data.validation_limit": None} | dict(overrides)
-    return changed | {"data.source": source, "data.validation_source": source,
-                      "data.validation_splits": split}  # fmt: skip
-
-
-def write_transcripts(path: Path, answers: Sequence[tuple[str, str, str]]) -> None:
-    """Write references and transcripts, a JSON object per utterance; folders are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    names = ("id", "reference", "hypothesis")
-    lines = (json.dumps(dict(zip(names, each, strict=True)), ensure_ascii=False)
-             for each in answers)  # fmt: skip
-    write_text(path, "\n".join(lines) + "\n")
 
 
 def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -488,11 +459,6 @@ def harness_manager(names: Sequence[str], include: Path | None) -> Any:
         ])  # fmt: skip
     from magneto.hf import harness
 
-    manager = None
-    if include is not None:
-        manager = harness.task_manager(include, builtin=False)
-        if all(manager.match_tasks([name]) for name in theirs):
-            return manager
     manager = harness.task_manager(include)
     harness.check_tasks(theirs, manager, list(SUITES))
     return manager

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from magneto.commands.predict import decoded_group, described_broken, image_paths, say_broken
-from magneto.commands.shared import STDIN, Parser, open_standard_input, print_json
+from magneto.commands.predict import ask_of_images, image_paths
+from magneto.commands.shared import (
+    Parser,
+    is_standard_input,
+    open_standard_input,
+    print_json,
+)
 from magneto.config import ConfigError
-from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
 
 
@@ -65,7 +69,7 @@ def continue_text(given: argparse.Namespace) -> int:
         seed=given.seed,
     )
     prompt = given.prompt
-    if prompt == STDIN:
+    if is_standard_input(prompt):
         prompt = open_standard_input().read().decode("utf-8", errors="replace").rstrip("\n")
     texts = hf.generate(opened.model, opened.task.tokenizer, prompt, how)
     if given.json:
@@ -88,18 +92,14 @@ def describe_images(given: argparse.Namespace) -> int:
     if not given.prompt:
         raise ConfigError(["name an image, or a folder of them: magneto generate RUN photo.jpg"])
     how = CaptionSearch(3 if given.beams is None else given.beams, given.length_penalty)
-    paths = image_paths(given.prompt)
+    paths = image_paths([given.prompt])
     opened: Any = load_run(given.run, given.weights, {}, verb="generate")
-    report, broken, captions = ProgressBars(), dict[Path, str](), dict[Path, str]()
-    for number, path in enumerate(paths, 1):
-        for _, picture in decoded_group([path], broken):
-            (captions[path],) = opened.task.caption(opened.model, [picture], how)
-        report.update("describing images", number, len(paths))
-    say_broken(broken, len(paths), report)
+    broken: list[dict[str, str]] = []
+    write = partial(opened.task.caption, opened.model, how=how)
+    captions = dict(ask_of_images(paths, 1, write, broken))
     if given.json:
         found = [{"path": str(path), "caption": caption} for path, caption in captions.items()]
-        broken_ones = described_broken(broken)
-        print_json({"run": str(given.run), "images": found, "broken": broken_ones})
+        print_json({"run": str(given.run), "images": found, "broken": broken})
     elif len(paths) == 1:
         print(*captions.values())
     else:

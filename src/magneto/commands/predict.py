@@ -6,9 +6,9 @@ import argparse
 import os
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +31,7 @@ from magneto.recipe import open_run
 
 if TYPE_CHECKING:
     from magneto.language.classification.config import ClassificationDataConfig
-    from magneto.language.classification.prediction import TextPrediction
     from magneto.language.classification.texts import TextPair
-    from magneto.vision.decoding import PixelPicture
     from magneto.vision.prediction import Prediction
 
 # Images, or groups of images that belong together, that the model reads at once.
@@ -106,62 +104,33 @@ def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind
     from magneto.runs import load_run
 
     names, text = split_words(given.inputs, kind)
-    paths = [path for name in names for path in image_paths(name)]
+    paths = image_paths(names)
     opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
     together = opened.task.images_together() if kind else 1
     if len(paths) % together:
         raise ConfigError([f"a {kind} is about {together} images, and there are {len(paths)}: "
                            "name them one after the other"])  # fmt: skip
-    ask = partial(opened.task.predict, text=text) if kind else opened.task.predict
-    report, broken = ProgressBars(), dict[Path, str]()
-    groups = [paths[start : start + together] for start in range(0, len(paths), together)]
-    found: list[tuple[Path, Prediction, list[Path]]] = []
-    taken: set[str] = set()
-    for start in range(0, len(groups), BATCH):
-        some = groups[start : start + BATCH]
-        read = [pair for group in some for pair in decoded_group(group, broken)]
-        said = ask(opened.model, [picture for _, picture in read]) if read else []
-        found += [(path, each, written(path, each, given.out, taken))
-                  for (path, _), each in zip(read, said, strict=True)]  # fmt: skip
-        report.update("reading images", start + len(some), len(groups))
-    say_broken(broken, len(paths), report)
+    ask = partial(opened.task.predict, opened.model, **({"text": text} if kind else {}))
+    broken, taken = list[dict[str, str]](), set[str]()
+    found = [(path, said.labels[: given.top], write_pictures(path, said, given.out, taken))
+             for path, said in ask_of_images(paths, together, ask, broken)]  # fmt: skip
     if given.json:
         images = [
             {
                 "path": str(path),
-                "labels": [{"label": n, "share": s} for n, s in each.labels[: given.top]],
+                "labels": [{"label": name, "share": share} for name, share in labels],
                 "pictures": [str(file) for file in files],
             }
-            for path, each, files in found
+            for path, labels, files in found
         ]
         print_json({"run": str(given.run), "weights": str(opened.weights), "images": images,
-                    "broken": described_broken(broken)})  # fmt: skip
+                    "broken": broken})  # fmt: skip
         return 0
     wide = max((len(str(path)) for path, _, _ in found), default=0)
-    for path, each, files in found:
-        shares = (f"{share:7.1%} {name}" for name, share in each.labels[: given.top])
+    for path, labels, files in found:
+        shares = (f"{share:7.1%} {name}" for name, share in labels)
         print(f"{path!s:<{wide}}{''.join(shares)}{''.join(f'  {file}' for file in files)}")
     return 0
-
-
-def image_paths(name: str) -> list[Path]:
-    """Return a file, or the images in a folder.
-
-    Raises:
-        FileNotFoundError: If there is neither; names the nearest.
-        ValueError: If the folder has no images.
-    """
-    from magneto.data.formats import media_names
-
-    if is_standard_input(name):
-        return [Path(STDIN)]
-    path = existing_path(name)
-    if not path.is_dir():
-        return [path]
-    inside = [path / image for image in media_names(path, "image", Counts())]
-    if not inside:
-        raise ValueError(f"no images in {path}")
-    return inside
 
 
 def split_words(words: Sequence[str], kind: str) -> tuple[Sequence[str], str]:
@@ -191,58 +160,81 @@ def split_words(words: Sequence[str], kind: str) -> tuple[Sequence[str], str]:
     return words[:-1], text
 
 
-def decoded_group(
-    paths: Sequence[Path], broken: dict[Path, str]
-) -> list[tuple[Path, PixelPicture]]:
-    """Decode the images that belong together; none of them if one can't be read.
+def image_paths(names: Sequence[str]) -> list[Path]:
+    """Return files, and the images in folders.
+
+    Raises:
+        FileNotFoundError: If a name is of neither; names the nearest.
+        ValueError: If a folder has no images.
+    """
+    from magneto.data.formats import media_names
+
+    found: list[Path] = []
+    for name in names:
+        path = Path(STDIN) if is_standard_input(name) else existing_path(name)
+        inside = [path]
+        if path.is_dir():
+            inside = [path / image for image in media_names(path, "image", Counts())]
+        if not inside:
+            raise ValueError(f"no images in {path}")
+        found += inside
+    return found
+
+
+def ask_of_images(
+    paths: Sequence[Path],
+    together: int,
+    ask: Callable[[Sequence[Any]], Sequence[Any]],
+    broken: list[dict[str, str]],
+) -> Iterator[tuple[Path, Any]]:
+    """Yield each image that can be read, with what is said of it; say which can't be.
 
     Args:
-        paths: Of the images.
-        broken: Is given the files that can't be read, and why.
+        paths: Of images.
+        together: How many of them, one after the other, are asked about at once: if one can't be
+            read, nothing is said of the others either.
+        ask: From decoded images to what is said of each.
+        broken: Is given "path" and "why" of each image without an answer.
+
+    Raises:
+        ValueError: If none could be read.
     """
     from magneto.vision.decoding import EncodedPicture, PixelPicture
 
-    found = []
-    for path in paths:
-        try:
-            with guarded():
-                found.append((path, PixelPicture(EncodedPicture(read_input(path)).pixels())))
-        except BadRecord as error:
-            broken[path] = str(error)
-    lost = [path for path in paths if path in broken]
-    for path in paths if lost else ():
-        broken.setdefault(path, f"belongs to {lost[0]}")
-    return [] if lost else found
-
-
-def say_broken(broken: Mapping[Path, str], count: int, report: ProgressBars) -> None:
-    """End a report, and say which of so many images could not be read.
-
-    Raises:
-        ValueError: If none of them could.
-    """
+    report, size = ProgressBars(), BATCH * together
+    for start in range(0, len(paths), size):
+        some = paths[start : start + size]
+        read, lost = dict[int, Any](), dict[int, str]()
+        for place, path in enumerate(some):
+            try:
+                with guarded():
+                    read[place] = PixelPicture(EncodedPicture(read_input(path)).pixels())
+            except BadRecord as error:
+                lost[place] = str(error)
+        for place in [*lost]:
+            first = place // together * together
+            for other in range(first, first + together):
+                lost.setdefault(other, f"belongs to {some[place]}")
+                read.pop(other, None)
+        broken += [{"path": str(some[place]), "why": why} for place, why in sorted(lost.items())]
+        if read:
+            yield from zip([some[place] for place in read], ask([*read.values()]), strict=True)
+        report.update("reading images", start + len(some), len(paths))
     report.finish()
-    for path, why in broken.items():
-        report.say(f"{path}: {why}")
-    if len(broken) == count:
-        raise ValueError(f"none of {count} files could be read as an image")
+    for each in broken:
+        report.say(f"{each['path']}: {each['why']}")
+    if len(broken) == len(paths):
+        raise ValueError(f"none of {len(paths)} files could be read as an image")
     if broken:
-        report.say(f"{len(broken)} of {count} could not be read")
+        report.say(f"{len(broken)} of {len(paths)} could not be read")
 
 
-def described_broken(broken: Mapping[Path, str]) -> list[dict[str, str]]:
-    """Return the images that could not be read as plain values."""
-    return [{"path": str(path), "why": why} for path, why in broken.items()]
-
-
-def written(path: Path, prediction: Prediction, out: Path, taken: set[str]) -> list[Path]:
+def write_pictures(path: Path, said: Prediction, out: Path, taken: set[str]) -> list[Path]:
     """Write the pictures of a prediction, each under a name of its own."""
     files = []
-    for kind, content in prediction.pictures.items():
-        name, number = f"{path.stem}-{kind}.png", 1
-        while name in taken:
-            number += 1
-            name = f"{path.stem}-{number}-{kind}.png"
+    for kind, content in said.pictures.items():
+        numbers = chain([path.stem], (f"{path.stem}-{number}" for number in count(2)))
+        name = next(n for n in (f"{stem}-{kind}.png" for stem in numbers) if n not in taken)
         taken.add(name)
         out.mkdir(parents=True, exist_ok=True)
         write_bytes(out / name, content)
@@ -264,24 +256,31 @@ def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> in
     if alone and sys.stdin is not None and sys.stdin.isatty():
         report.say("texts from standard input, one per line")
     texts: list[dict[str, Any]] = []
-    done = cut = 0
+    cut = 0
     for some in text_groups(given.inputs, task.data_config, counts):
         said, longer = predict_texts(task, opened.model, some)
-        done, cut = done + len(some), cut + longer
+        cut += longer
+        counts[ROWS] += len(some)
         for row, each in zip(some, said, strict=True):
+            shares = dict(each.probabilities) if given.probabilities else {}
+            whole = (row.text,) if row.pair is None else (row.text, row.pair)
             if given.json:
-                texts.append(described_text(row, each, given.probabilities))
-            else:
-                print(text_line(row, each, given.probabilities), flush=alone)
-        report.update("predicting texts", done, None)
+                pair = {} if row.pair is None else {"pair": row.pair}
+                asked = {"probabilities": shares} if given.probabilities else {}
+                texts.append({"text": row.text, "label": each.label, **pair, **asked})
+                continue
+            words = " ".join(f"{name}={share:.4f}" for name, share in shares.items())
+            cells = [each.label, *([words] if given.probabilities else [])]
+            print("\t".join([*cells, *(" ".join(t.split()) for t in whole)]), flush=alone)
+        report.update("predicting texts", counts[ROWS], None)
     report.finish()
-    if not done:
+    if not counts[ROWS]:
         raise ValueError(f"no text in {', '.join(given.inputs) or 'standard input'}")
-    counts[ROWS] = done
     report.say(counts.describe(ROWS))
     if cut:
         most = task.data_config.max_length
-        report.say(f"{cut} of {done} texts are read up to {most} tokens, the rest is not looked at")
+        report.say(f"{cut} of {counts[ROWS]} texts are read up to {most} tokens, the rest is not "
+                   "looked at")  # fmt: skip
     if given.json:
         print_json({"run": str(given.run), "weights": str(opened.weights), "texts": texts})
     return 0
@@ -326,22 +325,3 @@ def input_rows(word: str, data: ClassificationDataConfig, counts: Counts) -> Ite
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name the files of texts in it")
     return read_unlabelled(path, data, counts)
-
-
-def text_line(row: TextPair, said: TextPrediction, probabilities: bool) -> str:
-    """Return a line of output: cells between tabs, the label first and the texts last."""
-    cells = [said.label]
-    if probabilities:
-        cells.append(" ".join(f"{name}={share:.4f}" for name, share in said.probabilities.items()))
-    texts = (row.text,) if row.pair is None else (row.text, row.pair)
-    return "\t".join([*cells, *(" ".join(text.split()) for text in texts)])
-
-
-def described_text(row: TextPair, said: TextPrediction, probabilities: bool) -> dict[str, Any]:
-    """Return what is said of a text as plain values."""
-    found: dict[str, Any] = {"text": row.text, "label": said.label}
-    if row.pair is not None:
-        found["pair"] = row.pair
-    if probabilities:
-        found["probabilities"] = dict(said.probabilities)
-    return found

@@ -170,13 +170,6 @@ def numbers(option: str, text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Return a table as Markdown, its first line the head."""
-    rule = "|" + "|".join(["---"] + ["--:"] * (len(lines[0]) - 1)) + "|"
-    rows = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([rows[0], rule, *rows[1:]])
-
-
 def aligned(lines: Sequence[Sequence[str]]) -> str:
     """Return a table in columns, the first one to the left."""
     wide = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -7,25 +7,19 @@ that is, and which runs have no result to choose from, is said under the table.
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from magneto.commands.evaluate import measure_split, split_settings
-from magneto.commands.shared import Parser, aligned, markdown, print_json
-from magneto.commands.transcribe import recognition_search_options, search_of
-from magneto.files import MANIFEST, Damaged, plain, read_object, write_json
+from magneto.commands.shared import Parser, aligned, print_json
 from magneto.functional.statistics import half_width
 from magneto.lab.scores import (
-    SCORES,
     Measured,
     Point,
     Preset,
-    kept_of,
     read_runs,
     source_of,
     words,
@@ -101,33 +95,23 @@ def parser() -> Parser:
         f"--preset makes one of the paper's tables: {', '.join(PRESETS)}.",
         "magneto table runs/glue/* --preset glue --baselines\n"
         "  magneto table runs/compare-imagenet runs/compare-ade20k --preset images\n"
-        "  magneto table runs/sub-18 runs/pre-18 --preset librispeech --data LibriSpeech\n"
-        "      --weights averaged --search modified --beams 10 --paper",
+        "  magneto table runs/sub-18 runs/pre-18 --preset librispeech --weights averaged --paper",
     )
     add = made.add_argument
     add("folders", nargs="+", type=Path, metavar="RUN", help="runs, or folders of comparisons")
     add("--preset", choices=list(PRESETS), help="columns and names of one of the paper's tables")
     add("--baselines", action="store_true", help="rows for what needs no training, such as the "
         "commonest class")  # fmt: skip
-    add("--markdown", action="store_true", help="print the tables as Markdown")
-    group = made.add_argument_group("speech recognition: splits that are not measured yet")
-    group.add_argument("--splits", metavar="A,B", help="columns: splits of the data")
-    group.add_argument("--weights", default="auto", help="best (default), averaged, ...")
-    recognition_search_options(group)
-    group.add_argument("--beams", type=int, default=10, help="hypotheses of a beam (10)")
-    group.add_argument("--paper", action="store_true", help="with the paper's rows")
-    return made.with_data().with_json()
+    add("--weights", default="best", help="that kept scores are of: best (default), averaged, ...")
+    add("--paper", action="store_true", help="with the paper's rows, where a preset has them")
+    return made.with_json()
 
 
 def main(given_words: Sequence[str]) -> int:
     """Run the command."""
     given = parser().parse(given_words)
     preset, report = PRESETS.get(given.preset, ANY), ProgressBars()
-    if given.splits:
-        preset = replace(preset, splits=tuple(given.splits.split(",")))
-    runs = read_runs(given.folders, preset, "best" if given.weights == "auto" else given.weights)
-    if preset.splits:
-        runs = [with_splits(run, preset, given, report) for run in runs]
+    runs = read_runs(given.folders, preset, given.weights)
     best, matched = best_scores(runs), matched_scores(runs)
     if given.baselines:
         best += baseline_scores(runs, preset, report)
@@ -152,64 +136,10 @@ def main(given_words: Sequence[str]) -> int:
     rows = list(dict.fromkeys(run.row for run in runs))
     tables = [table("each row at its best", best, rows, preset)]
     tables += [table(f"all at {words(point)}", s, rows, preset) for point, s in matched.items()]
-    first, *others = [markdown(lines) if given.markdown else aligned(lines) for lines in tables]
+    first, *others = map(aligned, tables)
     said = [*point_lines(best, {run.own for run in runs}), *missing_lines(runs)]
-    if said and given.markdown:
-        first += "\n\n" + "\n".join(f"- {line}" for line in said)
-    elif said:
-        first += "\n" + "\n".join(said)
-    print("\n\n".join([first, *others]))
+    print("\n\n".join(["\n".join([first, *said]), *others]))
     return 0
-
-
-def with_splits(
-    run: Measured, preset: Preset, given: argparse.Namespace, report: ProgressBars
-) -> Measured:
-    """Return a speech recognition run with its scores on splits; measure what is not known.
-
-    What was measured is kept in the run, and counts for the same weights, search and recordings,
-    wherever these lie.
-    """
-    from magneto.runs import open_task, run_task
-    from magneto.weights import find_weights
-
-    if not run.scores:
-        return run
-    run_task(run.directory, {}, "transcribe")
-    weights = find_weights(run.directory, given.weights)
-    overrides = {"data.source": given.data} if given.data else {}
-    kept = dict(run.kept)
-    for split in preset.splits:
-        settings = split_settings(run.directory, overrides, split)
-        _, opened = open_task(run.directory, settings)
-        speech: Any = opened
-        speech.prepare(report)
-        how = {
-            "weights": weights.name,
-            "manifest": (weights / MANIFEST).read_text(encoding="utf-8"),
-            "search": repr(search_of(given)),
-            "digest": speech.speech.splits.validation.digest,
-        }
-        file = run.directory / SCORES / f"{split.replace('/', '-')}.json"
-        metrics = known_metrics(file, how)
-        if metrics is None:
-            metrics, _, _ = measure_split(
-                run.directory, given.weights, overrides, split, search_of(given), None, report
-            )
-            file.parent.mkdir(exist_ok=True)
-            write_json(file, plain({"metrics": metrics, **how}))
-        kept[split] = kept_of(metrics, speech.primary_metric, preset.scale)
-    return replace(run, kept=kept)
-
-
-def known_metrics(file: Path, how: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return what was measured before in the same way; None if nothing was."""
-    try:
-        held = read_object(file)
-    except (OSError, Damaged):
-        return None
-    same = all(held.get(key) == value for key, value in how.items())
-    return held["metrics"] if same and isinstance(held.get("metrics"), dict) else None
 
 
 def whole_points(runs: Sequence[Measured]) -> dict[tuple[str, str, Point], list[Measured]]:
@@ -346,7 +276,7 @@ def table(
         preset: Its columns come first, in its order.
     """
     there = list(dict.fromkeys(score.column for score in scores))
-    columns = [name for name in preset.columns if name in there]
+    columns = [name for name in (*preset.columns, *preset.splits) if name in there]
     columns += [name for name in there if name not in columns]
     by_place = {(score.row, score.column): score for score in scores}
     lines = [[title, *columns]]

@@ -60,14 +60,9 @@ def parser() -> Parser:
     ):
         kinds.add_argument(option, dest="kind", action="store_const", const=kind, help=what)
     add("--out", type=Path, metavar="DIR", help="a file per recording there")
-    add(
-        "--raw", action="store_true",
-        help="standard input is samples alone: 16 bits, little-endian, one channel; words come as "
-        "it does",
-    )  # fmt: skip
-    add("--sample-rate", type=int, metavar="HZ", help="of --raw sound (the run's)")
+    add("--raw", action="store_true", help="standard input is samples alone, at the run's sample "
+        "rate: 16 bits, little-endian, one channel; words come as it does")  # fmt: skip
     add("--window", type=float, help="seconds that are heard at once (20, or as trained on)")
-    add("--overlap", type=float, help="seconds of it that are heard twice (a fifth)")
     recognition_search_options(made)
     add("--beams", type=int, default=4, help="hypotheses of a beam (4)")
     add("--n-best", type=int, metavar="K", help="K lines each: recording's number, score, text")
@@ -101,27 +96,64 @@ def search_of(given: argparse.Namespace, count: int = 1) -> Search:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
+    """Run the command.
+
+    Raises:
+        ValueError: If there was nothing to hear in any recording, or one is too long to be heard
+            at once where that is asked for.
+    """
     made = parser()
     given, overrides = made.parse_with_overrides(words)
     check(made, given)
     opened: Any = load_run(given.run, given.weights, overrides, "transcribe")
     data: SpeechDataConfig = opened.recipe.data
     window = given.window or min(WINDOW, data.max_duration)
-    overlap = given.overlap or OVERLAP * window
     from magneto.speech.long_audio import Transcriber
 
     transcriber = Transcriber(
         opened.model, opened.task.vocabulary, data, search_of(given, given.n_best or 1),
-        window, overlap, 1 if given.raw else given.batch_size,
+        window, OVERLAP * window, 1 if given.raw else given.batch_size,
     )  # fmt: skip
     with ExitStack() as stack:
         paths = [Path(name) for name in given.files]
         if STDIN in given.files and not given.raw:
             paths = [stack.enter_context(recording_from_standard_input())]
-        run = Transcription(transcriber, given, paths)
-        run.run() if given.n_best is None else run.n_best()
+        if not transcribe(transcriber, given, paths):
+            several = f"none of {len(paths)} recordings has"
+            what = "standard input has" if given.raw else several
+            raise ValueError(f"{what} any sound that can be transcribed")
     return 0
+
+
+def check(made: Parser, given: argparse.Namespace) -> None:
+    """Refuse what can't be done, before a model is loaded."""
+    given.files = [STDIN if is_standard_input(name) else name for name in given.files]
+    piped, several = STDIN in given.files, len(given.files) > 1
+    if given.n_best is not None:
+        if given.search == "greedy":
+            made.error("--n-best needs a beam: --search modified")
+        if not 1 <= given.n_best <= given.beams:
+            made.error(f"--n-best {given.n_best}: 1 to --beams ({given.beams})")
+        if given.raw or given.kind == "srt":
+            made.error("--n-best is of recordings in files, as text or --json")
+    if piped and several:
+        made.error("standard input (-) is transcribed alone")
+    if piped and (sys.stdin is None or sys.stdin.isatty()):
+        made.error("standard input must be a recording: ... | magneto transcribe RUN -")
+    if given.raw and not piped:
+        made.error("--raw is of standard input: arecord ... | magneto transcribe RUN - --raw")
+    if sys.stdout is None and given.out is None:
+        made.error("standard output must be open, or give --out DIR")
+    if given.kind == "srt" and several and given.out is None:
+        made.error("subtitles of several recordings need --out DIR: a .srt each")
+    if given.batch_size < 1:
+        made.error("--batch-size must be 1 or more")
+    for name in given.files:
+        if name != STDIN and not Path(name).is_file():
+            raise FileNotFoundError(f"no recording {name}{nearest_path(Path(name))}")
+    stems = [Path(name).stem for name in given.files]
+    if given.out is not None and len(set(stems)) < len(stems):
+        made.error("--out needs recordings of different names")
 
 
 @contextmanager
@@ -139,176 +171,87 @@ def recording_from_standard_input() -> Iterator[Path]:
         yield path
 
 
-def check_n_best(made: Parser, given: argparse.Namespace) -> None:
-    """Refuse lists of hypotheses that can't be had."""
-    if given.search == "greedy":
-        made.error("--n-best needs a beam: --search modified")
-    if not 1 <= given.n_best <= given.beams:
-        made.error(f"--n-best {given.n_best}: 1 to --beams ({given.beams})")
-    if given.raw or given.kind == "srt":
-        made.error("--n-best is of recordings in files, as text or --json")
+def transcribe(transcriber: Transcriber, given: argparse.Namespace, paths: Sequence[Path]) -> bool:
+    """Write the transcript of each recording when it is whole; of raw sound, words at once.
+
+    Returns:
+        Whether there was sound in any.
+
+    Raises:
+        ValueError: If several hypotheses are asked for, and a recording is longer than a window.
+    """
+    report, rate = ProgressBars(), transcriber.rate
+    headers = [] if given.raw else [header_seconds(str(path)) for path in paths]
+    lengths = [seconds for seconds, _ in headers]
+
+    def samples(name: str, path: Path, problem: str) -> Iterator[np.ndarray]:
+        problems = [problem] if problem else []
+        yield from file_pieces(path, rate, problems.append)
+        for each in dict.fromkeys(problems):
+            report.say(f"{name}: {each}")
+
+    sounds = [raw_pieces(open_standard_input(), rate, rate)] if given.raw else []
+    sounds += [samples(name, path, problem) for name, path, (_, problem)
+               in zip(given.files, paths, headers, strict=False)]  # fmt: skip
+    at_once = given.raw and given.out is None and given.kind != "srt"
+    words: list[Word] = []
+    heard = False
+    for part in transcriber.transcribe(sounds):
+        if given.n_best is not None and not part.texts:
+            raise ValueError(f"{given.files[part.recording]} takes more than a window of "
+                             f"{transcriber.size / rate:g} s: an n-best list is of what is heard "
+                             "at once (--window)")  # fmt: skip
+        heard = heard or part.seconds >= transcriber.least_seconds
+        words += part.words
+        if at_once and given.kind == "txt":
+            text = "".join(f"{word.text} " for word in words)
+            print(text, end="\n" if part.last else "", flush=True)
+            words = []
+        elif part.last or (at_once and words):
+            write(given, part.recording, words, part.texts)
+            words = []
+        if headers:
+            done = min(sum(lengths[: part.recording]) + part.seconds, sum(lengths))
+            report.update("transcribing seconds", round(done), round(sum(lengths)))
+    report.finish()
+    return heard
 
 
-def check(made: Parser, given: argparse.Namespace) -> None:
-    """Refuse what can't be done, before a model is loaded."""
-    given.files = [STDIN if is_standard_input(name) else name for name in given.files]
-    if given.n_best is not None:
-        check_n_best(made, given)
-    if STDIN in given.files and len(given.files) > 1:
-        made.error("standard input (-) is transcribed alone")
-    if STDIN in given.files and (sys.stdin is None or sys.stdin.isatty()):
-        made.error("standard input must be a recording: ... | magneto transcribe RUN -")
-    if given.raw and given.files != [STDIN]:
-        made.error("--raw is of standard input: arecord ... | magneto transcribe RUN - --raw")
-    if given.sample_rate is not None and not given.raw:
-        made.error("--sample-rate is of --raw sound: recordings say theirs")
-    if sys.stdout is None and given.out is None:
-        made.error("standard output must be open, or give --out DIR")
-    if given.kind == "srt" and len(given.files) > 1 and given.out is None:
-        made.error("subtitles of several recordings need --out DIR: a .srt each")
-    for name in ("batch_size", "sample_rate"):
-        if getattr(given, name) is not None and getattr(given, name) < 1:
-            made.error(f"--{name.replace('_', '-')} must be 1 or more")
-    for name in given.files:
-        if name != STDIN and not Path(name).is_file():
-            raise FileNotFoundError(f"no recording {name}{nearest_path(Path(name))}")
-    stems = [Path(name).stem for name in given.files]
-    if given.out is not None and len(set(stems)) < len(stems):
-        made.error("--out needs recordings of different names")
-
-
-class Transcription:
-    """Transcribes what was asked for, and writes it.
+def write(
+    given: argparse.Namespace,
+    number: int,
+    words: Sequence[Word],
+    hypotheses: Sequence[tuple[str, float]],
+) -> None:
+    """Print what is said in a recording, or write it into its file.
 
     Args:
-        transcriber: Of a run's model.
         given: The command's options.
-        paths: Where the recordings are that are named there.
+        number: Of the recording.
+        words: That are said.
+        hypotheses: Texts with their scores, of what was heard at once.
     """
-
-    def __init__(
-        self, transcriber: Transcriber, given: argparse.Namespace, paths: Sequence[Path]
-    ) -> None:
-        self.transcriber, self.given, self.paths = transcriber, given, paths
-        self.report = ProgressBars()
-        self.streamed: bool = given.raw
-
-    def run(self) -> None:
-        """Transcribe, and write each transcript when it is whole; of a stream, words at once.
-
-        Raises:
-            ValueError: If there was nothing to hear in any recording.
-        """
-        words: list[Word] = []
-        files, at_once = self.given.files, self.streamed and self.given.kind in ("txt", "jsonl")
-        headers = [] if self.streamed else [header_seconds(str(path)) for path in self.paths]
-        total = sum(seconds for seconds, _ in headers)
-        recordings = (
-            [self._stream()]
-            if self.streamed
-            else [self._file(*each) for each in zip(files, self.paths, headers, strict=True)]
-        )
-        heard, least = False, self.transcriber.least_seconds
-        for part in self.transcriber.transcribe(recordings):
-            heard = heard or part.seconds >= least
-            if at_once and self.given.out is None:
-                self._show(part.words, part.last)
-                continue
-            words += part.words
-            if part.last:
-                self._write(files[part.recording], words)
-                words = []
-            if not self.streamed:
-                before = sum(seconds for seconds, _ in headers[: part.recording])
-                done = min(round(before + part.seconds), round(total))
-                self.report.update("transcribing seconds", done, round(total))
-        self.report.finish()
-        self._check_heard(heard)
-
-    def n_best(self) -> None:
-        """Transcribe recordings that are heard at once, and write several hypotheses of each.
-
-        Raises:
-            ValueError: If there was nothing to hear in any recording, or one is too long.
-        """
-        files, heard = self.given.files, False
-        headers = [header_seconds(str(path)) for path in self.paths]
-        longest = self.transcriber.size / self.transcriber.rate
-        for name, (seconds, _) in zip(files, headers, strict=True):
-            if seconds > longest:
-                raise ValueError(f"{name} takes {seconds:.3g} s, and an n-best list is of what is "
-                                 f"heard at once: {longest:g} s (--window)")  # fmt: skip
-        recordings = [self._file(*each) for each in zip(files, self.paths, headers, strict=True)]
-        for number, found in enumerate(self.transcriber.n_best(recordings), 1):
-            heard = heard or found.seconds >= self.transcriber.least_seconds
-            lines = [f"{number}\t{score:.4f}\t{text}\n" for text, score in found.texts]
-            if self.given.kind == "jsonl":
-                each = [{"text": text, "score": score} for text, score in found.texts]
-                record = self._record(files[number - 1], found.words) | {"transcripts": each}
-                lines = [json.dumps(finite(record), ensure_ascii=False) + "\n"]
-            self._put(files[number - 1], "".join(lines))
-            self.report.update("transcribing recordings", number, len(files))
-        self.report.finish()
-        self._check_heard(heard)
-
-    def _check_heard(self, heard: bool) -> None:
-        """Raise ValueError if there was nothing to hear."""
-        if not heard:
-            several = f"none of {len(self.given.files)} recordings has"
-            what = "standard input has" if self.streamed else several
-            raise ValueError(f"{what} any sound that can be transcribed")
-
-    def _file(self, name: str, path: Path, header: tuple[float, str]) -> Iterator[np.ndarray]:
-        """Yield a file's samples; say what is wrong with it."""
-        told = [header[1]] if header[1] else []
-        yield from file_pieces(path, self.transcriber.rate, told.append)
-        for problem in dict.fromkeys(told):
-            self.report.say(f"{name}: {problem}")
-
-    def _stream(self) -> Iterator[np.ndarray]:
-        """Yield the samples of standard input as they come."""
-        rate = self.transcriber.rate
-        yield from raw_pieces(open_standard_input(), self.given.sample_rate or rate, rate)
-
-    def _show(self, words: list[Word], last: bool) -> None:
-        """Print the words that are settled now."""
-        if self.given.kind == "jsonl":
-            print(self._text(STDIN, words) if words else "", end="", flush=True)
-        else:
-            text = "".join(f"{word.text} " for word in words)
-            print(text, end="\n" if last else "", flush=True)
-
-    def _write(self, name: str, words: list[Word]) -> None:
-        text = self._text(name, words)
-        several = self.given.kind == "txt" and len(self.given.files) > 1 and self.given.out is None
-        self._put(name, f"{name}\t{text}" if several else text)
-
-    def _put(self, name: str, text: str) -> None:
-        """Print what is said in a recording, or write it into its file."""
-        out = self.given.out
-        if out is None:
-            print(text, end="", flush=True)
-            return
-        out.mkdir(parents=True, exist_ok=True)
-        stem = "stdin" if name == STDIN else Path(name).stem
-        write_text(out / f"{stem}.{self.given.kind}", text)
-
-    def _text(self, name: str, words: list[Word]) -> str:
-        """Return a transcript in the wanted form."""
-        text = " ".join(word.text for word in words)
-        if self.given.kind == "srt":
-            return as_srt(words)
-        if self.given.kind == "jsonl":
-            return json.dumps(self._record(name, words), ensure_ascii=False) + "\n"
-        return text + "\n"
-
-    def _record(self, name: str, words: list[Word]) -> dict[str, Any]:
-        """Return a transcript and the times of its words as plain values."""
-        rounded = [
-            asdict(word) | {"start": round(word.start, 3), "end": round(word.end, 3)}
-            for word in words
-        ]
-        return {"file": name, "text": " ".join(word.text for word in words), "words": rounded}
+    name, text = given.files[number], " ".join(word.text for word in words)
+    if given.kind == "srt":
+        written = as_srt(words)
+    elif given.kind == "jsonl":
+        times = [asdict(word) | {"start": round(word.start, 3), "end": round(word.end, 3)}
+                 for word in words]  # fmt: skip
+        record: dict[str, Any] = {"file": name, "text": text, "words": times}
+        if given.n_best is not None:
+            record["transcripts"] = [{"text": t, "score": score} for t, score in hypotheses]
+        written = json.dumps(finite(record), ensure_ascii=False) + "\n"
+    elif given.n_best is not None:
+        written = "".join(f"{number + 1}\t{score:.4f}\t{t}\n" for t, score in hypotheses)
+    else:
+        several = len(given.files) > 1 and given.out is None
+        written = f"{name}\t{text}\n" if several else f"{text}\n"
+    if given.out is None:
+        print(written, end="", flush=True)
+        return
+    given.out.mkdir(parents=True, exist_ok=True)
+    stem = "stdin" if name == STDIN else Path(name).stem
+    write_text(given.out / f"{stem}.{given.kind}", written)
 
 
 def as_srt(words: Sequence[Word]) -> str:
@@ -323,18 +266,16 @@ def as_srt(words: Sequence[Word]) -> str:
             or word.end - line[0].start > MOST_SECONDS
             or word.start - line[-1].end > PAUSE
         ):
-            found.append([word])
-        else:
-            line.append(word)
+            found.append(line := [])
+        line.append(word)
     return "\n".join(
-        f"{number}\n{_clock(line[0].start)} --> {_clock(line[-1].end)}\n"
+        f"{number}\n{clock(line[0].start)} --> {clock(line[-1].end)}\n"
         f"{' '.join(word.text for word in line)}\n"
         for number, line in enumerate(found, 1)
     )
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Return a time as SubRip writes it."""
     whole, thousandths = divmod(round(seconds * 1000), 1000)
-    minutes, whole = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:02d}:{minutes:02d}:{whole:02d},{thousandths:03d}"
+    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d},{thousandths:03d}"

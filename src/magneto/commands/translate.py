@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -18,9 +18,10 @@ from magneto.commands.shared import (
     is_standard_input,
     open_standard_input,
 )
+from magneto.data.counts import INVALID_UTF8, Counts
 from magneto.files import nearest_path
 from magneto.progress import ProgressBars
-from magneto.runs import OpenRun, load_run, run_task
+from magneto.runs import load_run, run_task
 from magneto.training.assets import ASSETS
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 # Batches that are sorted by length together, before any of them is printed.
 SORTED_BATCHES = 16
+LINES = "lines"
 
 
 def parser() -> Parser:
@@ -41,7 +43,6 @@ def parser() -> Parser:
     add = made.add_argument
     add("file", nargs="?", default=STDIN, help="lines to translate; - for standard input (-)")
     add("--to", metavar="LANGUAGE", help="code of the language to translate into")
-    add("--from", dest="source", metavar="LANGUAGE", help="and from; only checked")
     add("--n-best", type=int, metavar="K", help="K lines each: line number, score, translation")
     search_options(made)
     add("--json", action="store_true", help="print one JSON object per line, with scores")
@@ -70,136 +71,98 @@ def search_of(given: Any, count: int = 1) -> Any:
     )
 
 
-def open_translation(run: Path, which: str, overrides: dict[str, Any]) -> OpenRun:
-    """Open a translation run without its data: vocabulary and weights are enough.
+def main(words: Sequence[str]) -> int:
+    """Run the command.
 
     Raises:
         ConfigError: If it is another kind of run.
-        FileNotFoundError: If there is no run, or nothing in it yet.
+        FileNotFoundError: If there is no run, nothing in it yet, or no such file.
     """
-    run_task(run, overrides, "translate")
-    if not (run / ASSETS).is_dir():
-        raise FileNotFoundError(f"no vocabulary in {run}: nothing was trained there yet")
-    return load_run(run, which, overrides)
-
-
-def main(words: Sequence[str]) -> int:
-    """Run the command."""
     made = parser()
     given, overrides = made.parse_with_overrides(words)
+    piped = is_standard_input(given.file)
     if given.n_best is not None and not 1 <= given.n_best <= given.beams:
         made.error(f"--n-best {given.n_best}: 1 to --beams ({given.beams})")
-    if sys.stdout is None or (is_standard_input(given.file) and sys.stdin is None):
+    if sys.stdout is None or (piped and sys.stdin is None):
         made.error("standard input and output must be open: ... < in.txt > out.txt")
-    if not is_standard_input(given.file) and not Path(given.file).is_file():
+    if not piped and not Path(given.file).is_file():
         raise FileNotFoundError(f"no file {given.file}{nearest_path(Path(given.file))}")
-    opened: Any = open_translation(given.run, given.weights, dict(overrides))
+    run_task(given.run, overrides, "translate")
+    if not (given.run / ASSETS).is_dir():
+        raise FileNotFoundError(f"no vocabulary in {given.run}: nothing was trained there yet")
+    opened: Any = load_run(given.run, given.weights, overrides)
     vocabulary = opened.task.vocabulary
     if given.to is None:
         made.error(f"say which language to translate into: --to {'|'.join(vocabulary.languages)}")
-    for language in (given.to, given.source):
-        if language is not None:
-            vocabulary.tag(language)
+    vocabulary.tag(given.to)
     how = search_of(given, given.n_best or 1)
     from magneto.translation.translator import TextTranslator
 
     translator = TextTranslator(opened.model, vocabulary, opened.recipe.data.max_length, how)
-    lines = Lines(translator, given, ProgressBars())
-    if is_standard_input(given.file):
-        lines.run(open_standard_input(), sys.stdout.buffer)
-    else:
-        with open(given.file, "rb") as source:
-            lines.run(source, sys.stdout.buffer)
+    with nullcontext(open_standard_input()) if piped else open(given.file, "rb") as source:
+        translate_lines(translator, given, ProgressBars(), source, sys.stdout.buffer)
     return 0
 
 
-@dataclass
-class LineCounts:
-    """What was met in the lines."""
-
-    lines: int = 0
-    empty: int = 0
-    invalid: int = 0
-    cut: int = 0
-    first_cut: int = 0
-
-    def describe(self, limit: int) -> str:
-        """Say in words what was odd."""
-        odd = {
-            "empty, left so": self.empty,
-            "with invalid UTF-8 replaced": self.invalid,
-            f"longer than {limit} tokens, translated up to there (first: line {self.first_cut})": (
-                self.cut
-            ),
-        }
-        words = [f"{count:,} {what}" for what, count in odd.items() if count]
-        return f"{self.lines:,} lines" + "".join(f"; {each}" for each in words)
-
-
-class Lines:
-    """Translates lines of bytes, some at a time.
+def translate_lines(
+    translator: TextTranslator, given: Any, report: ProgressBars, source: Any, target: IO[bytes]
+) -> None:
+    """Translate all lines that come; what is ready is written at once.
 
     Args:
         translator: Of the model.
         given: The command's options.
-        report: Shows how far it is.
+        report: Shows how far it is; told what was odd.
+        source: A stream of bytes with `read1`.
+        target: Where translations are written.
     """
+    from magneto.translation.translator import is_visible
 
-    def __init__(self, translator: TextTranslator, given: Any, report: ProgressBars) -> None:
-        self.translator, self.given, self.report = translator, given, report
-        self.counts = LineCounts()
+    counts, most = Counts(), given.batch_size * SORTED_BATCHES
+    too_long = f"longer than {translator.max_length} tokens, translated up to there"
 
-    def run(self, source: Any, target: IO[bytes]) -> None:
-        """Translate all that comes; what is ready is written at once."""
-        most = self.given.batch_size * SORTED_BATCHES
-        try:
-            for lines in arriving(source):
-                if not self.counts.lines:
-                    lines[0] = lines[0].removeprefix(BOM_UTF8)
-                for start in range(0, len(lines), most):
-                    texts = self._translated(lines[start : start + most])
-                    target.write("".join(f"{text}\n" for text in texts).encode("utf-8"))
-                    target.flush()
-        finally:
-            self.report.finish()
-        self.report.say(self.counts.describe(self.translator.max_length))
+    def show(done: int) -> None:
+        report.update("translating lines", counts[LINES] + done, None)
 
-    def _translated(self, lines: list[bytes]) -> Iterator[str]:
-        from magneto.translation.translator import is_visible
+    try:
+        for arrived in arriving(source):
+            if not counts[LINES]:
+                arrived[0] = arrived[0].removeprefix(BOM_UTF8)
+            for start in range(0, len(arrived), most):
+                texts = [decoded(line, counts) for line in arrived[start : start + most]]
+                scored = given.json or given.n_best is not None
+                found = translator.translate(texts, given.to, scored, show)
+                for text, each in zip(texts, found, strict=True):
+                    counts[LINES] += 1
+                    counts["empty, left so"] += not is_visible(text)
+                    if each.cut:
+                        counts.met(too_long, f"line {counts[LINES]}", "the rest is left out")
+                    target.write(written(given, counts[LINES], text, each).encode("utf-8"))
+                target.flush()
+    finally:
+        report.finish()
+    report.say(counts.describe(LINES))
 
-        texts = [self._decoded(line) for line in lines]
-        before, scored = self.counts.lines, self.given.json or self.given.n_best is not None
 
-        def show(done: int) -> None:
-            self.report.update("translating lines", before + done, None)
+def decoded(line: bytes, counts: Counts) -> str:
+    """Return a line as text; what is no UTF-8 is replaced and counted."""
+    line = line.removesuffix(b"\r")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        counts[INVALID_UTF8] += 1
+        return line.decode("utf-8", errors="replace")
 
-        found = self.translator.translate(texts, self.given.to, scored, show)
-        for text, each in zip(texts, found, strict=True):
-            self.counts.lines += 1
-            self.counts.empty += not is_visible(text)
-            self.counts.cut += each.cut
-            if each.cut and not self.counts.first_cut:
-                self.counts.first_cut = self.counts.lines
-            yield from self._shown(text, each)
 
-    def _decoded(self, line: bytes) -> str:
-        line = line.removesuffix(b"\r")
-        try:
-            return line.decode("utf-8")
-        except UnicodeDecodeError:
-            self.counts.invalid += 1
-            return line.decode("utf-8", errors="replace")
-
-    def _shown(self, text: str, each: Translated) -> Iterator[str]:
-        """Yield the lines that stand for one."""
-        written = [" ".join(part.splitlines()) for part in each.texts]
-        if self.given.json:
-            pairs = zip(written, each.scores, strict=True)
-            best = [{"text": part, "score": score} for part, score in pairs]
-            record = {"line": self.counts.lines, "source": text, "translations": best}
-            yield json.dumps(finite(record), ensure_ascii=False)
-        elif self.given.n_best is not None:
-            for part, score in zip(written, each.scores, strict=True):
-                yield f"{self.counts.lines}\t{score:.4f}\t{part}"
-        else:
-            yield written[0]
+def written(given: Any, number: int, text: str, found: Translated) -> str:
+    """Return the lines that stand for a line and its translations."""
+    made = [" ".join(each.splitlines()) for each in found.texts]
+    if given.json:
+        best = [{"text": each, "score": score}
+                for each, score in zip(made, found.scores, strict=True)]  # fmt: skip
+        record = {"line": number, "source": text, "translations": best}
+        return json.dumps(finite(record), ensure_ascii=False) + "\n"
+    if given.n_best is not None:
+        scored = zip(made, found.scores, strict=True)
+        return "".join(f"{number}\t{score:.4f}\t{each}\n" for each, score in scored)
+    return f"{made[0]}\n"

@@ -36,7 +36,8 @@ class Preset:
         columns: The only columns of own data, in their order; empty for the metric that
             checkpoints are chosen by, of whatever data there is.
         averaged: Columns whose mean is the last one, as far as every row has them.
-        splits: Columns that are splits of speech, measured where a run has not kept them.
+        splits: Columns of scores that are kept as SPLIT or NAME-SPLIT (`magneto evaluate RUN
+            --splits SPLIT --keep NAME`).
         paper: The paper's numbers of these splits by row.
         by_origin: Whether a row says where its model begins; else how many layers it has.
         at_end: Whether own scores are those after the last step, not those of the best weights.
@@ -199,10 +200,10 @@ def measured(run: Found, data: str, preset: Preset, weights: str) -> Measured:
               if name == own or name in preset.columns}  # fmt: skip
     kept: dict[str, Kept] = {}
     held: dict[str, Path] = {}
-    # Of splits, whoever measures them sees whether what was kept still holds.
-    files = sorted((run.directory / SCORES).glob("*.json")) if not preset.splits else []
-    for file in files if scores else ():
-        for name, score in kept_scores(file, metric, preset.scale, weights).items():
+    for file in sorted((run.directory / SCORES).glob("*.json")) if scores else ():
+        for stem, score in kept_scores(file, metric, preset.scale, weights).items():
+            ending = (split for split in preset.splits if f"-{stem}".endswith(f"-{split}"))
+            name = next(ending, stem)
             if name in held:
                 raise ConfigError([f"{held[name]} and {file} both have {name}: remove one"])
             kept[name], held[name] = score, file

@@ -327,27 +327,15 @@ class Transcribed:
         words: That follow those of before.
         seconds: How much of it was heard.
         last: Whether it ends here.
+        texts: Where it was heard at once, all that the search found, with scores, the best first:
+            log-probabilities in nats.
     """
 
     recording: int
     words: list[Word]
     seconds: float
     last: bool
-
-
-@dataclass(frozen=True)
-class NBest:
-    """The hypotheses of a recording that was heard at once.
-
-    Attributes:
-        texts: With their scores, the best first: log-probabilities in nats.
-        words: Of the best.
-        seconds: How long the recording is.
-    """
-
     texts: list[tuple[str, float]]
-    words: list[Word]
-    seconds: float
 
 
 class Transcriber:
@@ -403,37 +391,17 @@ class Transcriber:
         )
         joined: dict[int, JoinedWords] = {}
         while batch := list(islice(windows, self.batch_size)):
-            found = self.hear([window for _, window in batch])
-            for (number, window), words in zip(batch, found, strict=True):
+            found = self.hypotheses([window for _, window in batch])
+            for (number, window), best in zip(batch, found, strict=True):
                 whole = joined.setdefault(number, JoinedWords(self.overlap / self.rate))
                 start, stop = window.start, window.start + len(window.samples)
+                words = self.words(best[0], window)
                 ready = whole.add(words, start / self.rate, stop / self.rate, window.last)
+                alone = window.last and start == 0
+                texts = [(self.vocabulary.decode(h.labels), h.score) for h in best if alone]
                 if window.last:
                     del joined[number]
-                yield Transcribed(number, ready, stop / self.rate, window.last)
-
-    def hear(self, windows: Sequence[Window]) -> list[list[Word]]:
-        """Return the words of windows, with times of their recordings."""
-        found = self.hypotheses(windows)
-        return [self.words(best[0], w) for w, best in zip(windows, found, strict=True)]
-
-    def n_best(self, recordings: Sequence[Iterable[np.ndarray]]) -> Iterator[NBest]:
-        """Yield the hypotheses of recordings, each heard at once, as many as the search returns.
-
-        Args:
-            recordings: Each as samples at the data's rate, in pieces of any size.
-
-        Raises:
-            ValueError: If one is longer than a window.
-        """
-        windows = (next(cut_windows(each, self.size, self.overlap)) for each in recordings)
-        while batch := list(islice(windows, self.batch_size)):
-            if not all(window.last for window in batch):
-                raise ValueError(f"n-best lists are of recordings that are heard at once: of at "
-                                 f"most {self.size / self.rate:g} s, a window")  # fmt: skip
-            for window, found in zip(batch, self.hypotheses(batch), strict=True):
-                texts = [(self.vocabulary.decode(each.labels), each.score) for each in found]
-                yield NBest(texts, self.words(found[0], window), len(window.samples) / self.rate)
+                yield Transcribed(number, ready, stop / self.rate, window.last, texts)
 
     def words(self, hypothesis: Hypothesis, window: Window) -> list[Word]:
         """Return the words of a hypothesis, with times of its window's recording."""

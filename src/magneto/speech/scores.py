@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,6 @@ from magneto.files import import_extra
 
 # What a normal value is within of its mean, 95 % of the time, in standard deviations.
 NORMAL = 1.959964
-
-# As they are printed, in percent.
-_PRINTED = ("wer", "cer", "substitutions", "deletions", "insertions", "empty")
 
 
 @dataclass(frozen=True)
@@ -166,32 +163,6 @@ def spaced(text: str) -> str:
 def import_jiwer() -> Any:
     """Import jiwer, or say which extra has it."""
     return import_extra("jiwer", "speech", "word error rates need jiwer")
-
-
-def rate_lines(found: Mapping[str, Mapping[str, Any]], normaliser: str | None = None) -> list[str]:
-    """Return the scores of splits as lines of a table, in percent but for the loss.
-
-    Args:
-        found: Metrics by split; "" for the validation data.
-        normaliser: What texts were normalised by, if there are such rates too.
-    """
-    first, names = next(iter(found.values())), [name or "validation" for name in found]
-    wide = max(map(len, names))
-    head = "".join(f"{name[:6]:>8}" for name in _PRINTED)
-    lines = [f"{first['weights']}, texts as they are, errors per 100 words (cer: characters):",
-             f"  {'':<{wide}}{head}{'':>8}{'words':>8}{'loss':>9}"]  # fmt: skip
-    for name, each in zip(names, found.values(), strict=True):
-        rates = "".join(f"{100 * each[rate]:>8.2f}" for rate in _PRINTED)
-        around = f"±{100 * each['wer_half_width']:.2f}"
-        lines.append(f"  {name:<{wide}}{rates}{around:>8}{each['words']:>8}{each['loss']:>9.3f}")
-    if normaliser is None:
-        return lines
-    lines += [f"normalised by {normaliser}:", f"  {'':<{wide}}{'wer':>8}{'cer':>16}"]
-    for name, each in zip(names, found.values(), strict=True):
-        around = f"±{100 * each['wer_normalised_half_width']:.2f}"
-        wer, cer = (100 * each[f"{kind}_normalised"] for kind in ("wer", "cer"))
-        lines.append(f"  {name:<{wide}}{wer:>8.2f}{around:>8}{cer:>8.2f}")
-    return lines
 
 
 # Name: class in transformers' copy of Whisper's normalisers (arXiv 2212.04356, appendix C).

@@ -248,7 +248,7 @@ def test_predict_and_the_leaderboard_file(tmp_path: Path, capsys) -> None:
     (tmp_path / "vqa").rename(tmp_path / "gone")  # what is wrong with the place is said before
     for place, message in (
         (tmp_path, f"it is a folder; name the file, {tmp_path / 'answers.json'}"),
-        (file / "new" / "a.json", f"{file} is a file, not a folder"),
+        (file / "new" / "a.json", f"nothing may be written in {file}"),
     ):
         assert main([*asked[:2], "--answers", str(place)]) == 2
         assert capsys.readouterr().err == f"magneto: --answers {place}: {message}\n"

@@ -157,19 +157,9 @@ def test_predict_judges_a_statement_about_two_images(trained: Path, capsys) -> N
         assert answer in capsys.readouterr().err
 
 
-def test_a_run_without_answers_is_refused_as_one(
-    trained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ["evaluate", str(trained / "run"), "--answers", str(trained / "answers.json")]
-    capsys.readouterr()
-    assert main(asked) == 2
-    said = capsys.readouterr().err
-    assert "is a run of visual-reasoning, which has no answers to write" in said
-    assert "--keep NAME" in said and said.count("\n") == 1
-    assert not (trained / "answers.json").exists()
-
-
-@pytest.mark.parametrize("option", ["write", "directions", "splits", "normaliser", "include"])
+@pytest.mark.parametrize(
+    "option", ["answers", "write", "directions", "splits", "normaliser", "include"]
+)
 def test_an_option_of_other_runs_is_refused(
     option: str, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,8 @@
-"""`magneto transcribe`: text, subtitles and times of files, and of raw sound as it comes."""
+"""`magneto transcribe` of files and of sound as it comes; `magneto evaluate` by splits."""
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,14 @@ from magneto.commands.transcribe import as_srt
 from magneto.speech.long_audio import Word
 from magneto.speech.model import Joiner
 from tests.speech.small_run import train_small
+from tests.speech.wavs import write
 
 pytest.importorskip("jiwer")
 soundfile = pytest.importorskip("soundfile")
 
 
-QUICK = ["--window", "1.5", "--overlap", "0.5", "--symbols-per-frame", "1"]
+QUICK = ["--window", "1.5", "--symbols-per-frame", "1"]
+BEAM = ["--search", "modified", "--beams", "3", "--n-best", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +71,7 @@ def test_text_and_times_of_files(run: Path, capsys, monkeypatch, tmp_path: Path)
 def test_n_best_lists(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
     talkative(run, monkeypatch)
     files = [str(run.parent / f"{name}.wav") for name in "ba"]
-    words = ["--search", "modified", "--beams", "3", "--n-best", "2", "--window", "6"]
+    words = [*BEAM, "--window", "6"]
     assert main(["transcribe", str(run), *files, *words]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "2"]
@@ -82,24 +85,12 @@ def test_n_best_lists(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
         ("--n-best", "4"): "1 to --beams (3)",
         ("--search", "greedy"): "needs a beam",
         ("--srt",): "as text or --json",
-        ("--window", "1.5"): f"{files[1]} takes 5 s",
+        ("--window", "1.5"): f"{files[1]} takes more than a window of 1.5 s",
     }
     for changes, said in wrong.items():
         assert main(["transcribe", str(run), *files, *words, *changes]) == 2
         error = capsys.readouterr().err
         assert said in error and error.count("\n") == 1
-
-
-def test_n_best_lists_of_standard_input(run: Path, capsys, monkeypatch) -> None:
-    talkative(run, monkeypatch)
-    words = ["--search", "modified", "--beams", "3", "--n-best", "2", "--window"]
-    for window, code, said in (("6", 0, ""), ("1.5", 2, "- takes 5 s")):
-        content = io.BytesIO((run.parent / "a.wav").read_bytes())
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(content))
-        assert main(["transcribe", str(run), "-", *words, window]) == code
-        found = capsys.readouterr()
-        assert said in found.err and "missing" not in found.err
-        assert found.out.count("\n") == (0 if code else 2)
 
 
 class Watched(io.BytesIO):
@@ -127,21 +118,26 @@ def test_raw_sound_gives_words_as_it_comes(run: Path, capsys, monkeypatch) -> No
     assert any(0 < count < len(stream.text + rest) for count in stream.printed)
 
 
-@pytest.mark.parametrize(
-    ("ending", "name"), [("wav", "-"), ("flac", "-"), ("ogg", "/dev/stdin"), ("mp3", "-")]
-)
 def test_a_recording_that_is_piped_in_is_decoded(
-    run: Path, ending: str, name: str, capsys, monkeypatch, tmp_path: Path
+    run: Path, capsys, monkeypatch, tmp_path: Path
 ) -> None:
     """With two channels and at another rate, in floating point where the format has it."""
     talkative(run, monkeypatch)
     samples, _ = soundfile.read(run.parent / "a.wav")
-    path = tmp_path / f"a.{ending}"
-    subtype = "FLOAT" if ending == "wav" else None
-    soundfile.write(path, np.stack([samples, samples], 1), 16000, subtype=subtype)
-    stream = io.TextIOWrapper(io.BytesIO(path.read_bytes()))
-    monkeypatch.setattr("sys.stdin", stream)
-    assert transcribed(run, capsys, name).split() == transcribed(run, capsys, str(path)).split()
+    for ending, name, words in (
+        ("wav", "-", []), ("flac", "-", []), ("ogg", "/dev/stdin", []), ("mp3", "-", []),
+        ("wav", "-", [*BEAM, "--window", "6"]),
+    ):  # fmt: skip
+        path = tmp_path / f"a.{ending}"
+        subtype = "FLOAT" if ending == "wav" else None
+        soundfile.write(path, np.stack([samples, samples], 1), 16000, subtype=subtype)
+        stream = io.TextIOWrapper(io.BytesIO(path.read_bytes()))
+        monkeypatch.setattr("sys.stdin", stream)
+        found = []
+        for each in (name, str(path)):
+            assert main(["transcribe", str(run), each, *QUICK, *words]) == 0
+            found.append(capsys.readouterr().out)
+        assert found[0] == found[1] and found[0].strip(), ending
 
 
 def test_samples_alone_are_not_taken_for_a_recording(run: Path, capsys, monkeypatch) -> None:
@@ -158,10 +154,9 @@ def test_mistakes_are_one_line(run: Path, capsys, tmp_path: Path) -> None:
         ("transcribe", str(run), str(run.parent / "c.wav")): "did you mean",
         ("transcribe", str(run), "-", file): "alone",
         ("transcribe", str(run), file, "--raw"): "--raw is of standard input",
-        ("transcribe", str(run), file, "--sample-rate", "8000"): "recordings say theirs",
         ("transcribe", str(run), file, str(run.parent / "b.wav"), "--srt"): "--out DIR",
         ("transcribe", str(run), file, "--beams", "0"): "1 or more",
-        ("transcribe", str(run), file, "--overlap", "30"): "at most half",
+        ("transcribe", str(run), file, "--window", "-1"): "at most half",
         ("transcribe", str(tmp_path), file): "no run in",
     }
     for words, said in wrong.items():
@@ -208,3 +203,60 @@ def test_subtitles_can_be_read_at_once() -> None:
     assert [line.count(" ") + 1 for line in lines] == [8, 8, 4]
     slow = [Word("a", n * 0.9, n * 0.9 + 0.5) for n in range(10)]
     assert [line.count("a") for line in as_srt(slow).splitlines()[2::4]] == [7, 3]
+
+
+def evaluated(run: Path, capsys, *words: str) -> dict:
+    assert main(["evaluate", str(run), *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_splits_are_measured_written_kept_and_tabulated(run: Path, capsys, tmp_path: Path) -> None:
+    words = ["--splits", "validation,train", "--write", str(tmp_path), "--keep", "greedy"]
+    assert main(["evaluate", str(run), *words]) == 0
+    head, splits, *lines = capsys.readouterr().out.splitlines()
+    assert head.endswith("best:") and splits.split() == ["validation", "train"]
+    assert next(line for line in lines if line.split()[0] == "wer").count(" ± ") == 2
+    rows = [json.loads(row) for row in (tmp_path / "train.jsonl").read_text().splitlines()]
+    assert len(rows) == 12 and rows[0].keys() == {"id", "reference", "hypothesis"}
+    kept = json.loads((run / "scores" / "greedy-train.json").read_text())
+    assert kept["metrics"]["utterances"] == 12 and kept["weights"] == "best"
+    for split in ("validation", "train"):  # names of two of the paper's sets
+        other = {"validation": "dev-clean", "train": "test-other"}[split]
+        (run / "scores" / f"greedy-{split}.json").rename(run / "scores" / f"greedy-{other}.json")
+    assert main(["table", str(run), "--preset", "librispeech", "--paper"]) == 0
+    head, own, *rows = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    columns = ["dev-clean", "dev-other", "test-clean", "test-other", "validation"]
+    assert head.split()[-5:] == columns and own.count(" ± ") == 2
+    assert "Pre-LN, 18 layers (paper)" in rows[0] and "2.97" in rows[0].split()
+
+
+def test_rates_of_normalised_texts(run: Path, capsys) -> None:
+    pytest.importorskip("transformers")
+    plain = evaluated(run, capsys)
+    assert plain["utterances"] == 5 and plain["wer"] >= 0 and plain["search"] == "greedy"
+    found = evaluated(run, capsys, "--normaliser", "whisper-english")
+    assert found["wer"] == plain["wer"] and found["wer_normalised"] >= 0
+    assert found["normaliser"].startswith("whisper-english (transformers ")
+    for words in (["--normaliser", "wisper"], ["--splits", "tests"]):
+        assert main(["evaluate", str(run), *words]) == 2
+
+
+def test_a_split_is_measured_whole_and_its_name_may_be_a_path(
+    run: Path, capsys, tmp_path: Path
+) -> None:
+    """A recipe's limit is of what training validates on."""
+    for split, count in (("train", 4), ("dev", 3)):
+        folder = tmp_path / "k" / "data" / split
+        wavs = [write(folder / f"{split}{n}.wav", sample_rate=8000) for n in range(count)]
+        (folder / "wav.scp").write_text("".join(f"{w.stem} {w}\n" for w in wavs))
+        (folder / "text").write_text("".join(f"{w.stem} one\n" for w in wavs))
+    words = ["--data", str(tmp_path / "k"), "--splits", "data/dev", "--write", str(tmp_path / "o")]
+    limited = tmp_path / "limited"
+    shutil.copytree(run, limited)
+    text = (limited / "recipe.yaml").read_text()
+    assert "validation_limit: null" in text
+    text = text.replace("validation_limit: null", "validation_limit: 2")
+    (limited / "recipe.yaml").write_text(text)
+    found = evaluated(limited, capsys, *words)
+    assert found["splits"]["data/dev"]["utterances"] == 3
+    assert len((tmp_path / "o" / "data" / "dev.jsonl").read_text().splitlines()) == 3

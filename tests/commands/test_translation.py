@@ -1,0 +1,256 @@
+"""`magneto translate` and `magneto evaluate` of translation: lines, directions, scores."""
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from magneto.cli import main
+from magneto.commands.shared import arriving
+from magneto.commands.translate import search_of, translate_lines
+from magneto.config import ConfigError
+from magneto.data.counts import Counts
+from magneto.progress import ProgressBars
+from magneto.runs import load_run
+from magneto.translation.references import ReferenceTexts, chosen
+from magneto.translation.translator import TextTranslator
+
+pytest.importorskip("transformers")
+sacrebleu = pytest.importorskip("sacrebleu")
+
+SMALL = """--model.width 32 --model.encoder_layers 1 --model.decoder_layers 1 --model.heads 4
+--model.ffn_width 48 --data.tokenizer bytes --data.max_length 24 --data.max_tokens 256
+--data.languages null --data.validation_fraction 0.1 --data.validation_limit null
+--training.steps 2 --training.warmup_steps 1
+--training.tensorboard false --training.device cpu""".split()  # noqa: SIM905
+OPTIONS = {"beams": 2, "length_penalty": 1.0, "longest": 8, "batch_size": 4}
+SEARCH = ["--beams", "2", "--longest", "8"]
+
+
+def write(stem: Path, languages: dict[str, str], count: int) -> None:
+    for language, letters in languages.items():
+        lines = [" ".join(letters[(i // 3**k) % 3] for k in range(5)) for i in range(count)]
+        stem.with_name(f"{stem.name}.{language}").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
+    place = tmp_path_factory.mktemp("translate")
+    write(place / "text", {"en": "abc", "de": "xyz", "fr": "uvw"}, 243)
+    write(place / "test", {"en": "abc", "de": "xyz", "it": "rst"}, 7)
+    (place / "test.en").open("a").write("\n")  # a test set is left as it is
+    (place / "test.de").open("a").write("z\n")
+    (place / "test.it").open("a").write("t\n")
+    words = ["train", "translation/tiny", "--data", str(place / "text"), "--out", str(place / "r")]
+    assert main([*words, *SMALL]) == 0
+    return place / "r"
+
+
+def translated(run: Path, text: bytes, monkeypatch, capsysbinary, *words: str) -> tuple[bytes, str]:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+    small = ["--to", "de", *SEARCH, "--batch-size", "4"]
+    assert main(["translate", str(run), *small, *words]) == 0
+    captured = capsysbinary.readouterr()
+    return captured.out, captured.err.decode()
+
+
+def test_no_line_is_lost_or_moved(run: Path, monkeypatch, capsysbinary) -> None:
+    lines = ["a b c", "", "a", "c c c c c c c", "   ", "b b", "a b c a b c a b c a b c", "c"]
+    text = "\r\n".join(lines).encode()  # the last one without an end
+    out, err = translated(run, text, monkeypatch, capsysbinary)
+    rows = out.decode().split("\n")
+    assert rows.pop() == "" and len(rows) == len(lines)
+    assert [not row for row in rows] == [not line.strip() for line in lines]
+    alone = [
+        translated(run, line.encode() + b"\n", monkeypatch, capsysbinary)[0].decode()[:-1]
+        for line in lines[:4]
+    ]
+    assert rows[:4] == alone
+    assert "8 lines (2 empty, left so" in err
+    (run.parent / "lines.txt").write_bytes(text)
+    for name in ("-", str(run.parent / "lines.txt")):
+        assert translated(run, text, monkeypatch, capsysbinary, name)[0] == out
+
+
+def test_what_is_odd_is_counted(run: Path, monkeypatch, capsysbinary) -> None:
+    text = b"a\n" + b"b " * 30 + b"\n\xff\xfe c\n" + b"c" * 22 + b"\n" + b"c" * 23 + b"\n"
+    out, err = translated(run, text, monkeypatch, capsysbinary)
+    assert out.count(b"\n") == 5
+    assert "1 lines with invalid UTF-8 replaced" in err
+    assert "2 longer than 24 tokens, translated up to there [line 2" in err
+
+
+def test_what_nobody_sees_is_not_translated(run: Path, monkeypatch, capsysbinary) -> None:
+    plain = translated(run, b"a b\n\n\nc\n", monkeypatch, capsysbinary)
+    odd = "\ufeffa b\n\u200b\n\u2060\x00 \nc\n".encode()
+    assert translated(run, odd, monkeypatch, capsysbinary) == plain
+    alone, err = translated(run, b"\xef\xbb\xbf", monkeypatch, capsysbinary)
+    assert alone == b"\n" and "1 lines (1 empty, left so)" in err
+
+
+def test_n_best_and_json(run: Path, monkeypatch, capsysbinary) -> None:
+    out, _ = translated(run, b"a b\n\nc\n", monkeypatch, capsysbinary, "--n-best", "2")
+    rows = [line.split("\t") for line in out.decode().splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "2", "2", "3", "3"]
+    assert float(rows[0][1]) >= float(rows[1][1]) and rows[2][1:] == ["0.0000", ""]
+    out, _ = translated(run, "ä\n\n".encode(), monkeypatch, capsysbinary, "--json")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["line"] for record in records] == [1, 2]
+    assert records[0]["source"] == "ä" and records[0]["translations"][0]["score"] < 0
+    assert records[1]["translations"] == [{"text": "", "score": 0.0}]
+
+
+class Pieces:
+    """A pipe into which something comes now and then."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = list(pieces)
+        self.written: list[bytes] = []
+        self.before: list[bytes] = []
+
+    def read1(self, size: int) -> bytes:
+        self.before.append(b"".join(self.written))
+        return self.pieces.pop(0) if self.pieces else b""
+
+    def write(self, text: bytes) -> None:
+        self.written.append(text)
+
+    def flush(self) -> None:
+        pass
+
+
+def translate_through(pipe: Pieces, run: Path) -> None:
+    """Translate what comes out of a pipe into it."""
+    given = SimpleNamespace(to="de", json=False, n_best=None, **OPTIONS)
+    opened: Any = load_run(run, "auto", {"training.device": "cpu"})
+    translator = TextTranslator(opened.model, opened.task.vocabulary, 24, search_of(given))
+    translate_lines(translator, given, ProgressBars(), pipe, pipe)  # type: ignore[arg-type]
+
+
+def test_lines_are_written_as_they_come(run: Path) -> None:
+    pipe = Pieces(b"a b\nb", b" c\n", b"c")
+    translate_through(pipe, run)
+    assert [text.count(b"\n") for text in pipe.before] == [0, 1, 2, 2]
+    assert b"".join(pipe.written).count(b"\n") == 3
+
+
+def test_a_closed_pipe_is_passed_on_without_a_word(run: Path, capsys) -> None:
+    class Closed(Pieces):
+        def write(self, text: bytes) -> None:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        translate_through(Closed(b"a b\n"), run)
+    assert capsys.readouterr().err == ""
+
+
+def test_only_line_feeds_end_lines() -> None:
+    text = "a\u2028b\x0bc\n\n\nd\r\ne".encode()
+    for cut in range(len(text)):
+        pieces = [part for part in (text[:cut], text[cut:]) if part]
+        found = [line for lines in arriving(Pieces(*pieces)) for line in lines]
+        assert found == text.split(b"\n")
+    assert list(arriving(Pieces(b"a\n"))) == [[b"a"]]
+    assert list(arriving(Pieces())) == []
+    endless = Pieces(*[b"x" * 100_000] * 30, b"\nnext\n")
+    long, after = (line for lines in arriving(endless) for line in lines)
+    assert 1 << 20 <= len(long) < 1_200_000 and after == b"next"
+
+
+def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(run.parent)
+    translate, evaluate = f"translate {run}", f"evaluate {run}"
+    for words, answer in (
+        (f"{translate} --to dd", "no language 'dd' (there is de, en, fr)"),
+        (translate, "--to de|en|fr"),
+        (f"{translate} --to de --n-best 6", "1 to --beams (5)"),
+        (f"{translate} --to de --beams 0", "beams must be 1 or more"),
+        (f"{translate} --to de --length-penalty nan", "length_penalty must be a finite number"),
+        (f"{translate} --to de --batchsize 2", "did you mean --batch-size?"),
+        (f"{translate} --to de tests.en", "no file tests.en; did you mean test.en?"),
+        (f"{evaluate} --directions en-it", "--directions en-it: not among the 4; nearest: "),
+        (f"{evaluate} --data test --directions en-it", "no test text for en-it: it has de-en, "),
+        (f"{evaluate} --data nothing", "no parallel text nothing"),
+        (f"{evaluate} --beams 0", "beams must be 1 or more"),
+    ):
+        assert main(words.split()) == 2
+        captured = capsys.readouterr()
+        lines = [x for x in captured.err.splitlines() if x.startswith("magneto:")]
+        assert captured.out == "" and len(lines) == 1 and answer in lines[0], words
+    for name in ("stdin", "stdout"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"sys.{name}", None)
+            assert main(["translate", str(run), "--to", "de"]) == 2
+        assert "standard input and output must be open" in capsys.readouterr().err
+
+
+def evaluated(run: Path, capsys: pytest.CaptureFixture, *words: str) -> tuple[dict, str]:
+    assert main(["evaluate", str(run), *SEARCH, "--json", *words]) == 0
+    captured = capsys.readouterr()
+    return json.loads(captured.out), captured.err
+
+
+def test_validation_sentences_have_loss_and_scores(run: Path, capsys) -> None:
+    found, _ = evaluated(run, capsys)
+    assert list(found["bleu"]) == ["en-de", "en-fr", "de-en", "fr-en"]
+    trained = json.loads((run / "result.json").read_text())
+    assert found["loss"] == pytest.approx(trained["best"]["value"], rel=1e-5)
+    out = (found["chrf"]["en-de"] + found["chrf"]["en-fr"]) / 2
+    into = (found["chrf"]["de-en"] + found["chrf"]["fr-en"]) / 2
+    both = {"out": out, "into": into, "both": (out + into) / 2}
+    assert found["chrf_average"] == pytest.approx(both)
+    assert found["split"] == "validation" and 5 < found["sentences"]["en-de"] < 60
+    assert "tok:13a" in found["signatures"]["bleu"]
+    less, _ = evaluated(run, capsys, "--limit", "3", "--directions", "fr-en")
+    assert less["sentences"] == {"fr-en": 3} and less["bleu_average"]["out"] is None
+
+
+def test_the_loss_is_of_the_directions_asked_for(run: Path, capsys) -> None:
+    """Of equally many tokens a sentence, since all lines are alike."""
+    one, other, whole = (
+        evaluated(run, capsys, "--directions", names)[0]
+        for names in ("en-de", "fr>en", "en-de,fr-en")
+    )
+    assert one["loss"] != pytest.approx(other["loss"], rel=1e-4)
+    assert list(one["bleu"]) == ["en-de"]
+    counts = [sum(part["sentences"].values()) for part in (one, other)]
+    mean = (counts[0] * one["loss"] + counts[1] * other["loss"]) / sum(counts)
+    assert whole["loss"] == pytest.approx(mean, rel=1e-5)
+
+
+def test_codes_with_dashes() -> None:
+    texts = ReferenceTexts("test", {("en", "zh-CN"): [], ("zh-CN", "en"): []}, [], Counts())
+    for name in ("en>zh-CN", "en-zh-CN", "en > zh-CN"):
+        assert list(chosen(texts, [name]).texts) == [("en", "zh-CN")]
+    assert list(chosen(texts, ["zh-CN>en"]).texts) == [("zh-CN", "en")]
+    with pytest.raises(ConfigError, match="zh-CM>en: not among the 2; nearest: zh-CN-en"):
+        chosen(texts, ["zh-CM>en"])
+
+
+def test_a_test_set_is_scored_as_it_is(run: Path, capsys, tmp_path: Path) -> None:
+    source = str(run.parent / "test")
+    found, err = evaluated(run, capsys, "--data", source, "--write", str(tmp_path / "out"))
+    assert found["sentences"] == {"en-de": 8, "de-en": 8} and found["split"] == "test"
+    assert found["loss"] > 0 and "left out: it" in err
+    for direction in ("en-de", "de-en"):
+        written = (tmp_path / "out" / f"{direction}.txt").read_text().split("\n")
+        assert written.pop() == "" and len(written) == 8
+        references = Path(f"{source}.{direction[3:]}").read_text().split("\n")[:8]
+        assert found["bleu"][direction] == sacrebleu.corpus_bleu(written, [references]).score
+        assert found["chrf"][direction] == sacrebleu.corpus_chrf(written, [references]).score
+        if direction == "en-de":
+            assert written[7] == ""
+    other, _ = evaluated(run, capsys, "--data", source, "--directions", "de-en")
+    assert other["bleu"] == {"de-en": found["bleu"]["de-en"]}
+
+
+def test_the_table_has_directions_averages_and_signatures(run: Path, capsys) -> None:
+    assert main(["evaluate", str(run), *SEARCH, "--limit", "3"]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines()]
+    starts = [" ".join(row[: 2 if row[0] == "mean" else 1]) for row in rows]
+    assert starts[1:8] == ["loss", "perplexity", "direction", "en-de", "en-fr", "de-en", "fr-en"]
+    assert starts[8:] == ["mean en->X", "mean X->en", "mean average", "bleu:", "chrf:"]
