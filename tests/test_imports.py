@@ -188,8 +188,8 @@ def test_the_checks_can_fail() -> None:
     assert not permitted("nn", "magneto.language.model", False)
     assert not permitted("training", "magneto.language.causal_lm", False)
     assert permitted("training", "magneto.training.task", False)
-    assert not permitted("language", "magneto.hf.modeling", False)
-    assert not permitted("language", "magneto.hf.modeling", True)
+    assert not permitted("language", "magneto.hf.language", False)
+    assert not permitted("language", "magneto.hf.language", True)
     assert permitted("translation", "magneto.hf.BeamSearch", True)
     assert not permitted("translation", "magneto.hf.export_model", True)
     assert unit_of("magneto") == "__init__"

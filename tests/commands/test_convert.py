@@ -14,8 +14,8 @@ transformers = pytest.importorskip("transformers")
 
 from magneto.cli import main  # noqa: E402
 from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
+from magneto.hf.export import wrap  # noqa: E402
 from magneto.hf.formats.beit3_multiway import to_multiway  # noqa: E402
-from magneto.hf.saving import wrap  # noqa: E402
 from magneto.hf.tokenizer import transformers_tokenizer  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.model import LanguageModel  # noqa: E402

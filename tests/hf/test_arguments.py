@@ -10,7 +10,7 @@ from torch.nn import functional as F
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.hf.saving import wrap  # noqa: E402
+from magneto.hf.export import wrap  # noqa: E402
 from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
 from magneto.language.classification.model import TextClassifier  # noqa: E402
 from magneto.language.config import LanguageModelConfig, MaskedLanguageModelConfig  # noqa: E402

@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 from magneto import hf  # noqa: E402
 from magneto.data.tokenizer import SPECIAL, load_tokenizer, train_bpe  # noqa: E402
 from magneto.hf.auto_map import MODULE, MODULE_SOURCE  # noqa: E402
-from magneto.hf.saving import wrap  # noqa: E402
+from magneto.hf.export import wrap  # noqa: E402
 from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
 from magneto.language.classification.model import TextClassifier  # noqa: E402
 from magneto.language.config import LanguageModelConfig, MaskedLanguageModelConfig  # noqa: E402

@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import PLACEMENTS, hf  # noqa: E402
 from magneto.commands.convert import read, write  # noqa: E402
-from magneto.hf.saving import wrap  # noqa: E402
+from magneto.hf.export import wrap  # noqa: E402
 from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
 from magneto.language.classification.model import TextClassifier  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402

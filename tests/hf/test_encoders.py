@@ -8,7 +8,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.hf.saving import unwrap, wrap  # noqa: E402
+from magneto.hf.export import wrap  # noqa: E402
 from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
 from magneto.language.classification.model import TextClassifier  # noqa: E402
 from magneto.language.config import MaskedLanguageModelConfig  # noqa: E402
@@ -97,7 +97,7 @@ def test_a_classifier_there_and_back(tmp_path: Path) -> None:
     expected = torch.nn.functional.cross_entropy(output.logits, torch.tensor([0, 2]))
     assert output.loss.item() == pytest.approx(expected.item())
     assert loaded.config.id2label == labels and loaded.classifier.dropout.p == 0.2
-    again = unwrap(loaded)
+    again = loaded.unwrap()
     assert again.config.classes == 3 and torch.equal(again(ids()), model(ids()))
 
 

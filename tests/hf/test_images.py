@@ -8,7 +8,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.hf.saving import wrap  # noqa: E402
+from magneto.hf.export import wrap  # noqa: E402
 from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.classification.model import ImageClassifier  # noqa: E402
 

@@ -8,7 +8,7 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from magneto.data.tokenizer import ByteTokenizer  # noqa: E402
-from magneto.hf.saving import whole_directory  # noqa: E402
+from magneto.hf.export import whole_directory  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.model import LanguageModel  # noqa: E402
 

@@ -96,9 +96,9 @@ def test_loss_is_the_task_s(tmp_path: Path) -> None:
 
 
 def test_as_many_names_as_classes(tmp_path: Path) -> None:
-    processor = hf.MagnetoSegmentationProcessor()
-    with pytest.raises(ValueError, match="1 labels for 5 classes"):
-        hf.export_segmenter(small_model(), tmp_path / "out", ["a"], processor)
+    data = SegmentationDataConfig(classes=("a", "b"))
+    with pytest.raises(ValueError, match="2 labels for 5 classes"):
+        hf.export_model("segmentation", small_model(), data, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -1,6 +1,6 @@
 """Trainer's loss of a step against plain torch, for every kind of model; two are trained by it.
 
-The losses are those of magneto.hf.losses.
+The losses are those of magneto.hf.wrapper.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 transformers = pytest.importorskip("transformers")
 state = pytest.importorskip("accelerate.state")
 
-from magneto.hf.saving import wrap  # noqa: E402
+from magneto.hf.export import wrap  # noqa: E402
 from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
 from magneto.language.classification.model import TextClassifier  # noqa: E402
 from magneto.language.config import LanguageModelConfig, MaskedLanguageModelConfig  # noqa: E402

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from magneto.hf.saving import wrap
+from magneto.hf.export import wrap
 from magneto.vision_language.config import VisionLanguageConfig
 from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.modelling.config import MaskedDataModelConfig

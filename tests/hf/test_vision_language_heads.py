@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 pytest.importorskip("transformers")
 
-from magneto.hf.saving import wrap
+from magneto.hf.export import wrap
 from magneto.vision_language.captioning.config import ImageCaptionerConfig
 from magneto.vision_language.captioning.model import ImageCaptioner
 from magneto.vision_language.question_answering.config import QuestionAnsweringConfig

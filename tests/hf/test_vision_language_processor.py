@@ -14,10 +14,11 @@ from PIL import Image
 
 from magneto.data.tokenizer import SPECIAL, load_tokenizer, train_bpe
 from magneto.hf import MagnetoVisionLanguageProcessor, MagnetoWholeImageProcessor
-from magneto.hf.tokenizer import encoder_tokenizer
-from magneto.hf.vision_language_saving import FRAMED, save_processor
+from magneto.hf.export import images_and_texts, save_readers
+from magneto.hf.tokenizer import FRAMED, encoder_tokenizer
 from magneto.vision.decoding import PixelPicture
 from magneto.vision.transforms import Reading
+from magneto.vision_language.config import VisionLanguageConfig
 from magneto.vision_language.samples import frame_text
 from magneto.vision_language.whole_images import WholeImage
 
@@ -83,7 +84,9 @@ def test_one_picture_without_a_list_and_none_by_its_name(tokenizer: Any) -> None
 
 def test_bytes_are_for_our_own_reading(tmp_path: Path) -> None:
     """transformers has no tokenizer of bytes: the image processor is written, and ours."""
-    save_processor(load_tokenizer("bytes"), MagnetoWholeImageProcessor(8), 7, tmp_path)
+    config = VisionLanguageConfig(image_size=8, patch_size=4, max_length=7)
+    beside = images_and_texts(config, load_tokenizer("bytes"), MagnetoWholeImageProcessor(8))
+    save_readers(beside, tmp_path)
     assert (tmp_path / "preprocessor_config.json").is_file()
     assert not (tmp_path / "processor_config.json").exists()
     assert load_tokenizer(tmp_path).encode(["a"]) == load_tokenizer("bytes").encode(["a"])

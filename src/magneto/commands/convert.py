@@ -78,8 +78,8 @@ def main(words: Sequence[str]) -> int:
     hf.register()
     import transformers
 
+    from magneto.hf.export import whole_directory
     from magneto.hf.formats.weight_files import WRITTEN
-    from magneto.hf.saving import whole_directory
     from magneto.weights import check_finite
 
     if not sys.stderr.isatty():
@@ -171,9 +171,9 @@ def download(source: str, patterns: list[str]) -> Path:
 
 def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model of ours, and what else its configuration says of tokens and labels."""
+    from magneto.hf.export import auto_class
     from magneto.hf.formats.conversion import load_with_config, read_config
     from magneto.hf.formats.weight_files import WEIGHTS, is_weight_directory, load_weight_file
-    from magneto.hf.saving import AUTO, unwrap
 
     if source.is_file():
         return load_weight_file(source, args), {}
@@ -188,8 +188,8 @@ def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict
     if config.model_type.startswith("magneto"):
         import transformers
 
-        auto = getattr(transformers, AUTO[config.architectures[0]])
-        model = unwrap(auto.from_pretrained(place, trust_remote_code=False).float().eval())
+        auto = getattr(transformers, auto_class(config.architectures[0]))
+        model = auto.from_pretrained(place, trust_remote_code=False).float().unwrap()
     else:
         model, config = load_with_config(place)
     values = {key: getattr(config, key, None) for key in ENDS}
@@ -198,11 +198,10 @@ def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict
 
 def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, Any]) -> str:
     """Write a model in a format, ours if None; return how it is loaded."""
+    from magneto.hf.export import auto_class, whole_image_processor, wrap
     from magneto.hf.formats.conversion import to_transformers
     from magneto.hf.formats.weight_files import WEIGHTS, WRITTEN, save_weight_file
-    from magneto.hf.saving import AUTO, wrap
-    from magneto.hf.vision_language_saving import image_processor
-    from magneto.hf.vision_language_wrappers import VISION_LANGUAGE_WRAPPERS
+    from magneto.vision_language.config import VisionLanguageConfig
 
     if to in WRITTEN:
         save_weight_file(model, to, directory)
@@ -213,23 +212,23 @@ def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, A
         return f"{type(theirs).__name__}.from_pretrained"
     wrapped = wrap(model, **values)
     wrapped.save_pretrained(directory)
-    if type(model) in VISION_LANGUAGE_WRAPPERS:
-        image_processor(model.config, NORMALISATION).save_pretrained(directory)
-    return f"{AUTO[type(wrapped).__name__]}.from_pretrained(DIR, trust_remote_code=True)"
+    if isinstance(model.config, VisionLanguageConfig):
+        whole_image_processor(model.config, NORMALISATION).save_pretrained(directory)
+    return f"{auto_class(type(wrapped).__name__)}.from_pretrained(DIR, trust_remote_code=True)"
 
 
 def check_beit3(model: nn.Module, to: str | None) -> None:
     """Raise ConfigError unless a BEiT-3 over images and texts is written as ours."""
-    from magneto.hf.vision_language_wrappers import VISION_LANGUAGE_WRAPPERS
+    from magneto.vision_language.config import VisionLanguageConfig
 
-    if type(model) not in VISION_LANGUAGE_WRAPPERS or to is not None:
+    if not isinstance(model.config, VisionLanguageConfig) or to is not None:
         raise ConfigError(["--tokenizer and --labels are for BEiT-3 over images and texts, written "
                            "as ours"])  # fmt: skip
 
 
 def read_labels(name: str) -> dict[str, Any]:
     """Return what a configuration says of the answers in a file."""
-    from magneto.hf.vision_language_saving import class_names
+    from magneto.hf.tokenizer import class_names
     from magneto.vision_language.question_answering.answers import read_answers
 
     return class_names(read_answers(name))
@@ -238,14 +237,16 @@ def read_labels(name: str) -> dict[str, Any]:
 def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]:
     """Write BEiT-3's tokenizer and processor; return what the configuration says of its tokens."""
     from magneto.data.tokenizer import load_tokenizer
+    from magneto.hf.export import images_and_texts, save_readers, whole_image_processor
     from magneto.hf.formats.beit3_tokenizer import write_fairseq_order
-    from magneto.hf.vision_language_saving import image_processor, save_processor, special_tokens
 
     config, target = model.config, directory / "tokenizer.model"
     write_fairseq_order(user_path(source), target, config.vocab_size)
     tokenizer = load_tokenizer(target)
-    save_processor(tokenizer, image_processor(config, NORMALISATION), config.max_length, directory)
-    return {"eos_token_id": tokenizer.end, **special_tokens(tokenizer)}
+    processor = whole_image_processor(config, NORMALISATION)
+    beside = images_and_texts(config, tokenizer, processor)
+    save_readers(beside, directory)
+    return {("eos_token_id" if name == "end" else name): n for name, n in beside.values.items()}
 
 
 def copy_tokenizer(source: Path, directory: Path) -> None:

@@ -1,8 +1,9 @@
-"""Our models' configurations, as transformers wants them: one class per family."""
+"""Our models' configurations as transformers has them: one class a `model_type`, from one table."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
 from inspect import signature
@@ -10,18 +11,20 @@ from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
 
-from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
+from magneto.hf.auto_map import SavedWithModule, auto_map
 from magneto.language.classification.config import TextClassifierConfig
-from magneto.language.config import (
-    LanguageModelConfig,
-    MaskedLanguageModelConfig,
-    TextEncoderConfig,
-)
+from magneto.language.config import LanguageModelConfig, MaskedLanguageModelConfig
 from magneto.nn.config import TransformerConfig
 from magneto.speech.config import TransducerConfig
 from magneto.translation.config import TranslationConfig
 from magneto.vision.classification.config import ImageClassifierConfig
 from magneto.vision.segmentation.config import SegmenterConfig
+from magneto.vision_language.captioning.config import ImageCaptionerConfig
+from magneto.vision_language.config import VisionLanguageConfig
+from magneto.vision_language.modelling.config import MaskedDataModelConfig
+from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
+from magneto.vision_language.reasoning.config import VisualReasonerConfig
+from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
 
 SHARED = {"vocab_size", "max_length", "head_dim"}
 """Names that transformers has too."""
@@ -41,6 +44,14 @@ ALSO_TRANSFORMERS = {
     "tie_word_embeddings", "torch_dtype", "use_cache",
 }  # fmt: skip
 """What its configurations take beside the parameters that their class names."""
+
+TOKENIZER = {"AutoTokenizer": "MagnetoSentencePieceTokenizer"}
+PAIRS = {
+    **TOKENIZER,
+    "AutoImageProcessor": "MagnetoWholeImageProcessor",
+    "AutoProcessor": "MagnetoVisionLanguageProcessor",
+}
+"""What reads texts, and images with texts, by the Auto class that loads it."""
 
 
 def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
@@ -67,23 +78,36 @@ def table_row(config: TransformerConfig) -> str:
     return name
 
 
-class MagnetoConfig(WithoutCopies, PretrainedConfig):
+class MagnetoConfig(SavedWithModule, PretrainedConfig):
     """Holds a core's configuration in `core`, as plain values under their own names.
 
     They have a place of their own because transformers gives some of the names (`max_length`)
     another meaning. The sizes that transformers reads are repeated under its names. This class is
-    a language model's; the other families' differ in `shape` alone.
+    a language model's; those of the other models differ in these attributes:
+
+    Attributes:
+        model_type: By which a directory's config.json names the class.
+        shape: Our configuration.
+        classes: The Auto classes, and our class that each loads for this configuration.
+        counted: Field of `shape` that transformers calls `num_labels`.
+        defaults: Fields of `shape` that must be given, and are not always.
     """
 
     model_type = "magneto"
-    shape = LanguageModelConfig
-    classes: ClassVar = auto_map(
-        AutoConfig="MagnetoConfig", AutoModelForCausalLM="MagnetoForCausalLM"
-    )
+    shape: ClassVar[Any] = LanguageModelConfig
+    classes: ClassVar[Mapping[str, str]] = {
+        "AutoModelForCausalLM": "MagnetoForCausalLM",
+        **TOKENIZER,
+    }
+    counted: ClassVar[str] = ""
+    defaults: ClassVar[Mapping[str, Any]] = {"vocab_size": 32768}
     # A list, since Trainer adds one to it.
     keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]  # noqa: RUF012
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
+        if self.counted and "id2label" not in values:
+            known = {self.counted: getattr(self.shape, self.counted, None), **self.defaults}
+            values.setdefault("num_labels", (core or values).get(self.counted, known[self.counted]))
         if core is None:
             core = self._new_core(values)
         elif beside := {field.name for field in fields(self.shape)} & set(values) - SHARED:
@@ -107,17 +131,14 @@ class MagnetoConfig(WithoutCopies, PretrainedConfig):
             hint = f"; did you mean {near}?" if near else ""
             raise ValueError(f"{type(self).__name__} has no {name}{hint}")
         given = {name: values.pop(name) for name in own & set(values)}
-        config = self.shape(**(self.default_shape() | given))
+        config = self.shape(**{**self.defaults, **given})
         return asdict(config) | {"placement": table_row(config)}
-
-    @classmethod
-    def default_shape(cls) -> dict[str, Any]:
-        """Return what the core's configuration must be given."""
-        return {"vocab_size": 32768}
 
     @classmethod
     def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
         """Return the configuration of a model.
+
+        The run that it began with is not told: its weights are the model's own.
 
         Args:
             config: Of the model; its placement must be a row of the table.
@@ -127,26 +148,29 @@ class MagnetoConfig(WithoutCopies, PretrainedConfig):
         Raises:
             ValueError: If the placement is no row of the table.
         """
-        core = asdict(config) | {"placement": table_row(config)}
+        held = {field.name for field in fields(config)} - {"pretrained"}
+        names = [field.name for field in fields(cls.shape) if field.name in held]
+        shape = cls.shape(**{name: getattr(config, name) for name in names})
         ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
-        return cls(core, **(ends | values))
+        return cls(asdict(shape) | {"placement": table_row(config)}, **(ends | values))
 
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
     ) -> None:
         """Write config.json, and the module that its `auto_map` names."""
-        self.auto_map = dict(self.classes)
-        write_module(save_directory)
+        models = {auto: name for auto, name in self.classes.items() if "AutoModel" in auto}
+        self.auto_map = auto_map({"AutoConfig": type(self).__name__, **models})
         super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def core_config(self) -> Any:
-        """Return our own configuration.
+        """Return our own configuration; `num_labels` says how many classes a model has.
 
         Raises:
             ValueError: If a size was changed under transformers' name of it.
         """
         size = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
-        config = self.shape(**{**self.core, **size})
+        count = {self.counted: self.num_labels} if self.counted else {}
+        config = self.shape(**{**self.core, **size, **count})
         for name, held in transformers_sizes(config).items():
             if getattr(self, name) != held:
                 raise ValueError(f"{name} is {getattr(self, name)}, but the core says {held}: "
@@ -159,12 +183,12 @@ class MagnetoEncoderConfig(MagnetoConfig):
 
     model_type = "magneto-encoder"
     shape = MaskedLanguageModelConfig
-    classes = auto_map(
-        AutoConfig="MagnetoEncoderConfig",
-        AutoModel="MagnetoEncoderModel",
-        AutoModelForMaskedLM="MagnetoForMaskedLM",
-        AutoModelForSequenceClassification="MagnetoForSequenceClassification",
-    )
+    classes: ClassVar = {
+        "AutoModel": "MagnetoEncoderModel",
+        "AutoModelForMaskedLM": "MagnetoForMaskedLM",
+        "AutoModelForSequenceClassification": "MagnetoForSequenceClassification",
+        **TOKENIZER,
+    }
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         self.classifier_dropout = values.pop("classifier_dropout", 0.1)
@@ -173,14 +197,11 @@ class MagnetoEncoderConfig(MagnetoConfig):
     @classmethod
     def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
         """Return the configuration of a model with a `TextEncoder`; see `MagnetoConfig.of`."""
-        assert isinstance(config, TextEncoderConfig)
         if isinstance(config, TextClassifierConfig):
             values.setdefault("classifier_dropout", config.head_dropout)
             if "id2label" not in values:
                 values.setdefault("num_labels", config.classes)
-        names = MaskedLanguageModelConfig.__dataclass_fields__
-        given = {name: value for name, value in vars(config).items() if name in names}
-        return super().of(MaskedLanguageModelConfig(**given), end, **values)
+        return super().of(config, end, **values)
 
     def classifier_config(self) -> TextClassifierConfig:
         """Return the configuration of a `TextClassifier`."""
@@ -195,9 +216,8 @@ class MagnetoSeq2SeqConfig(MagnetoConfig):
 
     model_type = "magneto-seq2seq"
     shape = TranslationConfig
-    classes = auto_map(
-        AutoConfig="MagnetoSeq2SeqConfig", AutoModelForSeq2SeqLM="MagnetoForSeq2SeqLM"
-    )
+    classes: ClassVar = {"AutoModelForSeq2SeqLM": "MagnetoForSeq2SeqLM", **TOKENIZER}
+    defaults: ClassVar = {"vocab_size": 32768, "encoder_layers": 6, "decoder_layers": 6}
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         values.setdefault("is_encoder_decoder", True)
@@ -205,81 +225,116 @@ class MagnetoSeq2SeqConfig(MagnetoConfig):
         values.setdefault("decoder_start_token_id", values.get("bos_token_id"))
         super().__init__(core, **values)
 
-    @classmethod
-    def default_shape(cls) -> dict[str, Any]:
-        """Return what the core's configuration must be given."""
-        return {"vocab_size": 32768, "encoder_layers": 6, "decoder_layers": 6}
 
+def configuration(
+    name: str,
+    model_type: str,
+    shape: type[TransformerConfig],
+    classes: Mapping[str, str],
+    counted: str = "",
+    defaults: Mapping[str, Any] | None = None,
+) -> type[MagnetoConfig]:
+    """Make the class of one `model_type`; see `MagnetoConfig` for what it has.
 
-class MagnetoTransducerConfig(MagnetoConfig):
-    """Holds a `TransducerConfig`."""
+    Args:
+        name: Of the class, under which this module holds it: so it is found when it is unpickled.
+        model_type: By which a directory's config.json names the class.
+        shape: Our configuration.
+        classes: The Auto classes, and our class that each loads for this configuration.
+        counted: Field of `shape` that transformers calls `num_labels`.
+        defaults: Fields of `shape` that must be given, and are not always.
+    """
 
-    model_type = "magneto-transducer"
-    shape = TransducerConfig
-    classes = auto_map(AutoConfig="MagnetoTransducerConfig", AutoModel="MagnetoForTransducer")
+    def init(self: MagnetoConfig, core: dict[str, Any] | None = None, **values: Any) -> None:
+        MagnetoConfig.__init__(self, core, **values)
 
-    def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
+    body = {
+        "__doc__": f"Holds a `{shape.__name__}`.", "__module__": __name__,
         # transformers makes a dataclass of what has no `__init__` of its own.
-        super().__init__(core, **values)
-
-    @classmethod
-    def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
-        """Return the configuration of a model; see `MagnetoConfig.of`.
-
-        The run that it began with is not told: its weights are the model's own.
-        """
-        assert isinstance(config, TransducerConfig)
-        return super().of(replace(config, pretrained=None), end, **values)
+        "__init__": init, "model_type": model_type, "shape": shape, "classes": classes,
+        "counted": counted, "defaults": MagnetoConfig.defaults if defaults is None else defaults,
+    }  # fmt: skip
+    return type(name, (MagnetoConfig,), body)
 
 
-class MagnetoImageConfig(MagnetoConfig):
-    """Holds an `ImageClassifierConfig`."""
+MagnetoTransducerConfig = configuration(
+    "MagnetoTransducerConfig", "magneto-transducer", TransducerConfig,
+    {
+        "AutoModel": "MagnetoForTransducer",
+        "AutoFeatureExtractor": "MagnetoSpeechFeatureExtractor",
+        **TOKENIZER,
+    },
+)  # fmt: skip
+MagnetoImageConfig = configuration(
+    "MagnetoImageConfig", "magneto-image", ImageClassifierConfig,
+    {
+        "AutoModelForImageClassification": "MagnetoForImageClassification",
+        "AutoImageProcessor": "MagnetoImageProcessor",
+    },
+    counted="classes", defaults={},
+)  # fmt: skip
+MagnetoSegmentationConfig = configuration(
+    "MagnetoSegmentationConfig", "magneto-segmentation", SegmenterConfig,
+    {
+        "AutoModelForSemanticSegmentation": "MagnetoForSemanticSegmentation",
+        "AutoImageProcessor": "MagnetoSegmentationProcessor",
+    },
+    counted="classes", defaults={},
+)  # fmt: skip
+MagnetoVisionLanguageConfig = configuration(
+    "MagnetoVisionLanguageConfig", "magneto-vision-language", VisionLanguageConfig,
+    {"AutoModel": "MagnetoVisionLanguageModel", **PAIRS},
+)  # fmt: skip
+MagnetoMaskedDataConfig = configuration(
+    "MagnetoMaskedDataConfig", "magneto-masked-data", MaskedDataModelConfig,
+    {
+        "AutoModelForPreTraining": "MagnetoForMaskedDataModelling", **PAIRS,
+        "AutoImageProcessor": "MagnetoImageProcessor",
+    },
+    defaults={"vocab_size": 64010, "codes": 8192},
+)  # fmt: skip
+MagnetoQuestionAnsweringConfig = configuration(
+    "MagnetoQuestionAnsweringConfig", "magneto-question-answering", QuestionAnsweringConfig,
+    {"AutoModelForVisualQuestionAnswering": "MagnetoForVisualQuestionAnswering", **PAIRS},
+    counted="answers", defaults={"vocab_size": 64010, "answers": 3129},
+)  # fmt: skip
+MagnetoVisualReasoningConfig = configuration(
+    "MagnetoVisualReasoningConfig", "magneto-visual-reasoning", VisualReasonerConfig,
+    {"AutoModel": "MagnetoForVisualReasoning", **PAIRS},
+)  # fmt: skip
+MagnetoImageTextRetrievalConfig = configuration(
+    "MagnetoImageTextRetrievalConfig", "magneto-image-text-retrieval", ImageTextRetrieverConfig,
+    {
+        "AutoModel": "MagnetoForImageTextRetrieval",
+        "AutoModelForZeroShotImageClassification": "MagnetoForImageTextRetrieval",
+        **PAIRS,
+    },
+)  # fmt: skip
+MagnetoImageCaptioningConfig = configuration(
+    "MagnetoImageCaptioningConfig", "magneto-image-captioning", ImageCaptionerConfig,
+    {"AutoModelForImageTextToText": "MagnetoForImageCaptioning", **PAIRS},
+)  # fmt: skip
 
-    model_type = "magneto-image"
-    shape = ImageClassifierConfig
-    classes = auto_map(
-        AutoConfig="MagnetoImageConfig",
-        AutoModelForImageClassification="MagnetoForImageClassification",
-    )
-
-    def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
-        if "id2label" not in values:
-            classes = (core or values).get("classes", self.shape.classes)
-            values.setdefault("num_labels", classes)
-        super().__init__(core, **values)
-
-    def core_config(self) -> ImageClassifierConfig:
-        """Return our own configuration; `num_labels` says how many classes."""
-        return replace(super().core_config(), classes=self.num_labels)
-
-    @classmethod
-    def default_shape(cls) -> dict[str, Any]:
-        """Return what the core's configuration must be given: nothing."""
-        return {}
+CONFIGURATIONS: tuple[type[MagnetoConfig], ...] = (
+    MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig, MagnetoTransducerConfig,
+    MagnetoImageConfig, MagnetoSegmentationConfig, MagnetoVisionLanguageConfig,
+    MagnetoMaskedDataConfig, MagnetoQuestionAnsweringConfig, MagnetoVisualReasoningConfig,
+    MagnetoImageTextRetrievalConfig, MagnetoImageCaptioningConfig,
+)  # fmt: skip
+"""The table: what is registered, wrapped and exported is looked up here."""
 
 
-class MagnetoSegmentationConfig(MagnetoImageConfig):
-    """Holds a `SegmenterConfig`."""
+def register() -> None:
+    """Make transformers' Auto classes know ours; may be called again."""
+    import transformers
 
-    model_type = "magneto-segmentation"
-    shape = SegmenterConfig
-    classes = auto_map(
-        AutoConfig="MagnetoSegmentationConfig",
-        AutoModelForSemanticSegmentation="MagnetoForSemanticSegmentation",
-    )
+    from magneto import hf
 
-    def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
-        super().__init__(core, **values)  # transformers gives a class without one another
-
-    def core_config(self) -> Any:
-        """Return our own configuration; `num_labels` says how many classes."""
-        return super().core_config()
-
-    @classmethod
-    def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
-        """Return the configuration of a model; see `MagnetoConfig.of`.
-
-        The run that it began with is not told: its weights are the model's own.
-        """
-        assert isinstance(config, SegmenterConfig)
-        return super().of(replace(config, pretrained=None), end, **values)
+    for config in CONFIGURATIONS:
+        transformers.AutoConfig.register(config.model_type, config, exist_ok=True)
+        for auto, name in config.classes.items():
+            loads: Any = getattr(transformers, auto)
+            if auto == "AutoImageProcessor":
+                loads.register(config, slow_image_processor_class=getattr(hf, name), exist_ok=True)
+            else:  # a directory's own tokenizer_config.json goes before
+                loads.register(config, getattr(hf, name), exist_ok=True)

@@ -1,75 +1,246 @@
-"""`magneto export`: write a run's model as a directory that transformers reads."""
+"""Write our models as directories that transformers reads: `magneto export`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import errno
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from torch import nn
+from transformers.utils import logging as transformers_logging
 
 from magneto.config import ConfigError
 from magneto.data.tokenizer import load_tokenizer
-from magneto.files import read_json
-from magneto.hf.image_processor import MODES, MagnetoImageProcessor
-from magneto.hf.registration import register
-from magneto.hf.saving import AUTO, bars_on_a_terminal, whole_directory, wrap
-from magneto.hf.segmentation_processor import MagnetoSegmentationProcessor
+from magneto.files import directory_aside, read_json
+from magneto.hf.configuration import CONFIGURATIONS, MagnetoConfig, register
+from magneto.hf.processors import (
+    MODES,
+    MagnetoImageProcessor,
+    MagnetoSegmentationProcessor,
+    MagnetoVisionLanguageProcessor,
+    MagnetoWholeImageProcessor,
+)
+from magneto.hf.speech import MagnetoSpeechFeatureExtractor
 from magneto.hf.tokenizer import (
+    FRAMED,
     MASKED,
+    MASKED_AT_END,
     EncoderInput,
+    class_names,
     encoder_tokenizer,
-    named_classes,
+    special_tokens,
     transformers_tokenizer,
     translation_tokenizer,
 )
-from magneto.hf.transducer import MagnetoSpeechFeatureExtractor
-from magneto.hf.vision_language_processor import MagnetoWholeImageProcessor
-from magneto.hf.vision_language_saving import (
-    FRAMED,
-    MASKED_AT_END,
-    class_names,
-    save_processor,
-    special_tokens,
-)
-from magneto.speech.config import SpeechDataConfig
-from magneto.speech.model import Transducer
+from magneto.hf.wrapper import MagnetoPreTrainedModel
 from magneto.speech.vocabulary import SpeechVocabulary
 from magneto.translation.model import TranslationModel
 from magneto.translation.vocabulary import load_vocabulary
 from magneto.vision.classification.config import given_names
 from magneto.vision.classification.model import ImageClassifier
-from magneto.vision.segmentation.model import Segmenter
 
 # Tokens; only told to transformers' tokenizer.
 LONGEST_TRANSCRIPT = 10_000
 
 
-def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str:
-    """Write the model of a run, and what reads its inputs, for others to load.
+def wrappers() -> Iterator[tuple[type[MagnetoConfig], str, type[MagnetoPreTrainedModel]]]:
+    """Yield each configuration with its Auto classes of models, and with what they load."""
+    from magneto import hf
+
+    for config in CONFIGURATIONS:
+        for auto, name in config.classes.items():
+            if auto.startswith("AutoModel"):
+                yield config, auto, getattr(hf, name)
+
+
+def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreTrainedModel:
+    """Return a model of ours as transformers', in evaluation mode; the weights are shared.
 
     Args:
-        task: The run's, as its recipe says. What is none of the package's is exported by the
-            function `export(model, data, directory)` of its module.
-        model: With the run's weights, in fp32, on the CPU.
-        data: The `data` section of the run's resolved recipe: `magneto.runs.load_run` fills in the
-            tokenizer and the classes that the run keeps.
-        directory: Where; not there yet, or empty.
-
-    Returns:
-        The name of the Auto class whose `from_pretrained(directory)` loads it.
+        model: Of ours.
+        end: Number of the token that ends a document; it also begins and pads.
+        **values: What else transformers' configuration has, `id2label` for example.
 
     Raises:
-        ConfigError: If the task has no export.
-        FileExistsError: If the directory is not empty.
+        ValueError: If there is no wrapper for it.
     """
-    module, _, own = task.partition(":")
-    write = getattr(import_module(module), "export", None) if own else EXPORTS.get(task)
-    if write is None:
-        raise ConfigError([f"magneto export: {task} has no form in transformers; "
-                           "magneto.runs.load_run opens the run"])  # fmt: skip
-    return write(model, data, directory)
+    known = {wrapper.core_class: (config, wrapper) for config, _, wrapper in wrappers()}
+    if type(model) not in known:
+        names = ", ".join(kind.__name__ for kind in known)
+        raise ValueError(f"no wrapper for a {type(model).__name__}, only for {names}")
+    config_class, wrapper = known[type(model)]
+    config = config_class.of(model.config, end, **values)  # type: ignore[arg-type]
+    config.architectures = [wrapper.__name__]
+    return wrapper(config, model).eval()
+
+
+def auto_class(name: str) -> str:
+    """Return the name of the Auto class by which one of our wrappers is loaded, by its name."""
+    return next(auto for _, auto, wrapper in wrappers() if wrapper.__name__ == name)
+
+
+@contextmanager
+def bars_on_a_terminal() -> Iterator[None]:
+    """Keep transformers' progress bars off a stderr that is no terminal."""
+    was = transformers_logging.is_progress_bar_enabled()
+    if was and not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was:
+            transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def whole_directory(directory: Path) -> Iterator[Path]:
+    """Yield a directory to write in; it takes its place when all is written, or never.
+
+    Raises:
+        FileExistsError: If the place is taken by something that is no empty directory.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise FileExistsError(f"{directory} is there already and not empty")
+    with directory_aside(directory) as aside:
+        yield aside
+        try:
+            aside.rename(directory)  # in the place of an empty one, too
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise FileExistsError(f"{directory} was filled by another process meanwhile") from error
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a directory has beside a model's weights.
+
+    Attributes:
+        values: Of transformers' configuration, `id2label` for example.
+        tokenizer: Of `magneto.data.tokenizer`; None if the model reads no texts.
+        readers: Of transformers: its tokenizer of the same, processors of images or sounds.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Any = None
+    readers: Sequence[Any] = ()
+
+
+def save(model: nn.Module, directory: Path, beside: Beside) -> str:
+    """Write a model and what reads its inputs, all or nothing.
+
+    Args:
+        model: Of ours, in fp32, on the CPU.
+        directory: Where; must not exist, or be empty.
+        beside: What is written with it.
+
+    Returns:
+        The name of the Auto class that loads it.
+
+    Raises:
+        FileExistsError: If the directory is not empty.
+        ValueError: If there are not as many names as classes.
+    """
+    register()
+    wrapped = wrap(model, **beside.values)
+    classes, names = getattr(model.config, "classes", None), beside.values.get("id2label", ())
+    if names and classes not in (None, len(names)):
+        raise ValueError(f"{len(names)} labels for {classes} classes")
+    with whole_directory(directory) as aside, bars_on_a_terminal():
+        wrapped.save_pretrained(aside)
+        save_readers(beside, aside)
+    return auto_class(type(wrapped).__name__)
+
+
+def save_readers(beside: Beside, directory: Path) -> None:
+    """Write a tokenizer as ours and as transformers', and processors."""
+    if beside.tokenizer is not None:
+        beside.tokenizer.save(directory)
+    for reader in beside.readers:
+        if reader is not None:
+            reader.save_pretrained(directory)
+    if (directory / "tokenizer_config.json").is_file():
+        # transformers alone would read it, and cut texts otherwise than in training.
+        (directory / "tokenizer.model").unlink(missing_ok=True)
+
+
+def export_text(
+    model: nn.Module, tokenizer: Any, directory: Path, length: int, how: EncoderInput | None = None
+) -> str:
+    """Write a model of texts and its tokenizer; see `save`.
+
+    Args:
+        model: In fp32, on the CPU.
+        tokenizer: Of `magneto.data.tokenizer`, a translation model's of
+            `magneto.translation.vocabulary`; all but bytes are written for transformers too.
+        directory: Where; must not exist, or be empty.
+        length: Tokens the model was trained on, told to the tokenizer.
+        how: How an encoder's input is put together, and its classes; None for a decoder.
+    """
+    values: dict[str, Any] = {"end": tokenizer.end}
+    if isinstance(model, TranslationModel):
+        fast = translation_tokenizer(tokenizer, length)
+    elif how is None:
+        fast = transformers_tokenizer(tokenizer, length)
+    else:
+        fast = encoder_tokenizer(tokenizer, length, how)
+        values |= {"bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad, **how.values()}
+    return save(model, directory, Beside(values, tokenizer, [fast]))
+
+
+def export_images(
+    model: ImageClassifier,
+    directory: Path,
+    labels: Sequence[str] = (),
+    normalisation: str = "half",
+    resize: int | None = None,
+) -> str:
+    """Write an image classifier and its image processor; see `save`.
+
+    The processor is left out if the model reads other than grey or coloured pictures.
+
+    Args:
+        model: In fp32, on the CPU.
+        directory: Where; must not exist, or be empty.
+        labels: Names of the classes, in order; empty for LABEL_0, LABEL_1 and so on.
+        normalisation: `data.normalisation` of the run.
+        resize: `data.resize` of the run.
+    """
+    config: Any = model.config
+    kind = {"problem_type": "single_label_classification"} if labels else {}
+    processor = None
+    if config.channels in MODES:
+        processor = MagnetoImageProcessor(config.image_size, config.channels, normalisation, resize)
+    return save(model, directory, Beside(kind | class_names(labels), readers=[processor]))
+
+
+def whole_image_processor(config: Any, normalisation: str) -> MagnetoWholeImageProcessor:
+    """Return what reads pictures for a fine-tuned model; of other than 1 or 3 channels, for 3."""
+    channels = config.channels if config.channels in MODES else 3
+    return MagnetoWholeImageProcessor(config.image_size, channels, normalisation)
+
+
+def images_and_texts(
+    config: Any, tokenizer: Any, processor: MagnetoImageProcessor, labels: Sequence[str] = ()
+) -> Beside:
+    """Return what a model of vision and language has beside its weights.
+
+    Args:
+        config: Of the model.
+        tokenizer: Of `magneto.data.tokenizer`; all but bytes are written for transformers too.
+        processor: From pictures to what the model reads.
+        labels: Names of the classes, in order; empty if it has none.
+    """
+    how = MASKED_AT_END if config.ends_in_mask else FRAMED
+    fast = encoder_tokenizer(tokenizer, config.max_length, how)
+    reader = processor if fast is None else MagnetoVisionLanguageProcessor(processor, fast)
+    values = {"end": tokenizer.end, **special_tokens(tokenizer), **class_names(labels)}
+    return Beside(values, tokenizer, [reader])
 
 
 def _causal_language_model(model: nn.Module, data: Any, directory: Path) -> str:
@@ -96,9 +267,11 @@ def _translator(model: nn.Module, data: Any, directory: Path) -> str:
     return export_text(model, load_vocabulary(Path(data.tokenizer)), directory, data.max_length)
 
 
-def _recogniser(model: Any, data: Any, directory: Path) -> str:
+def _recogniser(model: nn.Module, data: Any, directory: Path) -> str:
     vocabulary = SpeechVocabulary(load_tokenizer(data.tokenizer))
-    return export_transducer(model, vocabulary, data, directory)
+    fast = transformers_tokenizer(vocabulary.tokenizer, LONGEST_TRANSCRIPT)
+    extractor = MagnetoSpeechFeatureExtractor.of(data)
+    return save(model, directory, Beside({}, vocabulary, [extractor, fast]))
 
 
 def _image_classifier(model: Any, data: Any, directory: Path) -> str:
@@ -110,13 +283,14 @@ def _image_classifier(model: Any, data: Any, directory: Path) -> str:
 
 def _segmenter(model: Any, data: Any, directory: Path) -> str:
     processor = MagnetoSegmentationProcessor(model.config.channels, data.normalisation, data.fit)
-    return export_segmenter(model, directory, data.classes, processor)
+    return save(model, directory, Beside(class_names(data.classes), readers=[processor]))
 
 
 def _masked_data_model(model: Any, data: Any, directory: Path) -> str:
     size, channels = model.config.image_size, model.config.channels
     processor = MagnetoImageProcessor(size, channels, data.normalisation, data.resize)
-    return export_vision_language(model, load_tokenizer(data.tokenizer), directory, processor)
+    tokenizer = load_tokenizer(data.tokenizer)
+    return save(model, directory, images_and_texts(model.config, tokenizer, processor))
 
 
 def _answerer(model: Any, data: Any, directory: Path) -> str:
@@ -128,10 +302,11 @@ def _reasoner(model: Any, data: Any, directory: Path) -> str:
 
 
 def _of_whole_images(model: Any, data: Any, directory: Path, labels: Sequence[str] = ()) -> str:
-    size, channels = model.config.image_size, model.config.channels
-    processor = MagnetoWholeImageProcessor(size, channels, data.normalisation)
+    processor = MagnetoWholeImageProcessor(
+        model.config.image_size, model.config.channels, data.normalisation
+    )
     tokenizer = load_tokenizer(data.tokenizer)
-    return export_vision_language(model, tokenizer, directory, processor, labels)
+    return save(model, directory, images_and_texts(model.config, tokenizer, processor, labels))
 
 
 EXPORTS: Mapping[str, Callable[[nn.Module, Any, Path], str]] = {
@@ -151,175 +326,27 @@ EXPORTS: Mapping[str, Callable[[nn.Module, Any, Path], str]] = {
 """What writes a run's model, by the name of its task."""
 
 
-def export_text(
-    model: nn.Module, tokenizer: Any, directory: Path, length: int, how: EncoderInput | None = None
-) -> str:
-    """Write a model of texts and its tokenizer, all or nothing.
+def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str:
+    """Write the model of a run, and what reads its inputs, for others to load.
 
     Args:
-        model: In fp32, on the CPU.
-        tokenizer: Of `magneto.data.tokenizer`, a translation model's of
-            `magneto.translation.vocabulary`; all but bytes are written for transformers too.
-        directory: Where; must not exist, or be empty.
-        length: Tokens the model was trained on, told to the tokenizer.
-        how: How an encoder's input is put together, and its classes; None for a decoder.
+        task: The run's, as its recipe says. What is none of the package's is exported by the
+            function `export(model, data, directory)` of its module.
+        model: With the run's weights, in fp32, on the CPU.
+        data: The `data` section of the run's resolved recipe: `magneto.runs.load_run` fills in the
+            tokenizer and the classes that the run keeps.
+        directory: Where; not there yet, or empty.
 
     Returns:
-        The name of the Auto class that loads it.
+        The name of the Auto class whose `from_pretrained(directory)` loads it.
 
     Raises:
+        ConfigError: If the task has no export.
         FileExistsError: If the directory is not empty.
     """
-    register()
-    special: dict[str, Any] = {}
-    if how is not None:
-        special = {"bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad, **how.values()}
-    with whole_directory(directory) as aside, bars_on_a_terminal():
-        wrapped = wrap(model, tokenizer.end, **special)
-        wrapped.save_pretrained(aside)
-        tokenizer.save(aside)
-        if isinstance(model, TranslationModel):
-            fast = translation_tokenizer(tokenizer, length)
-        elif how is None:
-            fast = transformers_tokenizer(tokenizer, length)
-        else:
-            fast = encoder_tokenizer(tokenizer, length, how)
-        if fast is not None:
-            fast.save_pretrained(aside)
-            # transformers alone would read it, and cut texts otherwise than in training.
-            (aside / "tokenizer.model").unlink(missing_ok=True)
-    return AUTO[type(wrapped).__name__]
-
-
-def export_images(
-    model: ImageClassifier,
-    directory: Path,
-    labels: Sequence[str] = (),
-    normalisation: str = "half",
-    resize: int | None = None,
-) -> str:
-    """Write an image classifier's config.json, model.safetensors and preprocessor_config.json.
-
-    The last is left out if the model reads other than grey or coloured pictures.
-
-    Args:
-        model: In fp32, on the CPU.
-        directory: Where; must not exist, or be empty.
-        labels: Names of the classes, in order; empty for LABEL_0, LABEL_1 and so on.
-        normalisation: `data.normalisation` of the run.
-        resize: `data.resize` of the run.
-
-    Returns:
-        The name of the Auto class that loads it.
-
-    Raises:
-        FileExistsError: If the directory is not empty.
-        ValueError: If there are not as many names as classes.
-    """
-    config: Any = model.config
-    if labels and len(labels) != config.classes:
-        raise ValueError(f"{len(labels)} labels for {config.classes} classes")
-    register()
-    with whole_directory(directory) as aside, bars_on_a_terminal():
-        wrapped = wrap(model, **(named_classes(labels) if labels else {}))
-        wrapped.save_pretrained(aside)
-        if config.channels in MODES:
-            size, channels = config.image_size, config.channels
-            processor = MagnetoImageProcessor(size, channels, normalisation, resize)
-            processor.save_pretrained(aside)
-    return AUTO[type(wrapped).__name__]
-
-
-def export_segmenter(
-    model: Segmenter,
-    directory: Path,
-    labels: Sequence[str],
-    processor: MagnetoSegmentationProcessor,
-) -> str:
-    """Write a segmentation model's config.json, model.safetensors and preprocessor_config.json.
-
-    Args:
-        model: In fp32, on the CPU.
-        directory: Where; must not exist, or be empty.
-        labels: Names of the classes, in order.
-        processor: From pictures to what the model reads.
-
-    Returns:
-        The name of the Auto class that loads it.
-
-    Raises:
-        FileExistsError: If the directory is not empty.
-        ValueError: If there are not as many names as classes.
-    """
-    if len(labels) != model.config.classes:
-        raise ValueError(f"{len(labels)} labels for {model.config.classes} classes")
-    register()
-    named = named_classes(labels)
-    names = {"id2label": named["id2label"], "label2id": named["label2id"]}
-    with whole_directory(directory) as aside, bars_on_a_terminal():
-        wrapped = wrap(model, **names)
-        wrapped.save_pretrained(aside)
-        processor.save_pretrained(aside)
-    return AUTO[type(wrapped).__name__]
-
-
-def export_transducer(
-    model: Transducer, vocabulary: SpeechVocabulary, data: SpeechDataConfig, directory: Path
-) -> str:
-    """Write a speech recogniser's model, its feature extractor and its tokenizer.
-
-    Args:
-        model: In fp32, on the CPU.
-        vocabulary: Of its labels; all but bytes are written for transformers too.
-        data: Of a run, with what it keeps.
-        directory: Where; must not exist, or be empty.
-
-    Returns:
-        The name of the Auto class that loads it.
-
-    Raises:
-        FileExistsError: If the directory is not empty.
-    """
-    register()
-    with whole_directory(directory) as aside, bars_on_a_terminal():
-        wrapped = wrap(model)
-        wrapped.save_pretrained(aside)
-        MagnetoSpeechFeatureExtractor.of(data).save_pretrained(aside)
-        vocabulary.save(aside)
-        fast = transformers_tokenizer(vocabulary.tokenizer, LONGEST_TRANSCRIPT)
-        if fast is not None:
-            fast.save_pretrained(aside)
-            (aside / "tokenizer.model").unlink(missing_ok=True)
-    return AUTO[type(wrapped).__name__]
-
-
-def export_vision_language(
-    model: nn.Module,
-    tokenizer: Any,
-    directory: Path,
-    processor: MagnetoImageProcessor,
-    labels: Sequence[str] = (),
-) -> str:
-    """Write a model of vision and language, with what reads its images and texts.
-
-    Args:
-        model: In fp32, on the CPU.
-        tokenizer: Of `magneto.data.tokenizer`; all but bytes are written for transformers too.
-        directory: Where; must not exist, or be empty.
-        processor: From pictures to what the model reads.
-        labels: Names of the classes, in order; empty if it has none.
-
-    Returns:
-        The name of the Auto class that loads it.
-
-    Raises:
-        FileExistsError: If the directory is not empty.
-    """
-    register()
-    config: Any = model.config
-    with whole_directory(directory) as aside, bars_on_a_terminal():
-        wrapped = wrap(model, tokenizer.end, **special_tokens(tokenizer), **class_names(labels))
-        wrapped.save_pretrained(aside)
-        how = MASKED_AT_END if config.ends_in_mask else FRAMED
-        save_processor(tokenizer, processor, config.max_length, aside, how)
-    return AUTO[type(wrapped).__name__]
+    module, _, own = task.partition(":")
+    write = getattr(import_module(module), "export", None) if own else EXPORTS.get(task)
+    if write is None:
+        raise ConfigError([f"magneto export: {task} has no form in transformers; "
+                           "magneto.runs.load_run opens the run"])  # fmt: skip
+    return write(model, data, directory)

@@ -10,7 +10,7 @@ from typing import Any
 
 from magneto.files import import_extra
 from magneto.hf.configuration import MagnetoConfig
-from magneto.hf.modeling import MagnetoForCausalLM
+from magneto.hf.language import MagnetoForCausalLM
 from magneto.hf.tokenizer import transformers_tokenizer
 from magneto.language.model import LanguageModel
 

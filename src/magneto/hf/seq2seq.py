@@ -13,10 +13,15 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
 from magneto.functional.cross_entropy import IGNORED
-from magneto.hf.cache import growing
 from magneto.hf.configuration import MagnetoSeq2SeqConfig
-from magneto.hf.losses import token_loss
-from magneto.hf.wrapper import MagnetoGenerationModel, as_mask, hidden_states, refuse
+from magneto.hf.wrapper import (
+    MagnetoGenerationModel,
+    as_mask,
+    growing,
+    hidden_states,
+    refuse,
+    token_loss,
+)
 from magneto.translation.model import TranslationModel
 
 
@@ -83,11 +88,11 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
     """A `TranslationModel` in `self.core`."""
 
     config_class = MagnetoSeq2SeqConfig
+    core_class = TranslationModel
 
-    def __init__(self, config: MagnetoSeq2SeqConfig, core: TranslationModel | None = None) -> None:
-        super().__init__(config)
-        self.core = core or placeable(TranslationModel(config.core_config()))
-        self.ready()
+    def __init__(self, config: MagnetoSeq2SeqConfig, model: TranslationModel | None = None) -> None:
+        """Wrap a model of ours, by default a new one."""
+        super().__init__(config, model or placeable(TranslationModel(config.core_config())))
         # Otherwise transformers breaks off after 20 tokens.
         self.generation_config.max_length = self.core.config.max_length
 

@@ -1,28 +1,42 @@
-"""Our encoder of images and texts as a transformers model, and what it learns before fine-tuning.
+"""Our models of vision and language as transformers models.
 
-Models take texts padded, as transformers' tokenizers make them, and pack them on the CPU.
+They take texts padded, as transformers' tokenizers make them, and pack them on the CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
-from magneto.hf.vision_language_configuration import (
+from magneto.hf.configuration import (
+    MagnetoImageCaptioningConfig,
+    MagnetoImageTextRetrievalConfig,
     MagnetoMaskedDataConfig,
+    MagnetoQuestionAnsweringConfig,
     MagnetoVisionLanguageConfig,
+    MagnetoVisualReasoningConfig,
 )
-from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, like_weights, refuse
+from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, divided, like_weights, refuse
 from magneto.nn.multiway import MultiwayEncoder
+from magneto.vision_language.captioning.decoding import CaptionSearch, CaptionWriter
+from magneto.vision_language.captioning.left_to_right import left_to_right
+from magneto.vision_language.captioning.model import ImageCaptioner
 from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.modelling.model import MaskedDataModel
-from magneto.vision_language.samples import join_samples
+from magneto.vision_language.question_answering.model import AnswerHead, QuestionAnswerer
+from magneto.vision_language.reasoning.config import IMAGES
+from magneto.vision_language.reasoning.model import VisualReasoner
+from magneto.vision_language.retrieval.contrastive import contrastive_losses
+from magneto.vision_language.retrieval.model import ImageTextRetriever
+from magneto.vision_language.samples import Samples, join_samples
 
 
 @dataclass
@@ -51,13 +65,31 @@ class MaskedDataOutput(ModelOutput):
     logits: Tensor | None = None
 
 
+@dataclass
+class RetrievalOutput(ModelOutput):
+    """Of retrieval; what was not given is None.
+
+    Attributes:
+        loss: Mean contrastive loss of pairs.
+        logits_per_image: Scaled similarities, (images, texts).
+        logits_per_text: (texts, images).
+        image_embeds: (images, embedding width), of length 1.
+        text_embeds: (texts, embedding width), of length 1.
+    """
+
+    loss: Tensor | None = None
+    logits_per_image: Tensor | None = None
+    logits_per_text: Tensor | None = None
+    image_embeds: Tensor | None = None
+    text_embeds: Tensor | None = None
+
+
 class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
     """A model of ours with a `VisionLanguageEncoder`, in `self.core`."""
 
     config_class = MagnetoVisionLanguageConfig
     main_input_name = "pixel_values"
     _no_split_modules = ["MultiwayLayer"]  # noqa: RUF012
-    core: Any
 
     def _stacks(self) -> Iterator[Any]:
         return (module for module in self.modules() if isinstance(module, MultiwayEncoder))
@@ -84,40 +116,83 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
         # Not where the weights are: some may stay on a disk until they are used.
         return like_weights(self.core, torch.zeros(shape, device=input_ids.device))
 
+    def texts(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None
+    ) -> tuple[list[np.ndarray], Tensor | None]:
+        """Return each text's tokens without padding, and where they are, (texts, length)."""
+        if input_ids is None:
+            return [], None
+        mask = as_mask(attention_mask, tuple(input_ids.shape))
+        mask = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask
+        rows = zip(input_ids.cpu().numpy(), mask.cpu().numpy(), strict=True)
+        return [tokens[kept].astype(np.int64) for tokens, kept in rows], mask
 
-def text_mask(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return which tokens are no padding, boolean (texts, length)."""
-    mask = as_mask(attention_mask, tuple(input_ids.shape))
-    return torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask
+    def pairs(
+        self,
+        pixel_values: Tensor,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        images_each: int = 1,
+    ) -> tuple[Samples, Tensor]:
+        """Return texts joined to their images, and where their tokens are, (texts, length).
 
+        Args:
+            pixel_values: As many images, or groups of images, as texts.
+            input_ids: (texts, length).
+            attention_mask: (texts, length), or None.
+            images_each: Images that a text is read with, each by itself.
 
-def packed_texts(input_ids: Tensor, mask: Tensor) -> list[np.ndarray]:
-    """Return each text's tokens without padding, on the CPU."""
-    rows = zip(input_ids.cpu().numpy(), mask.cpu().numpy(), strict=True)
-    return [tokens[kept].astype(np.int64) for tokens, kept in rows]
+        Raises:
+            ValueError: If there are not as many, or a text lacks the mask that the head reads.
+        """
+        texts, mask = self.texts(input_ids, attention_mask)
+        assert mask is not None
+        if len(pixel_values) != len(texts):
+            raise ValueError(f"{len(pixel_values)} images with {len(texts)} texts are no pairs")
+        token = getattr(self.config, "mask_token_id", None)
+        reads_mask = token is not None and self.core.config.ends_in_mask
+        if reads_mask and not all(len(text) > 1 and text[-2] == token for text in texts):
+            raise ValueError(
+                f"the head reads the mask token, {token}, before each text's end (pooling "
+                "mask_token); the processor, where one was exported, puts it there"
+            )
+        paired = [text for text in texts for _ in range(images_each)]
+        return join_samples(self.core.config.image_tokens, paired=paired), mask
 
+    def encode(
+        self,
+        encoder: VisionLanguageEncoder,
+        pixel_values: Tensor | None,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        hidden: Tensor | None = None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Encode images, texts, or pairs where both are given.
 
-def check_masks(model: MagnetoVisionLanguagePreTrainedModel, texts: Sequence[np.ndarray]) -> None:
-    """Raise ValueError unless each text has the mask before its end that the head reads.
+        Returns:
+            (images, 1 + patches, width) and (texts, length, width); None for what was not given.
 
-    Args:
-        model: Whose head may read one; nothing is known where its configuration names none.
-        texts: Without padding.
-    """
-    mask = getattr(model.config, "mask_token_id", None)
-    if mask is None or not model.core.config.ends_in_mask:
-        return
-    if not all(len(text) > 1 and text[-2] == mask for text in texts):
-        raise ValueError(
-            f"the head reads the mask token, {mask}, before each text's end (pooling "
-            "mask_token); the processor, where one was exported, puts it there"
+        Raises:
+            ValueError: If nothing is given, or not as many texts as images.
+        """
+        tokens = encoder.config.image_tokens
+        images = self.images(pixel_values, input_ids)
+        mask = None
+        if input_ids is None:
+            samples = join_samples(tokens, images=len(images))
+        elif pixel_values is None:
+            texts, mask = self.texts(input_ids, attention_mask)
+            samples = join_samples(tokens, alone=texts)
+        else:
+            samples, mask = self.pairs(pixel_values, input_ids, attention_mask)
+        samples = samples.to(images.device)
+        vision, language = encoder(
+            images, samples.token_ids, samples.token_positions, samples.packing, hidden
         )
-
-
-def check_pairs(images: Tensor, texts: Sized) -> None:
-    """Raise ValueError unless there are as many texts as images, or groups of images."""
-    if len(images) != len(texts):
-        raise ValueError(f"{len(images)} images with {len(texts)} texts are no pairs")
+        return (
+            None if pixel_values is None else vision.unflatten(0, (-1, tokens)),
+            None if mask is None else padded(language, mask),
+        )
 
 
 def padded(features: Tensor, mask: Tensor) -> Tensor:
@@ -127,52 +202,10 @@ def padded(features: Tensor, mask: Tensor) -> Tensor:
     return made
 
 
-def encode(
-    model: MagnetoVisionLanguagePreTrainedModel,
-    encoder: VisionLanguageEncoder,
-    pixel_values: Tensor | None,
-    input_ids: Tensor | None,
-    attention_mask: Tensor | None,
-    hidden: Tensor | None = None,
-) -> tuple[Tensor | None, Tensor | None]:
-    """Encode images, texts, or pairs where both are given.
-
-    Returns:
-        (images, 1 + patches, width) and (texts, length, width); None for what was not given.
-
-    Raises:
-        ValueError: If nothing is given, or not as many texts as images.
-    """
-    tokens = encoder.config.image_tokens
-    images = model.images(pixel_values, input_ids)
-    mask = None if input_ids is None else text_mask(input_ids, attention_mask)
-    texts = [] if input_ids is None or mask is None else packed_texts(input_ids, mask)
-    if pixel_values is None:
-        samples = join_samples(tokens, alone=texts)
-    elif input_ids is None:
-        samples = join_samples(tokens, images=len(images))
-    else:
-        check_pairs(images, texts)
-        samples = join_samples(tokens, paired=texts)
-    samples = samples.to(images.device)
-    vision, language = encoder(
-        images, samples.token_ids, samples.token_positions, samples.packing, hidden
-    )
-    return (
-        None if pixel_values is None else vision.unflatten(0, (-1, tokens)),
-        None if mask is None else padded(language, mask),
-    )
-
-
 class MagnetoVisionLanguageModel(MagnetoVisionLanguagePreTrainedModel):
     """A `VisionLanguageEncoder` without a head."""
 
-    def __init__(
-        self, config: MagnetoVisionLanguageConfig, core: VisionLanguageEncoder | None = None
-    ) -> None:
-        super().__init__(config)
-        self.core = core or VisionLanguageEncoder(config.core_config())
-        self.ready()
+    core_class = VisionLanguageEncoder
 
     @can_return_tuple
     def forward(
@@ -191,7 +224,7 @@ class MagnetoVisionLanguageModel(MagnetoVisionLanguagePreTrainedModel):
             **others: Arguments that change no number.
         """
         self.refuse(others)
-        found = encode(self, self.core, pixel_values, input_ids, attention_mask)
+        found = self.encode(self.core, pixel_values, input_ids, attention_mask)
         return VisionLanguageOutput(*found)
 
 
@@ -199,13 +232,7 @@ class MagnetoForMaskedDataModelling(MagnetoVisionLanguagePreTrainedModel):
     """A `MaskedDataModel`."""
 
     config_class = MagnetoMaskedDataConfig
-
-    def __init__(
-        self, config: MagnetoMaskedDataConfig, core: MaskedDataModel | None = None
-    ) -> None:
-        super().__init__(config)
-        self.core = core or MaskedDataModel(config.core_config())
-        self.ready()
+    core_class = MaskedDataModel
 
     @can_return_tuple
     def forward(
@@ -227,10 +254,214 @@ class MagnetoForMaskedDataModelling(MagnetoVisionLanguagePreTrainedModel):
         """
         self.refuse(others)
         hidden = None if bool_masked_pos is None else bool_masked_pos.bool()
-        vision, language = encode(
-            self, self.core.encoder, pixel_values, input_ids, attention_mask, hidden
+        vision, language = self.encode(
+            self.core.encoder, pixel_values, input_ids, attention_mask, hidden
         )
         return MaskedDataOutput(
             None if vision is None else self.core.patch_head(vision[:, 1:]),
             None if language is None else self.core.word_head(language),
         )
+
+
+class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
+    """A `QuestionAnswerer`; `config.id2label` has the answers."""
+
+    config_class = MagnetoQuestionAnsweringConfig
+    core_class = QuestionAnswerer
+    head_name = "core.head"
+
+    def draw_head(self) -> nn.Module:
+        """Return a new head."""
+        config = self.own_config()
+        return AnswerHead(config, config.answers)
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: Tensor,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
+    ) -> SequenceClassifierOutput:
+        """Return logits of the answers, whose sigmoid is each one's probability.
+
+        Args:
+            pixel_values: (questions, channels, height, width).
+            input_ids: (questions, length).
+            attention_mask: (questions, length), 1 for a question's own tokens.
+            labels: Soft targets, (questions, answers). The loss is binary cross-entropy, summed
+                over answers, the mean of questions.
+            num_items_in_batch: Of Trainer, which counts labels, an answer each; the summed loss is
+                divided by the questions in them, by default those given.
+            **others: Arguments that change no number.
+        """
+        self.refuse(others)
+        samples, _ = self.pairs(pixel_values, input_ids, attention_mask)
+        images = self.images(pixel_values, input_ids)
+        logits = self.core(images, samples.to(images.device))
+        loss = None
+        if labels is not None:
+            total = F.binary_cross_entropy_with_logits(
+                logits.float(), labels.float(), reduction="sum"
+            )
+            count = labels.numel() if num_items_in_batch is None else num_items_in_batch
+            loss = total * labels.shape[1] / torch.as_tensor(count, device=total.device)
+        return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
+
+
+class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
+    """A `VisualReasoner`."""
+
+    config_class = MagnetoVisualReasoningConfig
+    core_class = VisualReasoner
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: Tensor,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
+    ) -> SequenceClassifierOutput:
+        """Return logits of false and true.
+
+        Args:
+            pixel_values: (statements, images of each, channels, height, width).
+            input_ids: (statements, length).
+            attention_mask: (statements, length), 1 for a statement's own tokens.
+            labels: (statements,), 1 for true.
+            num_items_in_batch: What the summed loss is divided by; by default the statements.
+            **others: Arguments that change no number.
+
+        Raises:
+            ValueError: If there are not two images to a statement.
+        """
+        self.refuse(others)
+        if pixel_values.ndim != 5 or pixel_values.shape[1] != IMAGES:
+            raise ValueError(f"pixel_values is (statements, {IMAGES}, channels, height, "
+                             f"width), not {tuple(pixel_values.shape)}")  # fmt: skip
+        samples, _ = self.pairs(pixel_values, input_ids, attention_mask, IMAGES)
+        images = self.images(pixel_values.flatten(0, 1), input_ids)
+        logits = self.core(images, samples.to(images.device))
+        loss = None
+        if labels is not None:
+            total = F.cross_entropy(logits.float(), labels, reduction="sum")
+            loss = divided(total, torch.ones_like(labels).sum(), num_items_in_batch)
+        return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
+
+
+class MagnetoForImageTextRetrieval(MagnetoVisionLanguagePreTrainedModel):
+    """An `ImageTextRetriever`, with the interface of transformers' CLIP."""
+
+    config_class = MagnetoImageTextRetrievalConfig
+    core_class = ImageTextRetriever
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_loss: bool | None = None,
+        **others: Any,
+    ) -> RetrievalOutput:
+        """Embed images, texts or both; their numbers may differ.
+
+        Args:
+            pixel_values: (images, channels, height, width).
+            input_ids: (texts, length).
+            attention_mask: (texts, length), 1 for a text's own tokens.
+            return_loss: Whether image i belongs to text i and the loss is wanted.
+            **others: Arguments that change no number.
+        """
+        self.refuse(others)
+        images = self.images(pixel_values, input_ids)
+        texts, _ = self.texts(input_ids, attention_mask)
+        tokens = self.core.config.image_tokens
+        samples = join_samples(tokens, images=len(images), alone=texts).to(images.device)
+        image, text, scale = self.core(images, samples)
+        if pixel_values is None or input_ids is None:
+            return RetrievalOutput(
+                image_embeds=None if pixel_values is None else image,
+                text_embeds=None if input_ids is None else text,
+            )
+        logits = scale * image @ text.T
+        loss = contrastive_losses(image, text, scale).mean() if return_loss else None
+        return RetrievalOutput(loss, logits, logits.T, image, text)
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Numbers of the tokens that a caption begins and ends with, is padded and masked with."""
+
+    begin: int
+    end: int
+    pad: int
+    mask: int
+
+
+class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
+    """An `ImageCaptioner`."""
+
+    config_class = MagnetoImageCaptioningConfig
+    core_class = ImageCaptioner
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: Tensor,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        **others: Any,
+    ) -> Any:
+        """Return logits of the word at each place, which is read from left to right.
+
+        Args:
+            pixel_values: (captions, channels, height, width).
+            input_ids: (captions, length), with the mask token where a word is to be guessed.
+            attention_mask: (captions, length), 1 for a caption's own tokens.
+            **others: Arguments that change no number.
+        """
+        self.refuse(others)
+        samples, mask = self.pairs(pixel_values, input_ids, attention_mask)
+        packing = left_to_right(samples.packing, self.core.config.image_tokens)
+        packed = replace(samples, packing=packing)
+        images = self.images(pixel_values, input_ids)
+        places = torch.arange(len(samples.token_ids), device=images.device)
+        logits = self.core(images, packed.to(images.device), places)
+        return SequenceClassifierOutput(logits=padded(logits, mask))  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def generate(
+        self, pixel_values: Tensor, num_beams: int = 3, length_penalty: float = 0.6
+    ) -> Tensor:
+        """Write a caption of each image, as `magneto generate` does.
+
+        Args:
+            pixel_values: (images, channels, height, width).
+            num_beams: Captions kept at each step.
+            length_penalty: Power of the length by which log-probabilities are divided.
+
+        Returns:
+            (images, longest) tokens, padded, for the tokenizer's `batch_decode`.
+
+        Raises:
+            ValueError: If the configuration does not name the special tokens.
+        """
+        config = self.config
+        numbers = [config.bos_token_id, config.eos_token_id, config.pad_token_id,
+                   getattr(config, "mask_token_id", None)]  # fmt: skip
+        if None in numbers:
+            raise ValueError("config needs bos_token_id, eos_token_id, pad_token_id, mask_token_id")
+        special: Any = SpecialTokens(*numbers)
+        writer = CaptionWriter(self.core, self.core.config, special)
+        images = self.images(pixel_values, None)
+        found = writer.search(images, CaptionSearch(num_beams, length_penalty))
+        made = torch.full((len(found), max(map(len, found))), special.pad)
+        for row, tokens in zip(made, found, strict=True):
+            row[: len(tokens)] = torch.tensor(tokens, dtype=torch.long)
+        return made.to(pixel_values.device)

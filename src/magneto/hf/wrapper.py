@@ -1,4 +1,4 @@
-"""What all our transformers models share: our initialisation, and their switches.
+"""What all our transformers models share: our initialisation, their switches, caches and losses.
 
 All arithmetic is the core's. A core is initialised when it is built, and transformers' own
 initialisation would erase the placement's gains: `_init_weights` draws only what is new.
@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import GenerationMixin, PreTrainedModel
+from transformers.cache_utils import EncoderDecoderCache
 
+from magneto.functional.cross_entropy import IGNORED
 from magneto.hf.auto_map import WithoutCopies
 from magneto.hf.configuration import MagnetoConfig
 from magneto.nn.transformer import LayerStack
@@ -42,9 +45,19 @@ REFUSED = {
 
 
 class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
-    """A core of ours in `self.core`, maybe with a head beside it."""
+    """A core of ours in `self.core`, maybe with a head beside it.
 
+    A subclass says what it wraps, and has a `forward` with transformers' names.
+
+    Attributes:
+        core_class: Our model.
+        config_class: Its configuration.
+        head_name: Of the part that a directory of another class may lack, if there is one.
+    """
+
+    core_class: ClassVar[Any] = None
     config_class = MagnetoConfig
+    head_name: ClassVar[str] = ""
     base_model_prefix = "core"
     _no_split_modules = ["Layer"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
@@ -52,16 +65,27 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     supports_gradient_checkpointing = True
 
     built = False
+    core: Any
 
-    def ready(self) -> None:
-        """Finish construction: tied weights, no other attention than torch's."""
+    def __init__(self, config: MagnetoConfig, model: nn.Module | None = None) -> None:
+        """Wrap a model of ours, by default a new one."""
+        super().__init__(config)
+        self.take(self.core_class(self.own_config()) if model is None else model)
         self.post_init()
         self.built = True
         self._check_attention()
 
-    def head_module(self) -> nn.Module | None:
-        """Return the head that a directory of another class may lack, if there is one."""
-        return None
+    def own_config(self) -> Any:
+        """Return the configuration of the model of ours."""
+        return self.config.core_config()
+
+    def take(self, model: Any) -> None:
+        """Make the parts of a model of ours the parts of this one."""
+        self.core = model
+
+    def unwrap(self) -> nn.Module:
+        """Return the model of ours, in evaluation mode; the weights are shared."""
+        return self.core.eval()
 
     def draw_head(self) -> nn.Module:
         """Return a new head."""
@@ -87,7 +111,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         }
         if not lacking:
             return
-        head = self.head_module()
+        head = self.get_submodule(self.head_name) if self.head_name else None
         inside = {} if head is None else {part: name for name, part in head.named_modules()}
         if module not in inside:
             raise ValueError(f"the weights lack {next(iter(lacking))} of a {type(module).__name__}")
@@ -158,7 +182,6 @@ class MagnetoGenerationModel(MagnetoPreTrainedModel, GenerationMixin):
     """A core that writes: a table of embeddings, a head over the same vocabulary."""
 
     _tied_weights_keys = {"core.head.weight": "core.embedding.table.weight"}  # noqa: RUF012
-    core: Any
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the embedding table."""
@@ -269,3 +292,100 @@ def as_mask(attention_mask: Tensor | None, *shapes: tuple[int, ...]) -> Tensor |
         wanted = " or ".join(map(str, shapes))
         raise ValueError(f"the attention mask is {tuple(attention_mask.shape)}, not {wanted}")
     return attention_mask.bool()
+
+
+class GrowingView:
+    """A preallocated cache of transformers, seen as one that grows: only what is filled."""
+
+    def __init__(self, cache: Any) -> None:
+        self.cache = cache
+        self.past = int(cache.get_seq_length())
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Append (batch, heads, length, head width) to a layer; return all that is filled."""
+        keys, values = self.cache.update(key, value, layer)
+        end = self.past + key.shape[2]
+        return keys[:, :, :end], values[:, :, :end]
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        """Return how many positions were filled before this forward pass."""
+        return self.past
+
+
+class GrowingPair:
+    """The same of a cache with a part for cross-attention, which is filled once."""
+
+    def __init__(self, cache: EncoderDecoderCache) -> None:
+        self.self_attention_cache = growing(cache.self_attention_cache)
+        self.cross_attention_cache = cache.cross_attention_cache
+        self.is_updated = cache.is_updated
+
+
+def growing(cache: Any) -> Any:
+    """Return a cache that gives back only what is filled; None stays None."""
+    if isinstance(cache, EncoderDecoderCache):
+        return GrowingPair(cache)
+    return GrowingView(cache) if getattr(cache, "is_compileable", False) else cache
+
+
+def divided(total: Tensor, count: Tensor | int, wanted: Tensor | int | None) -> Tensor:
+    """Return a mean loss: a sum over what it counts, or over the number that Trainer gives.
+
+    Trainer gives the number of labels of all micro-batches of a step, and adds the losses up.
+    """
+    number = torch.as_tensor(count if wanted is None else wanted, device=total.device)
+    return total / number.clamp(min=1)
+
+
+def token_loss(logits: Tensor, labels: Tensor, number: Tensor | int | None) -> Tensor:
+    """Return the cross-entropy of tokens.
+
+    Args:
+        logits: (batch, length, vocab_size).
+        labels: (batch, length), -100 for none.
+        number: What the summed loss is divided by; None for the number of labels.
+    """
+    rows, answers = logits.flatten(0, -2).float(), labels.flatten().to(logits.device)
+    total = F.cross_entropy(rows, answers, ignore_index=IGNORED, reduction="sum")
+    return divided(total, (answers != IGNORED).sum(), number)
+
+
+def classification_loss(
+    logits: Tensor, labels: Tensor, config: Any, number: Tensor | int | None
+) -> Tensor:
+    """Return the loss of one answer per input, as `config.problem_type` says.
+
+    Args:
+        logits: (batch, num_labels).
+        labels: "single_label_classification": (batch,) numbers of classes, -100 for none; the loss
+            is the cross-entropy. "multi_label_classification": (batch, num_labels) of 0 and 1; the
+            binary cross-entropy. "regression": (batch, num_labels), or (batch,) of one number; the
+            squared error.
+        config: Of the model; without a problem type it gets the one that the labels speak for.
+        number: What the summed loss is divided by, Trainer's `num_items_in_batch`; None for the
+            number of labels.
+
+    Raises:
+        ValueError: If labels and logits do not fit together.
+    """
+    if config.problem_type is None:
+        config.problem_type = _problem_type(labels, config.num_labels)
+    logits, labels = logits.float(), labels.to(logits.device)
+    if config.problem_type == "single_label_classification":
+        total = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum")
+        return divided(total, (labels != IGNORED).sum(), number)
+    if labels.numel() != logits.numel():
+        raise ValueError(f"labels are {tuple(labels.shape)}, the answers {tuple(logits.shape)}")
+    error = {
+        "regression": F.mse_loss,
+        "multi_label_classification": F.binary_cross_entropy_with_logits,
+    }[config.problem_type]
+    total = error(logits, labels.reshape(logits.shape).float(), reduction="sum")
+    return divided(total, labels.numel(), number)
+
+
+def _problem_type(labels: Tensor, num_labels: int) -> str:
+    if num_labels == 1:
+        return "regression"
+    whole = labels.dtype in (torch.long, torch.int)
+    return "single_label_classification" if whole else "multi_label_classification"

@@ -57,7 +57,7 @@ def check_both_ways(theirs: Any, folder: Path) -> LanguageModel:
     check(f"{name}, back", theirs(ids).logits, back(ids).logits)
     assert hf.load(back).config == ours.config
     how: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
-    from magneto.hf.saving import wrap
+    from magneto.hf.export import wrap
 
     written = wrap(ours, end=0).generate(ids, **how)  # type: ignore[operator]
     assert torch.equal(written, theirs.generate(ids, **how))

@@ -123,7 +123,7 @@ def read_config(source: str | Path | nn.Module) -> Any:
         return source.config
     from transformers import AutoConfig
 
-    from magneto.hf.registration import register
+    from magneto.hf.configuration import register
 
     register()
     try:

@@ -1,35 +1,80 @@
-"""Our segmentation model as a transformers model."""
+"""Our image classifier and our segmentation model as transformers models."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.modeling_outputs import SemanticSegmenterOutput
+from transformers.modeling_outputs import ImageClassifierOutput, SemanticSegmenterOutput
 from transformers.utils.generic import can_return_tuple
 
 from magneto.functional.cross_entropy import IGNORED as TRAINERS_IGNORED
-from magneto.hf.configuration import MagnetoSegmentationConfig
-from magneto.hf.losses import divided
-from magneto.hf.wrapper import MagnetoPreTrainedModel, like_weights, refuse
+from magneto.hf.configuration import MagnetoImageConfig, MagnetoSegmentationConfig
+from magneto.hf.wrapper import (
+    MagnetoPreTrainedModel,
+    classification_loss,
+    divided,
+    hidden_states,
+    like_weights,
+    refuse,
+)
+from magneto.vision.classification.model import ImageClassifier, new_head
 from magneto.vision.segmentation.config import IGNORED
 from magneto.vision.segmentation.heads import resize
 from magneto.vision.segmentation.inference import pixel_logits
 from magneto.vision.segmentation.model import Segmenter
 
 
+class MagnetoForImageClassification(MagnetoPreTrainedModel):
+    """An `ImageClassifier` in `self.core`."""
+
+    config_class = MagnetoImageConfig
+    core_class = ImageClassifier
+    head_name = "core.head"
+    main_input_name = "pixel_values"
+
+    def draw_head(self) -> nn.Module:
+        """Return a new head."""
+        return new_head(self.own_config())
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: Tensor,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
+    ) -> ImageClassifierOutput:
+        """Return logits, and with labels the mean loss.
+
+        Args:
+            pixel_values: (batch, channels, height, width).
+            labels: (batch,) classes, or numbers: as `config.problem_type` says, see
+                `classification_loss`.
+            num_items_in_batch: What the summed loss is divided by; by default the labels' number.
+            **others: `output_hidden_states`, and arguments that change no number.
+        """
+        refuse(self.core, others)
+        with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
+            logits = self.core(like_weights(self.core, pixel_values))
+        loss = None
+        if labels is not None:
+            loss = classification_loss(logits, labels, self.config, num_items_in_batch)
+        return ImageClassifierOutput(
+            loss=loss,  # type: ignore[arg-type]
+            logits=logits,
+            hidden_states=tuple(states) or None,  # type: ignore[arg-type]
+        )
+
+
 class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
     """A `Segmenter` in `self.core`; it reads images of any size, as `magneto evaluate` does."""
 
     config_class = MagnetoSegmentationConfig
+    core_class = Segmenter
     main_input_name = "pixel_values"
-
-    def __init__(self, config: MagnetoSegmentationConfig, core: Segmenter | None = None) -> None:
-        super().__init__(config)
-        self.core = core or Segmenter(config.core_config())
-        self.ready()
 
     @can_return_tuple
     def forward(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -15,7 +14,7 @@ from transformers.feature_extraction_utils import BatchFeature
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from magneto.hf.auto_map import WithoutCopies, auto_map, write_module
+from magneto.hf.auto_map import SavedWithModule, auto_map
 from magneto.hf.configuration import MagnetoTransducerConfig
 from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, hidden_states, like_weights, refuse
 from magneto.speech.batching import MIN_FRAMES, heard_frames
@@ -35,12 +34,8 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
     """A `Transducer` in `self.core`."""
 
     config_class = MagnetoTransducerConfig
+    core_class = Transducer
     main_input_name = "input_features"
-
-    def __init__(self, config: MagnetoTransducerConfig, core: Transducer | None = None) -> None:
-        super().__init__(config)
-        self.core = core or Transducer(config.core_config())
-        self.ready()
 
     @can_return_tuple
     def forward(
@@ -118,7 +113,7 @@ def frame_counts(features: Tensor, attention_mask: Tensor | None) -> Tensor:
     return mask.sum(1)
 
 
-class MagnetoSpeechFeatureExtractor(WithoutCopies, FeatureExtractionMixin):
+class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
     """Turns sound into normalised log-mel features, as training did."""
 
     model_input_names = ["input_features", "attention_mask"]  # noqa: RUF012
@@ -142,7 +137,7 @@ class MagnetoSpeechFeatureExtractor(WithoutCopies, FeatureExtractionMixin):
             deviation: Likewise.
             **others: Of transformers' class.
         """
-        others["auto_map"] = auto_map(AutoFeatureExtractor="MagnetoSpeechFeatureExtractor")
+        others["auto_map"] = auto_map({"AutoFeatureExtractor": type(self).__name__})
         super().__init__(**others)
         self.sampling_rate, self.cmvn = sampling_rate, cmvn
         self.filter_bank = filter_bank or asdict(FilterBankConfig())
@@ -200,10 +195,3 @@ class MagnetoSpeechFeatureExtractor(WithoutCopies, FeatureExtractionMixin):
             "none": NoNormaliser,
         }
         return FilterBank(data), kinds[self.cmvn]()
-
-    def save_pretrained(
-        self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
-    ) -> list[str]:
-        """Write preprocessor_config.json, and the module that its `auto_map` names."""
-        write_module(save_directory)
-        return super().save_pretrained(save_directory, push_to_hub, **kwargs)

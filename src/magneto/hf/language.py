@@ -1,0 +1,355 @@
+"""Our language model and our text encoder as transformers models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    SequenceClassifierOutput,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils.generic import can_return_tuple
+
+from magneto.functional.cross_entropy import IGNORED
+from magneto.hf.configuration import MagnetoConfig, MagnetoEncoderConfig
+from magneto.hf.wrapper import (
+    MagnetoGenerationModel,
+    MagnetoPreTrainedModel,
+    as_mask,
+    classification_loss,
+    growing,
+    hidden_states,
+    refuse,
+    token_loss,
+)
+from magneto.language.classification.model import ClassificationHead, TextClassifier
+from magneto.language.masked_language import MaskedLanguageHead, MaskedLanguageModel
+from magneto.language.model import LanguageModel
+from magneto.language.text_encoder import TextEncoder
+from magneto.nn.config import RELATIVE_POSITIONS
+
+
+class MagnetoForCausalLM(MagnetoGenerationModel):
+    """A `LanguageModel` in `self.core`."""
+
+    core_class = LanguageModel
+
+    def __init__(self, config: MagnetoConfig, model: nn.Module | None = None) -> None:
+        """Wrap a model of ours, by default a new one."""
+        # With label smoothing, Trainer shifts the labels of models in this table alone, by name;
+        # all others it would train, silently, to repeat their input.
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(config.model_type, "MagnetoForCausalLM")
+        super().__init__(config, model)
+
+    def _get_name(self) -> str:
+        """Return the name that stands in that table, for classes made of this one (FSDP's) too."""
+        return "MagnetoForCausalLM"
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        logits_to_keep: int | Tensor = 0,
+        inputs_embeds: Tensor | None = None,
+        **others: Any,
+    ) -> CausalLMOutputWithPast:
+        """Return logits, and with labels the loss.
+
+        Args:
+            input_ids: (batch, length).
+            attention_mask: (batch, cached + length), 1 or True for real tokens; padding on either
+                side is fine. Or (batch, length, cached + length): who may attend to whom; positions
+                count from the beginning of each document in it.
+            past_key_values: A cache of transformers, dynamic or static.
+            labels: (batch, length), as in transformers: shifted here, -100 for none.
+            use_cache: Whether to make a cache if none is given.
+            num_items_in_batch: What the summed loss is divided by; by default the labels' number.
+            logits_to_keep: Compute the logits of so many last positions, or of those whose numbers
+                are given; 0 for all. With labels, all are computed.
+            inputs_embeds: (batch, length, width), instead of `input_ids`: vectors as the embedding
+                table has them, `embedding_scale` not applied.
+            **others: `shift_labels`, (batch, length), labels that are shifted already, before
+                `labels`; `position_ids`, (batch or 1, length), see `places`;
+                `output_hidden_states`; and what transformers passes to every model. Arguments that
+                change no number are ignored.
+
+        Raises:
+            ValueError: If there is nothing to read, or for an argument without a place here.
+        """
+        # With parameters of these names, Trainer or `generate` would give them with every batch.
+        shift_labels = others.pop("shift_labels", None)
+        position_ids = others.pop("position_ids", None)
+        refuse(self.core, others)
+        if past_key_values is None and use_cache and labels is None:
+            past_key_values = DynamicCache()
+        cache = growing(past_key_values)
+        embedded = self._embedded(input_ids, inputs_embeds)
+        batch, length, _ = embedded.shape
+        keys = length + (0 if cache is None else cache.get_seq_length())
+        mask = as_mask(attention_mask, (batch, keys), (batch, length, keys))
+        mask, positions = self.places(position_ids, mask, batch, length, keys)
+        with hidden_states(self.core.decoder, self.wants_hidden_states(others)) as states:
+            features = self.core.decoder(embedded, mask, cache=cache, positions=positions)
+        if labels is not None and shift_labels is None:
+            shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        keep = logits_to_keep if shift_labels is None else 0
+        # -0 keeps all
+        kept = features[:, slice(-keep, None) if isinstance(keep, int) else keep]
+        logits = self.core.logits(kept)
+        loss = None
+        if shift_labels is not None:
+            loss = token_loss(logits, shift_labels, num_items_in_batch)
+        return CausalLMOutputWithPast(
+            loss=loss,  # type: ignore[arg-type]
+            logits=logits,
+            past_key_values=past_key_values,
+            hidden_states=tuple(states) or None,  # type: ignore[arg-type]
+        )
+
+    def _embedded(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give input_ids or inputs_embeds, and not both")
+        if inputs_embeds is None:
+            return self.core.embedding(input_ids)
+        return self.core.embedding.scaled(inputs_embeds)
+
+    def places(
+        self, position_ids: Tensor | None, mask: Tensor | None, batch: int, length: int, keys: int
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the mask and the positions that `position_ids` stand for.
+
+        Without a cache, several documents may be packed in a row, and each sees itself alone.
+        Without a mask one begins where positions do not go on by one, as in transformers; beside a
+        mask of padding, where they are not above those of the real token before.
+
+        Args:
+            position_ids: (batch or 1, length), or None.
+            mask: Boolean, or None.
+            batch: Rows.
+            length: Tokens of a row.
+            keys: Tokens that the cache holds, and these.
+
+        Raises:
+            ValueError: If the positions have another shape; or if there is a mask of one document
+                or a cache, and the model tells distances, which are counted in places.
+        """
+        if position_ids is None:
+            return mask, None
+        if tuple(position_ids.shape) not in ((batch, length), (1, length)):
+            raise ValueError(f"position_ids is {tuple(position_ids.shape)}, not {(batch, length)}")
+        relative = self.core.config.positions in RELATIVE_POSITIONS
+        if keys == length and mask is None:
+            goes_on = position_ids[:, 1:] == position_ids[:, :-1] + 1
+            begins = nn.functional.pad(~goes_on, (1, 0)).expand(batch, length)
+            return same_document(begins), position_ids
+        if keys == length and mask is not None and mask.ndim == 2:
+            begins = goes_back(position_ids.expand(batch, length), mask)
+            if not relative or bool(begins.any()):
+                return same_document(begins) & mask[:, None], position_ids
+        if relative:
+            raise ValueError(f"position_ids cannot be given beside attention_mask or a cache: "
+                             f"{self.core.config.positions} positions count places")  # fmt: skip
+        return mask, position_ids
+
+
+def goes_back(positions: Tensor, mask: Tensor) -> Tensor:
+    """Return where a real token's position is not above that of the real token before it.
+
+    Args:
+        positions: (batch, length).
+        mask: Boolean, (batch, length), True for real tokens.
+    """
+    places = torch.arange(positions.shape[1], device=positions.device)
+    last = torch.where(mask, places, -1).cummax(1).values
+    before = nn.functional.pad(last[:, :-1], (1, 0), value=-1)
+    return mask & (before >= 0) & (positions <= positions.gather(1, before.clamp(min=0)))
+
+
+def same_document(begins: Tensor) -> Tensor:
+    """Return which tokens are of one document, (batch, length, length), from where each begins."""
+    document = begins.cumsum(1)
+    return document[:, :, None] == document[:, None]
+
+
+class MagnetoEncoderPreTrainedModel(MagnetoPreTrainedModel):
+    """A `TextEncoder` in `self.core`. Its subclasses read one another's directories."""
+
+    config_class = MagnetoEncoderConfig
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the embedding table."""
+        return self.core.embedding.table
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the embedding table."""
+        self.core.embedding.table = value  # type: ignore[assignment]
+
+    def encode(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        others: dict[str, Any],
+    ) -> BaseModelOutput:
+        """Return features (batch, length, width), and hidden states if asked for."""
+        refuse(self.core, others)
+        batch, length = input_ids.shape
+        mask = as_mask(attention_mask, (batch, length), (batch, length, length))
+        with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
+            features = self.core(input_ids, mask, token_type_ids)
+        return BaseModelOutput(
+            last_hidden_state=features,
+            hidden_states=tuple(states) or None,  # type: ignore[arg-type]
+        )
+
+
+class MagnetoEncoderModel(MagnetoEncoderPreTrainedModel):
+    """The text encoder alone: `AutoModel`, `pipeline("feature-extraction")`."""
+
+    core_class = TextEncoder
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        **others: Any,
+    ) -> BaseModelOutput:
+        """Return features of (batch, length) tokens; see `MagnetoForMaskedLM.forward`."""
+        return self.encode(input_ids, attention_mask, token_type_ids, others)
+
+
+class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
+    """A `MaskedLanguageModel`: its text encoder in `self.core`, its head in `self.head`."""
+
+    _tied_weights_keys = {"head.vocabulary.weight": "core.embedding.table.weight"}  # noqa: RUF012
+
+    core_class = MaskedLanguageModel
+    head_name = "head"
+
+    def take(self, model: MaskedLanguageModel) -> None:
+        """Make the model's encoder and its head parts of this one."""
+        self.core, self.head = model.text_encoder, model.head
+
+    def unwrap(self) -> nn.Module:
+        """Return the model of ours, in evaluation mode; the weights are shared."""
+        model = MaskedLanguageModel(self.own_config())
+        model.text_encoder, model.head = self.core, self.head
+        return model.eval()
+
+    def draw_head(self) -> nn.Module:
+        """Return a new head."""
+        config = self.own_config()
+        return MaskedLanguageHead(config, config.vocab_size)
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Return the output projection."""
+        return self.head.vocabulary
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the output projection."""
+        self.head.vocabulary = new_embeddings  # type: ignore[assignment]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
+    ) -> MaskedLMOutput:
+        """Return the logits of every place, and with labels the loss.
+
+        Args:
+            input_ids: (batch, length), some hidden.
+            attention_mask: (batch, length), 1 or True for real tokens.
+            token_type_ids: (batch, length), all 0 if not given.
+            labels: (batch, length), -100 where nothing is to be guessed.
+            num_items_in_batch: What the summed loss is divided by; by default the labels' number.
+            **others: `output_hidden_states`, and arguments that change no number.
+
+        Raises:
+            ValueError: For embeddings or positions of the caller's own: there is no place for them.
+        """
+        encoded = self.encode(input_ids, attention_mask, token_type_ids, others)
+        logits = self.head(encoded.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = token_loss(logits, labels, num_items_in_batch)
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
+
+
+class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
+    """A `TextClassifier`: its text encoder in `self.core`, its head in `self.classifier`.
+
+    It also loads a directory without such a head, a masked language model's: the head is then new.
+    """
+
+    core_class = TextClassifier
+    head_name = "classifier"
+
+    def own_config(self) -> Any:
+        """Return the configuration of the model of ours."""
+        return self.config.classifier_config()
+
+    def take(self, model: TextClassifier) -> None:
+        """Make the model's encoder and its head parts of this one."""
+        self.core, self.classifier = model.text_encoder, model.head
+
+    def unwrap(self) -> nn.Module:
+        """Return the model of ours, in evaluation mode; the weights are shared."""
+        model = TextClassifier(self.own_config())
+        model.text_encoder, model.head = self.core, self.classifier
+        return model.eval()
+
+    def draw_head(self) -> nn.Module:
+        """Return a new head."""
+        config = self.own_config()
+        return ClassificationHead(config.width, config.classes, config.head_dropout)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
+    ) -> SequenceClassifierOutput:
+        """Return one row of logits per text, and with labels the mean loss.
+
+        Args:
+            input_ids: (batch, length).
+            attention_mask: (batch, length), 1 or True for real tokens.
+            token_type_ids: (batch, length), all 0 if not given.
+            labels: (batch,) classes, or numbers: as `config.problem_type` says, see
+                `classification_loss`.
+            num_items_in_batch: What the summed loss is divided by; by default the labels' number.
+            **others: `output_hidden_states`, and arguments that change no number.
+
+        Raises:
+            ValueError: For embeddings or positions of the caller's own: there is no place for them.
+        """
+        encoded = self.encode(input_ids, attention_mask, token_type_ids, others)
+        logits = self.classifier(encoded.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = classification_loss(logits, labels, self.config, num_items_in_batch)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=encoded.hidden_states
+        )
