@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks.nano_gpt import NanoGPT
 from magneto.language.config import LanguageModelConfig
-from magneto.language.model import LanguageModel
+from magneto.language.models import LanguageModel
 
 PLACEMENTS = ("post", "pre", "normformer", "deepnorm", "sub")
 NOTES = {

@@ -15,7 +15,7 @@ import torch
 from benchmarks import decoding as beams
 from benchmarks.contenders import Shape, build_gpt2, build_ours
 from benchmarks.training_step import ROOT, wait
-from magneto.language.model import LanguageModel
+from magneto.language.models import LanguageModel
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe
 from magneto.training.distributed import World

@@ -8,9 +8,9 @@ import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
-from magneto.data.builtin import docstrings
+from magneto.data.documents import docstrings
 from magneto.language.config import LanguageModelConfig
-from magneto.language.model import LanguageModel
+from magneto.language.models import LanguageModel
 
 
 def windows(length: int) -> TensorDataset:

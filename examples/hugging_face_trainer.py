@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
-from magneto.data.builtin import docstrings
+from magneto.data.documents import docstrings
 from magneto.hf import MagnetoConfig, MagnetoForCausalLM
 from magneto.language.config import LanguageModelConfig
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from magneto import Decoder, TransformerConfig
-from magneto.data.builtin import docstrings
+from magneto.data.documents import docstrings
 
 
 def main(steps: int = 100, placement: str = "sub") -> list[float]:

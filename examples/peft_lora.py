@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from magneto.data.builtin import docstrings
+from magneto.data.documents import docstrings
 from magneto.hf import MagnetoConfig, MagnetoForCausalLM
 from magneto.language.config import LanguageModelConfig
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from magneto.cli import main
 from magneto.files import Damaged, fingerprint
-from magneto.language.pretrained import check_pretrained
+from magneto.language.classification import check_pretrained
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.hooks import Hook

@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "magneto"
 GROUND = {"config", "figures", "files", "lock", "progress", "weights"}
 FIELDS = {"language", "speech", "translation", "vision", "vision_language"}
 # What the loop knows of data: batches, and what is wrong with examples.
-TO_THE_LOOP = ("stream", "workers", "batch", "problems", "learnt")
+TO_THE_LOOP = ("stream", "workers", "batch", "problems", "frequencies")
 FIELD = {"nn", "theory", "functional", "data", "training.task", "training.assets", "runs", *GROUND}
 ALLOWED = {
     "theory": set(),
@@ -185,7 +185,7 @@ def module_graph() -> dict[str, set[str]]:
 def test_the_checks_can_fail() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) != []
     assert cycles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
-    assert not permitted("nn", "magneto.language.model", False)
+    assert not permitted("nn", "magneto.language.models", False)
     assert not permitted("training", "magneto.language.causal_lm", False)
     assert permitted("training", "magneto.training.task", False)
     assert not permitted("language", "magneto.hf.language", False)

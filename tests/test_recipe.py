@@ -9,8 +9,7 @@ import torch
 
 from magneto.cli import main
 from magneto.config import ConfigError
-from magneto.language.masked_language import MaskedLanguageModel
-from magneto.language.model import LanguageModel
+from magneto.language.models import LanguageModel, MaskedLanguageModel
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe, load_recipe, open_run, recipe_names
 from magneto.theory.placement import PLACEMENTS

@@ -12,12 +12,13 @@ from magneto.data import frequencies
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.table import whole_table
 from magneto.language.causal_lm import CausalLanguageModeling
-from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
-from magneto.language.classification.task import TextClassification
+from magneto.language.classification import TextClassification
 from magneto.language.config import (
+    ClassificationDataConfig,
     LanguageModelConfig,
     MaskedLanguageModelConfig,
     MaskedTextDataConfig,
+    TextClassifierConfig,
     TextDataConfig,
 )
 from magneto.language.masked_lm import MaskedLanguageModeling

@@ -49,9 +49,9 @@ TASKS = {
         plateau_batches=20,
     ),
     "text-classification": TaskEntry(
-        "magneto.language.classification.task:TextClassification",
-        "magneto.language.classification.config:TextClassifierConfig",
-        "magneto.language.classification.config:ClassificationDataConfig",
+        "magneto.language.classification:TextClassification",
+        "magneto.language.config:TextClassifierConfig",
+        "magneto.language.config:ClassificationDataConfig",
         verbs=("predict",),
         prediction="texts",
     ),

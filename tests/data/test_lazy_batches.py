@@ -2,7 +2,7 @@
 
 import pytest
 
-from magneto.data.lazy_batches import LazyBatches
+from magneto.data.batch import LazyBatches
 
 
 def test_a_batch_is_made_when_it_is_asked_for() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
-from magneto.data.learnt import PLATEAU_FILE, learnt_nothing
+from magneto.data.frequencies import PLATEAU_FILE, learnt_nothing
 
 
 def write(run: Path, loss: float, plateau: float | None = 6.0) -> Path:

@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data import records
+from magneto.data import files
 from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED, Counts
 from magneto.data.documents import read_documents
-from magneto.data.records import read_list
-from magneto.language.classification.config import ClassificationDataConfig
-from magneto.language.classification.glue import TRAIN
-from magneto.language.classification.texts import read_tables, read_texts
-from magneto.language.in_context.files import load_questions
-from magneto.language.in_context.suites import SUITES
-from magneto.translation.sources import open_parallel
+from magneto.data.files import read_list
+from magneto.language.config import TRAIN, ClassificationDataConfig
+from magneto.language.labelled_texts import read_tables, read_texts
+from magneto.language.suites import SUITES, load_questions
+from magneto.translation.text import open_parallel
 
 PACK = {".gz": gzip.compress, ".xz": lzma.compress}
 TEXTS = ["one", "two, “quoted”", "naïve 東京 🙂", "four\u2028still"]
@@ -77,8 +75,8 @@ def grande(text: str) -> dict:
     return {"sentence": f"{text} _ b", "option1": "a", "option2": "b", "answer": "1"}
 
 
-def grande_table(separator: str) -> Callable[[list[str]], list[str]]:
-    write = table(separator, "sentence", "option1", "option2", "answer", quote='"')
+def grande_table(separator: str, quote: str) -> Callable[[list[str]], list[str]]:
+    write = table(separator, "sentence", "option1", "option2", "answer", quote=quote)
     return lambda texts: write([f"{text} _ b" for text in texts])
 
 
@@ -89,8 +87,8 @@ READERS = [
     Reader("d.csv", table(",", "text", "label", quote='"'), rows),
     Reader("e.jsonl", objects(lambda text: {"text": text, "label": 1}), rows),
     Reader("winogrande.jsonl", objects(grande), questions, strict=True),
-    Reader("winogrande.csv", grande_table(","), questions, strict=True),
-    Reader("winogrande.tsv", grande_table("\t"), questions, strict=True),
+    Reader("winogrande.csv", grande_table(",", '"'), questions, strict=True),
+    Reader("winogrande.tsv", grande_table("\t", ""), questions, strict=True),
     Reader("p.en", list, pairs),
     Reader("q.tsv", table("\t", "en", "de"), pairs),
     Reader("r.jsonl", objects(lambda text: {"translation": {"en": text, "de": "x"}}), pairs),
@@ -235,7 +233,7 @@ def test_a_file_that_is_not_there(reader: Reader, tmp_path: Path) -> None:
 
 @each(IN_RECORDS)
 def test_a_line_that_is_too_long(reader: Reader, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(records, "LINE_BYTES", 1000)
+    monkeypatch.setattr(files, "LINE_BYTES", 1000)
     path, counts = write(tmp_path, reader, written(reader, ["first", "x" * 5000, "last"])), Counts()
     if reader.strict:
         with pytest.raises(ValueError, match=rf"{reader.name}, line \d: longer than 1,000 bytes"):
@@ -250,7 +248,7 @@ def test_a_line_that_is_too_long(reader: Reader, tmp_path: Path, monkeypatch) ->
 def test_a_long_line_does_not_fill_the_memory(
     reader: Reader, packing: str, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(records, "LINE_BYTES", 1 << 16)
+    monkeypatch.setattr(files, "LINE_BYTES", 1 << 16)
     path = write(tmp_path, reader, written(reader, ["first", "x" * (1 << 24)]), packing)
     tracemalloc.start()
     try:

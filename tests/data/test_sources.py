@@ -9,11 +9,10 @@ from magneto.config import ConfigError
 from magneto.data.counts import Counts
 from magneto.data.documents import read_documents
 from magneto.data.sources import Source, check_builtin, hub_files, parse_source
-from magneto.language.classification.config import ClassificationDataConfig
-from magneto.language.classification.texts import read_texts
-from magneto.language.in_context.files import load_questions
-from magneto.language.in_context.suites import SUITES
-from magneto.translation.sources import open_parallel
+from magneto.language.config import ClassificationDataConfig
+from magneto.language.labelled_texts import read_texts
+from magneto.language.suites import SUITES, load_questions
+from magneto.translation.text import open_parallel
 
 
 @pytest.mark.parametrize("kind", ["documents", "labelled", "one split", "questions", "pairs"])

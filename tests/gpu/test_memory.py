@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from magneto.language.config import LanguageModelConfig
-from magneto.language.model import LanguageModel
+from magneto.language.models import LanguageModel
 
 # Width, layers, heads, vocabulary, batch, length.
 SCALES = {"cpu": (64, 6, 4, 64, 4, 128), "cuda": (768, 12, 12, 1024, 8, 1024)}

@@ -7,7 +7,7 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
-from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.language.models import LanguageModel  # noqa: E402
 
 # Width, layers, heads and new tokens.
 SCALES = {"cpu": (32, 2, 4, 12), "cuda": (512, 8, 8, 64)}

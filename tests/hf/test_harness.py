@@ -18,12 +18,10 @@ from magneto.cli import main
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe
 from magneto.hf import harness
 from magneto.language.config import LanguageModelConfig
-from magneto.language.in_context.evaluate import encode_items, join
-from magneto.language.in_context.files import load_questions, parse_records
-from magneto.language.in_context.scores import credit
-from magneto.language.in_context.suites import SUITES, Item
+from magneto.language.in_context import credit, encode_items, join
 from magneto.language.likelihood import log_likelihoods
-from magneto.language.model import LanguageModel
+from magneto.language.models import LanguageModel
+from magneto.language.suites import SUITES, Item, load_questions, parse_records
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "causal_lm" / "zeroshot_suites"
 LENGTH = 4000

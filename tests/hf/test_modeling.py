@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 from magneto import PLACEMENTS, Placement, hf  # noqa: E402
 from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
-from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.language.models import LanguageModel  # noqa: E402
 
 SETTINGS = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "vocab_size": 300}
 TEXT = "A function that returns the number of bytes in a file, or raises an error if it is closed. "

@@ -10,7 +10,7 @@ from magneto import hf  # noqa: E402
 from magneto.data.tokenizer import ByteTokenizer  # noqa: E402
 from magneto.hf.export import whole_directory  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
-from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.language.models import LanguageModel  # noqa: E402
 
 
 def test_no_progress_bars_without_a_terminal(tmp_path: Path, capfd) -> None:

@@ -15,14 +15,12 @@ from magneto.data.tokenizer import SentencePieceTokenizer, load_tokenizer  # noq
 from magneto.data.tokenizer_training import train_sentencepiece  # noqa: E402
 from magneto.hf.tokenizer import encoder_tokenizer, transformers_tokenizer  # noqa: E402
 from magneto.hf.tokenizer import translation_tokenizer as for_translation  # noqa: E402
-from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
-from magneto.language.classification.model import TextClassifier  # noqa: E402
 from magneto.language.config import (  # noqa: E402
     LanguageModelConfig,
     MaskedLanguageModelConfig,
+    TextClassifierConfig,
 )
-from magneto.language.masked_language import MaskedLanguageModel  # noqa: E402
-from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier  # noqa: E402
 from magneto.translation.vocabulary import TranslationVocabulary  # noqa: E402
 
 ODD = [

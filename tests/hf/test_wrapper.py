@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import PLACEMENTS, hf  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
-from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.language.models import LanguageModel  # noqa: E402
 
 
 def wrapped(**changes) -> Any:

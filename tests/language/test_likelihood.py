@@ -8,7 +8,7 @@ import torch
 from magneto import PLACEMENTS
 from magneto.language.config import LanguageModelConfig
 from magneto.language.likelihood import Texts, log_likelihoods
-from magneto.language.model import LanguageModel
+from magneto.language.models import LanguageModel
 
 POSITIONS = ["none", "sinusoidal", "learned", "rotary", "t5"]
 

@@ -7,7 +7,7 @@ import torch
 
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedLanguageModelConfig
-from magneto.language.masked_language import MaskedLanguageModel
+from magneto.language.models import MaskedLanguageModel
 from magneto.theory.placement import PLACEMENTS
 
 CONFIG = MaskedLanguageModelConfig(

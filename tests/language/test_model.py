@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig
-from magneto.language.model import LanguageModel
-from magneto.language.text_encoder import TextEncoder
+from magneto.language.models import LanguageModel, TextEncoder
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
 from magneto.vision.classification.config import ImageClassifierConfig

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data.builtin import docstrings, is_prose
 from magneto.data.counts import EMPTY, INVALID_UTF8, MALFORMED, Counts
-from magneto.data.documents import CUT_LINES, DOCUMENTS, read_documents
-from magneto.data.splits import held_out
+from magneto.data.documents import CUT_LINES, DOCUMENTS, docstrings, is_prose, read_documents
+from magneto.data.sources import held_out
 from magneto.data.stream import in_blocks
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.data.windows import StreamedBlocks, cut_windows, windows_of, with_targets

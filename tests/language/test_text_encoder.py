@@ -3,7 +3,7 @@
 import torch
 
 from magneto.language.config import TextEncoderConfig
-from magneto.language.text_encoder import TextEncoder
+from magneto.language.models import TextEncoder
 
 
 def encoder(**changes) -> TextEncoder:

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from magneto.language.classification.config import TextClassifierConfig
-from magneto.language.classification.model import TextClassifier
-from magneto.language.config import LanguageModelConfig, MaskedLanguageModelConfig
-from magneto.language.masked_language import MaskedLanguageModel
-from magneto.language.model import LanguageModel
+from magneto.language.config import (
+    LanguageModelConfig,
+    MaskedLanguageModelConfig,
+    TextClassifierConfig,
+)
+from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier
 from magneto.theory.placement import PLACEMENTS
 from magneto.training.distributed import World
 from magneto.training.initial import build_on_meta, initial_model

@@ -2,11 +2,7 @@
 
 import pytest
 
-from magneto.data.counts import Counts
-from magneto.translation.config import ParallelDataConfig
 from magneto.translation.phrases import phrase_languages, phrases
-from magneto.translation.prepare import prepare_parallel
-from magneto.translation.sources import open_parallel
 
 pytest.importorskip("babel")
 
@@ -30,13 +26,3 @@ def test_phrases_are_the_same_in_every_pair() -> None:
 def test_units_without_words_are_left_out() -> None:
     chinese = [zh for _, zh in phrases("en", "zh", 500)]
     assert not any("length-" in text or "mass-" in text for text in chinese)
-
-
-def test_as_a_source() -> None:
-    text = open_parallel("builtin:phrases", ("en", "sv"))
-    assert text.pairs("train") == {("en", "sv")} and text.pairs("validation") == set()
-    first = next(iter(text.read("en", "sv", "train", Counts())))
-    assert first == next(phrases("en", "sv"))
-    wrong = ParallelDataConfig(languages=("en", "svv"))
-    with pytest.raises(ValueError, match=r"phrases has no 'svv'; did you mean sv\?"):
-        prepare_parallel(wrong, lambda what, done, total: None)

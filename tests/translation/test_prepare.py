@@ -65,12 +65,8 @@ def test_what_is_left_out_is_said_of_both_splits(source: Path) -> None:
         f"validation: de-en: {valid}",
         f"validation: 1 directions, 20 pairs, {numbers[1]} tokens",
     ]
-
-
-def test_nothing_is_said_of_training_text_where_nothing_is_trained(source: Path) -> None:
-    prepared = prepare(source, validation_source=str(source), directions=("en-de",))
-    lines = list(prepared.describe("here"))
-    assert len(lines) == 2 and all(line.startswith("validation: ") for line in lines)
+    alone = prepare(source, validation_source=str(source), directions=("en-de",))
+    assert all(line.startswith("validation: ") for line in alone.describe("here"))
 
 
 def test_every_batch_is_written_in_order(source: Path) -> None:
@@ -118,3 +114,34 @@ def test_the_vocabulary_that_came_out_finds_the_same_tokens(
     monkeypatch.setattr(Preparation, "fill", lambda *_: pytest.fail("tokenised again"))
     again = prepare(source, tokenizer=str(tmp_path / "run"), vocab_size=300)
     assert np.array_equal(again.train.tokens, first.train.tokens)
+
+
+def test_prepared_once_and_anew_when_anything_changes(source: Path, cache: Path) -> None:
+    prepare(source)
+    made = {p: p.stat().st_mtime_ns for p in cache.rglob("*.bin")}
+    prepare(source)
+    assert made == {p: p.stat().st_mtime_ns for p in cache.rglob("*.bin")}
+    prepare(source, max_ratio=2)
+    prepare(source, directions=("en-de",))
+    assert len(list(cache.glob("parallel-*"))) == 3
+
+
+def test_a_joint_tokenizer_and_an_older_vocabulary(source: Path, tmp_path: Path) -> None:
+    both = prepare(source, tokenizer="bpe", vocab_size=300, directions=("en-de", "de-en"))
+    assert both.vocabulary.size == 302 and both.vocabulary.languages == ("de", "en")
+    assert both.vocabulary.tag("en") == 301
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    both.vocabulary.save(saved)
+    again = prepare(source, tokenizer=str(saved), directions=("de-en",))
+    assert again.vocabulary.languages == ("de", "en") and again.directions == [("de", "en")]
+    with pytest.raises(ValueError, match=r"no language 'fr' \(there is de, en\)"):
+        prepare(source, tokenizer=str(saved))
+
+
+def test_a_joint_sentencepiece_model(source: Path) -> None:
+    pytest.importorskip("sentencepiece")
+    prepared = prepare(source, tokenizer="sentencepiece", vocab_size=290)
+    [tokens] = prepared.vocabulary.encode_source(["the house 7"], "de")
+    assert tokens[0] == prepared.vocabulary.tag("de") and tokens[-1] == prepared.vocabulary.end
+    assert prepared.vocabulary.decode(tokens[1:]) == "the house 7"

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("sacrebleu")
 
-from magneto.translation.scores import (
+from magneto.translation.translator import (
     average_directions,
     score_translations,
     signatures,

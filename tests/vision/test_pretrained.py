@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from magneto.data.learnt import PLATEAU_FILE
+from magneto.data.frequencies import PLATEAU_FILE
 from magneto.nn.position import resize_positions
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe, load_recipe

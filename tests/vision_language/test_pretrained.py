@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from magneto.data.learnt import PLATEAU_FILE
+from magneto.data.frequencies import PLATEAU_FILE
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import read_json
 from magneto.vision_language.config import FineTunedConfig

@@ -36,7 +36,7 @@ from magneto.commands.translate import search_options
 from magneto.config import ConfigError
 from magneto.files import plain, write_json, write_text
 from magneto.lab.scores import SCORES
-from magneto.language.in_context.suites import SUITES
+from magneto.language.suites import SUITES
 from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 
@@ -301,9 +301,13 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -
     are scored of all.
     """
     from magneto.runs import load_run, run_tokenizer
-    from magneto.translation.references import chosen, read_test_texts, read_validation_texts
-    from magneto.translation.scores import describe_scores, score_lines
-    from magneto.translation.translator import TextTranslator, score_directions
+    from magneto.translation.splits import chosen, read_test_texts, read_validation_texts
+    from magneto.translation.translator import (
+        TextTranslator,
+        describe_scores,
+        score_directions,
+        score_lines,
+    )
     from magneto.translation.vocabulary import read_tags
 
     report, how = ProgressBars(quiet=not is_main_process()), beam_search_of(given)
@@ -390,8 +394,8 @@ def judge_features(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Run `magneto evaluate RUN --tasks ...`: our suites, and the harness's."""
-    from magneto.language.in_context.evaluate import context_length, evaluate_suite, score_lines
-    from magneto.language.in_context.files import load_questions
+    from magneto.language.in_context import context_length, evaluate_suite, score_lines
+    from magneto.language.suites import load_questions
     from magneto.runs import load_run
 
     names = [name.strip() for name in given.tasks.split(",") if name.strip()]

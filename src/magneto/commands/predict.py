@@ -30,8 +30,8 @@ from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 
 if TYPE_CHECKING:
-    from magneto.language.classification.config import ClassificationDataConfig
-    from magneto.language.classification.texts import TextPair
+    from magneto.language.config import ClassificationDataConfig
+    from magneto.language.labelled_texts import TextPair
     from magneto.vision.prediction import Prediction
 
 # Images, or groups of images that belong together, that the model reads at once.
@@ -244,8 +244,8 @@ def write_pictures(path: Path, said: Prediction, out: Path, taken: set[str]) -> 
 
 def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     """Print the label of each text, with probabilities if they are asked for."""
-    from magneto.language.classification.prediction import predict_texts
-    from magneto.language.classification.texts import ROWS
+    from magneto.language.classification import predict_texts
+    from magneto.language.labelled_texts import ROWS
     from magneto.runs import load_run
 
     opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
@@ -298,7 +298,7 @@ def text_groups(
         ConfigError: If standard input is needed, and closed.
         FileNotFoundError: If a word is neither a file nor has a space in it, as a text.
     """
-    from magneto.language.classification.texts import line_pairs
+    from magneto.language.labelled_texts import line_pairs
 
     if inputs and not any(map(is_standard_input, inputs)):
         rows = chain.from_iterable(input_rows(word, data, counts) for word in inputs)
@@ -317,7 +317,7 @@ def text_groups(
 
 def input_rows(word: str, data: ClassificationDataConfig, counts: Counts) -> Iterator[TextPair]:
     """Return the texts of a file, or a text in quotes."""
-    from magneto.language.classification.texts import line_pairs, read_unlabelled
+    from magneto.language.labelled_texts import line_pairs, read_unlabelled
 
     if any(map(str.isspace, word)) and not os.path.exists(word):  # a Path minds long texts
         return line_pairs([word], data.paired)

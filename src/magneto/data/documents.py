@@ -1,27 +1,45 @@
-"""Documents from wherever they lie: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:NAME.
+"""Documents from wherever they lie: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings.
 
-A path is a file or a folder of .txt and .jsonl, each maybe packed. In plain text a document is a
-run of paragraphs; a .jsonl line is a document. Nothing is left out in silence: what is odd is
-counted.
+A path is a file or a folder of .txt, .jsonl, .json, .csv, .tsv, .tar or Parquet files. In plain
+text a document is a run of paragraphs; a record is a document. All are streamed. Nothing is left
+out in silence: what is odd is counted. What is built in is the documentation strings of Python's
+standard library.
 """
 
 from __future__ import annotations
 
+import ast
+import json
+import re
 import sys
-from collections.abc import Iterator
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from magneto.data import builtin
-from magneto.data.cache import file_states, fingerprint
+from magneto.data.cache import cache_directory, file_states, fingerprint, is_kept, made_whole
 from magneto.data.counts import EMPTY, Counts
-from magneto.data.files import open_text, source_files
+from magneto.data.files import (
+    RECORDS,
+    decoded,
+    existing_path,
+    open_text,
+    source_files,
+    stream_records,
+    unpacked_name,
+)
 from magneto.data.problems import BadRecord, read_each
-from magneto.data.records import decoded, read_objects
-from magneto.data.sources import HubDataset, check_builtin, hub_files, parse_source
+from magneto.data.sources import (
+    HubDataset,
+    check_builtin,
+    find_source,
+    hub_files,
+    split_of,
+)
 
-ENDINGS = (".txt", ".jsonl")
+ENDINGS = (".txt", *RECORDS, ".tar")
 # A document of plain text ends at the first blank line after so many characters.
 DOCUMENT_CHARACTERS = 4096
 # A longer line is cut, so that one file without line ends does not fill the memory.
@@ -34,22 +52,73 @@ DOCUMENTS = "documents"
 CUT_LINES = "over-long lines cut"
 
 
+Documents = Callable[[Counts], Iterator[str]]
+"""From counts, which are filled while reading, to the documents of a split."""
+
+
 def read_documents(
     source: str, field: str, counts: Counts, unit: str = PARAGRAPHS
 ) -> Iterator[str]:
-    """Yield the documents of a source.
+    """Yield the documents of a source that are to train on; see `open_documents`."""
+    there = open_documents(source, field, unit)
+    return (there.get("train") or next(iter(there.values())))(counts)
+
+
+def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
+    """Return what yields the documents of each split that a source has.
+
+    Files are "train", unless their names or those of their folders say of all splits what they are.
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.
-        field: Key of the text in .jsonl and Hugging Face records.
-        counts: Filled while reading.
+        field: Key of the text in records.
         unit: What a document of plain text is: a run of paragraphs, or a line.
 
     Raises:
         FileNotFoundError: If there is no such path; names the nearest one.
-        ValueError: If a name is unknown, a folder holds nothing to read or a file is damaged.
+        ValueError: If a name is unknown, a folder holds nothing to read; on reading, if a file is
+            damaged.
     """
-    for text in _all_documents(source, field, counts, unit):
+    found = find_source(source)
+    if found.kind == "builtin":
+        check_builtin(found, BUILTIN, "text")
+        return {"train": lambda counts: _counted(docstrings(), counts)}
+    if found.kind == "hf":
+        dataset = HubDataset(found)
+
+        def rows(name: str, counts: Counts) -> Iterator[str]:
+            loaded = dataset.load(found.config, name, streaming=True)
+            read = partial(_text, field=field)
+            return _counted(read_each(loaded, read, counts, f"{source}, row"), counts)
+
+        chosen = dataset.chosen_splits(found.config)
+        return {split: partial(rows, name) for split, name in chosen.items()}
+
+    def texts(files: Sequence[Path], counts: Counts) -> Iterator[str]:
+        each = (_file_documents(path, field, unit, counts) for path in files)
+        return _counted(chain.from_iterable(each), counts)
+
+    return {split: partial(texts, files) for split, files in files_by_split(source).items()}
+
+
+def files_by_split(source: str) -> dict[str, list[Path]]:
+    """Return the files of a path by split, "train" where no word in a name says which.
+
+    All are "train", unless one is named so and another by another split.
+    """
+    folder, files = existing_path(source), source_files(source, ENDINGS)
+    words = [path.relative_to(folder).parts[0] if path != folder else "" for path in files]
+    named = [split_of(word.lower()) for word in words]
+    if "train" not in named:
+        return {"train": files}
+    parts: dict[str, list[Path]] = {}
+    for path, split in zip(files, named, strict=True):
+        parts.setdefault(split or "train", []).append(path)
+    return parts
+
+
+def _counted(texts: Iterable[str], counts: Counts) -> Iterator[str]:
+    for text in texts:
         if text.strip():
             counts[DOCUMENTS] += 1
             yield text
@@ -57,22 +126,12 @@ def read_documents(
             counts[EMPTY] += 1
 
 
-def _all_documents(source: str, field: str, counts: Counts, unit: str) -> Iterator[str]:
-    found = parse_source(source)
-    if found.kind == "builtin":
-        check_builtin(found, builtin.NAMES, "text")
-        yield from builtin.docstrings()
-    elif found.kind == "hf":
-        rows = HubDataset(found).load(found.config, found.split or "train", streaming=True)
-        yield from read_each(rows, partial(_text, field=field), counts, f"{source}, row")
-    else:
-        for path in source_files(source, ENDINGS):
-            if ".jsonl" in path.name:
-                yield from read_objects(path, counts, partial(_text, field=field))
-            elif unit == LINE:
-                yield from (line.rstrip("\r\n") for line in _pieces(path, counts))
-            else:
-                yield from _plain_documents(path, counts)
+def _file_documents(path: Path, field: str, unit: str, counts: Counts) -> Iterator[str]:
+    if unpacked_name(path).endswith((*RECORDS, ".tar")):
+        return stream_records(path, counts, partial(_text, field=field))
+    if unit == LINE:
+        return (line.rstrip("\r\n") for line in _pieces(path, counts))
+    return _plain_documents(path, counts)
 
 
 def _text(record: Any, field: str) -> str:
@@ -121,9 +180,71 @@ def _last_character(piece: bytes) -> int:
 
 def documents_fingerprint(source: str, field: str, unit: str = PARAGRAPHS) -> str:
     """Name the content of a source: files by their states, others by name."""
-    found = parse_source(source)
+    found = find_source(source)
     if found.kind == "builtin":
         return fingerprint(source, field, sys.version_info[:3])
     files = hub_files(found) if found.kind == "hf" else source_files(source, ENDINGS)
     place = source if found.kind == "hf" else ""
     return fingerprint(place, file_states(files), field, unit)
+
+
+# Not prose that people read: tests, vendored packages, and tools that are being removed.
+LEFT_OUT = {
+    "test",
+    "tests",
+    "site-packages",
+    "dist-packages",
+    "lib2to3",
+    "__pycache__",
+    "ensurepip",
+}
+BUILTIN = ("docstrings",)
+
+
+def docstrings() -> list[str]:
+    """Return the prose of the Python library's documentation strings, a module a document.
+
+    Sources are parsed, never imported; the order is that of the modules' paths. The result is
+    cached per Python version.
+    """
+    version = sys.version_info[:3]
+    held = cache_directory() / f"docstrings-{fingerprint(version)}"
+    if not is_kept(held):
+        with made_whole(held) as aside:
+            lines = (json.dumps(document) for document in _extract())
+            (aside / "documents.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    content = (held / "documents.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def _extract() -> Iterator[str]:
+    root = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(root.rglob("*.py")):
+        if LEFT_OUT.isdisjoint(path.relative_to(root).parts[:-1]):
+            prose = list(dict.fromkeys(_prose(path)))
+            if prose:
+                yield "\n\n".join(prose)
+
+
+def _prose(path: Path) -> Iterator[str]:
+    """Yield the paragraphs of prose in a module's documentation strings."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, kinds):
+            for paragraph in re.split(r"\n\s*\n", ast.get_docstring(node) or ""):
+                if is_prose(paragraph):
+                    yield " ".join(paragraph.split())
+
+
+def is_prose(paragraph: str) -> bool:
+    """Return whether a paragraph reads as sentences, not as code, a table or a list of names."""
+    if ">>>" in paragraph or any(
+        line.startswith(("    ", "\t", "|")) for line in paragraph.split("\n")
+    ):
+        return False
+    letters = sum(c.isalpha() or c.isspace() for c in paragraph)
+    return len(paragraph.split()) >= 5 and letters >= 0.85 * len(paragraph)

@@ -18,19 +18,28 @@ import numpy as np
 
 from magneto.data.cache import cache_directory, file_states, fingerprint, is_kept, made_whole
 from magneto.data.counts import MALFORMED, Counts
-from magneto.data.files import existing_path, has_ending, open_text, unpacked_name, walk_files
-from magneto.data.media import ENDINGS, Files, HubMedia, MediaColumn, Members
-from magneto.data.problems import BadRecord, guarded, read_each
-from magneto.data.records import (
+from magneto.data.files import (
+    RECORDS,
     Record,
-    read_list,
-    read_objects,
-    read_quoted,
+    existing_path,
+    has_ending,
+    is_table,
+    open_table,
     read_rows,
-    read_tabs,
+    stream_records,
+    unpacked_name,
+    walk_files,
 )
-from magneto.data.sources import HubDataset, Source, parse_source
-from magneto.data.splits import SPLIT_NAMES, standard_splits
+from magneto.data.media import ENDINGS, Files, HubMedia, MediaColumn, Members
+from magneto.data.problems import BadRecord, guarded
+from magneto.data.sources import (
+    SPLIT_NAMES,
+    HubDataset,
+    Source,
+    has_parquet,
+    parse_source,
+    standard_splits,
+)
 from magneto.data.table import NO_CLASS, USUAL, Classes, Table, table_of, whole_table
 from magneto.files import read_json, write_json
 from magneto.progress import SILENT, Progress
@@ -38,7 +47,6 @@ from magneto.progress import SILENT, Progress
 Layout = Callable[[Path, Counts], dict[str, Table]]
 """From a folder to its tables by split; none where the folder is not of this layout."""
 
-RECORDS = (".jsonl", ".json", ".csv", ".tsv")
 SUPPORTED = (f"a file ends in {', '.join(RECORDS)} (maybe .gz, .xz or .bz2 after it), .parquet or "
              ".tar; else name a folder, or hf:NAME")  # fmt: skip
 OTHER_FILES = "files of other kinds left out"
@@ -81,7 +89,7 @@ def read_source(
     if shards := find_shards(path):
         parts = shards_by_split(path, shards)
         return {split: read_shards(own, counts, progress) for split, own in parts.items()}
-    if path.is_file() or any(path.glob("*.parquet")) or any(path.glob("*/*.parquet")):
+    if has_parquet(path):
         return read_hub(Source("hf", str(path)))
     if files := find_files(path):
         return {split: read_file(file, counts) for split, file in files.items()}
@@ -108,34 +116,17 @@ def read_file(path: Path, counts: Counts) -> Table:
     Raises:
         ValueError: If the file is damaged, or has no records.
     """
-    name, separator = unpacked_name(path), ""
-    if name.endswith(".json") and _is_list(path):
-        rows = read_list(path, None, counts)
-        records = list(read_each(rows, _object, counts, f"{path}, record"))
-    elif name.endswith((".json", ".jsonl")):
-        records = list(read_objects(path, counts))
-    else:
-        separator = "," if name.endswith(".csv") else "\t"
-        cells = read_quoted(path, ",", counts) if separator == "," else read_tabs(path, counts)
-        header = [word.strip() for word in next(cells, [])]
+    if is_table(path):
+        header, cells = open_table(path, counts)
         names = list(dict.fromkeys(header))
         found = list(zip(*read_rows(path, cells, header, counts, _cells), strict=True))
         columns = dict(zip(names, found or [()] * len(names), strict=True))
+        separator = "," if unpacked_name(path).endswith(".csv") else "\t"
         return whole_table(columns, str(path), path.parent, separator)
+    records = list(stream_records(path, counts))
     if not records:
         raise ValueError(f"{path} has no records{counts.describe()}")
     return table_of(records, str(path), path.parent)
-
-
-def _is_list(path: Path) -> bool:
-    with open_text(path) as file:
-        return file.peek(1 << 12).lstrip()[:1] == b"["
-
-
-def _object(value: Any) -> Record:
-    if not isinstance(value, dict):
-        raise BadRecord("not a JSON object")
-    return value
 
 
 def _cells(record: Record) -> list[str]:
@@ -392,17 +383,9 @@ def read_hub(source: Source, splits: Mapping[str, Sequence[str]] = SPLIT_NAMES) 
         ConfigError: If it can't be loaded.
     """
     dataset = HubDataset(source)
-    if source.split:
-        chosen = {"train": source.split}
-    elif source.name.endswith(".parquet"):
-        chosen = {"train": "train"}
-    else:
-        names = dataset.splits(source.config)
-        chosen = standard_splits({name.lower(): name for name in names}, splits)
-        chosen = chosen or {"train": names[0]}
     return {
         split: _hub_table(dataset, dataset.load(source.config, name), f"{source} ({name})")
-        for split, name in chosen.items()
+        for split, name in dataset.chosen_splits(source.config, splits).items()
     }
 
 

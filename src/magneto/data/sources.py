@@ -1,18 +1,86 @@
-"""Names of sources: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:NAME; and data sets of the hub."""
+"""Names of sources and of splits; data sets of the Hugging Face hub."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from magneto.config import ConfigError
 from magneto.data.files import walk_files
-from magneto.files import import_extra
+from magneto.files import import_extra, user_path
+
+T = TypeVar("T")
+
+# Names of splits in files and data sets, best first.
+SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test",),
+}
+# And the split that a name stands for.
+SPLITS = {name: split for split, names in SPLIT_NAMES.items() for name in names}
+# In the order in which a source to validate on is looked through.
+VALIDATED = ("validation", "test", "train")
+SPLIT_WORD = re.compile(rf"(?:^|[._-])({'|'.join(SPLITS)})(?=$|[._\d-])")
+
+
+def standard_splits(
+    there: Mapping[str, T], names: Mapping[str, Sequence[str]] = SPLIT_NAMES
+) -> dict[str, T]:
+    """Return what stands for "train", "validation" and "test", as far as they are there.
+
+    Args:
+        there: Anything by its name, in lower case.
+        names: Of the splits, best first, where a field has others.
+    """
+    found = {split: [there[word] for word in words if word in there]
+             for split, words in names.items()}  # fmt: skip
+    return {split: values[0] for split, values in found.items() if values}
+
+
+def hash_of(text: str) -> int:
+    """Return the hash of a text, from 0 to below 2^64: the same on every machine."""
+    digest = hashlib.blake2b(text.encode("utf-8", errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def held_below(keys: Iterable[str], fraction: float) -> float:
+    """Return the limit below which the hashes of keys are held out.
+
+    It is a share of all hashes, unless one side would have no key: then the key whose hash is
+    nearest to it goes there. No more is read than it takes to know this; one key alone stays.
+
+    Args:
+        keys: In any order.
+        fraction: Of the keys that are held out.
+    """
+    limit, least, most = fraction * 2**64, 2**64, -1
+    for place in map(hash_of, keys):
+        least, most = min(least, place), max(most, place)
+        if least < limit <= most:
+            return limit
+    return min(max(limit, least + 1), most)
+
+
+def split_of(name: str) -> str | None:
+    """Return the split that a word in a name stands for; None if no word does."""
+    found = SPLIT_WORD.search(name)
+    return SPLITS[found[1]] if found else None
+
+
+def held_out(text: str, fraction: float) -> bool:
+    """Return whether an example belongs to the validation split, by the hash of a text of it.
+
+    The share that is held out never changes when examples are added.
+    """
+    return hash_of(text) < fraction * 2**64
 
 
 @dataclass(frozen=True)
@@ -54,6 +122,21 @@ def parse_source(source: str) -> Source:
     return Source("path", source)
 
 
+def has_parquet(path: Path) -> bool:
+    """Return whether a path is a .parquet file, or a folder that has one, or whose folders do."""
+    if not os.path.isdir(path):
+        return path.suffix == ".parquet" and os.path.isfile(path)
+    return any(path.glob("*.parquet")) or any(path.glob("*/*.parquet"))
+
+
+def find_source(source: str) -> Source:
+    """Take a source's name apart; Parquet files at a path are read as those of the hub are."""
+    found = parse_source(source)
+    if found.kind == "path" and has_parquet(user_path(source)):
+        return Source("hf", str(user_path(source)))
+    return found
+
+
 def check_builtin(source: Source, names: Sequence[str], what: str) -> None:
     """Raise ValueError if a built-in source is none of the names; lists them."""
     if source.name not in names:
@@ -62,9 +145,9 @@ def check_builtin(source: Source, names: Sequence[str], what: str) -> None:
 
 
 def hub_files(source: Source) -> list[Path]:
-    """List the files of a folder like a data set of the hub; none if it is on the hub itself."""
-    folder = Path(source.name)
-    return sorted(walk_files(folder)) if os.path.isdir(folder) else []
+    """List the files of a data set that lies here; none if it is on the hub itself."""
+    path = Path(source.name)
+    return sorted(walk_files(path)) if os.path.isdir(path) else [path] * os.path.isfile(path)
 
 
 class HubDataset:
@@ -85,15 +168,34 @@ class HubDataset:
 
     def configs(self) -> list[str]:
         """List the names of its configurations: the one that the source names, if it does."""
-        if self.source.config:
+        if self.source.config or self.source.name.endswith(".parquet"):
             return [self.source.config]
         with self._loading():
             return self.library.get_dataset_config_names(self.source.name)
 
     def splits(self, config: str) -> list[str]:
         """List the names of a configuration's splits; "" is the only configuration."""
+        if self.source.name.endswith(".parquet"):
+            return ["train"]
         with self._loading():
             return self.library.get_dataset_split_names(self.source.name, config or None)
+
+    def chosen_splits(
+        self, config: str, names: Mapping[str, Sequence[str]] = SPLIT_NAMES
+    ) -> dict[str, str]:
+        """Return the names of a configuration's splits by what they stand for.
+
+        A split that the source names is "train"; so is the first, where no name says what it is.
+
+        Args:
+            config: Name of the configuration; "" is the only one.
+            names: Of the splits, best first, where a field has others.
+        """
+        if self.source.split:
+            return {"train": self.source.split}
+        there = self.splits(config)
+        found = standard_splits({name.lower(): name for name in there}, names)
+        return found or {"train": there[0]}
 
     def load(self, config: str, split: str | None, streaming: bool = False) -> Any:
         """Load a split, or a mapping of all splits by name if `split` is None.

@@ -26,7 +26,7 @@ from magneto.data.cache import content_digest
 from magneto.data.counts import Counts
 from magneto.data.media import MediaColumn
 from magneto.data.problems import BadRecord, guarded
-from magneto.data.splits import hash_of
+from magneto.data.sources import VALIDATED, hash_of, held_below
 from magneto.data.stream import listed
 
 # What columns are usually called, best first.
@@ -41,8 +41,6 @@ USUAL = {
     "question": ("question",),
     "answer": ("answer", "answers", "multiple_choice_answer"),
 }  # fmt: skip
-# In the order in which a source to validate on is looked through.
-VALIDATED = ("validation", "test", "train")
 FROM_TEST = "to validate on, from its test split"
 TEST_UNUSED = "of its test split, not used"
 # Media of which the digest takes the bytes, spread over the table; of all others it takes name and
@@ -236,13 +234,11 @@ def hold_out(
     media = isinstance(column, MediaColumn)
     numbers = table.rows.tolist()
     words = [column.key(n) if media else str(column[n]) for n in numbers]
-    places = {word: hash_of(word) for word in dict.fromkeys(words)}
-    if len(places) < 2:
-        said = f"{len(places)} value{'s' * (len(places) != 1)} of {key!r}"
+    if (different := len({*words})) < 2:
+        said = f"{different} value{'s' * (different != 1)} of {key!r}"
         said += counts.describe() if counts else ""
         raise ValueError(f"{table.where} has {len(numbers)} rows with {said}: none can be held "
                          "out, set data.validation_source")  # fmt: skip
-    ordered = sorted(places.values())
-    limit = min(max(fraction * 2**64, ordered[0] + 1), ordered[-1])
-    held = np.array([places[word] < limit for word in words], bool)
+    limit = held_below(words, fraction)
+    held = np.array([hash_of(word) < limit for word in words], bool)
     return table.take(~held), table.take(held)

@@ -12,7 +12,7 @@ from magneto.files import import_extra
 from magneto.hf.configuration import MagnetoConfig
 from magneto.hf.language import MagnetoForCausalLM
 from magneto.hf.tokenizer import transformers_tokenizer
-from magneto.language.model import LanguageModel
+from magneto.language.models import LanguageModel
 
 
 def task_manager(include: Path | None = None, builtin: bool = True) -> Any:

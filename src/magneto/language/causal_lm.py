@@ -3,20 +3,156 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
+from magneto.data.assumed_tokenizer import assume_tokenizer
+from magneto.data.batch import LazyBatches
+from magneto.data.counts import Counts
+from magneto.data.documents import DOCUMENTS
 from magneto.data.frequencies import count_numbers, count_targets, frequency_nats
-from magneto.data.lazy_batches import LazyBatches
-from magneto.data.stream import BatchStream
-from magneto.data.windows import cut_windows, windows_of, with_targets
-from magneto.language.model import LanguageModel
-from magneto.language.text_task import TextTask
-from magneto.training.task import Loss, Scores
+from magneto.data.stream import BatchStream, example_stream, in_blocks, shuffled
+from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
+from magneto.data.windows import StreamedBlocks, cut_windows, windows_of, with_targets
+from magneto.language.config import TextDataConfig
+from magneto.language.models import LanguageModel
+from magneto.language.text import (
+    PreparedText,
+    block_counts,
+    prepare_text,
+    split_documents,
+    tokenised,
+)
+from magneto.progress import SILENT, Progress
+from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
+
+
+class TextTask(Task):
+    """A task over documents, tokenised and packed into windows of equal length."""
+
+    unit = "tokens"
+
+    def __init__(self, model: Any, data: TextDataConfig, seed: int) -> None:
+        super().__init__(model, data, seed)
+        self._progress: Progress = SILENT
+
+    @cached_property
+    def text(self) -> PreparedText:
+        """The tokenised corpus."""
+        return prepare_text(self.data_config, self._progress)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The text's tokenizer; without touching the text, unless it is trained on it."""
+        if self.data_config.tokenizer == "bpe":
+            return self.text.tokenizer
+        return load_tokenizer(self.data_config.tokenizer)
+
+    def prepare(self, progress: Progress = SILENT) -> None:
+        """Tokenise the source, unless it was done before."""
+        if "text" in self.__dict__:
+            return
+        self._progress = progress
+        counts, tokens = self.text.counts, f"{len(self.text.train.tokens):,} tokens"
+        progress.say(f"{self.data_config.source}: {counts.describe(DOCUMENTS)}, {tokens}")
+
+    def assume_tokenizer(self) -> None:
+        """Let the text's tokenizer be one of the size that the configuration says."""
+        data, size = self.data_config, self.model_config.vocab_size
+        self.tokenizer = assume_tokenizer(data.tokenizer, ("bpe",), data.vocab_size, size)
+
+    def vocabulary(self) -> int:
+        """Return the model's vocabulary: the tokenizer's, if none is set.
+
+        Raises:
+            ValueError: If the one set is too small.
+        """
+        return vocabulary_size(self.model_config.vocab_size, self.tokenizer)
+
+    def windows(
+        self,
+        length: int,
+        batch_size: int,
+        seed: int,
+        make: Callable[[np.ndarray, np.ndarray, np.ndarray], Any],
+    ) -> BatchStream:
+        """Return batches of training windows in random order.
+
+        Args:
+            length: Tokens of a window.
+            batch_size: Windows of a global batch.
+            seed: Of the order.
+            make: From windows with their next token, (batch, length + 1), their numbers and their
+                draws to a batch.
+        """
+        if self.data_config.streaming:
+            return self._streamed_windows(length, batch_size, seed, make)
+        tokens = self.text.train.tokens
+        return example_stream(
+            shuffled(cut_windows(tokens, length), batch_size, seed),
+            lambda numbers, draws: make(windows_of(tokens, length, numbers), numbers, draws),
+        )
+
+    def _streamed_windows(
+        self, length: int, batch_size: int, seed: int, make: Callable[..., Any]
+    ) -> BatchStream:
+        data = self.data_config
+        blocks = StreamedBlocks(
+            self._train_documents, self._encode, length, data.shuffle_documents, seed,
+            block_counts(data, length),
+        )  # fmt: skip
+
+        def make_piece(piece: list[tuple[int, int, np.ndarray]]) -> Any:
+            draws, numbers, windows = zip(*piece, strict=True)
+            return make(np.stack(windows), np.array(numbers), np.array(draws))
+
+        plan = in_blocks(blocks.windows, batch_size, blocks.count)
+        return BatchStream(plan, make_piece, lambda piece: f"{len(piece)} windows of the stream")
+
+    def _train_documents(self) -> Iterator[str]:
+        return split_documents(self.data_config, "train", Counts())
+
+    def _encode(self, texts: list[str]) -> np.ndarray:
+        return np.concatenate([part for part, _ in tokenised(texts, self.tokenizer)])
+
+    def attention_mask(self, tokens: Tensor) -> Tensor | None:
+        """Return who may attend to whom: nothing to say, unless documents are kept apart."""
+        return self._document_mask(tokens) if self.data_config.mask_documents else None
+
+    def _document_mask(self, tokens: Tensor) -> Tensor:
+        """Return (batch, length, length): True where both tokens are of one document."""
+        ends = tokens == self.tokenizer.end
+        document = ends.cumsum(1) - ends.long()
+        return document[:, :, None] == document[:, None]
+
+    def size(self, batch: dict[str, Tensor]) -> int:
+        """Return the batch's tokens."""
+        return batch["tokens"].numel()
+
+    def save_assets(self, directory: Path) -> dict[str, Any]:
+        """Write the tokenizer."""
+        (directory / "tokenizer").mkdir()
+        self.tokenizer.save(directory / "tokenizer")
+        (directory / DIGEST_FILE).write_text(self.text.digest, encoding="utf-8")
+        return {"data.tokenizer": directory / "tokenizer"}
+
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
+        """Return the metrics of the training split's token frequencies; none of streamed text."""
+        return {} if self.data_config.streaming else self._baseline(limit)
+
+    def _baseline(self, limit: int | None) -> dict[str, float]:
+        raise NotImplementedError
+
+    def documents(self, split: str) -> list[str]:
+        """Return the text of "train" or "validation"."""
+        return list(split_documents(self.data_config, split, Counts()))
+
 
 # Sequences of an evaluation batch.
 EVALUATION_BATCH = 16

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from magneto.language.model import LanguageModel
+from magneto.language.models import LanguageModel
 from magneto.nn.attention import KeyValueCache
 
 # Keys and values of so many positions, and so many rows of logits, exist at once.

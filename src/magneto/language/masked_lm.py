@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from magneto.data.batch import EVALUATION_SEED, LazyBatches
 from magneto.data.frequencies import count_numbers, count_targets, frequency_nats
-from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
 from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import load_tokenizer
 from magneto.data.windows import cut_windows, windows_of
 from magneto.functional.cross_entropy import IGNORED
+from magneto.language.causal_lm import TextTask
 from magneto.language.config import MaskedTextDataConfig
-from magneto.language.masked_language import MaskedLanguageModel
 from magneto.language.masking import Masking
-from magneto.language.text_task import TextTask
+from magneto.language.models import MaskedLanguageModel
 from magneto.progress import SILENT, Progress
 from magneto.training.task import Loss, Scores
 

@@ -26,8 +26,8 @@ from magneto.data.cache import (
     make_writable,
 )
 from magneto.data.counts import Counts
-from magneto.data.documents import DOCUMENTS, documents_fingerprint, read_documents
-from magneto.data.splits import held_out
+from magneto.data.documents import DOCUMENTS, documents_fingerprint, open_documents
+from magneto.data.sources import VALIDATED, hash_of, held_below
 from magneto.data.tokenizer import BPE_CHARACTERS, Tokenizer, load_tokenizer, train_bpe
 from magneto.files import read_json
 from magneto.language.config import TextDataConfig
@@ -66,14 +66,22 @@ class PreparedText:
 
 
 def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Iterator[str]:
-    """Yield the documents of "train" or "validation"."""
+    """Yield the documents of "train" or "validation".
+
+    Without a validation split or source, documents are held out whole, by their hash.
+    """
+    there = open_documents(config.source, config.text_field, config.document)
+    train = there.get("train") or next(iter(there.values()))
+    held = there.get("validation") if "train" in there else None
     if config.validation_source is not None:
-        source = config.source if split == "train" else config.validation_source
-        yield from read_documents(source, config.text_field, counts, config.document)
+        other = open_documents(config.validation_source, config.text_field, config.document)
+        held = next(other[name] for name in VALIDATED if name in other)
+    if held is not None:
+        yield from (held if split == "validation" else train)(counts)
         return
-    wanted = split == "validation"
-    for text in read_documents(config.source, config.text_field, counts, config.document):
-        if held_out(text, config.validation_fraction) == wanted:
+    limit = held_below(train(Counts()), config.validation_fraction)
+    for text in train(counts):
+        if (hash_of(text) < limit) == (split == "validation"):
             yield text
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from magneto.data.counts import Counts
-from magneto.data.files import existing_path, has_ending, unpacked_name, walk_files
-from magneto.data.records import read_lines
+from magneto.data.files import existing_path, has_ending, read_lines, unpacked_name, walk_files
 from magneto.speech.audio import AudioFile
 from magneto.speech.kaldi import kaldi_rows
 from magneto.speech.manifests import ENDINGS, audio_beside, manifest_rows

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from magneto.data.counts import Counts
+from magneto.data.files import read_lines
 from magneto.data.problems import BadRecord, read_each
-from magneto.data.records import read_lines
 from magneto.speech.audio import AudioFile
 from magneto.speech.manifests import AUDIO_ENDINGS, stretch
 from magneto.speech.utterances import Row

@@ -14,10 +14,9 @@ from typing import Any
 
 from magneto.config import shown
 from magneto.data.counts import Counts
-from magneto.data.files import unpacked_name
+from magneto.data.files import read_objects, read_quoted, read_rows, read_tabs, unpacked_name
 from magneto.data.media import AUDIO_ENDINGS
 from magneto.data.problems import BadRecord
-from magneto.data.records import read_objects, read_quoted, read_rows, read_tabs
 from magneto.files import user_path
 from magneto.speech.audio import AudioFile
 from magneto.speech.utterances import Row

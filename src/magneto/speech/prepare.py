@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from magneto.data.batch import LazyBatches, mixed_order
 from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
-from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.stream import BatchStream
 from magneto.progress import SILENT, Progress
 from magneto.speech.augmentation import Augmentation

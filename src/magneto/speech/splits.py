@@ -14,7 +14,7 @@ from functools import cached_property
 from magneto.config import nearest
 from magneto.data.cache import content_digest
 from magneto.data.counts import EMPTY, Counts
-from magneto.data.splits import SPLITS
+from magneto.data.sources import SPLITS
 from magneto.progress import SILENT, Progress
 from magneto.speech.audio import NO_FRAMES
 from magneto.speech.config import SpeechDataConfig

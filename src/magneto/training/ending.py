@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from magneto.data.batch import named_tensors
-from magneto.data.learnt import write_plateau
+from magneto.data.frequencies import write_plateau
 from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import check_directory, plain, read_json, write_json
 from magneto.progress import clock

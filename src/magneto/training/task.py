@@ -198,7 +198,7 @@ class Task(ABC):
 
         Batch i is the same whatever the number of ranks and whatever the limit, which takes the
         first ones; so their order should not follow the content. See
-        `magneto.data.lazy_batches.LazyBatches`.
+        `magneto.data.batch.LazyBatches`.
         """
 
     @abstractmethod

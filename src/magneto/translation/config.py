@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from magneto.config import ConfigError
-from magneto.data.counts import Counts
 from magneto.nn.config import TransformerConfig
 
 Texts = tuple[str, str]
@@ -118,7 +116,8 @@ class ParallelDataConfig:
                 f"max_tokens ({self.max_tokens}) must be max_length ({self.max_length}) or more"
             )
         for direction in self.directions or ():
-            if len(set(split_direction(direction))) != 2:
+            source, target = split_direction(direction)
+            if not source or not target or source == target:
                 wrong.append(f"directions are two languages such as en-de, not {direction!r}")
         if self.languages is not None:
             wrong += self._wrong_languages(set(self.languages))
@@ -142,10 +141,10 @@ def sought_languages(config: ParallelDataConfig) -> frozenset[str]:
     )
 
 
-def split_direction(direction: str) -> tuple[str, ...]:
+def split_direction(direction: str) -> tuple[str, str]:
     """Return the languages of a direction: en-de, or en>zh-CN where a code has a dash itself."""
-    mark = ">" if ">" in direction else "-"
-    return tuple(part.strip() for part in direction.split(mark, 1))
+    source, _, target = direction.partition(">" if ">" in direction else "-")
+    return source.strip(), target.strip()
 
 
 # What is counted of a pair of languages: pairs of sentences read, those used, and why others are
@@ -156,21 +155,3 @@ HELD_OUT = "held out for validation"
 TOO_LONG = "too long"
 UNLIKE = "of unlike length"
 BEYOND_LIMIT = "beyond the limit"
-LACKING = "records without both languages"
-
-
-class ParallelText(Protocol):
-    """Where pairs of sentences come from."""
-
-    @property
-    def languages(self) -> list[str]:
-        """Codes of the languages it has, sorted, whether they are wanted or not."""
-        ...
-
-    def pairs(self, split: str) -> set[tuple[str, str]]:
-        """Return the pairs of languages, each sorted, that "train" or "validation" has."""
-        ...
-
-    def read(self, first: str, second: str, split: str, counts: Counts) -> Iterator[Texts]:
-        """Yield the sentences of two languages, in that order."""
-        ...

@@ -37,9 +37,8 @@ from magneto.translation.config import (
     ParallelDataConfig,
     sought_languages,
 )
-from magneto.translation.filter import Pair
-from magneto.translation.sources import parallel_fingerprint
 from magneto.translation.splits import SplitText
+from magneto.translation.text import Pair, parallel_fingerprint
 from magneto.translation.vocabulary import (
     TAGS_FILE,
     TranslationVocabulary,

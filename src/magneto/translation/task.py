@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from magneto.data.assumed_tokenizer import assume_tokenizer
+from magneto.data.batch import EVALUATION_SEED, LazyBatches
 from magneto.data.frequencies import count_targets, frequency_nats
-from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
 from magneto.data.stream import BatchStream
 from magneto.files import user_path
 from magneto.progress import SILENT, Progress
@@ -37,9 +37,8 @@ from magneto.translation.prepare import (
     known_tags,
     prepare_parallel,
 )
-from magneto.translation.references import read_validation_texts
-from magneto.translation.scores import score_translations
-from magneto.translation.translator import TextTranslator
+from magneto.translation.splits import read_validation_texts
+from magneto.translation.translator import TextTranslator, score_translations
 from magneto.translation.vocabulary import TranslationVocabulary, load_vocabulary
 
 # Sentences that are translated together in an evaluation.

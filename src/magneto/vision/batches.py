@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from magneto.data import stream
-from magneto.data.lazy_batches import LazyBatches, mixed_plans
+from magneto.data.batch import LazyBatches, mixed_plans
 from magneto.data.problems import guarded
 from magneto.data.stream import BatchStream
 from magneto.vision.decoding import BrokenImage, Picture

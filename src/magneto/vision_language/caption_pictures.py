@@ -13,7 +13,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure as Drawing
 from torch import Tensor
 
-from magneto.data.lazy_batches import mixed_order
+from magneto.data.batch import mixed_order
 from magneto.training.task import Figure
 from magneto.vision.decoding import BrokenImage
 from magneto.vision_language.attention_pictures import plain

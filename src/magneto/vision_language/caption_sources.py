@@ -6,8 +6,7 @@ from pathlib import Path
 
 from magneto.data.counts import Counts
 from magneto.data.files import existing_path
-from magneto.data.sources import parse_source
-from magneto.data.splits import held_out
+from magneto.data.sources import held_out, parse_source
 from magneto.progress import SILENT, Progress
 from magneto.vision_language.caption_config import CaptionDataConfig
 from magneto.vision_language.captions import (

@@ -17,10 +17,9 @@ import numpy as np
 from magneto.config import shown
 from magneto.data.cache import content_digest
 from magneto.data.counts import EMPTY, Counts
-from magneto.data.files import existing_path, has_ending
+from magneto.data.files import existing_path, has_ending, read_list
 from magneto.data.media import MediaColumn
 from magneto.data.problems import BadRecord, DataProblems, read_each
-from magneto.data.records import read_list
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import BROKEN, ImageSplit, images_of
 from magneto.vision_language.image_files import SEVERAL, NamedImages

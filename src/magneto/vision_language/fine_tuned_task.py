@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from magneto.data.assumed_tokenizer import assume_tokenizer
-from magneto.data.learnt import warn_unlearnt
+from magneto.data.frequencies import warn_unlearnt
 from magneto.data.tokenizer import Tokenizer, vocabulary_size
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Task

@@ -23,8 +23,8 @@ from magneto.data.files import existing_path
 from magneto.data.formats import media_column, read_source
 from magneto.data.media import Files, MediaColumn
 from magneto.data.problems import DataProblems
-from magneto.data.sources import parse_source
-from magneto.data.table import VALIDATED, Table, hold_out, whole_table
+from magneto.data.sources import VALIDATED, parse_source
+from magneto.data.table import Table, hold_out, whole_table
 from magneto.progress import SILENT, Progress
 from magneto.vision.decoding import Picture
 from magneto.vision.images import ImageSplit, find_images, images_of, with_images

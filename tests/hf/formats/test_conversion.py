@@ -394,7 +394,7 @@ def test_there_and_back_is_bit_equal(make: Callable[[], nn.Module]) -> None:
 
 def test_what_the_other_format_cannot_hold_is_named() -> None:
     from magneto.language.config import LanguageModelConfig
-    from magneto.language.model import LanguageModel
+    from magneto.language.models import LanguageModel
 
     values = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "vocab_size": 97}
     values |= {"positions": "learned", "embedding_scale": "none"}

@@ -12,7 +12,7 @@ from magneto import hf  # noqa: E402
 from magneto.hf.formats import llama  # noqa: E402
 from magneto.hf.formats.layout import fill, module, read_state, without_prefix  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
-from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.language.models import LanguageModel  # noqa: E402
 from tests.hf.formats.test_conversion import check, right_padding, shake, tokens  # noqa: E402
 
 SIZES: dict[str, Any] = {

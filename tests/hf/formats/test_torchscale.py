@@ -10,8 +10,7 @@ transformers = pytest.importorskip("transformers")
 
 from magneto.hf.formats.torchscale import load_torchscale, to_torchscale  # noqa: E402
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig  # noqa: E402
-from magneto.language.model import LanguageModel  # noqa: E402
-from magneto.language.text_encoder import TextEncoder  # noqa: E402
+from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
 

@@ -2,13 +2,13 @@
 
 import torch
 
-from magneto.language.classification.assumed import (
+from magneto.language.classification_inputs import (
     CLASSES,
     assume_labels,
     assume_vocabulary,
     longest_texts,
 )
-from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
+from magneto.language.config import ClassificationDataConfig, TextClassifierConfig
 
 MODEL = TextClassifierConfig()
 

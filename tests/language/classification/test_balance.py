@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from magneto.language.classification.balance import imbalance, score_remarks
+from magneto.language.classification_scores import imbalance, score_remarks
 
 
 def test_classes_of_unequal_size() -> None:

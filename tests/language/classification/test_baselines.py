@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("sklearn")
 
 from magneto.data.table import table_of
-from magneto.language.classification.baselines import label_baselines
+from magneto.language.classification_scores import label_baselines
 
 
 def test_classes() -> None:

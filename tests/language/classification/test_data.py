@@ -6,9 +6,9 @@ import pytest
 from magneto.config import ConfigError, build
 from magneto.data.table import table_of
 from magneto.data.tokenizer import ByteTokenizer
-from magneto.language.classification.config import ClassificationDataConfig
-from magneto.language.classification.data import assemble, encode, make_tokenizer
-from magneto.language.classification.texts import TextPair
+from magneto.language.classification_inputs import assemble, encode, make_tokenizer
+from magneto.language.config import ClassificationDataConfig
+from magneto.language.labelled_texts import TextPair
 from magneto.progress import SILENT
 
 

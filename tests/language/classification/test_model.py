@@ -10,11 +10,9 @@ import yaml
 from safetensors.torch import save_file
 
 from magneto.files import Damaged, whole_directory
-from magneto.language.classification.config import TextClassifierConfig
-from magneto.language.classification.model import TextClassifier
-from magneto.language.config import MaskedLanguageModelConfig
-from magneto.language.masked_language import MaskedLanguageModel
-from magneto.language.pretrained import check_pretrained, pretrained_run, pretrained_weights
+from magneto.language.classification import check_pretrained, pretrained_run, pretrained_weights
+from magneto.language.config import MaskedLanguageModelConfig, TextClassifierConfig
+from magneto.language.models import MaskedLanguageModel, TextClassifier
 from magneto.recipe import load_recipe
 from magneto.training.checkpoint import fill, model_pieces
 

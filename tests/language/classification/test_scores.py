@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from magneto.language.classification.scores import class_scores, number_scores
+from magneto.language.classification_scores import class_scores, number_scores
 
 
 def test_two_classes_by_hand() -> None:

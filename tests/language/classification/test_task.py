@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from magneto.cli import main
-from magneto.data.lazy_batches import mixed_order
-from magneto.language.classification.baselines import label_baselines
-from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
-from magneto.language.classification.data import label_values
-from magneto.language.classification.glue import GLUE
-from magneto.language.classification.scores import class_scores
-from magneto.language.classification.task import TextClassification
-from magneto.language.config import TextEncoderConfig
-from magneto.language.pretrained import FREE
+from magneto.data.batch import mixed_order
+from magneto.language.classification import FREE, TextClassification
+from magneto.language.classification_inputs import label_values
+from magneto.language.classification_scores import class_scores, label_baselines
+from magneto.language.config import (
+    GLUE,
+    ClassificationDataConfig,
+    TextClassifierConfig,
+    TextEncoderConfig,
+)
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.assets import fitting_assets, put_in_place

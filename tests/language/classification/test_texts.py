@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data import builtin
 from magneto.data.counts import EMPTY, HALF_CHARACTERS, INVALID_UTF8, MALFORMED, Counts
 from magneto.data.table import Table
-from magneto.language.classification.config import ClassificationDataConfig
-from magneto.language.classification.glue import GLUE, TRAIN
-from magneto.language.classification.texts import (
+from magneto.language import labelled_texts
+from magneto.language.config import GLUE, TRAIN, ClassificationDataConfig
+from magneto.language.labelled_texts import (
     ROWS,
     UNLABELLED,
     Texts,
@@ -317,7 +316,7 @@ def test_word_order_is_balanced_and_tells_nothing_by_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     documents = [". ".join(sentence(10 * i + j).capitalize() for j in range(10)) for i in range(60)]
-    monkeypatch.setattr(builtin, "docstrings", lambda: [*documents, "Too short. " * 3])
+    monkeypatch.setattr(labelled_texts, "docstrings", lambda: [*documents, "Too short. " * 3])
     whole = read_texts(ClassificationDataConfig())
     rows = [*rows_of(whole.train), *rows_of(whole.validation[""])]
     written = {sentence(number) for number in range(600)}

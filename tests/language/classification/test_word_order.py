@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from magneto.data import builtin
-from magneto.language.classification.word_order import AS_WRITTEN, LEAST, MOST, word_order
+from magneto.language import labelled_texts
+from magneto.language.labelled_texts import AS_WRITTEN, LEAST, MOST, word_order
 
 WORDS = [
     "the",
@@ -28,7 +28,7 @@ def sentences(monkeypatch: pytest.MonkeyPatch):
     """The set, made of four hundred known sentences."""
     lines = [" ".join([*WORDS[: 6 + i % 7], f"n{i}"]) for i in range(400)]
     text = ". ".join([*lines, "Too short", "long " * (MOST + 1)])
-    monkeypatch.setattr(builtin, "docstrings", lambda: [text, text])
+    monkeypatch.setattr(labelled_texts, "docstrings", lambda: [text, text])
     return lines, word_order()
 
 

@@ -7,16 +7,15 @@ import torch
 
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe
 from magneto.language.config import LanguageModelConfig
-from magneto.language.in_context.evaluate import (
+from magneto.language.in_context import (
     SuiteScore,
     draw,
     encode_items,
     evaluate_suite,
     join,
 )
-from magneto.language.in_context.files import Questions
-from magneto.language.in_context.suites import SUITES, Item
-from magneto.language.model import LanguageModel
+from magneto.language.models import LanguageModel
+from magneto.language.suites import SUITES, Item, Questions
 
 BYTES = ByteTokenizer()
 NAMES = ["Ann", "Bob", "Cy", "Dee", "Eve", "Flo", "Gus", "Hal"]

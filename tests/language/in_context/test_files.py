@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from magneto.config import ConfigError
-from magneto.language.in_context.files import Questions, load_questions
-from magneto.language.in_context.suites import SUITES
+from magneto.language.suites import SUITES, Questions, load_questions
 
 GRANDE = {"sentence": "The cup missed _ again.", "option1": "a", "option2": "b", "answer": "1"}
 GRAD = {"sentence": "I saw [MASK] again.", "choices": ["Ann", "Eve"], "answer": "Eve"}
@@ -48,7 +47,8 @@ def test_splits_are_told_from_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", [".csv", ".tsv"])
 def test_storycloze_is_asked_on_test_and_shown_from_validation(tmp_path: Path, ending: str) -> None:
     mark = "," if ending == ".csv" else "\t"
-    row = mark.join(f'"{value}"' for value in STORY.values())
+    quote = '"' * (ending == ".csv")  # in a .tsv quotes are text
+    row = mark.join(f"{quote}{value}{quote}" for value in STORY.values())
     for split, count in (("val", 1), ("test", 2)):
         name = f"cloze_test_{split}__spring2016 - cloze_test_ALL_{split}{ending}"
         (tmp_path / name).write_text(mark.join(STORY) + "\n" + f"{row}\n" * count)
@@ -75,7 +75,7 @@ def test_what_is_missing_is_named_and_what_is_there(tmp_path: Path) -> None:
         load("winograd", tmp_path)
     with pytest.raises(ConfigError, match=r"no file or folder .*did you mean .*dev\.jsonl"):
         load("winogrande", tmp_path / "winogrande_de.jsonl")
-    with pytest.raises(ConfigError, match="not on the hub: give --data"):
+    with pytest.raises(ConfigError, match="on the hub: give --data"):
         load_questions(SUITES["storycloze"], None)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from magneto.language.in_context.scores import accuracy, credit
+from magneto.language.in_context import accuracy, credit
 
 
 def test_by_hand() -> None:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.language.in_context.files import load_questions
-from magneto.language.in_context.suites import SUITES, Item
+from magneto.language.suites import SUITES, Item, load_questions
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "causal_lm"
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from magneto.cli import main
-from magneto.data.learnt import write_plateau
+from magneto.data.frequencies import write_plateau
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe
 from magneto.runs import load_run

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from magneto.hf.formats.layout import Pair, activation, module, require, their_activation
-from magneto.language.classification.config import TextClassifierConfig
-from magneto.language.config import MaskedLanguageModelConfig, TextEncoderConfig
+from magneto.language.config import (
+    MaskedLanguageModelConfig,
+    TextClassifierConfig,
+    TextEncoderConfig,
+)
 
 
 def ours(config: Any) -> TextEncoderConfig:

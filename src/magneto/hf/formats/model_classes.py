@@ -10,10 +10,7 @@ from torch import nn
 
 from magneto.hf.formats import bart, beit, bert, gpt2, kosmos2, llama, vit
 from magneto.hf.formats.layout import Pair, State
-from magneto.language.classification.model import TextClassifier
-from magneto.language.masked_language import MaskedLanguageModel
-from magneto.language.model import LanguageModel
-from magneto.language.text_encoder import TextEncoder
+from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier, TextEncoder
 from magneto.translation.model import TranslationModel
 from magneto.vision.classification.model import ImageClassifier
 

@@ -32,8 +32,7 @@ from magneto.hf.formats.layout import (
     write_state,
 )
 from magneto.hf.formats.torchscale_config import our_config, stacks_of, their_arguments
-from magneto.language.model import LanguageModel
-from magneto.language.text_encoder import TextEncoder
+from magneto.language.models import LanguageModel, TextEncoder
 from magneto.nn.config import TransformerConfig
 from magneto.translation.model import TranslationModel
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.frequencies import count_numbers, frequency_nats
-from magneto.data.lazy_batches import mixed_order
-from magneto.data.learnt import warn_unlearnt
+from magneto.data.batch import mixed_order
+from magneto.data.frequencies import count_numbers, frequency_nats, warn_unlearnt
 from magneto.data.stream import BatchStream
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Figure, Loss, Scores

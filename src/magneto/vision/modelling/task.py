@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from magneto.data.batch import EVALUATION_SEED, LazyBatches
 from magneto.data.cache import content_digest
 from magneto.data.frequencies import count_numbers, frequency_nats
-from magneto.data.lazy_batches import EVALUATION_SEED, LazyBatches
 from magneto.data.stream import BatchStream
 from magneto.files import user_path
 from magneto.progress import SILENT, Progress

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.lazy_batches import LazyBatches, mixed_plans
+from magneto.data.batch import LazyBatches, mixed_plans
 from magneto.data.problems import guarded
 from magneto.data.stream import BatchStream
 from magneto.vision.batches import example_stream

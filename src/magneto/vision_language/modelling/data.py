@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from magneto.data.batch import LazyBatches, mixed_order
 from magneto.data.counts import Counts
-from magneto.data.lazy_batches import LazyBatches, mixed_order
 from magneto.data.problems import DataProblems
 from magneto.data.stream import BatchStream, joined
 from magneto.data.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.lazy_batches import EVALUATION_SEED
+from magneto.data.batch import EVALUATION_SEED
 from magneto.data.problems import guarded
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.masking import Masking

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.lazy_batches import LazyBatches, mixed_plans
+from magneto.data.batch import LazyBatches, mixed_plans
 from magneto.data.stream import BatchStream, example_stream, shuffled
 from magneto.vision.batches import Transform, read_or_blank, read_or_replace
 from magneto.vision_language.question_answering.questions import QuestionSplit

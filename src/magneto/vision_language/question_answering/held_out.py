@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from magneto.data.counts import Counts
-from magneto.data.records import read_list
+from magneto.data.files import read_list
 from magneto.files import user_path
 from magneto.progress import Progress
 from magneto.runs import open_run

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from magneto.data.counts import Counts
+from magneto.data.files import read_list, whole_number
 from magneto.data.media import Files
 from magneto.data.problems import BadRecord, read_each
-from magneto.data.records import read_list, whole_number
 from magneto.files import nearest_path
 from magneto.vision_language.question_answering.questions import (
     ANNOTATED_TWICE,

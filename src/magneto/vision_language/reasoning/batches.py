@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from magneto.data.lazy_batches import LazyBatches, mixed_plans
+from magneto.data.batch import LazyBatches, mixed_plans
 from magneto.data.stream import BatchStream
 from magneto.vision.batches import Transform, example_stream, read_or_blank
 from magneto.vision_language.reasoning.config import IMAGES

@@ -11,9 +11,15 @@ from pathlib import Path
 
 from magneto.config import shown
 from magneto.data.counts import EMPTY, Counts
-from magneto.data.files import existing_path, has_ending, unpacked_name, walk_files
+from magneto.data.files import (
+    Record,
+    existing_path,
+    has_ending,
+    read_objects,
+    unpacked_name,
+    walk_files,
+)
 from magneto.data.problems import BadRecord
-from magneto.data.records import Record, read_objects
 from magneto.vision_language.image_files import SEVERAL, NamedImages
 from magneto.vision_language.reasoning.config import IMAGES
 from magneto.vision_language.reasoning.statements import MISSING, Statement, StatementSplit

@@ -12,7 +12,7 @@ from magneto.data.cache import content_digest
 from magneto.data.counts import Counts
 from magneto.data.media import MediaColumn
 from magneto.data.problems import DataProblems
-from magneto.data.splits import held_out
+from magneto.data.sources import held_out
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import BROKEN, ImageSplit, images_of
 

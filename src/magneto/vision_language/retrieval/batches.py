@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from magneto.data.lazy_batches import LazyBatches, mixed_plans
+from magneto.data.batch import LazyBatches, mixed_plans
 from magneto.data.stream import BatchStream, place_of
 from magneto.vision.batches import Transform, example_stream, read_or_blank
 from magneto.vision.decoding import BrokenImage

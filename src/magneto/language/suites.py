@@ -8,10 +8,20 @@ for all ("partial evaluation", arXiv 1806.02847); elsewhere the options themselv
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
+
+from magneto.config import ConfigError
+from magneto.data.counts import NothingWrong
+from magneto.data.files import RECORDS, has_ending, stream_records, walk_files
+from magneto.data.problems import BadRecord, guarded
+from magneto.data.sources import SPLITS, HubDataset, Source, parse_source
+from magneto.files import nearest_path, user_path
 
 POSSESSIVE = ("my", "his", "her", "our", "their")
 # Words that begin an option with a capital only because they begin it.
@@ -211,3 +221,119 @@ SUITES = {
     )
 }  # fmt: skip
 """By name, in the order in which messages list them."""
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The items of a suite.
+
+    Attributes:
+        suite: What they are.
+        items: The questions, in the order of their source.
+        pool: What demonstrations are drawn from; None if there is but one split, so that they are
+            drawn from the other questions.
+        source: Where the questions were read, for a person.
+        pool_source: Where demonstrations are drawn from, for a person.
+    """
+
+    suite: Suite
+    items: list[Item]
+    pool: list[Item] | None
+    source: str
+    pool_source: str
+
+
+def load_questions(suite: Suite, data: str | None) -> Questions:
+    """Read a suite.
+
+    Args:
+        suite: Of `SUITES`.
+        data: A folder, searched with all folders in it for files that the suite's names occur in;
+            a file of questions; hf:NAME[:CONFIG[:SPLIT]]; or None for the suite's place on the hub.
+
+    Raises:
+        ConfigError: If nothing is found, or more than one file could be meant.
+        ValueError: If a record does not have the suite's fields; says which record of which file.
+    """
+    wanted, path = suite.questions, user_path(data or "")
+    if data is None or data.startswith("hf:"):
+        source = parse_source(data or f"hf:{suite.hub}") if data or suite.hub else None
+        there = _hub_splits(source) if source else {}
+        wanted = (source.split,) if source and source.split else wanted
+    elif os.path.isdir(path):
+        there = _folder_splits(suite, path)
+    elif os.path.isfile(path):
+        there = {"": (str(path), partial(stream_records, path, NothingWrong()))}
+    else:
+        raise ConfigError([f"--data: no file or folder {data}{nearest_path(path)}"])
+    split = next((split for split in wanted if split in there), None)
+    if split is None:
+        raise _no_questions(suite, data)
+    pool = next((s for s in suite.demonstrations if s in there and s != split), None)
+    where, pool_where = (there[name][0] if name is not None else "" for name in (split, pool))
+    return Questions(
+        suite,
+        parse_records(suite, there[split][1](), where),
+        None if pool is None else parse_records(suite, there[pool][1](), pool_where),
+        where,
+        pool_where or "the other questions",
+    )
+
+
+Splits = dict[str, tuple[str, Callable[[], Iterable[Record]]]]
+"""By name ("" is a file that names none): where its records are, for a person, and their reader."""
+
+
+def _hub_splits(source: Source) -> Splits:
+    loaded = HubDataset(source).load(source.config, None)
+    return {name: (f"{source}, {name}", partial(iter, rows)) for name, rows in loaded.items()}
+
+
+def _folder_splits(suite: Suite, folder: Path) -> Splits:
+    """Return the suite's files in a folder, by split.
+
+    Raises:
+        ConfigError: If there are two of one split.
+    """
+    found: Splits = {}
+    for path in sorted(p for p in walk_files(folder) if has_ending(p, RECORDS)):
+        # The original StoryCloze files are all called cloze_test, whichever split they hold.
+        name = str(path.relative_to(folder)).lower().replace("cloze_test", "storycloze")
+        words = re.split(r"[^a-z0-9]+", name)
+        if not {*words} & {*suite.aliases}:
+            continue
+        split = next((SPLITS[word] for word in reversed(words) if word in SPLITS), "")
+        if split in found:
+            which = f"{split or 'question'} files for {suite.name}"
+            raise ConfigError([f"--data: two {which}: {found[split][0]} and {path}; give one"])
+        found[split] = (str(path), partial(stream_records, path, NothingWrong()))
+    return found
+
+
+def _no_questions(suite: Suite, data: str | None) -> ConfigError:
+    """Return the error that a source has none of a suite's questions; says what it needs."""
+    folder = user_path(data or "")
+    others = [name for name, other in SUITES.items()
+              if data and os.path.isdir(folder) and _folder_splits(other, folder)]  # fmt: skip
+    have = f" (it has {', '.join(others)})" if others else ""
+    names = " or ".join(f"{alias}.jsonl" for alias in suite.aliases)
+    where = f"in {data}{have}" if data else "on the hub: give --data"
+    return ConfigError([
+        f"--data: no questions of {suite.name} {where}: needs a file such as {names}, with the "
+        f"fields {suite.fields}"
+    ])  # fmt: skip
+
+
+def parse_records(suite: Suite, records: Iterable[Record], source: Any) -> list[Item]:
+    """Turn records into items. One that is wrong is an error: leaving it out changes the score."""
+    items = []
+    for number, record in enumerate(records, 1):
+        try:
+            with guarded():
+                items.append(suite.parse(record))
+        except BadRecord as error:
+            raise ValueError(f"{source}, record {number}: {error}; {suite.name} has "
+                             f"{suite.fields}") from error  # fmt: skip
+    if not items:
+        raise ValueError(f"{source}: no records")
+    return items

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -14,31 +14,42 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.lazy_batches import LazyBatches, mixed_order
-from magneto.data.learnt import warn_unlearnt
+from magneto.data.batch import LazyBatches, mixed_order
+from magneto.data.frequencies import warn_unlearnt
 from magneto.data.stream import BatchStream, by_length, example_stream
 from magneto.data.table import Table
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
-from magneto.language.classification import assumed
-from magneto.language.classification.balance import imbalance, score_remarks
-from magneto.language.classification.baselines import constant_answer
-from magneto.language.classification.config import ClassificationDataConfig, TextClassifierConfig
-from magneto.language.classification.data import (
+from magneto.files import user_path
+from magneto.language.classification_inputs import (
     Examples,
+    assemble_all,
+    assume_labels,
+    assume_vocabulary,
     encode,
     joined,
     label_values,
+    longest_texts,
     make_tokenizer,
     padded,
 )
-from magneto.language.classification.model import TextClassifier
-from magneto.language.classification.scores import class_scores, number_scores
-from magneto.language.classification.texts import ROWS, Texts, pairs_of, read_texts
-from magneto.language.pretrained import check_pretrained, pretrained_run, pretrained_weights
+from magneto.language.classification_scores import (
+    class_scores,
+    constant_answer,
+    imbalance,
+    number_scores,
+    score_remarks,
+)
+from magneto.language.config import (
+    ClassificationDataConfig,
+    TextClassifierConfig,
+    TextEncoderConfig,
+)
+from magneto.language.labelled_texts import ROWS, TextPair, Texts, is_empty, pairs_of, read_texts
+from magneto.language.models import TextClassifier, TextEncoder
 from magneto.progress import SILENT, Progress
-from magneto.runs import run_tokenizer
+from magneto.runs import open_run, run_tokenizer
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
-from magneto.weights import StoredTensor
+from magneto.weights import StoredTensor, find_weights, open_tensors
 
 # Texts of each validation set in an evaluation batch.
 EVALUATION_BATCH = 64
@@ -155,9 +166,9 @@ class TextClassification(Task):
 
     def example_batch(self, examples: int) -> dict[str, Tensor]:
         """Return the longest inputs that fit, without any text."""
-        self.tokenizer = assumed.assume_vocabulary(self.model_config, self.data_config)
-        self.labels = assumed.assume_labels(self.model_config, self.data_config)
-        return assumed.longest_texts(examples, self.data_config)
+        self.tokenizer = assume_vocabulary(self.model_config, self.data_config)
+        self.labels = assume_labels(self.model_config, self.data_config)
+        return longest_texts(examples, self.data_config)
 
     def shortest_share(self) -> float:
         """Return the share of one token: a batch is padded to its own longest text."""
@@ -222,7 +233,7 @@ class TextClassification(Task):
         return Scores(sums, (sets, chosen, labels))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return "loss" and the scores of `magneto.language.classification.scores`.
+        """Return "loss" and the scores of `magneto.language.classification_scores`.
 
         Those of a second validation set end in its name ("accuracy_mismatched").
         """
@@ -273,3 +284,126 @@ class TextClassification(Task):
             "data.labels": list(self.labels) or None,
             "model.pretrained": None,
         }
+
+
+# Texts that the model reads at once.
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class TextPrediction:
+    """What a model says of a text.
+
+    Attributes:
+        label: The likeliest class, or a number as text; "" for a text without any visible word.
+        probabilities: Of all classes, in their order; empty for numbers.
+    """
+
+    label: str
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+
+
+@torch.no_grad()
+def predict_texts(
+    task: TextClassification, model: TextClassifier, rows: Sequence[TextPair]
+) -> tuple[list[TextPrediction], int]:
+    """Return what a model says of texts, in their order, and how many were too long for it.
+
+    Args:
+        task: Of the run; its data is not looked at.
+        model: With the run's weights, in evaluation mode.
+        rows: Texts, or pairs of them.
+    """
+    asked = [number for number, row in enumerate(rows) if not is_empty(row)]
+    found = [TextPrediction("")] * len(rows)
+    if not asked:
+        return found, 0
+    inputs, second, cut = assemble_all(
+        [rows[number] for number in asked], task.tokenizer, task.data_config, SILENT
+    )
+    device = next(model.parameters()).device
+    order = np.argsort([len(tokens) for tokens in inputs], kind="stable")
+    for some in np.split(order, range(BATCH, len(order), BATCH)):
+        batch = padded([inputs[place] for place in some], second[some], task.tokenizer.pad)
+        batch = {name: tensor.to(device) for name, tensor in batch.items()}
+        answers = task.answers(model, batch).cpu()
+        said = _numbers(answers) if task.data_config.number else _classes(answers, task.labels)
+        for place, prediction in zip(some, said, strict=True):
+            found[asked[place]] = prediction
+    return found, cut
+
+
+def _classes(logits: torch.Tensor, labels: Sequence[str]) -> Iterator[TextPrediction]:
+    for shares in logits.softmax(-1).tolist():
+        by_name = dict(zip(labels, shares, strict=True))
+        yield TextPrediction(max(by_name, key=lambda name: by_name[name]), by_name)
+
+
+def _numbers(answers: torch.Tensor) -> Iterator[TextPrediction]:
+    for number in answers.squeeze(-1).tolist():
+        yield TextPrediction(f"{number:.6g}")
+
+
+PREFIX = "text_encoder."
+# What another run may choose anew: it changes no tensor and nothing that the weights compute.
+FREE = {
+    *("dropout", "attention_dropout", "activation_dropout", "drop_path", "init"),
+    *("residual_dtype", "checkpoint_activations"),
+}
+
+
+def pretrained_run(config: Any) -> Path:
+    """Return the directory that a configuration's `pretrained` names."""
+    return user_path(config.pretrained.replace("{placement}", config.row.name))
+
+
+def check_pretrained(config: Any) -> None:
+    """See that a pre-trained run is there and has the encoder that a configuration describes.
+
+    Raises:
+        FileNotFoundError: If there is no such run; names the nearest one.
+        ValueError: If its encoder has another shape; names the options that give it that shape.
+    """
+    run = pretrained_run(config)
+    held = open_run(run).model
+    different = [
+        f"--model.{field.name} {_word(getattr(held, field.name))}"
+        for field in fields(TextEncoderConfig)
+        if field.name not in FREE
+        and hasattr(held, field.name)
+        and _word(getattr(held, field.name)) != _word(getattr(config, field.name))
+    ]
+    if different:
+        raise ValueError(f"{run} has an encoder of another shape: give {' '.join(different)}")
+    find_weights(run)
+
+
+def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTensor]:
+    """Return the encoder's tensors in a run's best, final or last weights, by their names there.
+
+    Args:
+        encoder: That shall have them; its shapes are looked at, not its values.
+        run: The run's directory.
+
+    Raises:
+        FileNotFoundError: If the run has no weights.
+        ValueError: If they are damaged, or it has no text encoder, or one of another shape.
+    """
+    stored = open_tensors(find_weights(run))
+    tensors = {name: tensor for name, tensor in stored.items() if name.startswith(PREFIX)}
+    if not tensors:
+        raise ValueError(f"{run} has no text encoder: give a masked-lm run")
+    wanted = {f"{PREFIX}{name}": tensor for name, tensor in encoder.state_dict().items()}
+    for name in sorted(wanted.keys() | tensors.keys()):
+        there, here = (tuple(t[name].shape) if name in t else "none" for t in (tensors, wanted))
+        if there != here:
+            name = name.removeprefix(PREFIX)
+            raise ValueError(f"{run} has another encoder: {name} is {there}, the model has {here}")
+    return tensors
+
+
+def _word(value: Any) -> str:
+    """Write a value as the command line takes it; a recipe's lists are a configuration's tuples."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

@@ -1,8 +1,9 @@
-"""Labelled texts, single or in pairs: from a source to tables of "text", "pair" and "label"."""
+"""Labelled texts from wherever they lie: tables by split, columns by their usual names, GLUE."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +13,21 @@ import numpy as np
 
 from magneto.config import shown
 from magneto.data.counts import EMPTY, Counts
-from magneto.data.files import existing_path, has_ending, unpacked_name
+from magneto.data.documents import docstrings
+from magneto.data.files import existing_path, has_ending, read_lines, read_tabs, unpacked_name
 from magneto.data.formats import RECORDS, read_file, read_hub, read_source
 from magneto.data.problems import BadRecord, read_each
-from magneto.data.records import read_lines, read_tabs
-from magneto.data.sources import check_builtin, parse_source
-from magneto.data.splits import standard_splits
+from magneto.data.sources import check_builtin, held_out, parse_source, standard_splits
 from magneto.data.stream import listed
 from magneto.data.table import Classes, Table, divide, table_of, whole_table
-from magneto.language.classification.config import NAMES, ClassificationDataConfig
-from magneto.language.classification.glue import GLUE, TRAIN, VALIDATION, GlueTask
-from magneto.language.classification.word_order import word_order
+from magneto.language.config import (
+    GLUE,
+    NAMES,
+    TRAIN,
+    VALIDATION,
+    ClassificationDataConfig,
+    GlueTask,
+)
 
 ROWS = "rows"
 UNLABELLED = "rows without a label left out"  # or with one that is no number, where one is asked
@@ -321,3 +326,37 @@ def line_pairs(lines: Iterable[str], paired: bool) -> Iterator[TextPair]:
     for line in lines:
         text, _, pair = line.strip("\r\n").partition("\t" if paired else "\n")
         yield TextPair(text, pair if paired else None)
+
+
+# Shorter ones say too little, longer ones too much.
+LEAST, MOST = 6, 20
+SHUFFLED, AS_WRITTEN = "shuffled", "as-written"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence and whether its words are in order."""
+
+    text: str
+    label: str
+
+
+def word_order() -> list[Sentence]:
+    """Return the sentences, each once; case and stops are taken away, which would tell."""
+    found: dict[str, None] = {}
+    for document in docstrings():
+        for sentence in re.split(r"(?<=[.!?;:])\s+|\n+", document):
+            words = re.findall(r"[a-z0-9_'()-]+", sentence.lower())
+            if LEAST <= len(words) <= MOST and len(set(words)) > LEAST // 2:
+                found[" ".join(words)] = None
+    return [_labelled(sentence) for sentence in found]
+
+
+def _labelled(sentence: str) -> Sentence:
+    if held_out(sentence, 0.5):
+        return Sentence(sentence, AS_WRITTEN)
+    words = sentence.split()
+    random = np.random.default_rng(list(sentence.encode()))
+    while (shuffled := " ".join(random.permutation(words))) == sentence:
+        pass
+    return Sentence(shuffled, SHUFFLED)

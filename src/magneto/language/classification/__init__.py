@@ -1,1 +1,0 @@
-"""Labelled texts: classification and regression, with GLUE."""

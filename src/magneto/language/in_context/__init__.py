@@ -1,1 +1,0 @@
-"""Questions answered by a language model that was not trained on them."""

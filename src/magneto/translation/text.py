@@ -1,0 +1,306 @@
+"""Parallel text wherever it lies: line pairs, tables, objects, Parquet, the hub, built in.
+
+A source has parts, each of one split and of two languages or more, which are streamed. Lines end at
+a line feed and nowhere else, so that files stay aligned.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations, zip_longest
+from pathlib import Path
+from typing import Any
+
+from magneto.config import nearest
+from magneto.data.cache import file_states, fingerprint
+from magneto.data.counts import Counts
+from magneto.data.files import (
+    RECORDS,
+    has_ending,
+    is_table,
+    read_lines,
+    stream_records,
+    unpacked_name,
+    walk_files,
+)
+from magneto.data.problems import BadRecord, read_each
+from magneto.data.sources import (
+    HubDataset,
+    Source,
+    check_builtin,
+    find_source,
+    hub_files,
+    split_of,
+)
+from magneto.files import nearest_path, user_path
+from magneto.translation.config import Texts
+from magneto.translation.phrases import PHRASES, import_babel, phrase_languages, phrases
+
+Pair = tuple[str, str]
+"""Codes of two languages."""
+LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
+# Endings of two or three letters that are no languages.
+NO_LANGUAGES = (
+    "csv", "htm", "ini", "js", "log", "md", "out", "pdf", "png", "py", "rst", "sgm", "tgz", "tmp",
+    "tmx", "tsv", "xml", "xz", "yml", "zip",
+)  # fmt: skip
+LACKING = "records without both languages"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Text of one split in two languages or more.
+
+    Attributes:
+        split: "train", "validation" or "test".
+        languages: Their codes.
+        read: From two of them and counts to the sentences in these, in that order.
+    """
+
+    split: str
+    languages: frozenset[str]
+    read: Callable[[str, str, Counts], Iterator[Texts]]
+
+
+@dataclass(frozen=True)
+class ParallelText:
+    """All text of a source.
+
+    Attributes:
+        parts: That it has.
+        wanted: Languages to use; None for all.
+    """
+
+    parts: list[Part]
+    wanted: tuple[str, ...] | None = None
+
+    @property
+    def languages(self) -> list[str]:
+        """Codes of the languages there are, sorted, whether they are wanted or not."""
+        return sorted({name for part in self.parts for name in part.languages})
+
+    def pairs(self, split: str) -> set[Pair]:
+        """Return the pairs of wanted languages, each sorted, that a split has."""
+        of_split = [part.languages for part in self.parts if part.split == split]
+        named = [names if self.wanted is None else names & {*self.wanted} for names in of_split]
+        return {pair for names in named for pair in combinations(sorted(names), 2)}
+
+    def read(self, first: str, second: str, split: str, counts: Counts) -> Iterator[Texts]:
+        """Yield the sentences of two languages, in that order; what is odd is counted.
+
+        Raises:
+            ValueError: If two files have different numbers of lines, or one is damaged.
+        """
+        for part in self.parts:
+            if part.split == split and {first, second} <= part.languages:
+                yield from part.read(first, second, counts)
+
+
+def open_parallel(
+    source: str, wanted: tuple[str, ...] | None, sought: frozenset[str] = frozenset()
+) -> ParallelText:
+    """Open a source of parallel text.
+
+    Args:
+        source: PATH, hf:NAME or builtin:phrases[:CODES].
+        wanted: Codes of the languages to use, or None for all.
+        sought: Languages, of which a folder's line pairs must have one to be read before records.
+
+    Raises:
+        FileNotFoundError: If there is no such path; names the nearest.
+        ValueError: If a name is unknown, or there is no parallel text at the path.
+    """
+    found = find_source(source)
+    if found.kind == "builtin":
+        name, _, codes = found.name.partition(":")
+        check_builtin(replace(found, name=name), ("phrases",), "parallel text")
+        return built_in(wanted or tuple(codes.split(",") if codes else ()) or None)
+    if found.kind == "hf":
+        return ParallelText(hub_parts(found, wanted), wanted)
+    lines, records = find_files(source, wanted, sought)
+    parts = [
+        Part(split_of(Path(stem).name) or "train", frozenset(files), partial(aligned, files))
+        for stem, files in lines.items()
+    ]
+    return ParallelText(parts + list(map(record_part, records)), wanted)
+
+
+def parallel_fingerprint(
+    source: str, wanted: tuple[str, ...] | None, sought: frozenset[str]
+) -> str:
+    """Name the content of a source: files by their states, others by name."""
+    found = find_source(source)
+    if found.kind == "builtin":
+        return fingerprint(source, PHRASES, import_babel().__version__)
+    if found.kind == "hf":
+        return fingerprint(source, file_states(hub_files(found)))
+    lines, records = find_files(source, wanted, sought)
+    files = [path for group in lines.values() for path in group.values()]
+    return fingerprint("", file_states(sorted(files + records)))
+
+
+def built_in(wanted: tuple[str, ...] | None) -> ParallelText:
+    """Return Babel's phrases; nothing is held out beforehand."""
+    known = phrase_languages()
+    if unknown := sorted(set(wanted or ()) - set(known)):
+        hint = nearest(unknown[0], known)
+        raise ValueError(f"builtin:phrases has no {unknown[0]!r}{hint} (it has {', '.join(known)})")
+    part = Part("train", frozenset(known), lambda first, second, counts: phrases(first, second))
+    return ParallelText([part], wanted)
+
+
+def find_files(
+    source: str, wanted: tuple[str, ...] | None, sought: frozenset[str]
+) -> tuple[dict[str, dict[str, Path]], list[Path]]:
+    """Return the line pairs, or the files of records, of a file, a folder, or a stem.
+
+    Records are read only where there are no line pairs, or none in a language of `sought`.
+
+    Raises:
+        FileNotFoundError: If there is nothing; names the nearest path.
+        ValueError: If there are files, and none is parallel text, or one is there twice.
+    """
+    path = user_path(source)
+    folder, beside = os.path.isdir(path), path.parent if os.path.isdir(path.parent) else Path(".")
+    if os.path.isfile(path):
+        files = [path]
+    else:
+        there = walk_files(path) if folder else beside.glob(f"{glob.escape(path.name)}.*")
+        files = sorted(file for file in there if os.path.isfile(file))
+    records = [file for file in files if has_ending(file, RECORDS)]
+    lines = line_pairs(files, sought | {*(wanted or ())})
+    if lines and (not (sought and records) or any(sought & {*group} for group in lines.values())):
+        return lines, []
+    if records:
+        return {}, records
+    wants = f"a.en beside an a.de, or a file that ends in {', '.join(RECORDS)}"
+    if os.path.isfile(path):
+        raise ValueError(f"{path} alone is no parallel text: give the stem of line pairs (a for "
+                         f"{wants}")  # fmt: skip
+    if folder:
+        raise ValueError(f"no parallel text in {source}: it needs {wants}")
+    raise FileNotFoundError(f"no parallel text {source}{nearest_path(path)}")
+
+
+def line_pairs(files: Iterable[Path], named: frozenset[str]) -> dict[str, dict[str, Path]]:
+    """Return files of a sentence a line, STEM.LANGUAGE[.txt], by stem and language.
+
+    Stems that differ in a last word "src" or "ref" only are one, as WMT names its test sets.
+
+    Args:
+        files: Of which some may be such files.
+        named: Endings that are languages, whatever they look like.
+
+    Raises:
+        ValueError: If there are two files for one text, such as a.en and a.en.gz.
+    """
+    groups: dict[str, dict[str, list[Path]]] = {}
+    for file in files:
+        whole, dot, language = unpacked_name(file).removesuffix(".txt").rpartition(".")
+        code = LANGUAGE.fullmatch(language) and language not in NO_LANGUAGES
+        if dot and (code or language in named):
+            stem = re.sub(r"(^|[._-])(src|ref)$", "", whole)
+            groups.setdefault(str(file.parent / stem), {}).setdefault(language, []).append(file)
+    groups = {stem: found for stem, found in groups.items() if len(found) > 1}
+    for one, other, *_ in (p for found in groups.values() for p in found.values() if len(p) > 1):
+        raise ValueError(f"two files for one text: {one} and {other}; keep one")
+    return {stem: {name: paths[0] for name, paths in found.items()}
+            for stem, found in groups.items()}  # fmt: skip
+
+
+def aligned(files: dict[str, Path], first: str, second: str, counts: Counts) -> Iterator[Texts]:
+    """Yield the lines of two files, side by side."""
+    one, other = files[first], files[second]
+    pairs = zip_longest(read_lines(one, counts), read_lines(other, counts))
+    for number, (left, right) in enumerate(pairs):
+        if left is None or right is None:
+            longer, shorter = (one, other) if right is None else (other, one)
+            raise ValueError(f"{longer} has more lines than {shorter}, which has {number}: "
+                             "they are not aligned")  # fmt: skip
+        yield bare(left), bare(right)
+
+
+def bare(line: str) -> str:
+    """Return a line without its end."""
+    return line.removesuffix("\n").removesuffix("\r")
+
+
+def record_part(path: Path) -> Part:
+    """Return a file of records; it is read through to find its languages, but for a table.
+
+    Raises:
+        ValueError: If a table does not name two languages in its first line.
+    """
+    if is_table(path):
+        names = set(sentences(next(stream_records(path, Counts()), {})))
+        if len(names) < 2:
+            raise ValueError(f"{path} does not say its languages: write a first line that does, "
+                             "such as en<TAB>de")  # fmt: skip
+    else:
+        names = {code for record in stream_records(path, Counts(), sentences) for code in record}
+
+    def read(first: str, second: str, counts: Counts) -> Iterator[Texts]:
+        return of_languages(stream_records(path, counts, several), first, second, counts)
+
+    return Part(split_of(unpacked_name(path).rpartition(".")[0]) or "train", frozenset(names), read)
+
+
+def hub_parts(source: Source, wanted: tuple[str, ...] | None) -> list[Part]:
+    """Return the parts of a data set of the hub, or of Parquet files.
+
+    Its configurations are pairs of languages (as of OPUS-100: af-en, am-en, ...), or its records
+    hold several languages.
+    """
+    dataset, parts = HubDataset(source), []
+
+    def read(config: str, split: str, first: str, second: str, counts: Counts) -> Iterator[Texts]:
+        rows = dataset.load(config, split)
+        return of_languages(
+            read_each(rows, several, counts, f"{source}, row"), first, second, counts
+        )
+
+    for config in dataset.configs():
+        names = frozenset(config.split("-"))
+        if len(names) != 2 or not all(map(LANGUAGE.fullmatch, names)):
+            split = next(iter(dataset.chosen_splits(config).values()))
+            rows = dataset.load(config, split, streaming=True)
+            names = frozenset(sentences(next(iter(rows), {})))
+        if len(names) < 2:
+            continue
+        # Of a hundred configurations only those that are wanted are asked for their splits.
+        is_wanted = wanted is None or len(names & {*wanted}) > 1
+        splits = dataset.chosen_splits(config) if is_wanted else {"train": "train"}
+        parts += [Part(name, names, partial(read, config, own)) for name, own in splits.items()]
+    return parts
+
+
+def of_languages(
+    records: Iterable[dict[str, str]], first: str, second: str, counts: Counts
+) -> Iterator[Texts]:
+    """Yield the sentences of two languages; records without both are counted."""
+    for record in records:
+        if first in record and second in record:
+            yield record[first], record[second]
+        else:
+            counts[LACKING] += 1
+
+
+def several(record: Any) -> dict[str, str]:
+    """Return the sentences of a record by language; raise BadRecord if it has less than two."""
+    found = sentences(record)
+    if len(found) < 2:
+        raise BadRecord("no sentences in two languages")
+    return found
+
+
+def sentences(record: Any) -> dict[str, str]:
+    """Return what a record has by language: of its "translation", else of itself."""
+    inner = record.get("translation", record)
+    if not isinstance(inner, dict):
+        return {}
+    return {k: v for k, v in inner.items() if LANGUAGE.fullmatch(k) and isinstance(v, str)}
