@@ -12,10 +12,8 @@ transformers = pytest.importorskip("transformers")
 from magneto import PLACEMENTS, hf  # noqa: E402
 from magneto.commands.convert import read, write  # noqa: E402
 from magneto.hf.export import wrap  # noqa: E402
-from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
-from magneto.language.classification.model import TextClassifier  # noqa: E402
-from magneto.language.config import LanguageModelConfig  # noqa: E402
-from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.language.config import LanguageModelConfig, TextClassifierConfig  # noqa: E402
+from magneto.language.models import LanguageModel, TextClassifier  # noqa: E402
 from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.classification.model import ImageClassifier  # noqa: E402
 

@@ -9,10 +9,8 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from magneto.hf.export import wrap  # noqa: E402
-from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
-from magneto.language.classification.model import TextClassifier  # noqa: E402
-from magneto.language.config import MaskedLanguageModelConfig  # noqa: E402
-from magneto.language.masked_language import MaskedLanguageModel  # noqa: E402
+from magneto.language.config import MaskedLanguageModelConfig, TextClassifierConfig  # noqa: E402
+from magneto.language.models import MaskedLanguageModel, TextClassifier  # noqa: E402
 
 
 def core(**changes) -> MaskedLanguageModel:

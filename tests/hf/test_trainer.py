@@ -17,11 +17,12 @@ transformers = pytest.importorskip("transformers")
 state = pytest.importorskip("accelerate.state")
 
 from magneto.hf.export import wrap  # noqa: E402
-from magneto.language.classification.config import TextClassifierConfig  # noqa: E402
-from magneto.language.classification.model import TextClassifier  # noqa: E402
-from magneto.language.config import LanguageModelConfig, MaskedLanguageModelConfig  # noqa: E402
-from magneto.language.masked_language import MaskedLanguageModel  # noqa: E402
-from magneto.language.model import LanguageModel  # noqa: E402
+from magneto.language.config import (  # noqa: E402
+    LanguageModelConfig,
+    MaskedLanguageModelConfig,
+    TextClassifierConfig,
+)
+from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
 from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402

@@ -12,8 +12,11 @@ from typing import Any, ClassVar
 from transformers import PretrainedConfig
 
 from magneto.hf.auto_map import SavedWithModule, auto_map
-from magneto.language.classification.config import TextClassifierConfig
-from magneto.language.config import LanguageModelConfig, MaskedLanguageModelConfig
+from magneto.language.config import (
+    LanguageModelConfig,
+    MaskedLanguageModelConfig,
+    TextClassifierConfig,
+)
 from magneto.nn.config import TransformerConfig
 from magneto.speech.config import TransducerConfig
 from magneto.translation.config import TranslationConfig

@@ -10,7 +10,7 @@ import torch
 from magneto.config import ConfigError
 from magneto.hf.configuration import MagnetoConfig
 from magneto.hf.language import MagnetoForCausalLM
-from magneto.language.model import LanguageModel
+from magneto.language.models import LanguageModel
 from magneto.nn.config import wrong_sizes
 
 

@@ -28,10 +28,14 @@ from magneto.hf.wrapper import (
     refuse,
     token_loss,
 )
-from magneto.language.classification.model import ClassificationHead, TextClassifier
-from magneto.language.masked_language import MaskedLanguageHead, MaskedLanguageModel
-from magneto.language.model import LanguageModel
-from magneto.language.text_encoder import TextEncoder
+from magneto.language.models import (
+    ClassificationHead,
+    LanguageModel,
+    MaskedLanguageHead,
+    MaskedLanguageModel,
+    TextClassifier,
+    TextEncoder,
+)
 from magneto.nn.config import RELATIVE_POSITIONS
 
 
