@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from magneto.lab.probe.levels import LEVELS, Measured, worst_level
+from magneto.lab.verdict import LEVELS, Measured, worst_level
 
 ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "benchmarks" / "results" / "probe-calibration.csv"

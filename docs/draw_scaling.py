@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from magneto.lab.report.palette import ROWS
-from magneto.lab.report.plot import FAINT, INK, RULE, STYLE
+from magneto.figures import FAINT, INK, RULE
+from magneto.lab.report.plot import ROWS, STYLE
 
 # What is drawn of each point, and its looks: (light, dark, marker, dash).
 LINES = {"seconds": ("time", *ROWS["sub"]), "peak_bytes": ("memory", *ROWS["post"]),

@@ -19,9 +19,9 @@ from statistics import mean
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from magneto.figures import FAINT, INK, RULE
 from magneto.files import read_json
-from magneto.lab.report.palette import ROWS
-from magneto.lab.report.plot import FAINT, INK, RULE, STYLE
+from magneto.lab.report.plot import ROWS, STYLE
 from magneto.theory.placement import PLACEMENTS
 
 DOCS = Path(__file__).parent

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from magneto.files import plain, read_json, write_json
+from magneto.lab.comparison import conclusions
 from magneto.lab.report.report import write_report
-from magneto.lab.sweep.compare import conclusions
 
 REPORTS = Path(__file__).parent / "reports"
 

@@ -11,10 +11,9 @@ from benchmarks.check_report import check_folder
 from benchmarks.recomputed import quantile
 from magneto.files import plain
 from magneto.functional.statistics import t_quantile
+from magneto.lab.comparison import collect
+from magneto.lab.grid import Cell, Sweep, cell_directory, open_sweep
 from magneto.lab.report.report import write_report
-from magneto.lab.sweep.cells import Cell, Sweep
-from magneto.lab.sweep.compare import collect
-from magneto.lab.sweep.sweep import cell_directory, open_sweep
 from magneto.recipe import load_recipe
 
 PLACEMENTS = ("post", "pre", "sub", "olmo2")

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from magneto.cli import main
-from magneto.lab.sweep.cells import RATE, SEED, Cell
-from magneto.lab.sweep.sweep import read_sweep
+from magneto.lab.grid import RATE, SEED, Cell, read_sweep
 from magneto.tasks import TASKS
 
 SOURCE = Path(__file__).parents[1] / "src" / "magneto"

@@ -9,10 +9,9 @@ import torch
 
 from magneto.cli import main
 from magneto.files import read_object
-from magneto.lab.probe import measurements
-from magneto.lab.probe.measurements import why_not_measured
-from magneto.lab.sweep import workers
-from magneto.lab.sweep.sweep import work
+from magneto.lab import comparison, sweep
+from magneto.lab.comparison import why_not_measured
+from magneto.lab.sweep import work
 from magneto.recipe import load_recipe
 from magneto.training.metrics_logger import read_rows
 from tests.shrunken import shrunken
@@ -38,9 +37,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def quick(module_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are made in this process, and updates measured of shallow stacks."""
-    monkeypatch.setattr(workers, "run_local", lambda folder, *rest: work(folder) >= 0)
-    monkeypatch.setattr(measurements, "DEPTHS", (1, 2))
-    monkeypatch.setattr(measurements, "SEEDS", (0, 1))
+    monkeypatch.setattr(sweep, "run_local", lambda folder, *rest: work(folder) >= 0)
+    monkeypatch.setattr(comparison, "DEPTHS", (1, 2))
+    monkeypatch.setattr(comparison, "SEEDS", (0, 1))
 
 
 def words(task: str, place: Path) -> list[str]:
@@ -91,14 +90,14 @@ def test_what_can_not_be_measured_hides_no_table(
         assert (out / "report.md").is_file(), "the report is written before"
         raise ValueError("no such thing\nas that")
 
-    monkeypatch.setattr(measurements, "measure_recipes", fail)
+    monkeypatch.setattr(comparison, "measure_recipes", fail)
     assert main(given) == 0
     said = capsys.readouterr()
     assert "updates and activations are not measured: no such thing\n" in said.err
     assert "accuracy" in said.out and "measured" not in read_object(out / "comparison.json")
 
     # What is known before runs begin is said before.
-    monkeypatch.setattr(measurements, "why_not_measured", lambda task: "no stack")
+    monkeypatch.setattr(comparison, "why_not_measured", lambda task: "no stack")
     assert main([*given, "--seeds", "1,2"]) == 0
     said = capsys.readouterr()
     assert "updates and activations will not be measured: no stack\n" in said.err

@@ -8,7 +8,7 @@ import pytest
 from magneto.cli import main
 from magneto.commands.probe import read_time
 from magneto.commands.probe_tables import brief, layer_table, short_names, thin
-from magneto.lab.probe.probe import LayerReading
+from magneto.lab.probe import LayerReading
 
 SMALL = """--model.width 16 --model.layers 8 --model.heads 2 --model.ffn_width 32
 --data.tokenizer bytes --data.max_length 24 --training.batch_size 4 --training.device cpu

@@ -21,9 +21,8 @@ from magneto.commands.table import (
     table,
 )
 from magneto.config import ConfigError
+from magneto.lab.grid import Sweep, cell_directory, open_sweep
 from magneto.lab.scores import name_of, read_runs, source_names, words
-from magneto.lab.sweep.cells import Sweep
-from magneto.lab.sweep.sweep import cell_directory, open_sweep
 from magneto.recipe import load_recipe
 
 IMAGES, QUESTIONS, GLUE = (PRESETS[name] for name in ("images", "vision-language", "glue"))
@@ -216,7 +215,7 @@ def test_sources_that_end_alike_are_apart(tmp_path: Path) -> None:
     assert [each.own for each in read_runs([tmp_path / "b"], IMAGES)] == ["photos"]
     digests = {"/data/imagenet": {"p"}, "/scratch/imagenet/": {"p", "q"}, "old/imagenet": {"r"}}
     assert source_names(digests) == {
-        "/data/imagenet": "data/imagenet", "/scratch/imagenet/": "data/imagenet",
+        "/data/imagenet": "/data/imagenet", "/scratch/imagenet/": "/data/imagenet",
         "old/imagenet": "old/imagenet",
     }  # fmt: skip
     assert name_of("hf:ILSVRC/imagenet-1k") == "imagenet-1k"

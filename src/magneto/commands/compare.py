@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from magneto.commands.shared import Parser, name_source, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
-from magneto.lab.sweep.cells import PLACEMENT, RATE, SEED, Sweep
+from magneto.lab.grid import PLACEMENT, RATE, SEED, Sweep
 from magneto.mistakes import user_lines
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe, placement_name
@@ -67,9 +67,8 @@ def main(words: Sequence[str]) -> int:
     grid = {**others, **placements(given, {**overrides, **first}), **grid}
     sweep = Sweep(given.recipe, dict(overrides), grid, given.keep_weights)
     folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
-    from magneto.lab.sweep.compare import collect, refuse_several_metrics
-    from magneto.lab.sweep.near_best import with_more_seeds
-    from magneto.lab.sweep.sweep import is_done, open_sweep
+    from magneto.lab.comparison import collect, refuse_several_metrics, with_more_seeds
+    from magneto.lab.grid import is_done, open_sweep
     from magneto.training.distributed import one_process, pick_device
     from magneto.training.memory import check_memory
 
@@ -104,7 +103,7 @@ def main(words: Sequence[str]) -> int:
 
 def can_be_measured(task: Task, report: ProgressBars) -> bool:
     """Return whether the runs' model can be measured; say before they begin why it can't."""
-    from magneto.lab.probe.measurements import why_not_measured
+    from magneto.lab.comparison import why_not_measured
 
     reason = why_not_measured(task)
     if reason:
@@ -119,7 +118,7 @@ def add_measurements(
 
     The runs are done and their table is written: what goes wrong here must not hide them.
     """
-    from magneto.lab.probe.measurements import measure
+    from magneto.lab.comparison import measure
 
     try:
         comparison["measured"] = measure(folder, sweep, report)
@@ -155,7 +154,7 @@ def other_fields(words: Sequence[str], overrides: dict[str, Any]) -> dict[str, l
     Raises:
         ConfigError: If a field has an option of its own, or is given twice: one would be lost.
     """
-    from magneto.lab.sweep.checks import repeated
+    from magneto.lab.grid import repeated
 
     pairs = [field_values(word) for word in reversed(words)]
     names = [name for name, _ in pairs]
@@ -203,7 +202,7 @@ def placements(given: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
 
 def run(folder: Path, sweep: Sweep, given: Any, report: ProgressBars) -> bool:
     """Run the cells that are not done; return whether all are now."""
-    from magneto.lab.sweep.workers import default_jobs, run_cluster, run_local
+    from magneto.lab.sweep import default_jobs, run_cluster, run_local
 
     jobs = default_jobs() if given.jobs is None else given.jobs
     if given.cluster:
@@ -258,9 +257,8 @@ def whole_numbers(words: str, option: str) -> list[int]:
 
 def table(comparison: dict[str, Any]) -> str:
     """Write the grid of mean scores, as the report has them, and the answer for a terminal."""
-    from magneto.lab.report.captions import baseline_sentence
-    from magneto.lab.report.tables import brief_group_text
-    from magneto.lab.sweep.grid import decimals_for, group_cells, rate_text
+    from magneto.lab.outcome import decimals_for, group_cells, rate_text
+    from magneto.lab.report.words import baseline_sentence, brief_group_text
 
     groups = group_cells(comparison)
     decimals = decimals_for([group.mean for group in groups.values()])

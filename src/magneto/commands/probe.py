@@ -19,8 +19,8 @@ from magneto.theory.depth import Stack
 from magneto.theory.placement import find_placement
 
 if TYPE_CHECKING:
-    from magneto.lab.probe.diagnosis import Diagnosis
-    from magneto.lab.probe.trial import Trial
+    from magneto.lab.diagnosis import Diagnosis
+    from magneto.lab.trial import Trial
 
 MOST_LAYERS = 4096
 
@@ -108,8 +108,8 @@ def load_each(name: str, overrides: dict[str, str], placements: str | None) -> l
 def look_at_each(recipes: list[Recipe], given: Any, report: ProgressBars) -> tuple[dict, Any]:
     """Diagnose every recipe."""
     from magneto.commands.probe_tables import print_diagnoses
-    from magneto.lab.probe.diagnosis import diagnose
-    from magneto.lab.probe.trial import run_trial
+    from magneto.lab.diagnosis import diagnose
+    from magneto.lab.trial import run_trial
 
     seeds = 3 if given.seeds is None else given.seeds
     found: list[Diagnosis] = []
@@ -129,8 +129,7 @@ def look_at_each(recipes: list[Recipe], given: Any, report: ProgressBars) -> tup
 def measure_depths(recipes: list[Recipe], given: Any, report: ProgressBars) -> tuple[dict, Any]:
     """Measure the growth of the update with depth, beside the bound's."""
     from magneto.commands.probe_tables import print_growth
-    from magneto.lab.probe.measurements import bounds_over
-    from magneto.lab.probe.update import growth, measure_growth, measured_shape
+    from magneto.lab.update import bounds_over, growth, measure_growth, measured_shape
 
     depths = read_depths(given.depths)
     stack: Stack = given.stack

@@ -11,12 +11,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from magneto.lab.probe.diagnosis import Bound, Diagnosis
-from magneto.lab.probe.levels import Level
-from magneto.lab.probe.probe import LayerReading
-from magneto.lab.probe.trial import Trial
-from magneto.lab.probe.update import Growth, Update
-from magneto.lab.probe.verdict import kept_share, move_at, percent, rate_of_move
+from magneto.lab.diagnosis import Diagnosis
+from magneto.lab.probe import LayerReading
+from magneto.lab.trial import Trial
+from magneto.lab.update import Bound, Growth, Update
+from magneto.lab.verdict import Level, kept_share, move_at, percent, rate_of_move
 from magneto.theory.placement import find_placement
 
 # Layers, and depths, that a table shows at most.

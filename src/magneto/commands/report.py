@@ -17,7 +17,7 @@ from magneto.runs import load_model, open_task
 from magneto.training.metrics_logger import METRICS_FILE, read_metrics
 
 if TYPE_CHECKING:
-    from magneto.lab.report.run_page import RunPage
+    from magneto.lab.report.report import RunPage
     from magneto.training.task import Figure, Task
 
 
@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
         except (FileNotFoundError, Damaged) as error:
             report.say(f"no pictures of the model: {error}")
     report.finish()
-    from magneto.lab.report.run_page import write_run_page
+    from magneto.lab.report.report import write_run_page
 
     page = write_run_page(
         describe(given.run, recipe, task, figures), given.out or given.run / "report"
@@ -79,8 +79,8 @@ def draw_figures(run: Path, weights: str, recipe: Recipe, task: Task) -> Sequenc
 
 def describe(run: Path, recipe: Recipe, task: Task, figures: Sequence[Figure]) -> RunPage:
     """Return what the page says."""
-    from magneto.lab.report.provenance import environments, without_places
-    from magneto.lab.report.run_page import RunPage
+    from magneto.lab.comparison import environments, without_places
+    from magneto.lab.report.report import RunPage
 
     rows = read_metrics(run) if (run / METRICS_FILE).is_file() else []
     baseline = task.baseline(recipe.training.evaluate_limit)

@@ -16,14 +16,7 @@ from typing import Any
 
 from magneto.commands.shared import Parser, aligned, print_json
 from magneto.functional.statistics import half_width
-from magneto.lab.scores import (
-    Measured,
-    Point,
-    Preset,
-    read_runs,
-    source_of,
-    words,
-)
+from magneto.lab.scores import Measured, Point, Preset, read_runs, source_of, words
 from magneto.progress import ProgressBars
 
 NUMBERS = (

@@ -8,6 +8,7 @@ lies there. What is kept under one name by runs on different data stands in colu
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, TypeGuard
 
 from magneto.config import ConfigError
 from magneto.files import Damaged, read_json, read_object
-from magneto.lab.sweep.cells import PLACEMENT, RATE, SEED
+from magneto.lab.grid import PLACEMENT, RATE, SEED
 from magneto.recipe import Recipe, open_run
 
 SCORES = "scores"
@@ -121,7 +122,7 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
         ConfigError: If a run is of another task, is there twice, or is no seed of its row.
         Damaged: If a result or a score is none.
     """
-    from magneto.lab.sweep.sweep import SPEC_FILE
+    from magneto.lab.grid import SPEC_FILE
     from magneto.training.assets import ASSETS
     from magneto.training.task import DIGEST_FILE
 
@@ -140,7 +141,7 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
 
 def comparison(folder: Path) -> Iterator[Found]:
     """Yield the runs of a comparison; points are without placement and seed."""
-    from magneto.lab.sweep.sweep import cell_directory, read_result, read_sweep
+    from magneto.lab.grid import cell_directory, read_result, read_sweep
 
     sweep = read_sweep(folder)
     for cell in sweep.cells():
@@ -337,14 +338,13 @@ def words(point: Point) -> str:
     return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point)
 
 
-def name_of(source: str, parts: int = 1) -> str:
-    """Return the last parts of a path, or of a data set's name."""
-    found = source.rstrip("/").replace(":", "/").split("/")
-    return "/".join(found[-parts:]) or source
+def name_of(source: str) -> str:
+    """Return the last part of a path, or of a data set's name."""
+    return source.rstrip("/").replace(":", "/").rpartition("/")[2] or source
 
 
 def source_names(digests: Mapping[str, Set[str]]) -> dict[str, str]:
-    """Return a name of each source: its last part, and more where other data is called so too.
+    """Return a name of each source: its last part, or all of it where other data is called so too.
 
     Two paths that end alike are of the same data if a run of each has the same digest: a set may
     lie in other places on other machines.
@@ -357,12 +357,7 @@ def source_names(digests: Mapping[str, Set[str]]) -> dict[str, str]:
         same = (first[other] for other in first
                 if name_of(other) == name_of(source) and own & digests[other])  # fmt: skip
         first[source] = next(same, source)
-    return {source: _apart(one, set(first.values()) - {one}) for source, one in first.items()}
-
-
-def _apart(source: str, others: Set[str]) -> str:
-    """Return the shortest name that none of the others has."""
-    most = len(source.replace(":", "/").split("/"))
-    names = (name_of(source, parts) for parts in range(1, most + 1))
-    taken = (name for name in names if all(name != name_of(o, name.count("/") + 1) for o in others))
-    return next(taken, source)
+    alike = Counter(map(name_of, set(first.values())))
+    return {
+        source: name_of(one) if alike[name_of(one)] == 1 else one for source, one in first.items()
+    }

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from magneto.lab.sweep.answer import answer
-from magneto.lab.sweep.judged import Judge, Scored
-from magneto.lab.sweep.summary import summarise
+from magneto.lab.answer import answer
+from magneto.lab.outcome import Judge, Scored, summarise
 
 
 @pytest.fixture(scope="session")

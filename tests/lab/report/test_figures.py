@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 
-from magneto.lab.report.axes import DIVERGED, SOME, STUCK
-from magneto.lab.report.captions import curves_caption, curves_heading, score_caption
-from magneto.lab.report.curve_figures import draw_curves, thinned
-from magneto.lab.report.palette import series_of
-from magneto.lab.report.plot import Plot
-from magneto.lab.report.score_figure import draw_scores, failure_marks, joined_means
-from magneto.lab.sweep.grid import Group, group_cells
-from magneto.lab.sweep.judged import Judge, Scored
+from magneto.lab.outcome import Group, Judge, Scored, group_cells
+from magneto.lab.report.curves import draw_curves, thinned
+from magneto.lab.report.figures import draw_scores, failure_marks, joined_means
+from magneto.lab.report.plot import Plot, series_of
+from magneto.lab.report.words import curves_caption, curves_heading, score_caption
 
 Assemble = Callable[..., dict[str, Any]]
 LEARNED, SPLIT = Group((4.0, 4.2), 2, 0, 0, 0), Group((4.0,), 1, 0, 1, 0)
@@ -37,7 +34,7 @@ def run(rate: float, score: float | None, seed: int = 1, **more: Any) -> Scored:
 
 def scores_of(comparison: dict[str, Any]) -> str:
     series = series_of(comparison["placements"], {"sub": "Sub-LN"})
-    return draw_scores(comparison, group_cells(comparison), series, 3).svg
+    return draw_scores(comparison, group_cells(comparison), series).svg
 
 
 def curves_of(comparison: dict[str, Any]) -> list:
@@ -60,11 +57,11 @@ def test_a_line_breaks_where_a_rate_failed() -> None:
 def test_a_failed_rate_is_not_bridged_in_the_drawing(
     assemble: Assemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Plot, "finish", lambda plot, _: plot)
+    monkeypatch.setattr(Plot, "finish", lambda plot: plot)
     scores = [4.0, None, 5.0]
     comparison = assemble([run(10.0**i, y) for i, y in enumerate(scores)], Judge("loss", False))
     series = series_of(["sub"], {})
-    plot: Any = draw_scores(comparison, group_cells(comparison), series, 3)
+    plot: Any = draw_scores(comparison, group_cells(comparison), series)
     lines = [line for line in plot.axes[-1].lines if line.get_linestyle() != "None"]
     heights = [list(line.get_ydata()) for line in lines if line.get_linestyle() == "-"]
     assert len(heights) == 1 and heights[0][::2] == [4.0, 5.0] and math.isnan(heights[0][1])
@@ -72,7 +69,7 @@ def test_a_failed_rate_is_not_bridged_in_the_drawing(
 
 def test_marks_say_how_a_rate_failed() -> None:
     marks = failure_marks([1e-3, 1e-2, 1e-1, 1.0], [LEARNED, SPLIT, LOST, SAT])
-    assert [(mark.x, mark.symbol) for mark in marks] == [(1e-2, SOME), (1e-1, DIVERGED), (1, STUCK)]
+    assert [(mark.x, mark.symbol) for mark in marks] == [(1e-2, "+"), (1e-1, "x"), (1, "_")]
     assert [mark.text for mark in marks] == [
         "rate 0.01: 1 of 2 diverged", "rate 0.1: diverged", "rate 1: did not learn",
     ]  # fmt: skip

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from magneto.lab.report.palette import ROWS, Series, series_of, swatch
+from magneto.lab.report.plot import ROWS, Series, series_of, swatch
 from magneto.theory.placement import PLACEMENTS
 
 PAGES = {"light": "#ffffff", "dark": "#161616"}

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from magneto.commands.compare import table
+from magneto.lab.outcome import Judge, Scored
 from magneto.lab.report.report import as_markdown, write_report
-from magneto.lab.sweep.judged import Judge, Scored
 
 JUDGE = Judge("loss", False, 7.8)
 Assemble = Callable[..., dict[str, Any]]
@@ -43,7 +43,7 @@ def cell(placement: str, rate: float, seed: int, score: float | str | None) -> S
 
 
 def comparison(assemble: Assemble, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr("magneto.lab.sweep.summary.title_of", TITLES.get)
+    monkeypatch.setattr("magneto.lab.outcome.title_of", TITLES.get)
     cells = [
         cell(name, rate, seed, score)
         for name, table in SCORES.items()
@@ -160,6 +160,16 @@ def test_every_placement_is_in_every_figure_it_has_values_for(made: Path) -> Non
     assert Page(text).buttons == 4
     files = {path.name for path in (made / "figures").iterdir()}
     assert files == {f"{name}.{kind}" for name in shown for kind in ("svg", "pdf")}
+
+
+def test_every_colour_of_a_figure_has_another_on_a_dark_page(made: Path) -> None:
+    text = (made / "report.html").read_text()
+    style, page = text.split("</style>")
+    # No ancestor stands before it: a marker that is drawn by reference has none.
+    rule = r'^ *\[style\*="((?:fill|stroke): #\w{6})"\] \{ (?:fill|stroke): \S+ !important'
+    replaced = re.findall(rule, style, re.M)
+    drawn = set(re.findall(r"(?:fill|stroke): #\w{6}", page))
+    assert len(drawn) > 8 and drawn <= set(replaced)
 
 
 def test_points_lie_inside_their_figure(made: Path) -> None:

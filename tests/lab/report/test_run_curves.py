@@ -2,7 +2,7 @@
 
 import math
 
-from magneto.lab.report.run_curves import curve_of, draw_run
+from magneto.lab.report.curves import curve_of, draw_run
 
 ROWS = [
     {"step": 10, "loss": 3.0, "gradient_norm": 1.0, "learning_rate": 1e-3},

@@ -3,7 +3,7 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
-from magneto.lab.report.run_page import RunPage, write_run_page
+from magneto.lab.report.report import RunPage, write_run_page
 from magneto.training.task import Figure
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"><path d="M0 0"/></svg>'

@@ -1,7 +1,9 @@
-"""How figures look, and how they leave: as SVG inside a page, as an SVG file, as a PDF file.
+"""How figures look, and how they leave: as SVG, inside a page or as a file, and as a PDF file.
 
-matplotlib draws with the light theme's colours; in a page's SVG each becomes a CSS variable with
-that colour as its fallback, so that the page's theme decides.
+One colour, marker and dash per placement, the same in every figure and table. The colours are the
+outcome of a search: every pair of them is further apart than 12 in CIEDE2000, with any colour
+vision, and each stands out from its page by a contrast of 3. A test holds this. Figures are drawn
+in the light page's colours, which the style sheet replaces on a dark one.
 """
 
 from __future__ import annotations
@@ -17,49 +19,111 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.markers import MarkerStyle
+from matplotlib.transforms import Affine2D
 
-from magneto.lab.report.palette import Series
+from magneto.figures import STYLE as SHARED
 
+SOLID = ()
+"""Dash of a line that has none."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """How one placement is shown, the same in every figure.
+
+    Attributes:
+        index: Position among the placements; names its group in an SVG.
+        name: Of the placement.
+        title: What a legend calls it.
+        light: Colour on a light page.
+        dark: Colour on a dark page.
+        marker: matplotlib's name of its marker, or its (points, style, angle).
+        dash: Lengths of strokes and gaps in line widths; empty for a solid line.
+    """
+
+    index: int
+    name: str
+    title: str
+    light: str
+    dark: str
+    marker: Any
+    dash: tuple[float, ...]
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Keyword arguments of matplotlib for its line."""
+        return {"color": self.light, "linestyle": (0, self.dash) if self.dash else "-"}
+
+
+_LONG, _SHORT, _DOTS, _DASH_DOT, _LONGEST = (5, 1.5), (2.5, 1.3), (1, 1.3), (5, 1.5, 1, 1.5), (9, 2)
+ROWS: dict[str, tuple[str, str, Any, tuple[float, ...]]] = {
+    "post": ("#d1480b", "#ff7f45", "v", _LONG),
+    "pre": ("#111111", "#f2f2f2", "s", SOLID),
+    "normformer": ("#00a160", "#caf7a7", "^", _SHORT),
+    "deepnorm": ("#a06c7f", "#b475ac", "D", _DASH_DOT),
+    "sub": ("#0067b1", "#4aa8f0", "o", SOLID),
+    "peri": ("#1781ff", "#235bff", "P", _LONG),
+    "pre-qk": ("#96343d", "#bd2d46", "*", _DOTS),
+    "olmo2": ("#908bb8", "#f0db00", "X", _LONGEST),
+    "keel": ("#560c5e", "#9f4394", "<", _SHORT),
+    "hybrid": ("#024400", "#0f8367", ">", _DASH_DOT),
+    "gated": ("#2808c5", "#96bd92", "p", _DOTS),
+    "hybrid-star": ("#75496f", "#e70e00", "h", _LONGEST),
+}
+# For rows that users bring: neither a marker nor a dash is one of those above.
+_COLOURS = (
+    ("#7205f8", "#15e2fd"),
+    ("#12845a", "#25a082"),
+    ("#6c043a", "#fa1f6e"),
+    ("#e37407", "#ed98bc"),
+)
+_MARKERS: tuple[Any, ...] = ("d", (4, 1, 0), "8", (6, 1, 0), (3, 1, 0))
+_DASHES = ((1, 3), (7, 1.5, 1, 1.5, 1, 1.5), (3, 3))
+
+
+def series_of(placements: Sequence[str], titles: dict[str, str]) -> dict[str, Series]:
+    """Give every placement its looks; one without a row of its own takes the next of the others.
+
+    Args:
+        placements: Names of the rows, in order.
+        titles: Their titles.
+    """
+    own = [name for name in placements if name not in ROWS]
+    rows = ROWS | {name: _own_row(position) for position, name in enumerate(own)}
+    return {
+        name: Series(index, name, titles.get(name, name), *rows[name])
+        for index, name in enumerate(placements)
+    }
+
+
+def _own_row(position: int) -> tuple[str, str, Any, tuple[float, ...]]:
+    """Return the looks of a user's row: 60 of them differ, for 4, 5 and 3 have no common factor."""
+    return (
+        *_COLOURS[position % len(_COLOURS)],
+        _MARKERS[position % len(_MARKERS)],
+        _DASHES[position % len(_DASHES)],
+    )
+
+
+def swatch(series: Series) -> str:
+    """Return a small SVG of a series' line and marker, for a legend."""
+    marker = MarkerStyle(series.marker)
+    # Markers are about one unit wide: 9 of the swatch's units.
+    place = marker.get_transform() + Affine2D().scale(9, -9).translate(14, 7)
+    polygons: Any = marker.get_path().to_polygons(transform=place)
+    shape = " ".join("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in p) + "Z" for p in polygons)
+    dash = " ".join(f"{1.8 * length:g}" for length in series.dash) or "none"
+    return (
+        '<svg class="swatch" viewBox="0 0 28 14" width="28" height="14" aria-hidden="true">'
+        f'<path d="M1 7H27" style="fill: none; stroke: {series.light}; stroke-width: 1.8; '
+        f'stroke-dasharray: {dash}"/><path d="{shape}" style="fill: {series.light}"/></svg>'
+    )
+
+
+STYLE: dict[Any, Any] = SHARED | {"axes.grid": True, "axes.facecolor": "none"}
 # Of a legend, in inches: a letter of a title, a line with its spaces, and a row.
 LEGEND_LETTER, LEGEND_LINE, LEGEND_ROW = 0.066, 0.55, 0.15
-INK, FAINT, RULE = "#232323", "#6b6b6b", "#dedede"
-THEME = {INK: "ink", FAINT: "faint", RULE: "rule"}
-
-STYLE: dict[Any, Any] = {
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.labelsize": 9,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.edgecolor": FAINT,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "axes.linewidth": 0.7,
-    "axes.labelpad": 5,
-    "xtick.major.width": 0.7,
-    "ytick.major.width": 0.7,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": RULE,
-    "grid.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "lines.linewidth": 1.5,
-    "lines.markersize": 4.6,
-    "lines.solid_capstyle": "round",
-    "svg.fonttype": "none",
-    "svg.hashsalt": "magneto",
-    "pdf.fonttype": 42,
-    "path.simplify": True,
-}
 
 
 @dataclass(frozen=True)
@@ -69,8 +133,8 @@ class Drawing:
     Attributes:
         name: Unique id.
         title: What it is of; "" where the heading says it.
-        svg: Inline SVG for a page: its colours are CSS variables.
-        pdf: The same as a PDF file, in the light theme's colours.
+        svg: For a page or a file of its own.
+        pdf: The same as a PDF file.
         hits: Points the reader can point at, in the SVG's coordinates.
         series: Indices of the placements it shows.
     """
@@ -87,7 +151,7 @@ class Plot:
     """A figure being drawn: its axes, which artists belong to which series, its hover points.
 
     Args:
-        name: Unique in the page: all ids of the SVG begin with it.
+        name: Unique in the page: ids of the SVG are made of it.
         size: Width and height in inches.
         heights: Relative heights of axes above one another, which share x.
         title: Stands above the axes; "" for none.
@@ -130,14 +194,10 @@ class Plot:
         if points:
             self._hover.append((axes, series.index, title, points))
 
-    def finish(self, series: Iterable[Series]) -> Drawing:
-        """Add the legend and return the drawing.
-
-        Args:
-            series: All series of the page; their colours become CSS variables.
-        """
+    def finish(self) -> Drawing:
+        """Add the legend and return the drawing."""
         self._legend()
-        svg = with_variables(_inline(self._save("svg").decode(), self.name), themed(series))
+        svg = for_page(self._save("svg").decode())
         self.figure.set_layout_engine("none")  # it is laid out
         return Drawing(
             self.name, self.title, svg, self._save("pdf"), self.hits(), sorted(self._shown)
@@ -169,7 +229,7 @@ class Plot:
         """Return the figure in a file format; the same figure gives the same bytes."""
         out = io.BytesIO()
         date = "CreationDate" if kind == "pdf" else "Date"
-        with rc_context(STYLE):
+        with rc_context(STYLE | {"svg.hashsalt": self.name}):
             self.figure.savefig(out, format=kind, metadata={date: None, "Creator": None})
         return out.getvalue()
 
@@ -188,42 +248,20 @@ class Plot:
         return hits
 
 
-def themed(series: Iterable[Series]) -> dict[str, str]:
-    """Return the CSS variable of every colour that figures are drawn with."""
-    return THEME | {row.light: f"series-{row.index}" for row in series}
+def for_page(svg: str) -> str:
+    """Cut a matplotlib SVG down to what can stand in a page beside others.
 
-
-def with_variables(svg: str, variables: dict[str, str]) -> str:
-    """Replace the light theme's colours by CSS variables."""
-    for colour, variable in variables.items():
-        svg = svg.replace(colour, f"var(--{variable}, {colour})")
-    return svg
-
-
-def svg_file(svg: str) -> str:
-    """Return an inline SVG as a file of its own: on white, and without CSS variables."""
-    plain = re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", svg).replace(' aria-hidden="true"', "", 1)
-    end = plain.index(">") + 1
-    return plain[:end] + '<rect width="100%" height="100%" fill="#ffffff"/>' + plain[end:] + "\n"
-
-
-def _inline(svg: str, name: str) -> str:
-    """Cut a matplotlib SVG down to what can stand in a page beside others."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(
-        r"<metadata>.*?</metadata>|<defs>\s*<style.*?</defs>|<!--.*?-->", "", svg, flags=re.S
-    )
-    svg = re.sub(r'id="series\.(\d+)\.\d+"', r'class="series" data-series="\1"', svg)
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
-    svg = re.sub(r'(xlink:)?href="#([^"]+)"', rf'href="#{name}-\2"', svg)
-    svg = svg.replace("url(#", f"url(#{name}-")
-    svg = re.sub(r"<[^>]*>", _rounded, svg)
+    Only what is referred to keeps its id; coordinates are rounded.
+    """
     box = re.search(r'viewBox="[^"]*"', svg)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {box[0] if box else ""} '
-        'stroke-linejoin="round" aria-hidden="true">'
-    )
-    return head + svg[svg.index(">") + 1 :].replace("\n", " ").strip()
+    assert box
+    inner = svg[svg.index(">", svg.index("<svg")) + 1 :]
+    inner = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</defs>|<!--.*?-->", "", inner,
+                   flags=re.DOTALL)  # fmt: skip
+    inner = re.sub(r'id="series\.(\d+)\.\d+"', r'class="series" data-series="\1"', inner)
+    inner = re.sub(r' id="[\w.]+_\d+"', "", inner).replace("xlink:href", "href")
+    inner = re.sub(r"<[^>]*>", _rounded, inner).replace("\n", " ").strip()
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {box[0]} stroke-linejoin="round">{inner}\n'
 
 
 def _rounded(tag: re.Match[str]) -> str:

@@ -55,9 +55,7 @@ for (const link of document.querySelectorAll('a[href^="figures/"][href$=".svg"]'
     const svg = link.closest("figure").querySelector("svg").cloneNode(true);
     svg.querySelectorAll(".dot").forEach((dot) => dot.remove());
     for (const index of hidden) svg.querySelectorAll(`[data-series="${index}"]`).forEach((line) => line.remove());
-    const text = svg.outerHTML.replace(/var\(--[\w-]+, (#\w+)\)/g, "$1")
-      .replace(">", '><rect width="100%" height="100%" fill="#ffffff"/>');
-    link.href = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+    link.href = URL.createObjectURL(new Blob([svg.outerHTML], { type: "image/svg+xml" }));
   });
 }
 

@@ -1,0 +1,311 @@
+"""A comparison as plain values: what a grid of runs says, what is measured, how to repeat it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from magneto.config import ConfigError
+from magneto.files import plain, read_object, write_json
+from magneto.lab.answer import answer
+from magneto.lab.grid import RATE, SEED, Cell, Sweep, cell_directory
+from magneto.lab.outcome import Judge, Scored, score_cell, summarise
+from magneto.lab.probe import find_stacks, last_stack
+from magneto.lab.short_run import initial_model, short_run
+from magneto.lab.update import Update, bounds_over, growth, measure_growth, measured_shape
+from magneto.nn.config import TransformerConfig
+from magneto.progress import SILENT, Progress
+from magneto.recipe import Recipe
+from magneto.theory.depth import Stack
+from magneto.training.environment import environment, read_environments
+from magneto.training.task import Task
+
+# What is kept of a run's environment. The command of a worker says nothing that the sweep does not.
+KEPT = ("python", "packages", "processor", "cores", "threads", "gpus", "commit")
+ABSOLUTE = re.compile(r"(?<![\w.:/])~?/(?:[^\s'\"/=,:]+/)*([^\s'\"/=,:]+)/?")
+FILE = "measurements.json"
+DEPTHS = (6, 12, 24, 48)
+# Updates differ more between seeds than between inputs.
+SEEDS, SAMPLES = range(6), 2
+Plan = tuple[TransformerConfig, Stack]
+"""A stack whose updates are measured: its shape, of one layer, and which one it is."""
+
+
+def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
+    """Return a comparison as plain values: cells, summaries, the answer, how to repeat it.
+
+    Absolute paths are cut to their last name, so that the result can be shown to others.
+    """
+    recipe = sweep.load(sweep.cells()[0])
+    task = recipe.build_task()
+    judges = judges_of(sweep)
+    cells = [score_cell(folder, cell, judges[cell.row]) for cell in sweep.cells()]
+    placements = list(judges)
+    data = data_of(sweep)
+    shared = {judge.baseline for judge in judges.values()}
+    judge = Judge(task.primary_metric, task.higher_is_better, only(shared))
+    runs = [cell_directory(folder, cell) for cell in sweep.cells()]
+    comparison = {
+        "recipe": without_places(sweep.recipe),
+        "task": recipe.task,
+        "metric": task.primary_metric,
+        "higher_is_better": task.higher_is_better,
+        "baseline": judge.baseline,
+        "threshold": judge.threshold,
+        "baselines": {row: held.baseline for row, held in judges.items()},
+        "data": data,
+        "unit": task.unit,
+        "overrides": without_places(sweep.overrides),
+        "command": without_places(command),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": environments(runs),
+        "config": without_places(recipe.to_mapping()),
+        "placements": placements,
+        "learning_rates": [float(rate) for rate in sweep.grid[RATE]],
+        "seeds": [int(seed) for seed in sweep.grid[SEED]],
+        "seeds_near_best": sorted({int(values[SEED]) for values in sweep.further}),
+        "cells": [asdict(cell) for cell in cells],
+    }
+    return comparison | conclusions(comparison)
+
+
+def conclusions(comparison: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a comparison's cells say: a summary of each row, and the answer."""
+    cells = [Scored(**cell) for cell in comparison["cells"]]
+    higher = comparison["higher_is_better"]
+    summaries = [summarise(cells, name, higher) for name in comparison["placements"]]
+    return {
+        "summary": [asdict(summary) for summary in summaries],
+        "answer": answer(summaries, higher, comparison["metric"], comparison["data"]),
+    }
+
+
+def judges_of(sweep: Sweep) -> dict[str, Judge]:
+    """Return what the scores of each row are held against: the baseline on the row's own data."""
+    known: dict[str, Judge] = {}
+    judges: dict[str, Judge] = {}
+    for row, cell in first_cells(sweep).items():
+        recipe = sweep.load(cell)
+        task = recipe.build_task()
+        alike = repr((recipe.task, recipe.data, recipe.training.evaluate_limit))
+        if alike not in known:
+            baseline = task.baseline(recipe.training.evaluate_limit).get(task.primary_metric)
+            known[alike] = Judge(task.primary_metric, task.higher_is_better, baseline)
+        judges[row] = known[alike]
+    return judges
+
+
+def refuse_several_metrics(sweep: Sweep) -> None:
+    """Refuse a grid whose rows have scores of different kinds, before anything runs.
+
+    Raises:
+        ConfigError: If the data decides the metric, and the grid has data of several.
+    """
+    metrics: dict[str, str] = {}
+    for row, cell in first_cells(sweep).items():
+        metrics.setdefault(sweep.load(cell).build_task().primary_metric, row)
+    if len(metrics) > 1:
+        said = ", ".join(f"{row} by {metric}" for metric, row in metrics.items())
+        raise ConfigError([f"the grid's rows are scored by different metrics ({said}): "
+                           "compare each in a folder of its own (--out)"])  # fmt: skip
+
+
+def first_cells(sweep: Sweep) -> dict[str, Cell]:
+    """Return the first cell of each row."""
+    found: dict[str, Cell] = {}
+    for cell in sweep.cells():
+        found.setdefault(cell.row, cell)
+    return found
+
+
+def data_of(sweep: Sweep) -> dict[str, str]:
+    """Return what the grid sets of each row's data; nothing where all rows have the same."""
+    found = {row: cell.data for row, cell in first_cells(sweep).items()}
+    return found if len(set(found.values())) > 1 else {}
+
+
+def only(values: set[float | None]) -> float | None:
+    """Return the one value of a set; None where it has several."""
+    return next(iter(values)) if len(values) == 1 else None
+
+
+def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
+    """Return a finished sweep with further cells, if there are any that it has not.
+
+    Args:
+        folder: Of the sweep.
+        sweep: Every cell of it has a result.
+        seeds: What is wanted near each row's best rate.
+    """
+    judges = judges_of(sweep)
+    scored = [score_cell(folder, cell, judges[cell.row]) for cell in sweep.cells()]
+    higher = next(iter(judges.values())).higher_is_better
+    best = {row: summarise(scored, row, higher).best_learning_rate for row in judges}
+    known = {cell.name for cell in sweep.cells()}
+    new = [
+        values
+        for row, rate in best.items()
+        for values in around(sweep, row, rate, seeds)
+        if Cell(values).name not in known
+    ]
+    return replace(sweep, further=[*sweep.further, *new])
+
+
+def around(
+    sweep: Sweep, row: str, rate: float | None, seeds: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return the values of a row's cells at a rate and its neighbours, for each of the seeds.
+
+    None for a row that learned at no rate: more seeds would not make one best.
+    """
+    mine = {float(c.values[RATE]): c for c in sweep.cells() if c.row == row}
+    rates = sorted(mine)
+    if rate is None:
+        return []
+    place = rates.index(rate)
+    near = rates[max(place - 1, 0) : place + 2]
+    return [{**mine[one].values, SEED: seed} for one in near for seed in seeds]
+
+
+def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
+    """Return what the runs were made with: each thing with every value it had in one of them.
+
+    Args:
+        runs: Directories of runs; those without environment.json are left out. With none, this
+            process's environment is returned.
+    """
+    records: list[Mapping[str, Any]] = []
+    for path in sorted(run / "environment.json" for run in runs):
+        if path.is_file():
+            records += read_environments(path)
+    found: dict[str, dict[str, None]] = {}
+    for record in records or [environment()]:
+        for name, value in _flat(record):
+            found.setdefault(name, {})[value] = None
+    return {name: list(values) for name, values in found.items()}
+
+
+def _flat(record: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Yield names and values of a run's environment, packages and GPUs one by one."""
+    for key in KEPT:
+        value = record.get(key)
+        if isinstance(value, Mapping):
+            yield from ((name, str(version)) for name, version in value.items() if version)
+        elif isinstance(value, list):
+            kinds = sorted(set(value))
+            if kinds:
+                yield key, ", ".join(f"{value.count(kind)} x {kind}" for kind in kinds)
+        elif value not in (None, ""):
+            yield key, str(value)
+
+
+def without_places(value: Any) -> Any:
+    """Return nested values with absolute paths in texts cut to their last name."""
+    if isinstance(value, str):
+        return ABSOLUTE.sub(r"\1", value)
+    if isinstance(value, dict):
+        return {key: without_places(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_places(part) for part in value]
+    return value
+
+
+def measure(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> dict[str, Any]:
+    """Measure every row of a sweep, or read what was measured in its folder before.
+
+    Args:
+        folder: Of the comparison; holds `FILE` afterwards.
+        sweep: Its first cell of each row says what is measured.
+        progress: Shows it.
+
+    Returns:
+        "width" of the stacks whose updates are measured (None if rows differ in it), "depths",
+        "updates" (see `update.Update`), "growth" (`update.Growth`), "bounds" (form of the bound to
+        its value at each depth, by row) and "activations" (RMS of each layer's output at
+        initialisation, by row and layer name). A "placement" in updates and growth is a row's name.
+    """
+    path, first = folder / FILE, first_cells(sweep)
+    if path.is_file():
+        known = read_object(path)
+        if list(known.get("activations", ())) == list(first):
+            return known
+    found = measure_recipes({row: sweep.load(cell) for row, cell in first.items()}, progress)
+    write_json(path, found)
+    return found
+
+
+def why_not_measured(task: Task) -> str:
+    """Return why a task's model can't be measured, "" where nothing is known against it.
+
+    The model is built without memory; one that can't be is looked at when it is measured.
+
+    Args:
+        task: Prepared.
+    """
+    try:
+        with torch.device("meta"):
+            model = task.build_model()
+    except (RuntimeError, ValueError):
+        return ""
+    try:
+        find_stacks(model)
+    except ValueError as reason:
+        return str(reason)
+    return ""
+
+
+def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) -> dict[str, Any]:
+    """Measure recipes, by the names of their rows in a comparison."""
+    activations: dict[str, dict[str, float | None]] = {}
+    plans: dict[str, Plan] = {}
+    for name, recipe in recipes.items():
+        task = recipe.build_task()
+        task.prepare(SILENT)
+        model = initial_model(task, recipe.training, recipe.seed)
+        last = last_stack(model)
+        # Its own depth is left out: every row is measured at the same depths.
+        shape = replace(measured_shape(last.config), layers=1)
+        plans[name] = (shape, "decoder" if last.causal else "encoder")
+        run = short_run(task, model, recipe.training, seed=recipe.seed, steps=1, rates=())
+        activations[name] = {layer.name: layer.activation_rms for layer in run.first.layers}
+    updates = measure_updates(plans, progress)
+    bounds = {name: bounds_over(shape.row, DEPTHS, stack) for name, (shape, stack) in plans.items()}
+    return plain(
+        {
+            "width": only({shape.width for shape, _ in plans.values()}),
+            "depths": list(DEPTHS),
+            "updates": [asdict(update) for update in updates],
+            "growth": [asdict(part) for part in growth(updates)],
+            "bounds": bounds,
+            "activations": activations,
+        }
+    )
+
+
+def measure_updates(plans: Mapping[str, Plan], progress: Progress = SILENT) -> list[Update]:
+    """Measure the updates of each row; once for rows whose stacks are alike."""
+    known: dict[Plan, list[Update]] = {}
+    each = sum(DEPTHS) * len(SEEDS)
+    whole = each * len(set(plans.values()))
+    for shape, stack in dict.fromkeys(plans.values()):
+        before = each * len(known)
+        known[shape, stack] = measure_growth(
+            shape,
+            placements=[shape.placement],
+            depths=DEPTHS,
+            seeds=SEEDS,
+            samples=SAMPLES,
+            stack=stack,
+            progress=lambda done, total, before=before: progress.update(
+                "measuring updates, layers", before + done, whole
+            ),
+        )
+    return [
+        replace(update, placement=name) for name, plan in plans.items() for update in known[plan]
+    ]

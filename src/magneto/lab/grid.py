@@ -1,0 +1,266 @@
+"""A grid over a recipe's fields: its cells, their folder, and what it is refused for.
+
+The folder holds sweep.json (what the grid is) and a directory per cell, which is a run of its own
+with an outcome.json once it is done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from magneto.config import ConfigError
+from magneto.files import Damaged, read_object, write_json
+from magneto.recipe import Recipe, load_recipe
+
+PLACEMENT, RATE, SEED = "model.placement", "training.learning_rate", "seed"
+SPEC_FILE = "sweep.json"
+# Fields that change how fast a run goes and what it writes, not what comes out.
+WITHOUT_EFFECT = (
+    *("training.num_workers", "training.threads", "training.async_save", "training.tensorboard"),
+    *("training.device", "training.save_every", "training.log_every"),
+)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid over a recipe's fields.
+
+    Attributes:
+        recipe: Name or path of the recipe.
+        overrides: Dotted fields that are the same in every cell.
+        grid: Dotted fields with the values they take; cells are their product.
+        keep_weights: Whether cells keep their weights.
+        further: Values of cells beyond the product: more seeds near each row's best rate.
+        base: What the recipe's other fields were when the folder began.
+    """
+
+    recipe: str
+    overrides: dict[str, Any]
+    grid: dict[str, list[Any]]
+    keep_weights: bool = False
+    further: list[dict[str, Any]] = field(default_factory=list)
+    base: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def cells(self) -> list[Cell]:
+        """List the cells: the last field varies fastest; further ones follow."""
+        product = [
+            Cell(dict(zip(self.grid, values, strict=True)))
+            for values in itertools.product(*self.grid.values())
+        ]
+        known = {cell.name for cell in product}
+        # A grid may have grown since over what was further once.
+        return product + [cell for v in self.further if (cell := Cell(v)).name not in known]
+
+    def load(self, cell: Cell) -> Recipe:
+        """Return a cell's recipe."""
+        changes = {"training.tensorboard": False, **self.overrides, **cell.values}
+        return load_recipe(self.recipe, changes)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the grid: a value for each of its fields."""
+
+    values: dict[str, Any] = field(hash=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the cell's directory."""
+        parts = [f"{key.rpartition('.')[2]}={value}" for key, value in self.values.items()]
+        return ",".join(parts).replace("/", "_")
+
+    @property
+    def row(self) -> str:
+        """What a comparison sets side by side: the placement, and any further field of the grid."""
+        others = {k: v for k, v in self.values.items() if k not in (PLACEMENT, RATE, SEED)}
+        parts = [str(self.values[PLACEMENT])] if PLACEMENT in self.values else []
+        return ",".join([*parts, *([Cell(others).name] if others else [])]) or "the recipe"
+
+    @property
+    def data(self) -> str:
+        """What the grid sets of the data that is scored; "" where it sets nothing of it.
+
+        What is done to training examples alone (`data.augmentation`) is none of it.
+        """
+        return Cell({k: v for k, v in self.values.items() if is_of_data(k)}).name
+
+
+def is_of_data(name: str) -> bool:
+    """Return whether a dotted field of a recipe decides what its runs are scored on."""
+    section, *parts = name.split(".")
+    return section == "data" and not any(part.endswith("augmentation") for part in parts)
+
+
+def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
+    """Write what the grid is; or find it written, and the same or a part of this one.
+
+    Returns:
+        What is written: with the further cells that the folder has.
+
+    Raises:
+        ConfigError: If a cell's recipe is wrong, a run is there twice, the recipe was edited, or
+            the folder holds another comparison.
+    """
+    recipes = load_cells(sweep)
+    refuse_repeated(sweep, recipes)
+    path = folder / SPEC_FILE
+    base = base_of(sweep, recipes[0])
+    if path.exists():
+        held = read_sweep(folder)
+        refuse_other(folder, held, sweep)
+        refuse_edited(folder, replace(sweep, grid=held.grid, base=held.base))
+        base = held.base
+        known = [values for values in held.further if values not in sweep.further]
+        sweep = replace(sweep, further=[*known, *sweep.further])
+    elif folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is there already and not empty")
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep = replace(sweep, base=base)
+    write_json(path, asdict(sweep))
+    return sweep
+
+
+def load_cells(sweep: Sweep) -> list[Recipe]:
+    """Return every cell's recipe.
+
+    Raises:
+        ConfigError: If some are wrong; names each mistake once.
+    """
+    recipes, problems = [], {}
+    for cell in sweep.cells():
+        try:
+            recipes.append(sweep.load(cell))
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.lines)
+    if problems:
+        raise ConfigError(list(problems))
+    return recipes
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """Return the grid of a folder.
+
+    Raises:
+        FileNotFoundError: If there is none in it.
+    """
+    path = folder / SPEC_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"no comparison in {folder} (there is no {SPEC_FILE})")
+    try:
+        return Sweep(**read_object(path))
+    except TypeError as error:  # other keys
+        raise Damaged(f"{path} is damaged: {error}") from error
+
+
+def cell_directory(folder: Path, cell: Cell) -> Path:
+    """Return where a cell's run lies."""
+    return folder / "cells" / cell.name
+
+
+def is_done(folder: Path, cell: Cell) -> bool:
+    """Return whether a cell has ended by itself: finished or diverged."""
+    result = read_result(folder, cell)
+    return result is not None and result["status"] != "interrupted"
+
+
+def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
+    """Return a cell's result, or None if it has none yet."""
+    path = cell_directory(folder, cell) / "outcome.json"
+    return read_object(path, "status", "step") if path.exists() else None
+
+
+def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
+    """Refuse a grid that holds one run twice: it would count as two seeds.
+
+    Args:
+        sweep: The grid.
+        recipes: Of its cells.
+
+    Raises:
+        ConfigError: If a field has a value twice, or two cells share a directory or a recipe.
+    """
+    lines = [
+        f"{name} has one value twice: {', '.join(twice)}; give each once"
+        for name, values in sweep.grid.items()
+        if (twice := repeated([str(value) for value in values]))
+    ]
+    if lines:
+        raise ConfigError(lines)
+    cells = sweep.cells()
+    if twice := repeated([cell.name for cell in cells]):
+        raise ConfigError([f"two cells of the grid would share the directory {twice[0]}: "
+                           "compare these values in two folders (--out)"])  # fmt: skip
+    held: dict[str, str] = {}
+    for cell, loaded in zip(cells, recipes, strict=True):
+        recipe = json.dumps(loaded.to_mapping(), default=str, sort_keys=True)
+        if recipe in held:
+            raise ConfigError([f"cells {held[recipe]} and {cell.name} are one run twice: "
+                               "give each value of the grid once"])  # fmt: skip
+        held[recipe] = cell.name
+
+
+def refuse_other(folder: Path, held: Sweep, sweep: Sweep) -> None:
+    """Refuse a grid in a folder that holds another one.
+
+    Raises:
+        ConfigError: If they differ in more than values that were added to the grid.
+    """
+    before, now = asdict(held), asdict(sweep)
+    kept = ("base", "further")  # which the folder knows best
+    different = [name for name in now if name not in kept and before[name] != now[name]]
+    sweep = replace(sweep, further=held.further)
+    grown = {cell.name for cell in held.cells()} <= {cell.name for cell in sweep.cells()}
+    # Cells are named by the last part of a field: model.max_length and data.max_length look alike.
+    grown = grown and list(held.grid) == list(sweep.grid)
+    if different and not (different == ["grid"] and grown):
+        raise ConfigError([f"{folder} holds another comparison (its {', '.join(different)} "
+                           "differ; a grid may grow, not shrink): give another "
+                           "--out"])  # fmt: skip
+
+
+def base_of(sweep: Sweep, first: Recipe) -> dict[str, Any]:
+    """Return what all cells have in common: the first one's recipe less the grid's own fields.
+
+    A placement's own rate (`learning_rates`) goes with the rate, where that is in the grid.
+
+    Args:
+        sweep: The grid.
+        first: Recipe of its first cell.
+    """
+    recipe = json.loads(json.dumps(first.to_mapping(), default=str))
+    dropped = [*sweep.grid, *WITHOUT_EFFECT]
+    if "training.learning_rate" in sweep.grid:
+        dropped.append("learning_rates")
+    for dotted in dropped:
+        section, _, name = dotted.partition(".")
+        if not name:
+            recipe.pop(section, None)
+        elif isinstance(recipe.get(section), dict):
+            recipe[section].pop(name, None)
+    return recipe
+
+
+def refuse_edited(folder: Path, sweep: Sweep) -> None:
+    """Refuse a recipe that is no longer what it was when the comparison began.
+
+    Raises:
+        ConfigError: If a field outside the grid has another value; names it with both.
+    """
+    from magneto.training.resume import differences
+
+    first = sweep.load(sweep.cells()[0])
+    edited = [line for _, line in differences(sweep.base, base_of(sweep, first))]
+    if edited:
+        raise ConfigError([f"{folder} began with another {sweep.recipe}: {', '.join(edited)}; "
+                           "undo the edit, or give another --out"])  # fmt: skip
+
+
+def repeated(words: Sequence[str]) -> list[str]:
+    """Return the words that are there more than once, each once."""
+    return [word for word, count in Counter(words).items() if count > 1]

@@ -1,0 +1,414 @@
+"""What became of the runs of a grid, and what they say of each placement.
+
+A run learned, did not learn, diverged, or has no result yet. One that sits at the task's trivial
+baseline (token frequencies, the commonest class, ...) on the same validation data did not learn,
+however finite its loss is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import takewhile
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from magneto.functional.statistics import half_width
+from magneto.lab.grid import RATE, SEED, Cell, read_result
+from magneto.theory.placement import find_placement
+from magneto.training.loop import TrainingResult
+from magneto.training.metrics_logger import read_metrics
+
+MARGIN = 0.02
+"""Share of the way from the baseline to the best possible score by which a run must beat it."""
+
+FINISHED, STUCK, DIVERGED, MISSING = "finished", "did not learn", "diverged", "missing"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One cell of a comparison.
+
+    Attributes:
+        placement: Name of the row.
+        learning_rate: Peak rate.
+        seed: Of the run.
+        status: "finished" (and learned), "did not learn", "diverged" (also: ended above the loss it
+            began with) or "missing".
+        score: The task's primary metric at the end; None if it diverged or is missing.
+        loss: Validation loss at the end; likewise.
+        initial_loss: Training loss of the first step, that is, at initialisation.
+        diverged_at: Step, or None.
+        reason: Why it is not "finished".
+        seconds: Wall time.
+        steps: Steps taken.
+        curve: [step, loss] rows: of validation where the score is a loss and there are several,
+            else of training.
+        curve_of: "training" or "validation".
+    """
+
+    placement: str
+    learning_rate: float
+    seed: int
+    status: str
+    score: float | None = None
+    loss: float | None = None
+    initial_loss: float | None = None
+    diverged_at: int | None = None
+    reason: str = ""
+    seconds: float = 0.0
+    steps: int = 0
+    curve: Sequence[Sequence[float]] = ()
+    curve_of: str = "training"
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What a run's score is held against.
+
+    Attributes:
+        metric: The task's primary metric.
+        higher_is_better: Its direction.
+        baseline: The trivial baseline's value of it; None if the task states none.
+    """
+
+    metric: str
+    higher_is_better: bool
+    baseline: float | None = None
+
+    @property
+    def threshold(self) -> float | None:
+        """The score that a run must beat; None without a baseline.
+
+        The best possible score is taken for 0 where lower is better, and otherwise for 1, or 100
+        where the baseline is above 1.
+        """
+        if self.baseline is None:
+            return None
+        best = (100.0 if self.baseline > 1 else 1.0) if self.higher_is_better else 0.0
+        return self.baseline + MARGIN * (best - self.baseline)
+
+    def beats_baseline(self, score: float) -> bool:
+        """Return whether a score is better than the baseline by the margin."""
+        if self.threshold is None:
+            return True
+        return score > self.threshold if self.higher_is_better else score < self.threshold
+
+
+def score_cell(folder: Path, cell: Cell, judge: Judge) -> Scored:
+    """Read one cell's outcome and say what became of it."""
+    where = (cell.row, float(cell.values[RATE]), int(cell.values[SEED]))
+    found = read_result(folder, cell)
+    if found is None:
+        return Scored(*where, MISSING)
+    metrics, curve = found["metrics"], found["curve"]
+    first = found.get("initial_loss", curve[0][1] if curve else None)
+    status, reason = verdict(found, judge, first)
+    ended = status in (FINISHED, STUCK)
+    validation = found.get("validation_curve", [])
+    shown = judge.metric == "loss" and len(validation) > 1
+    return Scored(
+        *where,
+        status,
+        score=metrics[judge.metric] if ended else None,
+        loss=metrics.get("loss") if ended else None,
+        initial_loss=first,
+        diverged_at=found["diverged_at"],
+        reason=reason,
+        seconds=found["seconds"],
+        steps=found["step"],
+        curve=validation if shown else curve,
+        curve_of="validation" if shown else "training",
+    )
+
+
+def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tuple[str, str]:
+    """Return a run's status and, unless it finished and learned, why.
+
+    Where the validation loss is the score, it alone counts: a collapsed stack may keep a low
+    training loss by its dropout. A classifier that fits its training data too well has not
+    diverged: of its two losses the lower one counts.
+    """
+    if found["status"] != FINISHED:
+        return found["status"], found["reason"]
+    metrics, curve = found["metrics"], found["curve"]
+    score = metrics.get(judge.metric)
+    if score is None or not math.isfinite(score):
+        return DIVERGED, f"{judge.metric} is not finite at the end"
+    losses = [metrics.get("loss")]
+    if judge.metric != "loss" and curve:
+        losses.append(curve[-1][1])
+    end = min((loss for loss in losses if loss is not None), default=None)
+    if end is not None and first is not None and not end < first:
+        return DIVERGED, "it ended above the loss it began with"
+    if not judge.beats_baseline(score):
+        return STUCK, (
+            f"{judge.metric} {score:.4g} does not beat the trivial baseline, "
+            f"{judge.baseline:.4g}, by {MARGIN:.0%} of the way to the best possible"
+        )
+    return FINISHED, ""
+
+
+def outcome(result: TrainingResult, run: Path) -> dict[str, Any]:
+    """Return what a comparison keeps of a run: its end, and its curves of loss."""
+    rows = read_metrics(run)
+    training, validation = (
+        [[row["step"], row[key]] for row in rows if key in row]
+        for key in ("loss", "validation_loss")
+    )
+    return {**asdict(result), "curve": training, "validation_curve": validation}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs together: the seeds of one placement at one learning rate.
+
+    Attributes:
+        scores: The metric of every seed that finished and learned.
+        finished: How many seeds finished and learned.
+        stuck: How many finished and did not learn.
+        diverged: How many diverged.
+        missing: How many have no result yet.
+    """
+
+    scores: tuple[float, ...]
+    finished: int
+    stuck: int
+    diverged: int
+    missing: int
+
+    @classmethod
+    def of(cls, cells: Iterable[Scored]) -> Group:
+        """Return the group of some cells."""
+        held = list(cells)
+        status = [cell.status for cell in held]
+        scores = (finite(cell.score) for cell in held if cell.status == FINISHED)
+        return cls(
+            tuple(score for score in scores if score is not None),
+            *(status.count(kind) for kind in (FINISHED, STUCK, DIVERGED, MISSING)),
+        )
+
+    @property
+    def mean(self) -> float | None:
+        """Mean score of the seeds that learned."""
+        return fmean(self.scores) if self.scores else None
+
+    @property
+    def interval(self) -> float | None:
+        """Half-width of its 95 % confidence interval; None without two scores that differ.
+
+        Where all seeds have one score, they show no spread to tell by.
+        """
+        return finite(half_width(self.scores) or None)
+
+    @property
+    def failed(self) -> int:
+        """How many seeds diverged or did not learn."""
+        return self.stuck + self.diverged
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds have a result."""
+        return self.finished + self.failed
+
+    @property
+    def whole(self) -> bool:
+        """Whether there are seeds, and every one finished and learned."""
+        return bool(self.finished) and not self.failed + self.missing
+
+
+def group_cells(comparison: Mapping[str, Any]) -> dict[tuple[str, float], Group]:
+    """Return the cells of every placement and learning rate together."""
+    cells = [Scored(**cell) for cell in comparison["cells"]]
+    return {
+        (name, float(rate)): Group.of(
+            cell for cell in cells if (cell.placement, cell.learning_rate) == (name, float(rate))
+        )
+        for name in comparison["placements"]
+        for rate in comparison["learning_rates"]
+    }
+
+
+def failures(group: Group) -> str:
+    """Say how many seeds failed, and how: "diverged", "1 of 3 did not learn"; "" if none did."""
+    kinds = [(group.diverged, DIVERGED), (group.stuck, STUCK)]
+    there = [(count, kind) for count, kind in kinds if count]
+    if len(there) == 1 and group.failed == group.seeds:
+        return there[0][1]
+    return ", ".join(f"{count} of {group.seeds} {kind}" for count, kind in there)
+
+
+def part(group: Group) -> str:
+    """Say how many seeds a number is of, where some have no result yet: " [2/3]"."""
+    return f" [{group.seeds}/{group.seeds + group.missing}]" if group.missing else ""
+
+
+def finite(value: Any) -> float | None:
+    """Return a number as float; None for None, infinities and not-a-number."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def decimals_for(values: Iterable[float | None]) -> int:
+    """Return how many decimals give numbers of this size about four figures."""
+    sizes = [abs(value) for value in values if value]
+    if not sizes:
+        return 3
+    return min(max(3 - math.floor(math.log10(median(sizes))), 0), 6)
+
+
+def rate_text(rate: float | None) -> str:
+    """Write a learning rate as everywhere: in the answer, in a terminal, on an axis."""
+    return "–" if rate is None else f"{rate:g}"
+
+
+def plus_minus(mean: float | None, interval: float | None, decimals: int) -> str:
+    """Write a mean with its interval, if it has one: "4.123 ± 0.012"."""
+    if finite(mean) is None:
+        return "–"
+    if finite(interval) is None:
+        return f"{mean:.{decimals}f}"
+    return f"{mean:.{decimals}f} ± {interval:.{decimals}f}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the grid says of one placement.
+
+    Attributes:
+        placement: Name of the row.
+        title: Its title.
+        best_learning_rate: Rate of the best mean score among those at which every seed learned.
+        score: Mean score there.
+        interval: Half-width of its 95 % confidence interval over seeds; None for one seed, and
+            where all seeds have one score, which shows no spread to tell by.
+        scores: Each seed's score there.
+        finished: Cells that finished and learned.
+        stuck: Cells that finished and did not learn.
+        diverged: Cells that diverged.
+        missing: Cells that have no result yet.
+        stable_seeds: Seeds that are to run at every rate of every row: the largest stable rate and
+            the sensitivity are of these alone, so that a row is not judged by more runs than
+            another.
+        largest_stable_rate: Largest rate at which, as at all smaller ones, each of them learned.
+        next_rate: The next rate that was tried; None if there is none.
+        failed_there: How many of them failed there, of how many that have a result.
+        others_failed: How many of the other seeds' runs up to the largest stable rate failed, of
+            how many that have a result.
+        best_beyond_stable: Whether the best rate lies above the largest stable one.
+        sensitivity: Over the same seeds, the mean over rates of the final loss's excess over the
+            best, each capped at the loss at initialisation, which is what a diverged run counts as
+            (arXiv 2309.14322); None for a placement that learned at no rate.
+    """
+
+    placement: str
+    title: str
+    best_learning_rate: float | None
+    score: float | None
+    interval: float | None
+    scores: Sequence[float]
+    finished: int
+    stuck: int
+    diverged: int
+    missing: int
+    stable_seeds: Sequence[int]
+    largest_stable_rate: float | None
+    next_rate: float | None
+    failed_there: Sequence[int]
+    others_failed: Sequence[int]
+    best_beyond_stable: bool
+    sensitivity: float | None
+
+    @property
+    def ended(self) -> int:
+        """How many runs have a result."""
+        return self.finished + self.stuck + self.diverged
+
+
+def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -> Summary:
+    """Summarise the cells of one placement.
+
+    A run that has no result yet is none that learned: its rate is neither best nor stable.
+
+    Args:
+        cells: Of the whole grid: other rows decide which seeds ran everywhere.
+        placement: Name of the row.
+        higher_is_better: Direction of the score.
+    """
+    mine = [cell for cell in cells if cell.placement == placement]
+    seeds = everywhere(cells)
+    shared = [cell for cell in mine if cell.seed in seeds]
+    rates = sorted({cell.learning_rate for cell in mine})
+    at, shared_at = by_rate(mine, rates), by_rate(shared, rates)
+    sign = -1 if higher_is_better else 1
+    whole = [rate for rate in rates if at[rate].whole]
+    best = min(whole, key=lambda rate: sign * (at[rate].mean or 0.0), default=None)
+    chosen, every = Group.of(()) if best is None else at[best], Group.of(mine)
+    stable = list(takewhile(lambda rate: shared_at[rate].whole, rates))
+    largest = stable[-1] if stable else None
+    following = rates[len(stable)] if seeds and len(stable) < len(rates) else None
+    there = Group.of(()) if following is None else shared_at[following]
+    others = Group.of(c for c in mine if c.seed not in seeds and c.learning_rate in stable)
+    return Summary(
+        placement=placement,
+        title=title_of(placement),
+        best_learning_rate=best,
+        score=chosen.mean,
+        interval=chosen.interval,
+        scores=chosen.scores,
+        finished=every.finished,
+        stuck=every.stuck,
+        diverged=every.diverged,
+        missing=every.missing,
+        stable_seeds=seeds,
+        largest_stable_rate=largest,
+        next_rate=following,
+        failed_there=(there.failed, there.seeds),
+        others_failed=(others.failed, others.seeds),
+        best_beyond_stable=best is not None and (largest is None or best > largest),
+        sensitivity=sensitivity(mine, seeds) if every.finished else None,
+    )
+
+
+def by_rate(cells: Sequence[Scored], rates: Sequence[float]) -> dict[float, Group]:
+    """Return the cells of each learning rate together."""
+    return {rate: Group.of(c for c in cells if c.learning_rate == rate) for rate in rates}
+
+
+def title_of(row: str) -> str:
+    """Return a row with its placement's title; what is no placement is its own."""
+    placement, comma, others = row.partition(",")
+    try:
+        return f"{find_placement(placement).title}{comma}{' ' if comma else ''}{others}"
+    except ValueError:
+        return row
+
+
+def everywhere(cells: Sequence[Scored]) -> list[int]:
+    """Return the seeds that are to run at every rate of every row; others are near a best rate."""
+    planned = {(cell.placement, cell.learning_rate, cell.seed) for cell in cells}
+    places = {(placement, rate) for placement, rate, _ in planned}
+    seeds = {seed for _, _, seed in planned}
+    return sorted(seed for seed in seeds if all((*place, seed) in planned for place in places))
+
+
+def sensitivity(cells: Sequence[Scored], seeds: Sequence[int]) -> float | None:
+    """Return the learning-rate sensitivity of one placement's cells, a mean over its seeds.
+
+    Args:
+        cells: Of the placement; those that have no result yet are left out.
+        seeds: Those that count: one that was run at a part of the rates says nothing of the others.
+    """
+    found = []
+    for seed in seeds:
+        capped = [
+            cell.initial_loss if cell.loss is None else min(cell.loss, cell.initial_loss)
+            for cell in cells
+            if cell.seed == seed and cell.status != MISSING and cell.initial_loss is not None
+        ]
+        if capped:
+            found.append(fmean(capped) - min(capped))
+    return fmean(found) if found else None

@@ -1,0 +1,405 @@
+"""Hooks on layers and attention that measure a running model without changing it.
+
+What is watched, per layer: the RMS and the largest magnitude of the activations, the gradient norm
+of the weights, the ratio of the last update to the weights, and of attention the largest logit and
+the entropy of its probabilities. Everything stays on the device until `read` is called. How a
+layer's output is read, and of which samples the attention, its stack says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from magneto.files import plain
+from magneto.nn.attention import DotProductAttention, Mask
+from magneto.nn.transformer import ProbedStack
+from magneto.training.hooks import Hook
+from magneto.training.metrics_logger import cut_after
+from magneto.training.schedule import learning_rate
+from magneto.training.sharding import is_sharded, unwrap
+from magneto.training.state import TrainingState
+
+PROBE_FILE = "probe.jsonl"
+# Largest finite values of the formats a model may be run in. bf16 has the exponents of fp32.
+LIMITS = {"fp16": torch.finfo(torch.float16).max, "bf16": torch.finfo(torch.bfloat16).max}
+# Where several modules of a layer have something to say, the largest counts, else the mean.
+LARGEST = ("activation_max", "attention_logit_max")
+Rows = slice | Tensor
+ForwardHook = Callable[[nn.Module, tuple, Any], None]
+
+
+@dataclass
+class Held:
+    """Tensors of one layer that wait to be read: the last one of each quantity and module.
+
+    Attributes:
+        module: The layer.
+        stack: The one it is in.
+        values: By quantity and the module it is of.
+        before: The layer's weights before a step.
+        rows: Samples whose attention is looked at, in the forward pass that is going on.
+        real: Which of their positions are no padding, (samples, length); None: all count.
+    """
+
+    module: nn.Module
+    stack: ProbedStack
+    values: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    before: list[Tensor] = field(default_factory=list)
+    rows: Rows = field(default_factory=lambda: slice(1))
+    real: Tensor | None = None
+
+    def keep(self, quantity: str, module: nn.Module, value: Tensor) -> None:
+        """Put a value down, in place of an earlier one."""
+        self.values[quantity, id(module)] = value.detach().float()
+
+    def take(self) -> dict[str, Tensor]:
+        """Return one value per quantity that was seen, and forget all."""
+        taken = {}
+        for quantity in dict.fromkeys(name for name, _ in self.values):
+            parts = [value for (name, _), value in self.values.items() if name == quantity]
+            value = torch.stack(parts)
+            taken[quantity] = value.max() if quantity in LARGEST else value.mean()
+        self.values, self.before = {}, []
+        return taken
+
+
+def record_layer(held: Held, attention_rows: int) -> list[RemovableHandle]:
+    """Hook a layer and what is in it.
+
+    Args:
+        held: Where values go.
+        attention_rows: Samples whose attention is computed again.
+    """
+    handles = [
+        held.module.register_forward_pre_hook(_choose_rows(held, attention_rows)),
+        held.module.register_forward_hook(_record_output(held)),
+    ]
+    for module in held.module.modules():
+        if isinstance(module, nn.Linear):
+            handles.append(module.register_forward_hook(_record_largest(held)))
+        elif isinstance(module, DotProductAttention):
+            handles.append(module.register_forward_hook(_record_attention(held)))
+    return handles
+
+
+def _choose_rows(held: Held, count: int) -> Callable[[nn.Module, tuple], None]:
+    @torch.no_grad()
+    def hook(module: nn.Module, inputs: tuple) -> None:
+        held.rows, held.real = held.stack.attention_samples(count, inputs)
+
+    return hook
+
+
+def _record_output(held: Held) -> ForwardHook:
+    @torch.no_grad()
+    def hook(module: nn.Module, inputs: tuple, output: Any) -> None:
+        tokens = held.stack.tokens(output).detach().float()
+        held.keep("activation_rms", module, tokens.square().mean().sqrt())
+        held.keep("activation_max", module, tokens.abs().max())
+        distinct = tokens - held.stack.position_means(tokens, inputs)
+        held.keep("distinct_rms", module, distinct.square().mean().sqrt())
+
+    return hook
+
+
+def _record_largest(held: Held) -> ForwardHook:
+    @torch.no_grad()
+    def hook(module: nn.Module, inputs: tuple, output: Tensor) -> None:
+        if output.numel():  # an expert of a modality that no sample has gives nothing
+            held.keep("activation_max", module, output.detach().abs().max())
+
+    return hook
+
+
+def _record_attention(held: Held) -> ForwardHook:
+    @torch.no_grad()
+    def hook(module: nn.Module, inputs: tuple, output: Tensor) -> None:
+        query, key, _, mask, *rest = inputs
+        bias = rest[0] if rest else None
+        logits, allowed = attention_logits(query, key, mask, bias, held.rows)
+        if held.real is not None:
+            allowed = allowed & held.real[:, None, :, None]
+        held.keep("attention_logit_max", module, logits.masked_fill(~allowed, -math.inf).max())
+        seen = allowed.sum(-1)
+        some = seen > 1  # where there is something to choose from
+        # A row that sees nothing is opened, so that it has a softmax; it does not count.
+        open_rows = allowed | (seen == 0)[..., None]
+        probabilities = logits.masked_fill(~open_rows, -math.inf).softmax(-1)
+        entropy = torch.special.entr(probabilities).sum(-1)
+        count = some.sum().clamp(min=1)
+        held.keep("attention_entropy", module, torch.where(some, entropy, 0).sum() / count)
+        share = entropy / seen.clamp(min=2).log()
+        held.keep("entropy_share", module, torch.where(some, share, 0).sum() / count)
+
+    return hook
+
+
+def attention_logits(
+    query: Tensor, key: Tensor, mask: Mask, bias: Tensor | None, rows: Rows
+) -> tuple[Tensor, Tensor]:
+    """Compute attention's logits once more, for some samples, in fp32.
+
+    Returns:
+        Logits and who may attend to whom, both (samples, heads, query length, key length).
+    """
+    query, key = query[rows].detach().float(), key[rows].detach().float()
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    logits = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    if bias is not None:
+        logits = logits + _of_rows(bias, rows).detach().float()
+    closed = mask.with_bias(torch.zeros_like(logits[:1, :1]), query, key)
+    allowed = torch.ones_like(logits[:1, :1]) if closed is None else _of_rows(closed, rows) == 0
+    if mask.seeing is not None:
+        allowed = allowed & _of_rows(mask.seeing, rows)
+    return logits, allowed.bool().expand_as(logits)
+
+
+def _of_rows(shared: Tensor, rows: Rows) -> Tensor:
+    """Return the rows of what may be the same for all samples."""
+    return shared if len(shared) == 1 else shared[rows]
+
+
+@dataclass(frozen=True)
+class LayerReading:
+    """What one layer did in one step; None where it was not measured.
+
+    Attributes:
+        name: Path of the layer in the model.
+        activation_rms: Root mean square of the layer's output.
+        activation_max: Largest magnitude in it, and in the outputs of the linear layers inside.
+        gradient_norm: Norm of the gradient of the layer's parameters, as the optimizer gets it.
+        update_ratio: Norm of the last update over the norm of the parameters before it.
+        attention_logit_max: Largest attention logit that a mask lets through.
+        attention_entropy: Mean entropy of attention, in nats, over rows that see more than one key.
+        entropy_share: That entropy over its largest possible value, in the mean: 1 where
+            attention is uniform, 0 where it looks at one key.
+        distinct_rms: RMS of the output less its mean over the positions of the same sample, and of
+            the same modality where a stack has several: what tells positions apart. Padding counts
+            as positions, but where tokens are packed without.
+    """
+
+    name: str
+    activation_rms: float | None = None
+    activation_max: float | None = None
+    gradient_norm: float | None = None
+    update_ratio: float | None = None
+    attention_logit_max: float | None = None
+    attention_entropy: float | None = None
+    entropy_share: float | None = None
+    distinct_rms: float | None = None
+
+    @property
+    def token_similarity(self) -> float | None:
+        """Share of the output's square that is the same at every position; 1 is rank collapse."""
+        if self.activation_rms is None or self.distinct_rms is None or not self.activation_rms:
+            return None
+        return 1 - (self.distinct_rms / self.activation_rms) ** 2
+
+
+class Probe:
+    """Watches the layers of every stack in a model.
+
+    Use `with probe.watch():` around forward and backward, `probe.mark()` before the optimizer's
+    step to measure its update, and `probe.read()` after it. Under several ranks activations are
+    this rank's, gradients and updates everyone's.
+    """
+
+    def __init__(self, model: nn.Module, attention_rows: int = 1) -> None:
+        """Find the layers.
+
+        Args:
+            model: Any module that holds an `Encoder`, a `Decoder` or a `MultiwayEncoder`.
+            attention_rows: Samples of the batch whose attention is computed again to be looked at;
+                of images alone, pairs and texts alone, so many of each.
+
+        Raises:
+            ValueError: If there is no stack in the model.
+        """
+        self.attention_rows = attention_rows
+        self.layers = {
+            f"{path}.layers.{index}".lstrip("."): Held(layer, stack)
+            for path, stack in find_stacks(model).items()
+            for index, layer in enumerate(stack.layers)
+        }
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Hook the layers; forward passes inside are recorded, the last one stays."""
+        handles = self.hook()
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def hook(self) -> list[RemovableHandle]:
+        """Hook the layers until the handles are removed."""
+        layers = self.layers.values()
+        return [handle for held in layers for handle in record_layer(held, self.attention_rows)]
+
+    @torch.no_grad()
+    def mark(self) -> None:
+        """Remember the weights and read the gradients, just before the optimizer's step."""
+        for held in self.layers.values():
+            parameters = list(held.module.parameters())
+            held.before = [p.detach().clone() for p in parameters]
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            if gradients:
+                held.keep("gradient_norm", held.module, total_norm(gradients))
+
+    @torch.no_grad()
+    def read(self) -> list[LayerReading]:
+        """Return what was seen since the last call, layer by layer; this waits once."""
+        seen: list[dict[str, Tensor]] = []
+        for held in self.layers.values():
+            if held.before:
+                pairs = zip(held.module.parameters(), held.before, strict=True)
+                moved = [after - before for after, before in pairs]
+                ratio = total_norm(moved) / total_norm(held.before)
+                held.keep("update_ratio", held.module, ratio)
+            seen.append(held.take())
+        tensors = [value for values in seen for value in values.values()]
+        numbers = iter(torch.stack(tensors).tolist() if tensors else [])
+        return [
+            LayerReading(name, **{quantity: next(numbers) for quantity in values})
+            for name, values in zip(self.layers, seen, strict=True)
+        ]
+
+
+def find_stacks(model: nn.Module) -> dict[str, ProbedStack]:
+    """Return the stacks of a model by their paths, in its order.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    found = {path: part for path, part in model.named_modules() if isinstance(part, ProbedStack)}
+    if not found:
+        raise ValueError(f"no encoder or decoder stack to probe in {type(model).__name__}")
+    return found
+
+
+def last_stack(model: nn.Module) -> ProbedStack:
+    """Return a model's last stack, whose output is the model's; raises as `find_stacks` does."""
+    return list(find_stacks(model).values())[-1]
+
+
+def total_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the 2-norm of all tensors as one vector; of tensors in shares, that of the whole."""
+    norm = torch.stack([tensor.float().norm() for tensor in tensors]).norm()
+    return norm.full_tensor() if is_sharded(norm) else norm
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """The first layer that went wrong in one step, and how."""
+
+    layer: str
+    reason: str
+
+
+def first_trouble(readings: Sequence[LayerReading], limit: str = "fp16") -> Trouble | None:
+    """Find the first layer that is not finite, or past half of a format's range.
+
+    Activations go wrong from the first layer up, gradients from the last one down, so that is the
+    order in which they are looked at.
+
+    Args:
+        readings: In the model's order.
+        limit: "fp16" or "bf16".
+    """
+    half = LIMITS[limit] / 2
+    for reading in readings:
+        if not _finite(reading.activation_max) or not _finite(reading.activation_rms):
+            return Trouble(reading.name, "its activations are not finite")
+        if reading.activation_max is not None and reading.activation_max > half:
+            size = f"an activation of {reading.activation_max:.3g}"
+            return Trouble(reading.name, f"{size} is past half of {limit}'s range ({half:.3g})")
+    for reading in reversed(readings):
+        if not _finite(reading.gradient_norm):
+            return Trouble(reading.name, "its gradient is not finite")
+    for reading in readings:
+        if not _finite(reading.update_ratio):
+            return Trouble(reading.name, "its weights are not finite after the step")
+    return None
+
+
+def _finite(value: float | None) -> bool:
+    return value is None or math.isfinite(value)
+
+
+class ProbeHook:
+    """Watches every `period`-th step of a run. Give `hooks=[ProbeHook(100).hook]` to `train`.
+
+    The model is hooked just before a watched step and is left alone in all others. A row of
+    probe.jsonl holds the step, its learning rate and the readings of every layer; a layer that is
+    not finite, or past half of the range of the precision trained in, is said at once. Steps beyond
+    the checkpoint that a run is resumed from are cut away, as in its metrics.
+    """
+
+    def __init__(self, period: int) -> None:
+        """Take the period, in steps.
+
+        Raises:
+            ValueError: If it is below 2: a step is hooked from the one before.
+        """
+        if period < 2:
+            raise ValueError(f"a probe's period must be 2 steps or more, not {period}")
+        self.period = period
+        self.probe: Probe | None = None
+        self.hooked = ExitStack()
+        self.watching = False
+        self.said: set[str] = set()
+
+    @property
+    def hook(self) -> Hook:
+        """The hook to give to `train`; all but the watched steps cost one comparison."""
+        return Hook(1, self)
+
+    def __call__(self, state: TrainingState) -> None:
+        """Read the step that was watched, and hook the model if the next one is to be."""
+        if self.probe is None:
+            self.probe = Probe(unwrap(state.model))
+            path = state.run / PROBE_FILE
+            if state.world.is_main_process and path.exists():
+                cut_after(path, state.step - 1)
+        if self.watching:
+            self.hooked.close()
+            self.watching = False
+            self._write(state, self.probe.read())
+        if (state.step + 1) % self.period == 0 and state.step < state.config.steps:
+            self.watching = True
+            self._begin(state, self.probe)
+
+    def _begin(self, state: TrainingState, probe: Probe) -> None:
+        """Hook the layers, and the optimizer before its step, until the step is taken."""
+        if state.config.compile:  # compiled code does not see hooks set after it was made
+            torch.compiler.set_stance("force_eager")
+            self.hooked.callback(torch.compiler.set_stance, "default")
+        mark = state.optimizer.register_step_pre_hook(lambda *rest: probe.mark())
+        for handle in (mark, *probe.hook()):
+            self.hooked.callback(handle.remove)
+
+    def _write(self, state: TrainingState, layers: list[LayerReading]) -> None:
+        """Add a row; say a new trouble."""
+        if not state.world.is_main_process:
+            return
+        row = {
+            "step": state.step,
+            "learning_rate": learning_rate(state.config, state.step - 1),
+            "layers": [asdict(layer) for layer in layers],
+        }
+        with (state.run / PROBE_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(plain(row)) + "\n")
+        trouble = first_trouble(layers, "bf16" if state.config.precision == "bf16" else "fp16")
+        if trouble and trouble.layer not in self.said:
+            self.said.add(trouble.layer)
+            state.report.say(f"step {state.step}: {trouble.layer}: {trouble.reason}")

@@ -1,1 +1,0 @@
-"""What a recipe's training will do: measured in a short run, judged, explained."""

@@ -1,0 +1,346 @@
+"""Figures of a comparison: the score against the rate, updates against depth, activations."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+
+from magneto.figures import FAINT
+from magneto.functional.statistics import half_width
+from magneto.lab.outcome import Group, decimals_for, failures, finite, part, plus_minus, rate_text
+from magneto.lab.report.plot import STYLE, Drawing, Plot, Series
+
+CROSS, DASH, PLUS = "x", "_", "+"
+MEANING = {
+    CROSS: "× diverged",
+    DASH: "– did not learn",
+    PLUS: "+ some seeds failed",
+}
+# Of the strip, in inches.
+TITLE_HEIGHT, ROW_HEIGHT = 0.08, 0.11
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A failure in the strip above a figure.
+
+    Attributes:
+        x: Where.
+        symbol: CROSS, DASH or PLUS.
+        text: What the reader is told there.
+    """
+
+    x: float
+    symbol: str
+    text: str
+
+
+def strip_height(rows: int) -> float:
+    """Return the height of a strip with that many rows, in inches."""
+    return TITLE_HEIGHT + ROW_HEIGHT * rows if rows else 0.0
+
+
+def draw_strip(plot: Plot, axes: Axes, rows: Sequence[tuple[Series, Sequence[Mark]]]) -> None:
+    """Mark failures above a figure, where no height can be read into them: a row per placement."""
+    present = {mark.symbol for _, marks in rows for mark in marks}
+    said = ", ".join(meaning for symbol, meaning in MEANING.items() if symbol in present)
+    axes.set_title(said, loc="left", fontsize=8, color=FAINT)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_yticks([])
+    axes.tick_params(axis="x", which="both", length=0, labelbottom=False)
+    axes.grid(visible=False, axis="y")
+    axes.spines[["left", "bottom"]].set_visible(False)
+    for height, (row, marks) in enumerate(rows):
+        # The placement's own marker leads its row.
+        key = axes.plot(
+            -0.03, height, marker=row.marker, color=row.light, markersize=3.6, clip_on=False,
+            transform=axes.get_yaxis_transform(),
+        )  # fmt: skip
+        plot.belongs(row, key)
+        for mark in marks:
+            drawn = axes.plot(
+                mark.x, height, mark.symbol, color=row.light, markersize=4.6, markeredgewidth=1.5,
+                clip_on=False,
+            )  # fmt: skip
+            plot.belongs(row, drawn)
+            plot.hover(axes, row, row.title, [(mark.x, height, mark.text)])
+
+
+def log_rates(axes: Axes, rates: Sequence[float]) -> None:
+    """Make x the learning rate, on a logarithmic axis, labelled with the rates themselves."""
+    axes.set_xscale("log")
+    axes.set_xlim(rates[0] / 1.6, rates[-1] * 1.6)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_minor_locator(FixedLocator([]))
+    if len(rates) <= 8:
+        axes.xaxis.set_major_locator(FixedLocator(list(rates)))
+    else:
+        axes.xaxis.set_major_locator(LogLocator(10))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: rate_text(float(f"{rate:.6g}"))))
+    axes.set_xlabel("peak learning rate")
+
+
+def log_y(axes: Axes) -> None:
+    """Make y logarithmic, labelled with plain numbers."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+WIDTH, HEIGHT = 5.0, 3.2
+# The scores keep this share of the axis: a reference line further off is told, not drawn.
+LEAST_SHARE = 0.25
+
+
+def draw_scores(
+    comparison: Mapping[str, Any],
+    groups: Mapping[tuple[str, float], Group],
+    series: Mapping[str, Series],
+) -> Drawing:
+    """Draw the mean score of what learned; what failed stands in a strip on top."""
+    decimals = decimals_for([group.mean for group in groups.values()])
+    rates = sorted(float(rate) for rate in comparison["learning_rates"])
+    rows = {name: [groups[name, rate] for rate in rates] for name in series}
+    marks = {name: failure_marks(rates, rows[name]) for name in series}
+    failed = [(series[name], found) for name, found in marks.items() if found]
+    strip = strip_height(len(failed))
+    plot = Plot("scores", (WIDTH, HEIGHT + strip), (strip, HEIGHT) if failed else (1,))
+    axes = plot.axes[-1]
+    with rc_context(STYLE):
+        log_rates(axes, rates)
+        for position, (name, row) in enumerate(series.items()):
+            shift = _shift(rates, position - (len(series) - 1) / 2, len(series))
+            _draw_score(plot, axes, row, rates, rows[name], shift, decimals)
+        set_limits(axes, [group.mean for group in groups.values()], comparison)
+        better = "higher" if comparison.get("higher_is_better") else "lower"
+        axes.set_ylabel(f"{comparison['metric']} at the end ({better} is better)")
+        if failed:
+            draw_strip(plot, plot.axes[0], failed)
+    return plot.finish()
+
+
+def failure_marks(rates: Sequence[float], groups: Sequence[Group]) -> list[Mark]:
+    """Return a mark for each rate at which a seed failed."""
+    marks = []
+    for rate, group in zip(rates, groups, strict=True):
+        if group.failed:
+            whole = CROSS if group.diverged else DASH
+            symbol = whole if group.failed == group.seeds else PLUS
+            marks.append(Mark(rate, symbol, f"rate {rate_text(rate)}: {failures(group)}"))
+    return marks
+
+
+def _shift(rates: Sequence[float], position: float, count: int) -> float:
+    """Return the factor that sets one placement's points beside another's at the same rate."""
+    gaps = [b / a for a, b in itertools.pairwise(rates) if a > 0 and b > a]
+    return min([*gaps, 4.0]) ** (min(0.05, 0.4 / count) * position)
+
+
+def _draw_score(
+    plot: Plot,
+    axes: Axes,
+    row: Series,
+    rates: Sequence[float],
+    groups: Sequence[Group],
+    shift: float,
+    decimals: int,
+) -> None:
+    """Draw one placement: full markers where every seed learned, hollow where only some did.
+
+    The line joins neighbours at which every seed learned, and breaks elsewhere.
+    """
+    shown = [
+        (r * shift, g.mean, g, r) for r, g in zip(rates, groups, strict=True) if g.mean is not None
+    ]
+    if not shown:
+        return
+    places = [rate * shift for rate in rates]
+    joined = joined_means(groups)
+    x, y = [s[0] for s in shown], [s[1] for s in shown]
+    error = [g.interval or 0.0 for _, _, g, _ in shown]
+    bars = axes.errorbar(
+        x, y, yerr=error, color=row.light, fmt="none", elinewidth=0.8, capsize=1.8, alpha=0.6
+    )
+    lines = axes.plot(places, joined, **row.line)
+    dots: dict[str, Any] = {"marker": row.marker, "color": row.light, "linestyle": "none"}
+    some = [(a, b) for a, b, g, _ in shown if g.failed]
+    lines += axes.plot(places, joined, **dots)
+    lines += axes.plot([a for a, _ in some], [b for _, b in some], fillstyle="none", **dots)
+    plot.belongs(row, [*lines, *bars.lines[1], *bars.lines[2]])
+    points = [(a, b, _point_text(r, g, decimals)) for a, b, g, r in shown]
+    plot.hover(axes, row, row.title, points)
+
+
+def joined_means(groups: Sequence[Group]) -> list[float]:
+    """Return the means a line goes through: nan, where it breaks, if a seed failed or none ran."""
+    return [g.mean if g.mean is not None and not g.failed else math.nan for g in groups]
+
+
+def _point_text(rate: float, group: Group, decimals: int) -> str:
+    lost = f" ({failures(group)})" if group.failed else ""
+    value = plus_minus(group.mean, group.interval, decimals)
+    return f"rate {rate_text(rate)}: {value}{lost}{part(group)}"
+
+
+def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[str, Any]) -> None:
+    """Set y to what the means need: a wide interval of two seeds must not flatten everything."""
+    shown = [mean for mean in means if mean is not None]
+    named = reference(comparison)
+    if not shown:
+        axes.set_yticks([])
+        axes.set_ylim(0, 1)
+        text = "no run learned" if _any_result(comparison) else "no result yet"
+        axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color=FAINT)
+        return
+    low, high = min(shown), max(shown)
+    if named is not None:
+        low, high = _draw_reference(axes, *named, low, high)
+    if low > 0 and high / low > 20 and not comparison.get("higher_is_better"):
+        log_y(axes)
+        axes.set_ylim(low / 1.3, high * 1.3)
+    else:
+        margin = 0.07 * (high - low) or 0.05 * abs(high) or 1.0
+        axes.set_ylim(low - margin, high + margin)
+
+
+def _any_result(comparison: Mapping[str, Any]) -> bool:
+    return any(cell["status"] != "missing" for cell in comparison["cells"])
+
+
+def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
+    """Return what scores are held against and its name: the baseline, else the first loss."""
+    baseline = finite(comparison.get("baseline"))
+    if baseline is not None:
+        return baseline, "trivial baseline"
+    first = first_loss(comparison) if comparison["metric"] == "loss" else None
+    return None if first is None else (first, "loss of the first steps")
+
+
+def _draw_reference(
+    axes: Axes, value: float, name: str, low: float, high: float
+) -> tuple[float, float]:
+    """Draw a line at the reference, or name it at the frame; return the limits with it."""
+    bottom, top = min(low, value), max(high, value)
+    style: dict[str, Any] = {
+        "xytext": (0, -2 if value > low else 2), "textcoords": "offset points", "fontsize": 8,
+        "color": FAINT, "ha": "right", "va": "top" if value > low else "bottom",
+    }  # fmt: skip
+    if high - low >= LEAST_SHARE * (top - bottom):
+        line = axes.axhline(value, color=FAINT, linewidth=0.9, linestyle=(0, (1, 2)))
+        line.set_zorder(1)
+        place = ("axes fraction", "data")
+        axes.annotate(f"{name} {value:.4g}", (1, value), xycoords=place, **style)
+        return bottom, top
+    side, end = ("above", 1) if value > low else ("below", 0)
+    text = f"{name} {value:.4g}, {side} the frame"
+    axes.annotate(text, (1, end), xycoords="axes fraction", **style)
+    return low, high
+
+
+def first_loss(comparison: Mapping[str, Any]) -> float | None:
+    """Return the median training loss of the first steps."""
+    known = [finite(cell.get("initial_loss")) for cell in comparison.get("cells") or ()]
+    losses = [loss for loss in known if loss is not None]
+    return median(losses) if losses else None
+
+
+SIZE = (3.3, 2.2)
+
+
+def draw_updates(
+    measured: Mapping[str, Any], series: Mapping[str, Series], reading: str
+) -> Drawing:
+    """Draw one step's change of the output against depth, each relative to the shallowest.
+
+    Args:
+        measured: What `measurements.measure` returns.
+        series: How placements look.
+        reading: "label", which is what the theory bounds (drawn dashed), or "output".
+    """
+    depths = [int(depth) for depth in measured["depths"]]
+    title = "label's logit; dashed: bound" if reading == "label" else "whole output"
+    plot = Plot(f"update-{reading}", SIZE, title=title)
+    axes = plot.axes[0]
+    with rc_context(STYLE):
+        for name, row in series.items():
+            ratios = [_ratios(measured["updates"], name, reading, d, depths[0]) for d in depths]
+            if all(ratios):
+                _draw_update(plot, axes, row, depths, ratios)
+            bounds = measured["bounds"].get(name, {}).get("paper")
+            if reading == "label" and bounds:
+                relative = [value / bounds[0] for value in bounds]
+                dashes = axes.plot(depths, relative, color=row.light, linestyle="--", linewidth=1)
+                plot.belongs(row, dashes)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(FixedLocator(depths))
+        axes.xaxis.set_minor_locator(FixedLocator([]))
+        axes.set_xticklabels([str(depth) for depth in depths])
+        log_y(axes)
+        axes.set_xlabel("layers")
+        axes.set_ylabel(f"relative to {depths[0]} layers")
+    return plot.finish()
+
+
+def _draw_update(
+    plot: Plot, axes: Axes, row: Series, depths: Sequence[int], ratios: Sequence[Sequence[float]]
+) -> None:
+    """Draw one placement: geometric means over seeds, with 95 % intervals."""
+    means = [math.exp(fmean(map(math.log, found))) for found in ratios]
+    halves = [finite(half_width([math.log(v) for v in found])) or 0.0 for found in ratios]
+    low = [mean * math.exp(-half) for mean, half in zip(means, halves, strict=True)]
+    high = [mean * math.exp(half) for mean, half in zip(means, halves, strict=True)]
+    lines = axes.plot(depths, means, color=row.light, marker=row.marker)
+    band = axes.fill_between(depths, low, high, color=row.light, alpha=0.12, linewidth=0)
+    plot.belongs(row, [*lines, band])
+    points = [
+        (float(d), mean, f"{d} layers: x {mean:.2f} (95 %: {a:.2f} to {b:.2f})")
+        for d, mean, a, b in zip(depths, means, low, high, strict=True)
+    ]
+    plot.hover(axes, row, row.title, points)
+
+
+def _ratios(
+    updates: Sequence[Mapping[str, Any]], name: str, reading: str, depth: int, first: int
+) -> list[float]:
+    """Return each seed's update at a depth over its own at the first depth; only what is known."""
+    mine = {
+        (u["layers"], u["seed"]): u["value"]
+        for u in updates
+        if (u["placement"], u["reading"], u["optimizer"]) == (name, reading, "sgd")
+    }
+    seeds = sorted(seed for layers, seed in mine if layers == depth)
+    pairs = [(mine[depth, seed], mine.get((first, seed))) for seed in seeds]
+    return [b / a for b, a in pairs if a and b and b / a > 0]
+
+
+def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) -> Drawing:
+    """Draw the RMS of every layer's output at initialisation."""
+    plot = Plot("activations", SIZE, title="at initialisation")
+    axes = plot.axes[0]
+    with rc_context(STYLE):
+        for name, row in series.items():
+            values = [finite(v) for v in measured["activations"].get(name, {}).values()]
+            shown = [(i, v) for i, v in enumerate(values, 1) if v is not None and v > 0]
+            if not shown:
+                continue
+            every = max(len(shown) // 6, 1)
+            lines = axes.plot(
+                [x for x, _ in shown], [y for _, y in shown], marker=row.marker,
+                markevery=(row.index % every, every), **row.line,
+            )  # fmt: skip
+            plot.belongs(row, lines)
+            points = [(float(x), y, f"layer {x}: RMS {y:.3g}") for x, y in shown]
+            plot.hover(axes, row, row.title, points)
+        log_y(axes)
+        axes.set_xlabel("layer")
+        axes.set_ylabel("RMS of its output")
+    return plot.finish()

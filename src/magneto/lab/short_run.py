@@ -1,0 +1,296 @@
+"""A few steps of a recipe's own training, watched; and the first step tried at many rates.
+
+The run is the one that `train` would begin: the same weights, batches, dropout, optimizer, schedule
+and precision, in one process. Nothing is written, and each try of the first step is taken back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from magneto.data.batch import to_device
+from magneto.lab.probe import LIMITS, LayerReading, Probe, Trouble, first_trouble, last_stack
+from magneto.progress import SILENT, Progress
+from magneto.training.companion import place_companion
+from magneto.training.config import TrainingConfig
+from magneto.training.distributed import World, all_reduce_sum, pick_device
+from magneto.training.initial import initial_model as training_model
+from magneto.training.initial import values_from_data
+from magneto.training.optimizer import build_optimizer, set_learning_rate
+from magneto.training.schedule import learning_rate
+from magneto.training.step import accumulate, scale_gradients, step_seed
+from magneto.training.task import Task
+
+# Rates at which the first step is tried: half decades.
+RATES = tuple(10 ** (power / 2) for power in range(-12, 1))
+# Each micro-batch is cut in so many for the tries: they need one look each, not a gradient.
+CUTS = 4
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """The first step from initialisation, tried at one rate and taken back.
+
+    Attributes:
+        learning_rate: The rate, whatever the schedule says.
+        loss: After the step, on a piece of the batch the step was taken on.
+        moved: Norm of the change of the last stack's output, over the output's norm.
+        update: Norm of the change of a layer's weights, over their norm: the mean over layers.
+    """
+
+    learning_rate: float
+    loss: float
+    moved: float
+    update: float = 0.0
+
+
+def peak_rate(config: TrainingConfig) -> float:
+    """Return the largest learning rate of a schedule."""
+    return learning_rate(config, config.warmup_steps)
+
+
+def first_tries(
+    task: Task,
+    model: nn.Module,
+    config: TrainingConfig,
+    world: World,
+    seed: int,
+    rates: Sequence[float],
+) -> list[FirstStep]:
+    """Try the first step at each rate and at the peak, on a piece of the first batch."""
+    chosen = sorted({*rates, peak_rate(config)})
+    piece = piece_to_look_at(task, config, seed)
+    return try_first_step(task, model, piece, config, world, chosen)
+
+
+def piece_to_look_at(task: Task, config: TrainingConfig, seed: int) -> Any:
+    """Return a part of the first batch's first micro-batch; all of it where it can't be cut."""
+    whole = config.gradient_accumulation_steps
+    try:
+        parts = min(CUTS * whole, config.batch_size)
+        return task.train_stream(config.batch_size, seed).batch(0, parts)[0]
+    except ValueError:  # for example two images, beside as many texts and pairs, in four parts
+        return task.train_stream(config.batch_size, seed).batch(0, whole)[0]
+
+
+@torch.no_grad()
+def try_first_step(
+    task: Task,
+    model: nn.Module,
+    piece: Any,
+    config: TrainingConfig,
+    world: World,
+    rates: Sequence[float],
+) -> list[FirstStep]:
+    """Take the optimizer's first step at each rate, look, and take it back.
+
+    Args:
+        task: Its loss is looked at.
+        model: With its gradients.
+        piece: What to look at: a piece of the batch that the gradients are of.
+        config: Whose optimizer, and in which precision.
+        world: This process.
+        rates: Learning rates.
+    """
+    kept = [parameter.clone() for parameter in model.parameters()]
+    piece = to_device(piece, world.device)
+
+    def look() -> tuple[float, Tensor]:
+        torch.manual_seed(0)  # the same dropout
+        autocast = torch.autocast(
+            world.device.type, torch.bfloat16, enabled=config.precision == "bf16"
+        )
+        with last_output(model) as outputs, autocast:
+            loss = task.loss(model, piece)
+        return (loss.total / loss.count.clamp(min=1)).item(), outputs[-1]
+
+    loss, before = look()
+    tried = [FirstStep(0.0, loss, 0.0)]
+    probe = Probe(model)
+    for rate in rates:
+        optimizer = build_optimizer(model, config, task.rate_multipliers(model))
+        set_learning_rate(optimizer, rate)
+        probe.mark()
+        optimizer.step()
+        update = fmean(layer.update_ratio or 0.0 for layer in probe.read())
+        loss, after = look()
+        moved = ((after - before).norm() / before.norm()).item()
+        tried.append(FirstStep(rate, loss, moved, update))
+        for parameter, value in zip(model.parameters(), kept, strict=True):
+            parameter.copy_(value)
+    return tried
+
+
+@contextmanager
+def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Keep what the model's last stack puts out last.
+
+    A model that reads features of layers never calls the stack itself: it is then what the highest
+    of these layers gives, through the norm on top where the model uses that.
+    """
+    outputs: list[Tensor] = []
+    stack = last_stack(model)
+
+    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+        outputs[:] = [stack.tokens(output).float()]
+
+    parts = [*stack.layers, stack.final_norm, stack]
+    handles = [part.register_forward_hook(keep) for part in parts]
+    try:
+        yield outputs
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+# Steps that a probe takes at the peak rate; thresholds are chosen for this number.
+PEAK_STEPS = 12
+
+
+@dataclass(frozen=True)
+class StepReading:
+    """One step of training.
+
+    Attributes:
+        step: Counted from 1, as a run records it.
+        loss: Before the step, per thing predicted.
+        learning_rate: The step's.
+        gradient_norm: Before clipping.
+        layers: What was seen in each layer.
+    """
+
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    layers: list[LayerReading]
+
+
+@dataclass(frozen=True)
+class ShortRun:
+    """What was seen of one recipe.
+
+    Attributes:
+        steps: Each step, up to the first whose loss is not finite.
+        first_steps: The first step at each rate, in rising order; first at 0, which is none.
+        peak: The largest rate of the schedule, at which the first step is tried too.
+        peak_steps: The first steps at the peak rate (`steps_at_peak`), if they were taken.
+    """
+
+    steps: list[StepReading]
+    first_steps: list[FirstStep]
+    peak: float = 0.0
+    peak_steps: list[StepReading] = field(default_factory=list)
+
+    @property
+    def first(self) -> StepReading:
+        """The model at initialisation."""
+        return self.steps[0]
+
+    def trouble(self, limit: str) -> tuple[int, Trouble] | None:
+        """Return the first step, and in it the first layer, that went wrong (`first_trouble`)."""
+        for reading in self.steps:
+            found = first_trouble(reading.layers, limit)
+            if found:
+                return reading.step, found
+        return None
+
+    def troubles(self) -> dict[str, tuple[int, Trouble] | None]:
+        """Return `trouble` for each number format."""
+        return {limit: self.trouble(limit) for limit in LIMITS}
+
+    def at_rate(self, rate: float) -> FirstStep | None:
+        """Return the first step tried at a rate."""
+        return next((t for t in self.first_steps if math.isclose(t.learning_rate, rate)), None)
+
+
+def initial_model(task: Task, config: TrainingConfig, seed: int) -> nn.Module:
+    """Build the model with the weights that training would begin with."""
+    return training_model(task, seed, World(0, 1, pick_device(config.device), "none"))
+
+
+def short_run(
+    task: Task,
+    model: nn.Module,
+    config: TrainingConfig,
+    *,
+    seed: int,
+    steps: int,
+    rates: Sequence[float] = RATES,
+    progress: Progress = SILENT,
+) -> ShortRun:
+    """Take the first steps of training, and watch.
+
+    Args:
+        task: Prepared.
+        model: Its `initial_model`; it is trained.
+        config: How it would be trained, with its learning rate.
+        seed: The recipe's.
+        steps: How many, 1 or more.
+        rates: Where to try the first step, besides the peak rate.
+        progress: Shows the steps.
+
+    Raises:
+        ValueError: If the model holds no stack, or no learning rate is set.
+    """
+    world = World(0, 1, pick_device(config.device), "none")
+    stream = task.train_stream(config.batch_size, seed)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    place_companion(task, world.device)
+    optimizer = build_optimizer(model, config, task.rate_multipliers(model))
+    probe = Probe(model)
+    values_from_data(task, model, stream, 1, [0], world)
+    seen, tried = [], []
+    for step in range(steps):
+        pieces = stream.batch(
+            step, config.gradient_accumulation_steps, range(config.gradient_accumulation_steps)
+        )
+        torch.manual_seed(step_seed(seed, step, 0))
+        with probe.watch():
+            sums, _ = accumulate(task, model, pieces, config, world)
+        norm = scale_gradients(parameters, sums[1], config.clip_norm, world)
+        if step == 0:
+            tried = first_tries(task, model, config, world, seed, rates)
+        rate = learning_rate(config, step)
+        set_learning_rate(optimizer, rate)
+        probe.mark()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            task.end_step(model, partial(all_reduce_sum, world=world))
+        total, count, *_ = sums.tolist()
+        loss = total / max(count, 1)
+        seen.append(StepReading(step + 1, loss, rate, norm.item(), probe.read()))
+        progress.update("steps", step + 1, steps)
+        if not math.isfinite(loss):
+            break
+    return ShortRun(seen, tried, peak_rate(config))
+
+
+def steps_at_peak(
+    task: Task, config: TrainingConfig, *, seed: int, steps: int, progress: Progress = SILENT
+) -> list[StepReading]:
+    """Take the first steps of training at its peak rate, with neither warm-up nor decay.
+
+    What training would meet only later is so seen at once, if more harshly.
+
+    Args:
+        task: Prepared.
+        config: How it would be trained.
+        seed: The recipe's.
+        steps: How many, 1 or more.
+        progress: Shows the steps.
+    """
+    constant = replace(config, schedule="constant", warmup_steps=0)
+    model = initial_model(task, config, seed)
+    found = short_run(task, model, constant, seed=seed, steps=steps, rates=(), progress=progress)
+    return found.steps

@@ -1,0 +1,259 @@
+"""Running a grid: independent cells, resumable at any moment, never done twice.
+
+Any number of workers, on any machines that see the folder, lock cells and run them: processes on
+this machine, or jobs on a cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from magneto.files import import_extra, plain, write_json
+from magneto.lab.grid import (
+    SEED,
+    Cell,
+    Sweep,
+    cell_directory,
+    is_done,
+    read_sweep,
+    refuse_edited,
+)
+from magneto.lab.outcome import outcome
+from magneto.lock import acquire_lock
+from magneto.mistakes import user_lines
+from magneto.progress import ProgressBars
+from magneto.recipe import RUN_FILE
+from magneto.training.hooks import Hook
+from magneto.training.loop import TrainingResult, train
+from magneto.training.state import Stop, TrainingState
+
+# Seconds between looks at what is done.
+LOOK = 0.5
+# Seconds between looks at cells that others hold.
+WAIT = 1.0
+# A cell is looked at, not used: its weights go when it is done, unless asked for.
+WEIGHTS = ("checkpoints", "best", "final", "averaged", "candidates", "diverged")
+
+
+def work(
+    folder: Path, device: str | None = None, orphaned: Callable[[], bool] = lambda: False
+) -> int:
+    """Lock and run cells until all are done, and wait for those that others hold.
+
+    Args:
+        folder: Of the sweep.
+        device: Overrides where cells run.
+        orphaned: Whether the process that started this one is gone; then it stops too.
+
+    Returns:
+        How many cells were run here.
+    """
+    sweep = read_sweep(folder)
+    count = 0
+    while not orphaned():
+        left = [cell for cell in _in_order(sweep) if not is_done(folder, cell)]
+        if not left:
+            break
+        before = count
+        for cell in left:
+            ended = _try_cell(folder, sweep, cell, device, orphaned)
+            if ended is False:
+                return count
+            count += ended is True
+        if count == before:
+            time.sleep(WAIT)
+    return count
+
+
+def _try_cell(
+    folder: Path, sweep: Sweep, cell: Cell, device: str | None, orphaned: Callable[[], bool]
+) -> bool | None:
+    """Run a cell unless another has it; return whether it ended by itself, None if not run."""
+    lock = None if is_done(folder, cell) else acquire_lock(cell_directory(folder, cell))
+    if lock is None:
+        return None
+    try:
+        if is_done(folder, cell):  # by who held the lock a moment ago
+            return None
+        result = run_cell(folder, sweep, cell, device, orphaned)
+        return result.status != "interrupted"
+    finally:
+        lock.release()
+
+
+def _in_order(sweep: Sweep) -> Iterator[Cell]:
+    """Give first seeds first, so that a table has every cell once before any is repeated."""
+    return iter(sorted(sweep.cells(), key=lambda cell: str(cell.values.get(SEED, ""))))
+
+
+def run_cell(
+    folder: Path, sweep: Sweep, cell: Cell, device: str | None, orphaned: Callable[[], bool]
+) -> TrainingResult:
+    """Run one cell, or go on with it, and write its outcome.
+
+    Raises:
+        ConfigError: If the recipe was edited since the comparison began.
+    """
+    refuse_edited(folder, sweep)
+    recipe = sweep.load(cell)
+    if device is not None:
+        changes = {**sweep.overrides, "training.device": device}
+        recipe = replace(sweep, overrides=changes).load(cell)
+    run = cell_directory(folder, cell)
+    task = recipe.build_task()
+
+    initial: dict[str, float] = {}
+
+    def check(state: TrainingState) -> None:
+        if state.detector.first is not None:
+            initial["initial_loss"] = state.detector.first
+        if orphaned():
+            state.stop = Stop("interrupted", "the process that started this one is gone")
+
+    result = train(
+        task,
+        recipe.training,
+        run,
+        seed=recipe.seed,
+        resume=True,
+        hooks=[Hook(recipe.training.log_every, check)],
+        report=ProgressBars(quiet=True),
+        recipe=recipe.to_mapping(),
+        keep_recipe=lambda: recipe.save(run / RUN_FILE),
+    )
+    if result.status != "interrupted":
+        write_json(run / "outcome.json", plain({**outcome(result, run), **initial}))
+        if not sweep.keep_weights:
+            for name in WEIGHTS:
+                shutil.rmtree(run / name, ignore_errors=True)
+    return result
+
+
+def devices() -> list[str]:
+    """List what workers of this machine can have to themselves: GPUs, or nothing."""
+    return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+
+
+def default_jobs() -> int:
+    """Return how many workers suit this machine: one per GPU, or one per core."""
+    return len(devices()) or os.cpu_count() or 1
+
+
+def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, int], None]) -> bool:
+    """Run a sweep with worker processes; return whether every cell is done.
+
+    None is started where every cell is done. Ctrl-C and SIGTERM let each worker save its cell
+    before it stops; a worker whose parent was killed stops likewise.
+
+    Raises:
+        ValueError: If every worker ended with an error, which it has printed.
+    """
+    cells = sweep.cells()
+    if all(is_done(folder, cell) for cell in cells):
+        return True
+    gpus = devices()
+    threads = str(max(1, (os.cpu_count() or 1) // max(jobs, 1)))
+    commands = [
+        [sys.executable, "-m", "magneto.lab.sweep", str(folder)]
+        + ([gpus[number % len(gpus)]] if gpus else [])
+        for number in range(jobs)
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
+    # Sessions of their own: signals reach them through this process, once.
+    processes = [
+        subprocess.Popen(command, env=environment, start_new_session=True) for command in commands
+    ]
+    try:
+        with sigterm_as_ctrl_c():
+            while any(process.poll() is None for process in processes):
+                progress(sum(is_done(folder, cell) for cell in cells), len(cells))
+                time.sleep(LOOK)
+    finally:
+        end_all(processes)
+    if processes and all(process.returncode for process in processes):
+        raise ValueError("no cell could be run: every worker ended with the error above")
+    done = sum(is_done(folder, cell) for cell in cells)
+    progress(done, len(cells))
+    return done == len(cells)
+
+
+def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ask those that still run to stop, and wait; asked again, they stop at once."""
+    try:
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+        for process in processes:
+            process.wait()
+    except KeyboardInterrupt:
+        for process in processes:
+            process.terminate()
+        raise
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that workers are ended with this."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # outside the main thread signals are somebody else's
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) -> list[Any]:
+    """Start workers through submitit and return its jobs; call `result()` on each to wait.
+
+    Args:
+        folder: Of the sweep, seen by every machine of the cluster.
+        jobs: Workers.
+        cluster: "slurm", or "local" for processes on this machine.
+        options: For submitit's executor: slurm_partition, timeout_min, gpus_per_node.
+
+    Raises:
+        ModuleNotFoundError: If submitit is not installed; names the extra.
+    """
+    submitit = import_extra("submitit", "cluster", "a cluster needs submitit")
+    executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=cluster)
+    executor.update_parameters(name="magneto-compare", **options)
+    return [executor.submit(work, folder.resolve()) for _ in range(jobs)]
+
+
+def main(words: list[str]) -> None:
+    """Be a worker: folder, and a device if given one."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    parent = os.getppid()
+    device = words[1] if len(words) > 1 else None
+    work(Path(words[0]), device, orphaned=lambda: os.getppid() != parent)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        lines = user_lines(error)
+        if os.environ.get("MAGNETO_TRACEBACK") or not lines:
+            raise
+        sys.exit("\n".join(f"magneto: {line}" for line in lines))

@@ -1,0 +1,402 @@
+"""How far one optimizer step moves the model's output: measured, and bounded by the theory.
+
+Paper, section 3.2: F is the label's logit, the step is taken on it, and the theory bounds the
+expected F(x, theta - eta dL/dtheta) - F(x, theta), divided by eta d, at initialisation. That is the
+reading "label". What a user sees is nearer to the reading "output": how much of the whole output
+moves when the step is taken on a batch's cross-entropy. The two grow differently with depth. The
+bound is of scales v and w, which `effective_scales` measures from a model's own weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from statistics import fmean, linear_regression
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from magneto.functional.statistics import half_width
+from magneto.lab.probe import find_stacks
+from magneto.nn.block import Residual
+from magneto.nn.config import TransformerConfig
+from magneto.nn.init import HasRoles
+from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder, LayerStack, ProbedStack
+from magneto.theory.bounds import Form, bound, encoder_decoder_bound, find_family
+from magneto.theory.depth import Depth, Stack
+from magneto.theory.placement import Placement
+from magneto.theory.scales import Scales, derived_scales, effective_scale
+
+Optimizer = Literal["sgd", "adam"]
+Reading = Literal["label", "output"]
+MEASURES: tuple[tuple[Reading, Optimizer], ...] = (
+    ("label", "sgd"), ("label", "adam"), ("output", "sgd"), ("output", "adam"),
+)  # fmt: skip
+
+# Small enough that the change is linear in it, large enough for float64: see the tests.
+STEP = 1e-7
+# Answers that the step on the cross-entropy chooses from.
+LABELS = 64
+
+
+@dataclass(frozen=True)
+class Update:
+    """The change of the output under one step of size `STEP`, divided by that size.
+
+    Attributes:
+        placement: Name of the row.
+        layers: Depth of the stack.
+        seed: Of the weights, the inputs and the labels.
+        reading: "label": the change of the label's logit, divided by the width, after a step on
+            that logit. "output": the norm of the change of all features over their norm, after a
+            step on the mean cross-entropy.
+        optimizer: Whose step.
+        value: Mean over samples.
+    """
+
+    placement: str
+    layers: int
+    seed: int
+    reading: Reading
+    optimizer: Optimizer
+    value: float
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How measured updates grow with depth, value ~ layers ** exponent.
+
+    Attributes:
+        placement: Name of the row.
+        reading: See `Update`.
+        optimizer: Whose step.
+        exponent: Slope of log value against log layers, mean over seeds.
+        interval: Half-width of its 95 % confidence interval over seeds (nan for one seed).
+        ratio: Value at the deepest stack over value at the shallowest, geometric mean over seeds.
+        ratio_range: 95 % confidence interval of the ratio.
+        depths: The shallowest and the deepest stack.
+    """
+
+    placement: str
+    reading: Reading
+    optimizer: Optimizer
+    exponent: float
+    interval: float
+    ratio: float
+    ratio_range: tuple[float, float]
+    depths: tuple[int, int]
+
+
+def measure_update(
+    config: TransformerConfig,
+    *,
+    stack: Stack = "decoder",
+    length: int = 16,
+    samples: int = 4,
+    seed: int = 0,
+) -> list[Update]:
+    """Measure the output's change under one small step on the weight matrices of a fresh stack.
+
+    The input is standard normal and the output rows of the labels are N(0, 1/d), as the theory has
+    them. For "label" each sample is a step of its own; for "output" they are one batch. Adam's is
+    its first step, which moves every weight by eta.
+
+    Args:
+        config: Shape of the stack; its depth is `layers`.
+        stack: Encoder or decoder.
+        length: Positions of the input; the label's logit is read at the last.
+        samples: Inputs.
+        seed: Of weights, inputs and labels.
+
+    Returns:
+        One measurement for each of `MEASURES`, in float64.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = (Encoder if stack == "encoder" else Decoder)(config).double().eval()
+        x = torch.randn(samples, length, config.width, dtype=torch.float64)
+        rows = torch.randn(LABELS, config.width, dtype=torch.float64) / math.sqrt(config.width)
+        answers = torch.randint(LABELS, (samples, length))
+    values = _label_changes(model, x, rows) | _output_changes(model, x, rows, answers)
+    name = config.row.name
+    return [Update(name, config.layers, seed, *measure, values[measure]) for measure in MEASURES]
+
+
+Values = dict[tuple[Reading, Optimizer], float]
+
+
+def _label_changes(model: LayerStack, x: Tensor, rows: Tensor) -> Values:
+    """Step up the logit of one label for each sample."""
+    changes: dict[Optimizer, list[float]] = {"sgd": [], "adam": []}
+    for sample, label in zip(x.split(1), rows[: len(x)], strict=True):
+        before = model(sample)[0, -1] @ label
+        steps = _steps(model, before)
+        with torch.no_grad():
+            for optimizer, step in steps.items():
+                after = _moved(model, step, sample)[0, -1] @ label
+                changes[optimizer].append((after - before).item())
+    scale = STEP * model.config.width
+    return {("label", name): fmean(parts) / scale for name, parts in changes.items()}
+
+
+def _output_changes(model: LayerStack, x: Tensor, rows: Tensor, answers: Tensor) -> Values:
+    """Step down the batch's cross-entropy."""
+    before = model(x)
+    logits = (before @ rows.T).flatten(0, 1)
+    steps = _steps(model, -nn.functional.cross_entropy(logits, answers.flatten()))
+    with torch.no_grad():
+        return {
+            ("output", name): ((_moved(model, step, x) - before).norm() / before.norm()).item()
+            / STEP
+            for name, step in steps.items()
+        }
+
+
+def _weights(model: LayerStack) -> list[nn.Parameter]:
+    return [p for p in model.layers.parameters() if p.ndim >= 2]
+
+
+def _steps(model: LayerStack, up: Tensor) -> dict[Optimizer, list[Tensor]]:
+    """Return each optimizer's step up a scalar, per unit of learning rate."""
+    gradients = list(torch.autograd.grad(up, _weights(model)))
+    return {"sgd": gradients, "adam": [gradient.sign() for gradient in gradients]}
+
+
+def _moved(model: LayerStack, step: list[Tensor], x: Tensor) -> Tensor:
+    """Run the model after a step, and step back."""
+    weights = _weights(model)
+    kept = [weight.clone() for weight in weights]
+    for weight, part in zip(weights, step, strict=True):
+        weight.add_(part, alpha=STEP)
+    y = model(x)
+    for weight, value in zip(weights, kept, strict=True):
+        weight.copy_(value)
+    return y
+
+
+def measured_shape(config: TransformerConfig, width: int = 64) -> TransformerConfig:
+    """Return a shape like a model's that can be measured at many depths in seconds.
+
+    Anything that is no matrix of a sublayer is left out, and stacks are alone. A width above the
+    given one is cut to it, with heads of 16 features and the same ratio of widths: how updates
+    grow with depth hardly depends on the width (see the documentation of the probe).
+    """
+    own = {field.name: getattr(config, field.name) for field in fields(TransformerConfig)}
+    without = {
+        "encoder_layers": None, "decoder_layers": None, "positions": "none", "input_norm": "none",
+        "grid_positions": "none", "layer_scale": None, "dropout": 0.0, "attention_dropout": 0.0,
+        "activation_dropout": 0.0, "drop_path": 0.0, "residual_dtype": "input",
+        "checkpoint_activations": False,
+    }  # fmt: skip
+    plain = TransformerConfig(**(own | without))
+    if config.width <= width:
+        return plain
+    ffn_width = max(round(config.ffn_width * width / config.width), 1)
+    heads = max(width // 16, 1)
+    return replace(
+        plain, width=width, heads=heads, head_dim=None, key_value_heads=None, ffn_width=ffn_width
+    )
+
+
+def measure_growth(
+    config: TransformerConfig,
+    *,
+    placements: Sequence[str | Placement],
+    depths: Sequence[int],
+    seeds: Sequence[int] = (0, 1, 2),
+    stack: Stack = "decoder",
+    samples: int = 4,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Update]:
+    """Measure every placement at every depth and seed.
+
+    Args:
+        config: Shape; its placement and depth are replaced.
+        placements: Rows, or their names.
+        depths: Numbers of layers.
+        seeds: One measurement each.
+        stack: Encoder or decoder.
+        samples: Inputs of each measurement.
+        progress: Called with the layers done and the total.
+
+    Returns:
+        `MEASURES` of each placement, depth and seed, in that order.
+    """
+    cells = [(p, depth, seed) for p in placements for depth in depths for seed in seeds]
+    done, total = 0, sum(depth for _, depth, _ in cells)
+    updates = []
+    with one_thread():
+        for placement, depth, seed in cells:
+            cell = replace(config, placement=placement, layers=depth)
+            updates += measure_update(cell, stack=stack, samples=samples, seed=seed)
+            done += depth
+            progress(done, total)
+    return updates
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch to one thread: for matrices this small, more only wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def growth(updates: Sequence[Update]) -> list[Growth]:
+    """Fit the growth with depth of each placement and measure; needs at least two depths.
+
+    Raises:
+        ValueError: If something was measured at one depth only, or does not move at all.
+    """
+    groups: dict[tuple[str, Reading, Optimizer], list[Update]] = {}
+    for update in updates:
+        groups.setdefault((update.placement, update.reading, update.optimizer), []).append(update)
+    return [_fit(group) for group in groups.values()]
+
+
+def _fit(updates: list[Update]) -> Growth:
+    first = updates[0]
+    depths = sorted({update.layers for update in updates})
+    if len(depths) < 2:
+        raise ValueError(f"growth needs at least two depths; {first.placement} has {depths}")
+    logs: dict[int, dict[int, float]] = {}
+    for update in updates:
+        if not (math.isfinite(update.value) and update.value > 0):
+            raise ValueError(
+                f"{first.placement} at {update.layers} layers: a step moves the output by "
+                f"{update.value}"
+            )
+        logs.setdefault(update.seed, {})[update.layers] = math.log(update.value)
+    x = [math.log(layers) for layers in depths]
+    slopes = [linear_regression(x, [log[d] for d in depths]).slope for log in logs.values()]
+    rises = [log[depths[-1]] - log[depths[0]] for log in logs.values()]
+    rise, half = fmean(rises), half_width(rises)
+    return Growth(
+        first.placement, first.reading, first.optimizer, fmean(slopes), half_width(slopes),
+        math.exp(rise), (math.exp(rise - half), math.exp(rise + half)), (depths[0], depths[-1]),
+    )  # fmt: skip
+
+
+# The bound's first and second matrix of a sublayer, by role.
+FIRST, SECOND = ("v", "fc1"), ("out", "fc2")
+
+
+def effective_scales(stack: ProbedStack) -> Scales:
+    """Measure v and w of every sublayer: v^2 or w^2 is fan_in times the variance of the entries.
+
+    v is measured on out_proj and fc2, w on v_proj and fc1, in the order they are computed. A gated
+    fc1 counts as the mean of its two halves; the theory has no gate. So do a sublayer's experts: a
+    token goes through one of them.
+
+    Args:
+        stack: An `Encoder`, a `Decoder` or a `MultiwayEncoder`.
+
+    Raises:
+        ValueError: If a weight is constant, so that its scale is 0, or not finite.
+    """
+    sublayers = [part for layer in stack.layers for part in layer.children()]
+    alphas = {part.alpha for part in stack.layers.modules() if isinstance(part, Residual)}
+    if len(alphas) != 1:
+        raise ValueError(f"one weight of the skip connection is expected, not {sorted(alphas)}")
+    measured = [_roles(part) for part in sublayers]
+    return Scales(
+        v=tuple(_scale(weights, SECOND) for weights in measured),
+        w=tuple(_scale(weights, FIRST) for weights in measured),
+        alpha=alphas.pop(),
+    )
+
+
+def _roles(sublayer: nn.Module) -> list[tuple[str, Tensor]]:
+    return [
+        role for part in sublayer.modules() if isinstance(part, HasRoles) for role in part.roles()
+    ]
+
+
+@torch.no_grad()
+def _scale(weights: list[tuple[str, Tensor]], roles: tuple[str, ...]) -> float:
+    squares = [
+        effective_scale(weight.shape[1], weight.double().var(correction=0).item()) ** 2
+        for role, weight in weights
+        if role in roles
+    ]
+    return fmean(squares) ** 0.5
+
+
+def measured_bound(
+    model: nn.Module, *, form: Form = "paper", cross: Iterable[int] | None = None
+) -> float:
+    """Return the bound of the model update with a model's own scales, divided by eta d.
+
+    Args:
+        model: Holds one `Encoder`, `Decoder` or `MultiwayEncoder`, or one `EncoderDecoder`.
+        form: As in `magneto.theory.bounds.bound`.
+        cross: Of an encoder-decoder, as in `encoder_decoder_bound`.
+
+    Raises:
+        ValueError: If it holds something else, or no bound is derived for its placement.
+    """
+    pairs = [part for part in model.modules() if isinstance(part, EncoderDecoder)]
+    stacks = [part for part in model.modules() if isinstance(part, ProbedStack)]
+    if len(pairs) == 1 and len(stacks) == 2:
+        encoder, decoder = pairs[0].encoder, pairs[0].decoder
+        scales = effective_scales(encoder), effective_scales(decoder)
+        made = encoder_decoder_bound(decoder.config.row, *scales, cross=cross, form=form)
+        return made.total
+    if len(stacks) != 1:
+        raise ValueError(f"a model with one stack, or an encoder-decoder: not {len(stacks)} stacks")
+    return bound(stacks[0].config.row, effective_scales(stacks[0]), form=form)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What the theory bounds: the model update of one SGD step, divided by rate and width.
+
+    Attributes:
+        derived: With the scales that the placement's initialisation has on square matrices, for
+            each form of the formula.
+        measured: With the scales of the model's own weights.
+        note: Why there is no bound, or what to know of it.
+    """
+
+    derived: dict[str, float]
+    measured: dict[str, float]
+    note: str = ""
+
+
+def theory_of(model: nn.Module) -> Bound:
+    """Return the bound of a model's update, where one is derived."""
+    stacks = list(find_stacks(model).values())
+    row = stacks[-1].config.row
+    derived, measured = {}, {}
+    try:
+        family = find_family(row)
+        scales = [
+            derived_scales(row, stack.config.depth("decoder" if stack.causal else "encoder"))
+            for stack in stacks
+        ]
+        for form in family.backward:
+            measured[form] = measured_bound(model, form=form)
+            derived[form] = (
+                bound(row, scales[0], form=form)
+                if len(scales) == 1
+                else encoder_decoder_bound(row, *scales, form=form).total
+            )
+    except ValueError as reason:
+        return Bound({}, {}, str(reason))
+    return Bound(derived, measured, family.note)
+
+
+def bounds_over(row: Placement, depths: Sequence[int], stack: Stack) -> dict[str, list[float]]:
+    """Return each form of the bound at each depth; nothing where none is derived."""
+    try:
+        family = find_family(row)
+    except ValueError:
+        return {}
+    scales = [derived_scales(row, Depth(stack, layers)) for layers in depths]
+    return {form: [bound(row, part, form=form) for part in scales] for form in family.backward}

@@ -1,0 +1,207 @@
+"""A comparison of runs: its baselines, further seeds, measurements, and where it comes from."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from magneto.cli import main
+from magneto.config import ConfigError
+from magneto.lab import comparison
+from magneto.lab.comparison import (
+    around,
+    data_of,
+    environments,
+    judges_of,
+    measure,
+    refuse_several_metrics,
+    with_more_seeds,
+    without_places,
+)
+from magneto.lab.grid import (
+    PLACEMENT,
+    RATE,
+    SEED,
+    Cell,
+    Sweep,
+    cell_directory,
+    open_sweep,
+    read_sweep,
+)
+from magneto.lab.report.words import facts
+from magneto.lab.update import bounds_over
+from magneto.recipe import Recipe
+from magneto.theory.bounds import bound
+from magneto.theory.depth import Depth
+from magneto.theory.placement import PLACEMENTS
+from magneto.theory.scales import derived_scales
+
+
+def test_each_data_has_a_baseline_of_its_own(small: Callable[..., Recipe], tmp_path: Path) -> None:
+    small().save(tmp_path / "mine.yaml")
+    rows = {"model.placement": ["pre"], "training.learning_rate": [1e-3], "seed": [1, 2]}
+    grid = {"data.tokenizer": ["bytes", "bpe"], **rows}
+    sweep = Sweep(str(tmp_path / "mine.yaml"), {"data.vocab_size": 300}, grid)
+    judges = judges_of(sweep)
+    assert list(judges) == ["pre,tokenizer=bytes", "pre,tokenizer=bpe"]
+    one, other = (judge.baseline or 0.0 for judge in judges.values())
+    assert one > 0 and other > 0 and one != other
+    assert data_of(sweep)["pre,tokenizer=bpe"] == "tokenizer=bpe"
+    assert data_of(replace(sweep, grid=rows)) == {}
+    varied = {"data.augmentation.flip": [0, 0.5], "data.image_augmentation.flip": [0, 0.5]}
+    values = {name: flips[0] for name, flips in varied.items()}
+    assert Cell({**values, "data.max_length": 4}).data == "max_length=4"  # flips are of training
+    refuse_several_metrics(sweep)
+
+
+def test_rows_of_different_metrics_are_refused() -> None:
+    grid = {"data.glue": ["cola", "sst2"], "training.learning_rate": [1e-3], "seed": [1]}
+    with pytest.raises(ConfigError, match="glue=cola by matthews, glue=sst2 by accuracy"):
+        refuse_several_metrics(Sweep("text-classification/small", {}, grid))
+
+
+GRID = {"model.placement": ["pre", "sub"], RATE: [1e-3, 1e-2, 1e-1, 1.0], SEED: [1]}
+SWEEP = Sweep("image-classification/tiny", {}, GRID)
+# Accuracies of digits; the commonest class has about 0.1.
+TABLE = {"pre": [0.5, 0.9, 0.6, None], "sub": [0.6, 0.5, 0.4, 0.8]}
+
+
+def write(folder: Path, cell: Cell, accuracy: float | None) -> None:
+    directory = cell_directory(folder, cell)
+    directory.mkdir(parents=True)
+    status = "diverged" if accuracy is None else "finished"
+    outcome = {
+        "status": status, "reason": "", "metrics": {"accuracy": accuracy, "loss": 1.0},
+        "curve": [[1, 2.3], [2, 1.0]], "diverged_at": None, "seconds": 1.0, "step": 2,
+        "initial_loss": 2.3,
+    }  # fmt: skip
+    (directory / "outcome.json").write_text(json.dumps(outcome))
+
+
+def fill(folder: Path, sweep: Sweep) -> None:
+    for cell in sweep.cells():
+        if not cell_directory(folder, cell).exists():
+            row = TABLE[str(cell.values["model.placement"])]
+            write(folder, cell, row[GRID[RATE].index(cell.values[RATE])])
+
+
+def test_the_best_rate_and_its_neighbours_get_the_seeds(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    fill(tmp_path, SWEEP)
+    grown = with_more_seeds(tmp_path, SWEEP, [1, 2, 3])
+    found = {(v["model.placement"], v[RATE], v[SEED]) for v in grown.further}
+    pre = {("pre", rate, seed) for rate in (1e-3, 1e-2, 1e-1) for seed in (2, 3)}
+    assert found == pre | {("sub", rate, seed) for rate in (1e-1, 1.0) for seed in (2, 3)}
+    assert len(grown.cells()) == 8 + 10
+    fill(tmp_path, grown)
+    assert with_more_seeds(tmp_path, grown, [1, 2, 3]) == grown
+
+
+def test_the_folder_keeps_further_cells(tmp_path: Path) -> None:
+    grown = replace(SWEEP, further=around(SWEEP, "pre", 1e-3, [2]))
+    open_sweep(tmp_path / "out", grown)
+    assert open_sweep(tmp_path / "out", SWEEP) == grown == read_sweep(tmp_path / "out")
+    wider = replace(SWEEP, grid={**GRID, SEED: [1, 2]})
+    assert len(open_sweep(tmp_path / "out", wider).cells()) == 16  # none twice
+
+
+@pytest.mark.slow
+def test_from_the_command_line(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    words = ["compare", "image-classification/tiny", "--placements", "pre,sub", "--lrs",
+             "1e-3,3e-3,1e-2", "--more-seeds", "2,3", "--jobs", "1", "--no-measurements",
+             "--training.steps", "8", "--training.evaluate_every", "0",
+             "--out", str(tmp_path / "out")]  # fmt: skip
+    assert main(words) == 0
+    comparison = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert comparison["seeds"] == [1] and comparison["seeds_near_best"] == [2, 3]
+    assert all(len(row["scores"]) == 3 for row in comparison["summary"])
+    assert "at each row's best learning rate" in (tmp_path / "out" / "report.md").read_text()
+
+
+SMALL = {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.ffn_width": 32}
+
+
+def sweep(*placements: str) -> Sweep:
+    grid = {PLACEMENT: list(placements), RATE: [1e-3, 1e-2], SEED: [1, 2]}
+    return Sweep("image-classification/tiny", SMALL | {"training.batch_size": 8}, grid)
+
+
+def test_each_placement_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "DEPTHS", (2, 4))
+    monkeypatch.setattr(comparison, "SEEDS", (0, 1))
+    found = measure(tmp_path, sweep("post", "sub"))
+    assert found["width"] == 16 and found["depths"] == [2, 4]
+    assert {name: len(layers) for name, layers in found["activations"].items()} == {
+        "post": 2, "sub": 2,
+    }  # fmt: skip
+    # A norm after every sum leaves an RMS of 1; without one, it grows.
+    post, sub = (list(found["activations"][name].values()) for name in ("post", "sub"))
+    assert post == pytest.approx([1, 1], abs=0.01) and sub[1] > sub[0] > 0
+    assert len(found["updates"]) == 2 * 2 * 2 * 4
+    assert {part["placement"] for part in found["growth"]} == {"post", "sub"}
+
+    monkeypatch.setattr(comparison, "measure_recipes", None)
+    assert measure(tmp_path, sweep("post", "sub")) == found
+    with pytest.raises(TypeError):
+        measure(tmp_path, sweep("post", "pre"))  # another grid's are not taken for its own
+
+
+def test_bounds_are_of_the_placement_and_depth() -> None:
+    rows = {row.name: row for row in PLACEMENTS.values()}
+    found = bounds_over(rows["sub"], (6, 12), "encoder")["paper"]
+    again = [bound(rows["sub"], derived_scales(rows["sub"], Depth("encoder", n))) for n in (6, 12)]
+    assert found == pytest.approx(again) and found[1] == pytest.approx(2.9794, abs=1e-4)
+    assert bounds_over(rows["peri"], (6, 12), "encoder") == {}
+
+
+def record(directory: Path, *records: dict) -> Path:
+    directory.mkdir()
+    (directory / "environment.json").write_text(json.dumps(records))
+    return directory
+
+
+def test_environments_of_runs_are_told_together(tmp_path: Path) -> None:
+    first = {
+        "command": ["/home/me/magneto", "train"], "python": "3.12.1", "platform": "Linux-box",
+        "packages": {"torch": "2.13.0", "numpy": None}, "processor": "A", "cores": 8, "gpus": [],
+        "commit": "abc",
+    }  # fmt: skip
+    second = first | {"commit": "def", "gpus": ["H200", "H200"]}
+    runs = [record(tmp_path / "a", first, first), record(tmp_path / "b", second), tmp_path / "none"]
+    assert environments(runs) == {
+        "python": ["3.12.1"], "torch": ["2.13.0"], "processor": ["A"], "cores": ["8"],
+        "commit": ["abc", "def"], "gpus": ["2 x H200"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("magneto compare x --out /home/me/a --lrs 1", "magneto compare x --out a --lrs 1"),
+        ("--data=/srv/text/", "--data=text"),
+        ("--data ~/text.txt", "--data text.txt"),
+        ("'/home/me/a.txt','/b'", "'a.txt','b'"),
+        ("runs/x", "runs/x"),
+        ("hf:owner/name", "hf:owner/name"),
+        ("https://example.org/a/b", "https://example.org/a/b"),
+    ],
+)  # fmt: skip
+def test_places_are_not_told(text: str, told: str) -> None:
+    assert without_places({"a": [text, 3]}) == {"a": [told, 3]}
+
+
+def test_facts_count_what_has_run() -> None:
+    cells = [{"status": "finished", "seconds": 7200.0}, {"status": "missing", "seconds": 0.0}]
+    told = dict(
+        facts(
+            {
+                "recipe": "r", "overrides": {}, "seeds": [1, 2], "created": "now", "cells": cells,
+                "environment": {"torch": ["1", "2"]},
+            }
+        )
+    )  # fmt: skip
+    assert told["runs"].startswith("1 of 2; 2.0 hours")
+    assert told["changed in all runs"] == "nothing" and told["torch"] == "1, 2"

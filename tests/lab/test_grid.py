@@ -1,0 +1,129 @@
+"""A grid's cells are the product of its values; one that would mix up runs is refused."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from magneto.config import ConfigError
+from magneto.lab.grid import PLACEMENT, RATE, SEED, Cell, Sweep, open_sweep, read_sweep
+from magneto.lab.outcome import title_of
+from magneto.lab.sweep import run_cell
+from magneto.recipe import Recipe
+from magneto.training.checkpoint import STATE
+
+GRID = {PLACEMENT: ["pre", "sub"], RATE: [1e-3], SEED: [1]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer"),
+    [
+        ({PLACEMENT: ["pre", "pre"]}, "model.placement has one value twice: pre"),
+        ({"model.layers": ["6", "6", "8"]}, "model.layers has one value twice: 6"),
+        ({RATE: [1e-3, 1e-3]}, "training.learning_rate has one value twice: 0.001"),
+        ({"data.source": ["a/b", "a_b"]}, "would share the directory source=a_b"),
+        ({"model.layers": ["6", "06"]}, "are one run twice: give each value"),
+    ],
+)
+def test_one_run_twice_is_no_second_seed(fields: dict, answer: str, tmp_path: Path) -> None:
+    sweep = Sweep("causal-lm/tiny", {}, {**fields, **{k: GRID[k] for k in GRID if k not in fields}})
+    with pytest.raises(ConfigError) as refused:
+        open_sweep(tmp_path / "grid", sweep)
+    assert len(refused.value.lines) == 1 and answer in refused.value.lines[0]
+    assert not (tmp_path / "grid").exists()
+
+
+def test_fields_of_one_last_part_are_two_fields(tmp_path: Path) -> None:
+    """Cells of model.max_length and of data.max_length have the same names."""
+    grids = [
+        {f"{section}.max_length": values, **GRID}
+        for section, values in (("model", ["64"]), ("data", ["64", "128"]))
+    ]
+    first, other = (Sweep("causal-lm/tiny", {}, grid) for grid in grids)
+    assert {cell.name for cell in first.cells()} < {cell.name for cell in other.cells()}
+    open_sweep(tmp_path, replace(first, overrides={"data.max_length": 64}))
+    with pytest.raises(ConfigError, match="another comparison"):
+        open_sweep(tmp_path, replace(other, overrides={"data.max_length": 64}))
+
+
+@pytest.fixture
+def mine(small: Callable[..., Recipe], tmp_path: Path) -> Callable[..., Sweep]:
+    """Return a function that writes a recipe of one's own, and gives a grid over it."""
+
+    def make(**changes: object) -> Sweep:
+        small(**changes).save(tmp_path / "mine.yaml")
+        return Sweep(str(tmp_path / "mine.yaml"), {}, {**GRID, PLACEMENT: ["pre"]})
+
+    return make
+
+
+def test_an_edited_recipe_is_not_mixed_in(mine: Callable[..., Sweep], tmp_path: Path) -> None:
+    open_sweep(tmp_path / "grid", mine())
+    larger = {**GRID, PLACEMENT: ["sub", "pre"], RATE: [1e-3, 1e-2]}
+    edited = replace(mine(training__steps=60, training__num_workers=1), grid=larger)
+    with pytest.raises(ConfigError, match=r"training\.steps is 60 \(was 8\); undo") as refused:
+        open_sweep(tmp_path / "grid", edited)
+    assert len(refused.value.lines) == 1
+    with pytest.raises(ConfigError, match=r"training\.steps is 60"):
+        held = read_sweep(tmp_path / "grid")  # edited while the grid was running
+        run_cell(tmp_path / "grid", held, held.cells()[0], None, lambda: False)
+    assert not (tmp_path / "grid" / "cells").exists()
+    open_sweep(tmp_path / "grid", replace(mine(training__num_workers=1), grid=larger))
+
+
+def test_a_cell_goes_on_with_the_recipe_it_began_with(
+    mine: Callable[..., Sweep], tmp_path: Path
+) -> None:
+    sweep = mine(training__save_every=2)
+    open_sweep(tmp_path / "grid", sweep)
+    cell = sweep.cells()[0]
+    result = run_cell(tmp_path / "grid", sweep, cell, None, lambda: True)
+    run = tmp_path / "grid" / "cells" / cell.name
+    assert result.status == "interrupted"
+    kept = (run / "recipe.yaml").read_text()
+    state = next(run.glob(f"checkpoints/*/{STATE}"))
+    assert json.loads(state.read_text())["recipe"]["model"]["layers"] == 2
+    mine(training__save_every=2, model__dropout=0.3)
+    with pytest.raises(ValueError, match=r"model\.dropout is 0\.3"):
+        run_cell(tmp_path / "grid", sweep, cell, None, lambda: False)
+    assert (run / "recipe.yaml").read_text() == kept
+
+
+def digits(**changes: object) -> Sweep:
+    return Sweep("image-classification/tiny", changes, {**GRID, RATE: [1e-3, 1e-2]})
+
+
+def test_cells_are_the_product() -> None:
+    names = [cell.name for cell in digits().cells()]
+    assert len(names) == len(set(names)) == 4
+    assert names[1] == "placement=pre,learning_rate=0.01,seed=1"
+    assert "/" not in Cell({"data.source": "a/b"}).name
+
+
+def test_a_grid_may_grow_and_no_other_one_takes_its_folder(tmp_path: Path) -> None:
+    open_sweep(tmp_path, digits())
+    larger = replace(digits(), grid={**GRID, RATE: [1e-3, 3e-3, 1e-2]})
+    open_sweep(tmp_path, larger)
+    assert read_sweep(tmp_path) == larger
+    with pytest.raises(ConfigError, match="another comparison"):
+        open_sweep(tmp_path, digits(**{"training.steps": 13}))
+    with pytest.raises(ConfigError, match=r"did you mean model\.heads"):
+        open_sweep(tmp_path / "new", digits(**{"model.hedas": 3}))
+    with pytest.raises(ConfigError, match="not shrink"):
+        open_sweep(tmp_path, replace(larger, grid={**GRID, SEED: [2]}))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(FileExistsError):
+        open_sweep(tmp_path / "other", digits())
+
+
+def test_further_fields_are_rows_of_their_own() -> None:
+    """Cells of 6 and of 24 layers are no two seeds of one thing."""
+    wide = replace(digits(), grid={"model.layers": ["6", "24"], **GRID})
+    assert len(wide.cells()) == 4 and wide.load(wide.cells()[-1]).model.layers == 24
+    rows = {cell.row for cell in wide.cells()}
+    assert rows == {f"{name},layers={n}" for name in ("pre", "sub") for n in (6, 24)}
+    assert title_of("sub,layers=6") == "Sub-LN, layers=6" and title_of("sub") == "Sub-LN"
+    assert Cell({"training.learning_rate": 1e-3, "seed": 1}).row == "the recipe"

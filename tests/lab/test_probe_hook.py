@@ -1,0 +1,147 @@
+"""The probe in training: its rows, its silence between them, its price."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from magneto.lab.probe import PROBE_FILE, ProbeHook
+from magneto.lab.short_run import initial_model, short_run
+from magneto.progress import ProgressBars
+from magneto.recipe import Recipe
+from magneto.training.hooks import Hook
+from magneto.training.loop import train
+from magneto.training.metrics_logger import read_rows
+from tests.ranks import run_alone, run_ranks
+
+Small = Callable[..., Recipe]
+
+
+def test_the_hook_writes_every_period_and_changes_nothing(small: Small, tmp_path: Path) -> None:
+    made = small(training__save_every=4)
+    results = []
+    for name, hooks in (("plain", []), ("watched", [ProbeHook(3).hook])):
+        done = train(
+            made.build_task(), made.training, tmp_path / name, seed=made.seed, hooks=hooks,
+            report=ProgressBars(quiet=True),
+        )  # fmt: skip
+        results.append(done.metrics)
+    assert results[0] == results[1]
+    rows = read_rows(tmp_path / "watched" / PROBE_FILE)
+    assert [row["step"] for row in rows] == [3, 6]
+    task = made.build_task()
+    short = short_run(
+        task, initial_model(task, made.training, made.seed), made.training, seed=made.seed, steps=6
+    )
+    for row in rows:
+        step = short.steps[row["step"] - 1]
+        assert row["learning_rate"] == step.learning_rate
+        assert row["layers"][1]["gradient_norm"] == step.layers[1].gradient_norm
+        assert row["layers"][1]["update_ratio"] == step.layers[1].update_ratio
+        assert row["layers"][1]["attention_entropy"] == step.layers[1].attention_entropy
+
+
+def test_a_resumed_run_has_each_row_once(small: Small, tmp_path: Path) -> None:
+    made = small(training__save_every=4)
+
+    def go(resume: bool, hooks: list) -> None:
+        train(
+            made.build_task(), made.training, tmp_path, seed=made.seed, resume=resume, hooks=hooks,
+            report=ProgressBars(quiet=True),
+        )  # fmt: skip
+
+    class Killed(Exception):
+        pass
+
+    def kill(trainer: object) -> None:
+        if trainer.step == 7:  # type: ignore[attr-defined]
+            raise Killed
+
+    with pytest.raises(Killed):
+        go(False, [ProbeHook(2).hook, Hook(1, kill)])
+    assert [row["step"] for row in read_rows(tmp_path / PROBE_FILE)] == [2, 4, 6]
+    go(True, [ProbeHook(2).hook])
+    assert [row["step"] for row in read_rows(tmp_path / PROBE_FILE)] == [2, 4, 6, 8]
+
+
+def test_a_trouble_is_said_once(small: Small, tmp_path: Path) -> None:
+    class Heard(ProgressBars):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lines: list[str] = []
+
+        def say(self, line: str) -> None:
+            self.lines.append(line)
+
+        def __call__(self, *rest: object) -> None:
+            pass
+
+    made, heard = small(), Heard()
+
+    class Large(ProbeHook):
+        def __call__(self, trainer) -> None:  # type: ignore[no-untyped-def]
+            if trainer.step == 1:
+                with torch.no_grad():
+                    trainer.model.decoder.layers[1].feed_forward.mlp.fc2.weight.mul_(1e6)
+            super().__call__(trainer)
+
+    hooks = [Large(2).hook]
+    train(made.build_task(), made.training, tmp_path, seed=1, hooks=hooks, report=heard)
+    said = [line for line in heard.lines if "past half of fp16" in line]
+    assert len(said) == 1 and said[0].startswith("step 2: decoder.layers.1:")
+
+
+def test_a_period_has_two_steps_or_more() -> None:
+    with pytest.raises(ValueError, match="2 steps or more"):
+        ProbeHook(1)
+
+
+def test_a_watched_step_multiplies_little_more(small: Small, tmp_path: Path) -> None:
+    """By counting operations of matrix products: less than one further step's."""
+    counted = []
+    for name, hooks in (("plain", []), ("watched", [ProbeHook(2).hook])):
+        made = small(training__steps=8)
+        with FlopCounterMode(display=False) as counter:
+            train(
+                made.build_task(), made.training, tmp_path / name, seed=made.seed, hooks=hooks,
+                report=ProgressBars(quiet=True),
+            )  # fmt: skip
+        counted.append(counter.get_total_flops())
+    plain, watched = counted
+    assert 0 < watched - plain < 4 / 8 * plain
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "hybrid"])
+def test_two_ranks_write_what_one_writes(small: Small, tmp_path: Path, kind: str) -> None:
+    """Gradients and updates are everyone's; activations are those of the first rank."""
+    made = small()
+    made.save(tmp_path / "recipe.yaml")
+    words = ["-m", "magneto", "train", str(tmp_path / "recipe.yaml"), "--probe-every", "3", "--out"]
+    run_alone(*words, str(tmp_path / "one"))
+    extra = ["--distributed", kind, "--training.shard_size", "1"]
+    run_ranks(2, *words, str(tmp_path / kind), *extra)
+    rows = [read_rows(tmp_path / name / PROBE_FILE) for name in ("one", kind)]
+    assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]] == [3, 6]
+    for one, two in zip(rows[0], rows[1], strict=True):
+        for a, b in zip(one["layers"], two["layers"], strict=True):
+            assert a["name"] == b["name"]
+            assert a["gradient_norm"] == pytest.approx(b["gradient_norm"], rel=1e-4)
+            assert a["update_ratio"] == pytest.approx(b["update_ratio"], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_watched_as_it_is(small: Small, tmp_path: Path) -> None:
+    """The first step that can be: later ones differ by rounding, which Adam makes larger."""
+    rows = []
+    for compiled in (False, True):
+        made = small(training__compile=str(compiled).lower())
+        run = tmp_path / str(compiled)
+        hooks, report = [ProbeHook(2).hook], ProgressBars(quiet=True)
+        train(made.build_task(), made.training, run, seed=1, hooks=hooks, report=report)
+        rows.append(read_rows(run / PROBE_FILE)[0])
+    for plain, compiled in zip(rows[0]["layers"], rows[1]["layers"], strict=True):
+        assert plain.pop("name") == compiled.pop("name")
+        assert plain == pytest.approx(compiled, rel=1e-4)

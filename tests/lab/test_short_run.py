@@ -1,0 +1,138 @@
+"""The short run is the run that training would begin, and the first step is taken back."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from magneto.lab.diagnosis import diagnose
+from magneto.lab.probe import find_stacks
+from magneto.lab.short_run import ShortRun, initial_model, short_run, steps_at_peak
+from magneto.lab.update import theory_of
+from magneto.nn.config import TransformerConfig
+from magneto.nn.transformer import Decoder, EncoderDecoder
+from magneto.progress import ProgressBars
+from magneto.recipe import Recipe, load_recipe, recipe_names
+from magneto.theory.bounds import bound
+from magneto.theory.depth import Depth
+from magneto.theory.scales import derived_scales
+from magneto.training.loop import train
+from magneto.training.metrics_logger import read_metrics
+from tests.shrunken import shrunken
+
+Small = Callable[..., Recipe]
+
+
+def run_of(made: Recipe, steps: int) -> ShortRun:
+    task = made.build_task()
+    task.prepare()
+    model = initial_model(task, made.training, made.seed)
+    return short_run(task, model, made.training, seed=made.seed, steps=steps)
+
+
+@pytest.mark.parametrize(
+    "extra", [{}, {"model__dropout": 0.2, "training__gradient_accumulation_steps": 2}]
+)
+def test_it_takes_the_steps_that_training_takes(small: Small, tmp_path: Path, extra: dict) -> None:
+    made = small(**extra)
+    train(
+        made.build_task(), made.training, tmp_path, seed=made.seed, report=ProgressBars(quiet=True)
+    )
+    trained = [row for row in read_metrics(tmp_path) if "loss" in row][:3]
+    short = run_of(made, 3).steps
+    assert [step.loss for step in short] == [row["loss"] for row in trained]
+    assert [step.gradient_norm for step in short] == [row["gradient_norm"] for row in trained]
+    assert [step.learning_rate for step in short] == [row["learning_rate"] for row in trained]
+
+
+def test_first_steps(small: Small) -> None:
+    run = run_of(small(), 1)
+    start, *tries = run.first_steps
+    assert (start.learning_rate, start.moved) == (0.0, 0.0)
+    rates = [tried.learning_rate for tried in tries]
+    assert rates == sorted(rates) and 3e-3 in rates, "the peak is among them"
+    moved = [tried.moved for tried in tries if tried.learning_rate < 1e-4]
+    assert all(a < b for a, b in pairwise(moved))
+    assert moved[1] / moved[0] == pytest.approx(10**0.5, rel=0.05), "a small step is linear"
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name.endswith("/tiny")])
+def test_every_tiny_recipe_can_be_probed(name: str, tmp_path: Path) -> None:
+    smallest = {
+        "model.width": 32, "model.heads": 4, "model.ffn_width": 48, "training.batch_size": 6,
+        "training.device": "cpu", **shrunken(name.partition("/")[0], tmp_path),
+    }  # fmt: skip
+    if "model.encoder_layers" not in smallest:
+        smallest = {"model.layers": 2, **smallest}
+    made = load_recipe(name, smallest)
+    task = made.build_task()
+    task.prepare()
+    model = initial_model(task, made.training, made.seed)
+    run = short_run(task, model, made.training, seed=made.seed, steps=1, rates=(1e-3,))
+    assert all(tried.moved > 0 for tried in run.first_steps[1:])
+
+
+def test_the_first_try_at_the_peak_updates_weights_as_the_first_step_there(small: Small) -> None:
+    made = small(training__warmup_steps=0)
+    task = made.build_task()
+    task.prepare()
+    run = run_of(made, 1)
+    steps = steps_at_peak(task, made.training, seed=made.seed, steps=3)
+    tried = run.at_rate(run.peak)
+    assert tried is not None and run.peak == made.training.learning_rate
+    ratios = [layer.update_ratio or 0.0 for layer in steps[0].layers]
+    assert tried.update == pytest.approx(sum(ratios) / len(ratios)) and tried.update > 0
+    assert [step.loss for step in steps[:1]] == [step.loss for step in run.steps]
+
+
+def test_steps_at_the_peak_have_neither_warmup_nor_decay(small: Small) -> None:
+    made = small(training__warmup_steps=3, training__steps=5)
+    task = made.build_task()
+    task.prepare()
+    steps = steps_at_peak(task, made.training, seed=made.seed, steps=6)
+    assert [step.learning_rate for step in steps] == [made.training.learning_rate] * 6
+
+
+def test_a_run_that_breaks_ends_there_and_names_the_layer(small: Small) -> None:
+    made = small(training__learning_rate=1e30, training__warmup_steps=0)
+    run = run_of(made, 6)
+    assert len(run.steps) < 6
+    found = run.trouble("bf16")
+    assert found is not None and found[1].layer.startswith("decoder.layers.")
+
+
+def test_theory_of_a_model() -> None:
+    torch.manual_seed(0)
+    shape = TransformerConfig(width=64, layers=3, heads=2, ffn_width=64, placement="sub")
+    found = theory_of(Decoder(shape))
+    scales = derived_scales("sub", Depth("decoder", 3))
+    assert found.derived["paper"] == bound("sub", scales)
+    assert found.measured["paper"] == pytest.approx(found.derived["paper"], rel=0.1)
+    peri = theory_of(Decoder(TransformerConfig(width=8, heads=2, layers=1, placement="peri")))
+    assert peri.derived == {} and "no bound is derived for Peri-LN" in peri.note
+    pair = TransformerConfig(
+        width=64, heads=2, ffn_width=64, encoder_layers=2, decoder_layers=2, placement="pre"
+    )
+    assert theory_of(EncoderDecoder(pair)).measured["paper"] > 0
+    with pytest.raises(ValueError, match="no encoder or decoder"):
+        find_stacks(torch.nn.Linear(1, 1))
+
+
+def test_depth_24_is_told_apart_before_training(small: Small) -> None:
+    """What is measured differs; no name is asked for."""
+    verdicts = {}
+    for placement in ("post", "sub"):
+        made = small(model__layers=24, model__placement=placement)
+        verdicts[placement] = diagnose(made, steps=1, seeds=0).verdict
+    assert verdicts["post"].level == "likely to fail"
+    assert any("positions apart" in reason for reason in verdicts["post"].reasons)
+    assert verdicts["sub"].level != "likely to fail"
+    kept = {name: verdict.findings[0].value for name, verdict in verdicts.items()}
+    assert kept["post"] < 0.05 < 1 < kept["sub"]
+
+
+def test_a_shallow_stack_of_the_same_placement_passes(small: Small) -> None:
+    made = small(model__layers=2, model__placement="post")
+    assert diagnose(made, steps=1, seeds=0).verdict.findings[0].level == "sound"

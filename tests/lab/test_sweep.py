@@ -1,0 +1,286 @@
+"""A grid survives being killed, shared and repeated: no cell lost, none run twice, one table."""
+
+import contextlib
+import json
+import os
+import random
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from filelock import FileLock
+from safetensors import SafetensorError
+
+from magneto.cli import main
+from magneto.lab.grid import PLACEMENT, RATE, SEED, Sweep, is_done, open_sweep
+from magneto.lab.sweep import work
+from magneto.lock import acquire_lock
+
+pytest.importorskip("sklearn")
+
+SMALL = {
+    "model.width": 16, "model.layers": 1, "model.heads": 2, "model.ffn_width": 16,
+    "training.steps": 12, "training.batch_size": 8, "training.save_every": 2,
+    "training.log_every": 2, "training.evaluate_every": 0, "training.device": "cpu",
+}  # fmt: skip
+GRID = {PLACEMENT: ["pre", "sub"], RATE: [1e-3, 1e-2], SEED: [1]}
+TIMED = ("seconds",)
+
+
+def sweep(**changes) -> Sweep:
+    return Sweep("image-classification/tiny", {**SMALL, **changes}, GRID)
+
+
+def outcomes(folder: Path, grid: Sweep) -> dict[str, dict]:
+    found = {}
+    for cell in grid.cells():
+        path = folder / "cells" / cell.name / "outcome.json"
+        values = json.loads(path.read_text())
+        found[cell.name] = {key: value for key, value in values.items() if key not in TIMED}
+    return found
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    words = ["compare", "image-classification/tiny", "--placements", "pre,sub"]
+    words += ["--lrs", "1e-3,1e-2", "--jobs", "2", "--out", str(folder), "--no-measurements", *more]
+    for key, value in SMALL.items():
+        words += [f"--{key}", str(value)]
+    return words
+
+
+def test_work_is_done_once(tmp_path: Path) -> None:
+    open_sweep(tmp_path / "grid", sweep())
+    assert work(tmp_path / "grid") == 4
+    before = outcomes(tmp_path / "grid", sweep())
+    assert work(tmp_path / "grid") == 0
+    open_sweep(tmp_path / "grid", sweep())
+    assert before == outcomes(tmp_path / "grid", sweep())
+    cell = tmp_path / "grid" / "cells" / sweep().cells()[0].name
+    assert not (cell / "checkpoints").exists()
+
+
+def test_a_cell_that_was_done_meanwhile_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker ends it after this one has looked, and before this one has its lock."""
+    open_sweep(tmp_path, sweep())
+
+    def late(cell: Path) -> FileLock | None:
+        lock = acquire_lock(cell)
+        (cell / "outcome.json").write_text('{"status": "finished", "step": 12}')
+        return lock
+
+    monkeypatch.setattr("magneto.lab.sweep.acquire_lock", late)
+    assert work(tmp_path) == 0
+    assert not list(tmp_path.glob("cells/*/metrics.jsonl"))
+
+
+def test_a_cell_that_is_held_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a worker that was stopped; then by nobody until it is free."""
+    open_sweep(tmp_path, sweep())
+    held = tmp_path / "cells" / sweep().cells()[0].name
+    lock, waited = acquire_lock(held), []
+    assert lock is not None
+
+    def free(seconds: float) -> None:
+        waited.append(seconds)
+        assert len(list(tmp_path.glob("cells/*/outcome.json"))) == 3
+        assert not (held / "metrics.jsonl").exists()
+        lock.release()
+
+    monkeypatch.setattr("magneto.lab.sweep.time", SimpleNamespace(sleep=free))
+    assert work(tmp_path) == 4 and len(waited) == 1
+    assert is_done(tmp_path, sweep().cells()[0])
+
+
+def kill_again_and_again(folder: Path, kills: int) -> None:
+    """Kill the whole group, or the parent alone; what is done stays as it was."""
+    chance = random.Random(1)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "magneto", *command(folder, "--json")]
+    done: dict[Path, int] = {}
+    for number in range(kills):
+        process = subprocess.Popen(
+            words, env=environment, start_new_session=True, stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        time.sleep(chance.uniform(3.0, 9.0))
+        if number % 3 == 2:
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for path, changed in done.items():
+            assert path.stat().st_mtime_ns == changed, "a cell that was done was run again"
+        done = {path: path.stat().st_mtime_ns for path in folder.glob("cells/*/outcome.json")}
+    last = subprocess.run(words, env=environment, check=True, capture_output=True)
+    assert json.loads(last.stdout)["complete"]
+    for path, changed in done.items():
+        assert path.stat().st_mtime_ns == changed
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(1, marks=pytest.mark.distributed), pytest.param(10, marks=pytest.mark.slow)],
+)
+def test_a_killed_grid_gives_the_same_table(tmp_path: Path, kills: int) -> None:
+    kill_again_and_again(tmp_path / "killed", kills)
+    open_sweep(tmp_path / "whole", sweep_as_typed())
+    work(tmp_path / "whole")
+    whole = outcomes(tmp_path / "whole", sweep_as_typed())
+    assert whole == outcomes(tmp_path / "killed", sweep_as_typed())
+
+
+def sweep_as_typed() -> Sweep:
+    overrides = {key: str(value) for key, value in SMALL.items()}
+    return Sweep("image-classification/tiny", overrides, GRID)
+
+
+@pytest.mark.distributed
+def test_two_machines_share_a_folder(tmp_path: Path) -> None:
+    """Two workers at once: every cell is run by exactly one of them."""
+    open_sweep(tmp_path, sweep())
+    words = [sys.executable, "-m", "magneto.lab.sweep", str(tmp_path)]
+    workers = [subprocess.Popen(words) for _ in range(2)]
+    assert [worker.wait(timeout=600) for worker in workers] == [0, 0]
+    for cell in sweep().cells():
+        run = tmp_path / "cells" / cell.name
+        assert is_done(tmp_path, cell)
+        assert len(json.loads((run / "environment.json").read_text())) == 1, "it was run twice"
+
+
+@pytest.mark.distributed
+def test_compare_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([*command(tmp_path / "grid"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["complete"] and found["learning_rates"] == [1e-3, 1e-2]
+    assert {row["placement"] for row in found["summary"]} == {"pre", "sub"}
+    page = tmp_path / "grid" / "report.html"
+    assert found["report"] == str(page) and str(tmp_path) not in page.read_text()
+    page.unlink()
+    monkeypatch.setattr("subprocess.Popen", None)  # nothing is left to run
+    assert main(command(tmp_path / "grid")) == 0
+    said = capsys.readouterr().out
+    assert "Pre-LN" in said and str(page) in said and page.is_file()
+    comparison = json.loads((tmp_path / "grid" / "comparison.json").read_text())
+    assert len(comparison["cells"]) == 4 and comparison["cells"][0]["curve"]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--lrs", "fast"], "--lrs takes numbers"),
+        (["--placements", "pre,subln"], "did you mean 'sub'"),
+        (["--seeds", "1,1"], "--seeds has one number twice: 1, 1"),
+        (["--lrs", "1e-3,0.001"], "--lrs has one number twice: 1e-3, 0.001"),
+        (["--seeds", "1.7"], "--seeds takes whole numbers, not 1.7"),
+        (["--seeds", ","], "--seeds needs a number"),
+        (["--jobs", "-1"], "--jobs -1: at least 1"),
+        (["--jobs", "0"], "--jobs 0: at least 1"),
+        (["--grid", "model.layers"], "--grid takes FIELD=A,B"),
+        (["--grid", "model.lyers=1,2"], "did you mean model.layers"),
+        (["--grid", "seed=1,2"], "--grid seed: its values are given with --seeds"),
+        (["--grid", "training.learning_rate=1,2"], "are given with --lrs"),
+        (["--grid", "model.placement=pre,sub"], "are given with --placements"),
+        (["--grid", "model.layers=1", "--grid", "model.layers=2"], "model.layers is given twice"),
+        (["--seed", "3"], "--seed 3: a comparison takes it from --seeds"),
+        (["--placement", "pre"], "did you mean --placements?"),
+        (["--lr", "1e-3"], "did you mean --lrs?"),
+        (["--placements", "pre,pre"], "model.placement has one value twice: pre"),
+    ],
+)
+def test_mistakes(words: list[str], answer: str, tmp_path: Path, capsys) -> None:
+    code = main(["compare", "image-classification/tiny", "--out", str(tmp_path / "x"), *words])
+    lines = capsys.readouterr().err.splitlines()
+    assert code == 2 and len(lines) == 1 and answer in lines[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_a_worker_says_a_full_disk_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: no room (os error 28)")
+
+    monkeypatch.setattr("magneto.lab.sweep.work", full)
+    monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("magneto.lab.sweep", run_name="__main__")
+    said = str(ended.value)
+    assert said.startswith("magneto: could not write, the disk is full") and "\n" not in said
+
+
+def living_workers(folder: Path) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if b"magneto.lab.sweep" in words and str(folder).encode() in words:
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.distributed),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.distributed),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
+def test_no_worker_outlives_its_comparison(tmp_path: Path, number: int) -> None:
+    """And what is stopped by a signal goes on with the same command to the same end."""
+    slow = ["--training.steps", "100000", "--training.save_every", "5"]
+    grid = tmp_path / "grid"
+    words = [sys.executable, "-m", "magneto", *command(grid), *slow]
+    process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: any(grid.glob("cells/*/checkpoints/step-*")))
+        assert living_workers(grid)
+        process.send_signal(number)
+        code = process.wait(timeout=60)
+        assert code == (130 if number != signal.SIGKILL else -signal.SIGKILL)
+        wait_for(lambda: not living_workers(grid))
+    finally:  # a failure leaves nothing behind that trains on
+        process.kill()
+        for worker in living_workers(grid):
+            os.kill(int(worker), signal.SIGKILL)
+    for cell in grid.glob("cells/*"):
+        lock = acquire_lock(cell)
+        assert lock is not None  # nobody living holds it
+        lock.release()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until something holds, which it does in seconds; a minute is for a busy machine."""
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.1)
+    pytest.fail("it did not happen within a minute")
+
+
+def test_a_workers_error_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    words = command(tmp_path / "grid", "--training.gradient_accumulation_steps", "1000")
+    assert main(words) == 2
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    assert "magneto: training.batch_size" in said
+    assert "every worker ended with the error above" in said
+
+
+@pytest.mark.slow
+def test_cluster_runs_the_same_cells(tmp_path: Path, capsys) -> None:
+    pytest.importorskip("submitit")
+    words = [*command(tmp_path / "grid", "--json"), "--cluster", "local"]
+    assert main([*words, "--jobs", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["complete"]

@@ -1,0 +1,219 @@
+"""The measured update: linear in the step, equal to the gradient's norm, growing as it should."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from magneto.lab import update
+from magneto.lab.update import (
+    MEASURES,
+    Update,
+    effective_scales,
+    growth,
+    measure_growth,
+    measure_update,
+    measured_bound,
+    measured_shape,
+)
+from magneto.language.config import LanguageModelConfig
+from magneto.nn.config import TransformerConfig
+from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
+from magneto.theory.bounds import bound, encoder_decoder_bound
+from magneto.theory.depth import Depth
+from magneto.theory.placement import PLACEMENTS
+from magneto.theory.scales import Scales, derived_scales
+from magneto.vision.classification.config import ImageClassifierConfig
+
+SHAPE = TransformerConfig(width=16, layers=2, heads=2, ffn_width=32)
+
+
+def test_the_sgd_change_of_a_label_is_the_squared_gradient() -> None:
+    """F(theta + s g) - F(theta) = s |g|^2 for a small s; so the measure is |g|^2 / d."""
+    torch.manual_seed(7)
+    model = Decoder(SHAPE).double().eval()
+    x = torch.randn(1, 6, 16, dtype=torch.float64)
+    row = torch.randn(1, 16, dtype=torch.float64)
+    changes = update._label_changes(model, x, row)
+    weights = [p for p in model.layers.parameters() if p.ndim >= 2]
+    gradients = torch.autograd.grad(model(x)[0, -1] @ row[0], weights)
+    square = sum(g.square().sum().item() for g in gradients)
+    size = sum(g.abs().sum().item() for g in gradients)
+    assert changes["label", "sgd"] == pytest.approx(square / 16, rel=1e-4)
+    assert changes["label", "adam"] == pytest.approx(size / 16, rel=1e-4)
+
+
+def test_the_change_is_linear_in_the_step_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = measure_update(SHAPE, seed=3)
+    monkeypatch.setattr(update, "STEP", update.STEP / 10)
+    smaller = measure_update(SHAPE, seed=3)
+    assert [(u.reading, u.optimizer) for u in small] == list(MEASURES)
+    for a, b in zip(small, smaller, strict=True):
+        assert a.value == pytest.approx(b.value, rel=1e-3)
+    assert measure_update(SHAPE, seed=3) == smaller, "the same seed, the same measurement"
+
+
+def test_growth_of_known_powers() -> None:
+    updates = [
+        Update("sub", layers, seed, "label", "sgd", (1 + seed) * layers**1.5)
+        for layers in (2, 8, 32)
+        for seed in (0, 1, 2)
+    ]
+    (fitted,) = growth(updates)
+    assert fitted.exponent == pytest.approx(1.5) and fitted.interval == pytest.approx(0, abs=1e-9)
+    assert fitted.ratio == pytest.approx(16**1.5) and fitted.depths == (2, 32)
+    assert fitted.ratio_range == pytest.approx((64.0, 64.0))
+    # Two seeds that grow by 8 and by 32: exp(log 16 -+ 12.706 x log 2).
+    spread = [
+        Update("sub", layers, seed, "label", "sgd", value)
+        for seed, end in ((0, 8.0), (1, 32.0))
+        for layers, value in ((2, 1.0), (8, end))
+    ]
+    low, high = growth(spread)[0].ratio_range
+    assert low == pytest.approx(16 / 2**12.7062, rel=1e-4)
+    assert high == pytest.approx(16 * 2**12.7062, rel=1e-4)
+
+
+def test_growth_names_what_cannot_be_fitted() -> None:
+    with pytest.raises(ValueError, match=r"two depths; sub has \[2\]"):
+        growth([Update("sub", 2, 0, "label", "sgd", 1.0)])
+    for value in (0.0, math.nan, -1.0):
+        with pytest.raises(ValueError, match="sub at 4 layers"):
+            growth([Update("sub", n, 0, "label", "sgd", v) for n, v in ((2, 1.0), (4, value))])
+
+
+def test_measured_shape_keeps_proportions() -> None:
+    model = LanguageModelConfig(
+        width=1024,
+        heads=16,
+        ffn_width=3072,
+        layers=24,
+        positions="rotary",
+        dropout=0.1,
+        norm="rmsnorm",
+    )
+    shape = measured_shape(model)
+    assert (shape.width, shape.heads, shape.ffn_width) == (64, 4, 192)
+    assert (shape.norm, shape.dropout, shape.positions) == ("rmsnorm", 0.0, "none")
+    assert measured_shape(SHAPE).width == 16
+
+
+def test_measured_shape_of_an_image_model_has_no_grid() -> None:
+    model = ImageClassifierConfig(
+        width=96, heads=8, head_dim=16, layer_scale=0.1, drop_path=0.1, unbiased=("k",),
+        grid_positions="relative_bias", class_token="learned",
+    )  # fmt: skip
+    shape = measured_shape(model)
+    assert (shape.width, shape.heads, shape.head_width, shape.unbiased) == (64, 4, 16, ("k",))
+    assert (shape.grid_positions, shape.layer_scale, shape.drop_path) == ("none", None, 0.0)
+
+
+def test_depth_tells_placements_apart() -> None:
+    """From 2 to 16 layers Post-LN's update grows far more than Sub-LN's; DeepNorm's does not."""
+    placements = ["post", "sub", "deepnorm"]
+    done = []
+    updates = measure_growth(
+        replace(SHAPE, width=32, ffn_width=64),
+        placements=placements, depths=(2, 16), seeds=(0, 1, 2),
+        progress=lambda part, total: done.append((part, total)),
+    )  # fmt: skip
+    assert done[-1][0] == done[-1][1] == 3 * 3 * 18
+    fits = {(f.placement, f.reading, f.optimizer): f for f in growth(updates)}
+    post, sub, deepnorm = (fits[name, "output", "sgd"] for name in placements)
+    assert post.ratio > 3 * sub.ratio > 3 * deepnorm.ratio
+    assert 0.5 < deepnorm.ratio < 1.5
+    # Adam's step has the same size in every weight: no placement is free of depth under it.
+    assert all(fits[name, "output", "adam"].ratio > 1.5 for name in placements)
+
+
+def config(**changes: object) -> TransformerConfig:
+    shape = {"width": 128, "layers": 3, "heads": 4, "ffn_width": 512, "placement": "pre"}
+    return TransformerConfig(**(shape | changes))  # type: ignore[arg-type]
+
+
+def squares(values: tuple[float, ...]) -> list[float]:
+    return [value * value for value in values]
+
+
+@pytest.mark.parametrize("init", ["xavier_normal", "xavier_uniform"])
+def test_square_xavier_is_1_and_the_feed_forward_network_is_not(init: str) -> None:
+    scales = effective_scales(Encoder(config(init=init)))
+    v, w = squares(scales.v), squares(scales.w)
+    assert v[::2] == pytest.approx([1] * 3, rel=0.05)
+    assert w[::2] == pytest.approx([1] * 3, rel=0.05)
+    assert w[1::2] == pytest.approx([0.4] * 3, rel=0.03)
+    assert v[1::2] == pytest.approx([1.6] * 3, rel=0.03)
+
+
+def test_square_sub_ln_has_the_derived_scales() -> None:
+    made = config(width=256, ffn_width=256, placement="sub", layers=6)
+    expected = derived_scales("sub", Depth("encoder", 6))
+    scales = effective_scales(Encoder(made))
+    assert scales.v == pytest.approx(expected.v, rel=0.02)
+    assert scales.w == pytest.approx(expected.w, rel=0.02)
+    assert measured_bound(Encoder(made)) == pytest.approx(3.2354, rel=0.03)
+
+
+def test_torchs_own_linear_layers_have_a_third() -> None:
+    stack = Encoder(config())
+    for module in stack.modules():
+        if isinstance(module, nn.Linear):
+            nn.Linear.reset_parameters(module)
+    scales = effective_scales(stack)
+    assert squares(scales.v + scales.w) == pytest.approx([1 / 3] * 12, rel=0.05)
+
+
+def test_fused_projections_and_shared_keys_are_measured_on_the_values_alone() -> None:
+    stack = Decoder(config(key_value_heads=2))
+    with torch.no_grad():
+        for role, weight in stack.layers[0].self_attention.attention.roles():  # type: ignore[union-attr]
+            weight.mul_(100 if role in "qk" else 1)
+    # Xavier with fans 128 and 64.
+    assert effective_scales(stack).w[0] ** 2 == pytest.approx(128 * 2 / 192, rel=0.05)
+
+
+def test_cross_attention_is_the_second_sublayer_and_not_scaled() -> None:
+    made = config(placement="sub", ffn_width=128, encoder_layers=2, decoder_layers=4)
+    model = EncoderDecoder(made)
+    expected = derived_scales("sub", Depth("decoder", 4, 2), cross_gain=1)
+    scales = effective_scales(model.decoder)
+    assert scales.v == pytest.approx(expected.v, rel=0.05)
+    assert len(scales.v) == 12
+    encoder = derived_scales("sub", Depth("encoder", 2, 4))
+    theory = encoder_decoder_bound("sub", encoder, expected).total
+    assert measured_bound(model) == pytest.approx(theory, rel=0.05)
+
+
+def test_alpha_comes_along() -> None:
+    scales = effective_scales(Encoder(config(placement="deepnorm", ffn_width=128)))
+    assert scales.alpha == pytest.approx(6**0.25)
+    assert bound("deepnorm", scales) == pytest.approx(1, rel=0.05)
+
+
+def test_a_gated_network_counts_the_mean_of_gate_and_value() -> None:
+    stack = Encoder(config(activation="swiglu", layers=1))
+    with torch.no_grad():
+        stack.layers[0].feed_forward.mlp.fc1.weight[:512].mul_(2)  # type: ignore[union-attr,index]
+    assert effective_scales(stack).w[1] ** 2 == pytest.approx(0.4 * (4 + 1) / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_every_placement_can_be_measured(placement: str) -> None:
+    scales = effective_scales(Encoder(config(placement=placement, layers=1)))
+    assert isinstance(scales, Scales)
+    assert len(scales.v) == 2
+
+
+def test_wrong_models_are_named() -> None:
+    with pytest.raises(ValueError, match="not 0 stacks"):
+        measured_bound(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="not 2 stacks"):
+        measured_bound(nn.ModuleList([Encoder(config(layers=1)), Encoder(config(layers=1))]))
+    with pytest.raises(ValueError, match="no bound is derived for Peri-LN"):
+        measured_bound(Encoder(config(placement="peri", layers=1)))
+    stack = Encoder(config(layers=1))
+    nn.init.zeros_(stack.layers[0].feed_forward.mlp.fc2.weight)  # type: ignore[union-attr,arg-type]
+    with pytest.raises(ValueError, match="v of sublayer 2 must be a positive number"):
+        effective_scales(stack)

@@ -1,0 +1,173 @@
+"""Verdicts follow from measured numbers, on invented runs and on real models."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from magneto.lab.probe import LayerReading
+from magneto.lab.short_run import FirstStep, ShortRun, StepReading
+from magneto.lab.verdict import (
+    THRESHOLDS,
+    Measured,
+    Threshold,
+    judge,
+    kept_share,
+    measured,
+    move_at,
+    percent,
+    rate_of_move,
+    worst_level,
+)
+
+
+def layer(number: int, **values: float) -> LayerReading:
+    sound = {
+        "activation_rms": 1.0, "distinct_rms": 0.8, "activation_max": 5.0, "gradient_norm": 1.0,
+        "update_ratio": 1e-3, "attention_logit_max": 3.0, "attention_entropy": 2.0,
+        "entropy_share": 0.9,
+    }  # fmt: skip
+    return LayerReading(f"decoder.layers.{number}", **{**sound, **values})
+
+
+TRIES = [
+    FirstStep(0.0, 8.0, 0.0),
+    FirstStep(1e-4, 7.9, 0.01, 1e-4),
+    FirstStep(1e-2, 7.5, 1.0, 1e-2),
+]
+
+
+def run(
+    *last: LayerReading, losses: tuple[float, ...] = (8.0, 7.9), rate: float = 1e-2
+) -> ShortRun:
+    layers = [layer(0), *last]
+    steps = [StepReading(n, loss, rate, 1.0, layers) for n, loss in enumerate(losses, 1)]
+    return ShortRun(steps, TRIES, rate, steps)
+
+
+def finding(made: ShortRun, name: str) -> tuple[str, float | None, str]:
+    (found,) = (f for f in judge(made).findings if f.name == name)
+    return found.level, found.value, found.text
+
+
+def test_a_healthy_run_is_sound() -> None:
+    verdict = judge(run(layer(1)))
+    assert verdict.level == "sound"
+    assert len(verdict.reasons) == len(verdict.findings) == 8
+
+
+@pytest.mark.parametrize(
+    ("distinct", "level"), [(0.5, "sound"), (0.3, "not decided"), (0.1, "likely to fail")]
+)
+def test_what_tells_positions_apart(distinct: float, level: str) -> None:
+    made = run(layer(1), layer(2, distinct_rms=distinct))
+    found = finding(made, "kept")
+    assert found[:2] == (level, pytest.approx((distinct / 0.8) ** 2))
+    assert judge(made).level == level
+    # Each of two steps up keeps the square root of the whole.
+    if level != "sound":
+        assert f"x{distinct / 0.8:.2f} a layer" in found[2]
+
+
+def test_a_residual_stream_that_grows_is_no_loss() -> None:
+    """Token similarity is high, yet nothing is lost: the common part has grown."""
+    made = run(layer(1, activation_rms=10.0, distinct_rms=2.0))
+    assert finding(made, "kept")[0] == "sound"
+
+
+def test_the_worst_stack_counts() -> None:
+    other = [replace(layer(n), name=f"encoder.layers.{n}") for n in range(2)]
+    other[1] = replace(other[1], distinct_rms=0.08)
+    assert kept_share([*other, layer(0), layer(1)]) == pytest.approx(0.01)
+    # One that is not finite is the worst, wherever it stands.
+    broken = [replace(part, distinct_rms=math.nan) for part in other]
+    assert math.isnan(kept_share([*broken, layer(0), layer(1)]))
+    assert math.isnan(kept_share([layer(0), layer(1), *broken]))
+
+
+def test_the_first_step_is_judged_at_the_peak_rate() -> None:
+    """Not at the rate that a warm-up begins with."""
+    made = run(layer(1))
+    warming = replace(made, steps=[replace(step, learning_rate=0.0) for step in made.steps])
+    assert finding(warming, "moved")[:2] == ("sound", 1.0)
+    assert finding(warming, "update")[:2] == ("sound", 1e-2)
+    assert "a rate of 0.001 moves it by 10 %" in finding(made, "moved")[2]
+    tries = [*TRIES, FirstStep(1.0, 30.0, 3.0, 5.0)]
+    wild = replace(made, first_steps=tries, peak=1.0)
+    assert finding(wild, "update")[:2] == ("not decided", 5.0)
+    untried = replace(made, peak=0.5)
+    assert finding(untried, "moved")[:2] == ("sound", None)
+
+
+def test_steps_at_the_peak_rate() -> None:
+    made = run(layer(1))
+    assert finding(made, "distinct")[:2] == ("sound", pytest.approx(0.64))
+    collapsed = [layer(0), layer(1, distinct_rms=1e-3)]
+    steps = [StepReading(n, loss, 0.1, 1.0, collapsed) for n, loss in enumerate((2, 3), 1)]
+    found = replace(made, peak_steps=steps)
+    assert "lower the peak rate, or try another placement" in finding(found, "distinct")[2]
+    assert finding(found, "distinct")[:2] == ("likely to fail", pytest.approx(1e-6))
+    broken = replace(made, peak_steps=[*steps, replace(steps[0], loss=math.nan, layers=[
+        layer(0), layer(1, distinct_rms=math.nan)])])  # fmt: skip
+    assert finding(broken, "distinct")[:2] == ("likely to fail", 0.0)
+    none = replace(made, peak_steps=[])
+    assert finding(none, "distinct")[:2] == ("sound", None)
+
+
+def test_the_verdict_is_that_of_the_numbers() -> None:
+    """The calibration judges the numbers it keeps; the probe judges a run."""
+    for made in (run(layer(1)), run(layer(1, distinct_rms=0.3)), run(layer(1), losses=(1.0, 9.0))):
+        assert judge(made).level == worst_level(measured(made))
+
+
+def test_gradients_and_attention() -> None:
+    assert finding(run(layer(1, gradient_norm=200.0)), "imbalance")[:2] == ("not decided", 200.0)
+    assert finding(run(layer(1, gradient_norm=0.0)), "imbalance")[:2] == ("not decided", math.inf)
+    found = finding(run(layer(1, entropy_share=0.01, attention_logit_max=90.0)), "attention")
+    assert found[0] == "not decided" and "decoder.layers.1" in found[2] and "90" in found[2]
+
+
+def test_range_and_loss() -> None:
+    level, value, text = finding(run(layer(1, activation_max=4e4)), "range")
+    assert (level, value) == ("not decided", 4e4) and "decoder.layers.1" in text and "fp16" in text
+    assert finding(run(layer(1, activation_max=2e38)), "range")[0] == "likely to fail"
+    assert finding(run(layer(1), losses=(8.0, 13.0)), "loss")[0] == "likely to fail"
+    assert finding(run(layer(1), losses=(8.0, math.nan)), "loss")[0] == "likely to fail"
+
+
+def test_what_is_not_finite_is_no_crash() -> None:
+    broken = run(layer(1, activation_rms=math.nan, distinct_rms=math.nan, activation_max=math.nan))
+    assert judge(broken).level == "likely to fail"
+    bare = ShortRun([StepReading(1, 1.0, 0.0, 1.0, [LayerReading("layers.0")])], [])
+    assert judge(bare).level == "likely to fail"
+
+
+def test_between_the_tried_rates() -> None:
+    assert move_at(TRIES, 1e-3) == pytest.approx(0.1)
+    assert rate_of_move(TRIES, 0.1) == pytest.approx(1e-3)
+    assert move_at(TRIES, 1e-5) is None and rate_of_move(TRIES, 2.0) is None
+
+
+def test_percent() -> None:
+    assert [percent(s) for s in (0.0013, 0.31, 0.99877, 1.0, 1.2)] == [
+        "0.13 %", "31 %", "99.88 %", "100 %", "120 %",
+    ]  # fmt: skip
+
+
+def test_every_threshold_is_of_a_number() -> None:
+    assert set(THRESHOLDS) == set(Measured.names()) - {"moved"}
+
+
+@pytest.mark.parametrize(
+    ("worse", "level"),
+    [("above", ["sound", "not decided", "not decided", "likely to fail", "likely to fail"]),
+     ("below", ["likely to fail", "likely to fail", "not decided", "not decided", "sound"])],
+)  # fmt: skip
+def test_both_directions(worse: str, level: list[str]) -> None:
+    made = (
+        Threshold("above", 2.0, 3.0, "") if worse == "above" else Threshold("below", 3.0, 2.0, "")
+    )
+    assert [made.level(value) for value in (1.0, 2.0, 2.5, 3.0, 4.0)] == level
+    assert made.level(math.nan) == "likely to fail", "what is no number is no good sign"
+    assert Threshold("above", 2.0, None, "").level(math.inf) == "not decided"
+    assert made.level(None) == "sound", "what was not measured says nothing"
