@@ -1,16 +1,22 @@
-"""Documents at the edges: characters at a cut, bytes that are no text, folders that change."""
+"""Documents from everywhere, and at the edges: characters at a cut, bytes that are no text."""
 
+import gzip
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
 
-from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, MALFORMED, Counts
+from magneto.data.counts import EMPTY, INVALID_UTF8, MALFORMED, Counts
 from magneto.data.documents import (
     CUT_LINES,
     DOCUMENTS,
     PIECE_BYTES,
+    docstrings,
     documents_fingerprint,
+    is_prose,
+    open_documents,
     read_documents,
 )
 
@@ -42,19 +48,6 @@ def test_replacement_characters_of_the_author_are_valid(tmp_path: Path) -> None:
     assert read(str(tmp_path / "a.txt"))[1][INVALID_UTF8] == 0
 
 
-def test_invalid_utf8_in_records_is_counted(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "ab\xff"}\n{"text": "good"}\n')
-    found, counts = read(str(tmp_path / "a.jsonl"))
-    assert found == "ab\ufffdgood"
-    assert counts == {DOCUMENTS: 2, INVALID_UTF8: 1}
-
-
-def test_a_line_nested_too_deeply_is_a_bad_record(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("[" * 200_000 + '\n{"text": "good"}\n')
-    found, counts = read(str(tmp_path / "a.jsonl"))
-    assert (found, counts[MALFORMED]) == ("good", 1)
-
-
 def test_a_local_hugging_face_folder_that_changed_is_another_source(tmp_path: Path) -> None:
     path = tmp_path / "part.jsonl"
     path.write_text(json.dumps({"text": "one"}))
@@ -65,9 +58,86 @@ def test_a_local_hugging_face_folder_that_changed_is_another_source(tmp_path: Pa
     assert documents_fingerprint(source, "text") != before
 
 
-def test_half_a_character_in_a_record_is_replaced_and_counted(tmp_path: Path) -> None:
-    lines = r'{"text": "bad \ud83d half"}', r'{"text": "\ud83d\ude00 whole"}'
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    found, counts = read(str(tmp_path / "a.jsonl"))
-    assert found == "bad \ufffd half😀 whole"
-    assert counts == {DOCUMENTS: 2, HALF_CHARACTERS: 1}
+def texts(source: object, split: str = "train") -> list[str]:
+    return list(open_documents(str(source), "text")[split](Counts()))
+
+
+def test_plain_text_is_cut_at_blank_lines(tmp_path: Path) -> None:
+    paragraph = "word " * 500 + "\n\n"
+    (tmp_path / "a.txt").write_text(paragraph * 6)
+    documents = texts(tmp_path / "a.txt")
+    assert len(documents) == 3
+    assert "".join(documents).replace("\n", "") == (paragraph * 6).replace("\n", "")
+
+
+def test_a_folder_of_all_kinds(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one"))
+    (tmp_path / "b.csv").write_text('id,text\n1,"two,\ntwo"\n')
+    (tmp_path / "b.tsv").write_text('text\tid\n"three"\t1\n')
+    (tmp_path / "c.json").write_text(json.dumps([{"text": "four"}]))
+    (tmp_path / "deep" / "c.jsonl.gz").write_bytes(gzip.compress(b'{"text": "five"}'))
+    with tarfile.open(tmp_path / "deep" / "d.tar", "w") as file:
+        for name, raw in (("1.txt", b"six"), ("2.json", b'{"text": "seven"}'), ("3.png", b"x")):
+            member = tarfile.TarInfo(name)
+            member.size = len(raw)
+            file.addfile(member, io.BytesIO(raw))
+    (tmp_path / "README.md").write_text("about the others")
+    assert texts(tmp_path) == ["one", "two,\ntwo", '"three"', "four", "five", "six", "seven"]
+
+
+def test_a_tar_file_that_is_cut_off_is_counted(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as file:
+        for name in "ab":
+            member = tarfile.TarInfo(f"{name}.txt")
+            member.size = 4000
+            file.addfile(member, io.BytesIO(b"word" * 1000))
+    whole = (tmp_path / "a.tar").read_bytes()
+    (tmp_path / "a.tar").write_bytes(whole[:6000])
+    found, counts = read(str(tmp_path / "a.tar"))
+    assert found == "word" * 1000 and counts == {DOCUMENTS: 1, MALFORMED: 1}
+
+
+def test_files_are_of_the_split_that_they_are_named_after(tmp_path: Path) -> None:
+    for name in ("train-00", "train-01", "valid-00", "test-00", "notes"):
+        (tmp_path / f"{name}.txt").write_text(name)
+    there = open_documents(str(tmp_path), "text")
+    found = {split: list(documents(Counts())) for split, documents in there.items()}
+    assert found == {"train": ["notes", "train-00", "train-01"], "validation": ["valid-00"],
+                     "test": ["test-00"]}  # fmt: skip
+    for path in tmp_path.glob("train*"):
+        path.unlink()
+    assert texts(tmp_path) == ["notes", "test-00", "valid-00"]
+
+
+def test_parquet_and_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_list([{"text": "one"}, {"text": None}, {"text": " "}])
+    for split in ("train", "validation"):
+        rows.to_parquet(str(tmp_path / f"{split}.parquet"))
+    for source in (tmp_path / "train.parquet", tmp_path, f"hf:{tmp_path}"):
+        counts = Counts()
+        assert list(read_documents(str(source), "text", counts)) == ["one"]
+        assert counts == {DOCUMENTS: 1, EMPTY: 1, MALFORMED: 1}
+    assert texts(tmp_path, "validation") == ["one"]
+
+
+def test_wrong_sources_say_what_is_right(tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("x")
+    with pytest.raises(FileNotFoundError, match=r"did you mean .*corpus\.txt"):
+        read(str(tmp_path / "corpsu.txt"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no file ends in"):
+        read(str(tmp_path / "empty"))
+    with pytest.raises(ValueError, match="there is builtin:docstrings"):
+        read("builtin:docstring")
+
+
+def test_built_in_text() -> None:
+    documents = docstrings()
+    size = sum(map(len, documents))
+    assert 1_000_000 < size < 6_000_000
+    assert documents == docstrings()
+    code = "    indented code\n    more of it here"
+    assert not is_prose(">>> print(1)\n1") and not is_prose(code)
+    assert is_prose("Return the number of items in a container, or zero if there are none.")

@@ -83,6 +83,7 @@ def grande_table(separator: str, quote: str) -> Callable[[list[str]], list[str]]
 READERS = [
     Reader("a.txt", list, documents),
     Reader("b.jsonl", objects(lambda text: {"text": text}), documents),
+    Reader("b.csv", table(",", "text", "label", quote='"'), documents),
     Reader("c.tsv", table("\t", "text", "label"), rows),
     Reader("d.csv", table(",", "text", "label", quote='"'), rows),
     Reader("e.jsonl", objects(lambda text: {"text": text, "label": 1}), rows),

@@ -1,6 +1,5 @@
 """From files to packed windows: what is odd is counted, work is done once, order resumes."""
 
-import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data.counts import EMPTY, INVALID_UTF8, MALFORMED, Counts
-from magneto.data.documents import CUT_LINES, DOCUMENTS, docstrings, is_prose, read_documents
+from magneto.data.counts import Counts
+from magneto.data.documents import DOCUMENTS, read_documents
 from magneto.data.sources import held_out
 from magneto.data.stream import in_blocks
 from magneto.data.tokenizer import ByteTokenizer
@@ -30,79 +29,6 @@ def corpus(folder: Path, documents: int = 60) -> Path:
     path = folder / "corpus.jsonl"
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
-
-
-def test_plain_text_is_cut_at_blank_lines(tmp_path: Path) -> None:
-    paragraph = "word " * 500 + "\n\n"
-    (tmp_path / "a.txt").write_text(paragraph * 6)
-    documents, counts = read(tmp_path / "a.txt")
-    assert len(documents) == counts[DOCUMENTS] == 3
-    assert "".join(documents).replace("\n", "") == (paragraph * 6).replace("\n", "")
-
-
-def test_folders_and_gz(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "b.txt").write_text("second")
-    with gzip.open(tmp_path / "a.txt.gz", "wt") as file:
-        file.write("first")
-    with gzip.open(tmp_path / "deep" / "c.jsonl.gz", "wt") as file:
-        file.write(json.dumps({"text": "third"}) + "\n" + json.dumps({"text": "fourth"}))
-    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
-    (tmp_path / "README.md").write_text("about the others")
-    assert read(tmp_path)[0] == ["first", "second", "third", "fourth"]
-
-
-def test_what_is_odd_is_counted(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"good\nbad \xff\xfe byte\n" + b"x" * (3 << 20) + b"\nend")
-    documents, counts = read(tmp_path / "a.txt")
-    assert counts[INVALID_UTF8] == 1 and counts[CUT_LINES] == 1
-    assert "".join(documents).count("x") == 3 << 20 and "�" in documents[0]
-    rows = [{"text": "one"}, {"text": "  "}, {"other": 1}, {"text": 5}]
-    text = "\n".join(map(json.dumps, rows)) + "\nnot json\n\n"
-    (tmp_path / "b.jsonl").write_text(text)
-    documents, counts = read(tmp_path / "b.jsonl")
-    assert documents == ["one"]
-    assert counts == {DOCUMENTS: 1, EMPTY: 1, MALFORMED: 3}
-    named = "; ".join(
-        f"{tmp_path / 'b.jsonl'}, line {number}: {why}"
-        for number, why in ((3, "no text in 'text'"), (4, "no text in 'text'"),
-                            (5, "not JSON (Expecting value)"))
-    )  # fmt: skip
-    words = f"1 documents (3 malformed records left out [{named}], 1 empty texts left out)"
-    assert counts.describe(DOCUMENTS) == words
-    assert Counts.of_plain(json.loads(json.dumps(counts.plain()))).describe(DOCUMENTS) == words
-
-
-def test_wrong_sources_say_what_is_right(tmp_path: Path) -> None:
-    (tmp_path / "corpus.txt").write_text("x")
-    with pytest.raises(FileNotFoundError, match=r"did you mean .*corpus\.txt"):
-        read(tmp_path / "corpsu.txt")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no file ends in"):
-        read(tmp_path / "empty")
-    with pytest.raises(ValueError, match="there is builtin:docstrings"):
-        read_documents_now("builtin:docstring")
-
-
-def read_documents_now(source: str) -> list[str]:
-    return list(read_documents(source, "text", Counts()))
-
-
-def test_local_hugging_face_folder(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
-    path = corpus(tmp_path, 5)
-    assert read_documents_now(f"hf:{path.parent}") == read(path)[0]
-
-
-def test_built_in_text() -> None:
-    documents = docstrings()
-    size = sum(map(len, documents))
-    assert 1_000_000 < size < 6_000_000
-    assert documents == docstrings()
-    assert not is_prose(">>> print(1)\n1") and not is_prose(
-        "    indented code\n    more of it here"
-    )
-    assert is_prose("Return the number of items in a container, or zero if there are none.")
 
 
 def test_tokenised_once_and_exactly(tmp_path: Path, cache: Path) -> None:
@@ -166,14 +92,26 @@ def test_validation_from_another_source(tmp_path: Path) -> None:
     assert prepared.train.text_bytes == sum(len(t.encode()) for t in read(path)[0])
 
 
-@pytest.mark.parametrize("kind", ["bytes", "bpe"])
-def test_a_saved_tokenizer_is_named_by_its_folder(tmp_path: Path, kind: str) -> None:
-    settings = {"source": str(corpus(tmp_path)), "vocab_size": 300, "max_length": 8}
-    made = prepare_text(TextDataConfig(**settings, tokenizer=kind), SILENT)
-    (tmp_path / "saved").mkdir()
-    made.tokenizer.save(tmp_path / "saved")
-    again = prepare_text(TextDataConfig(**settings, tokenizer=str(tmp_path / "saved")), SILENT)
-    assert again.train.tokens.tolist() == made.train.tokens.tolist()
+@pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9])
+def test_no_side_is_left_empty(tmp_path: Path, fraction: float) -> None:
+    """Unless there is but one document, which says how to cut it."""
+    values = {"tokenizer": "bytes", "max_length": 8, "validation_fraction": fraction}
+    found = prepare_text(TextDataConfig(source=str(corpus(tmp_path, 9)), **values), SILENT)
+    counts = [int((part.tokens == 256).sum()) for part in (found.train, found.validation)]
+    assert sorted(counts) == [1, 8]
+    (tmp_path / "a.txt").write_text("Sentence of a text.\n" * 400)
+    config = TextDataConfig(source=str(tmp_path / "a.txt"), **values)
+    with pytest.raises(ValueError, match=r"0 validation tokens.*--data\.document line if"):
+        prepare_text(config, SILENT)
+
+
+def test_files_of_splits_are_used_as_that(tmp_path: Path) -> None:
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.txt").write_text(f"{name} " * 20)
+    config = TextDataConfig(source=str(tmp_path), tokenizer="bytes", max_length=8)
+    found = prepare_text(config, SILENT)
+    texts = [bytes(part.tokens[:-1].astype(np.uint8)) for part in (found.train, found.validation)]
+    assert texts == [b"train " * 20, b"valid " * 20]
 
 
 def test_too_little_text(tmp_path: Path) -> None:
@@ -181,6 +119,8 @@ def test_too_little_text(tmp_path: Path) -> None:
     config = TextDataConfig(source=str(tmp_path / "a.txt"), tokenizer="bytes")
     with pytest.raises(ValueError, match=r"too few for one sequence of 512: .* data\.max_length"):
         prepare_text(config, SILENT)
+    with pytest.raises(ValueError, match=r"validation_fraction must be(.|\n)*vocab_size.*257"):
+        TextDataConfig(validation_fraction=0.0, vocab_size=100)
 
 
 def test_windows_follow_one_another() -> None:
@@ -267,19 +207,6 @@ def test_a_stream_without_a_window(tmp_path: Path) -> None:
             streamed(tmp_path / "counts", Encoder(), ["short"])(0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"validation_fraction": 0.0}, "validation_fraction"),
-        ({"max_length": 0}, "length"),
-        ({"vocab_size": 100}, "257"),
-    ],
-)
-def test_impossible_settings(changes: dict, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        TextDataConfig(**changes)
-
-
 def test_it_says_when_the_silent_part_begins(tmp_path: Path, capsys) -> None:
     report = ProgressBars()
     prepare_text(
@@ -292,7 +219,5 @@ def test_text_with_one_sentence_per_line(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_text("".join(f"Sentence number {i} of a text.\n" for i in range(400)))
     config = TextDataConfig(source=str(path), tokenizer="bytes", max_length=32)
-    with pytest.raises(ValueError, match=r"0 validation tokens.*--data\.document line if"):
-        prepare_text(config, SILENT)
     found = prepare_text(replace(config, document="line"), SILENT)
     assert found.counts[DOCUMENTS] > 300 and len(found.validation.tokens) > 32

@@ -62,16 +62,17 @@ class TextDataConfig:
     """Text for language modelling: the `data` section of a recipe.
 
     Attributes:
-        source: PATH (file or folder of .txt, .jsonl, with .gz too), hf:NAME[:CONFIG[:SPLIT]] or
-            builtin:docstrings.
-        text_field: Key of the text in .jsonl and Hugging Face records.
+        source: PATH (file or folder of .txt, .jsonl, .json, .csv, .tsv, .parquet or .tar, also
+            packed), hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings.
+        text_field: Name of the text in records: a key, or a column of a table.
         document: What a document of a .txt file is: some "paragraphs", which end at a blank line,
             or each "line", for text with one sentence per line.
         tokenizer: "bpe" (byte-level, trained on the source on first use), "bytes", or the path of a
             tokenizer.json or a SentencePiece .model.
         vocab_size: Of a "bpe" tokenizer.
         max_length: Tokens of a sequence.
-        validation_fraction: Share of documents, chosen by their hash, that is held out.
+        validation_fraction: Share of documents, chosen by their hash, that is held out where the
+            source has no validation split; one at least.
         validation_source: Another source to validate on; then nothing is held out.
         mask_documents: Whether attention stops at document boundaries inside a sequence.
         streaming: Read and tokenise while training, for what fits no disk; nothing is cached.

@@ -39,8 +39,8 @@ class ParallelDataConfig:
     """Parallel text: the `data` section of a recipe.
 
     Attributes:
-        source: PATH (a folder, the stem of line pairs such as a.en and a.de, or a .tsv or .jsonl
-            file, each maybe packed), hf:NAME, or builtin:phrases, of some languages if they
+        source: PATH (a folder, the stem of line pairs such as a.en and a.de, or a .tsv, .csv,
+            .jsonl, .json or .parquet file), hf:NAME, or builtin:phrases, of some languages if they
             are named after a colon, as in builtin:phrases:de,en.
         validation_source: Another source to validate on: its validation split if it has one, else
             all of it. By default the source's own validation split; for a pair of languages that
