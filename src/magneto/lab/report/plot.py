@@ -229,7 +229,7 @@ class Plot:
         """Return the figure in a file format; the same figure gives the same bytes."""
         out = io.BytesIO()
         date = "CreationDate" if kind == "pdf" else "Date"
-        with rc_context(STYLE | {"svg.hashsalt": self.name}):
+        with rc_context({**STYLE, "svg.hashsalt": self.name}):
             self.figure.savefig(out, format=kind, metadata={date: None, "Creator": None})
         return out.getvalue()
 
