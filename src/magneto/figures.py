@@ -227,7 +227,7 @@ def confusion_matrix(
         axes.pcolormesh(share, cmap="Blues", vmin=0, vmax=1, edgecolors="white")
         axes.invert_yaxis()
         axes.set_aspect("equal")
-        words, places = [names[number] for number in shown.tolist()], np.arange(len(shown)) + 0.5
+        words, places = [names[int(number)] for number in shown], np.arange(len(shown)) + 0.5
         axes.set_xticks(places, words, rotation=90)
         axes.set_yticks(places, words)
         axes.set_ylabel(axes_are[0])
