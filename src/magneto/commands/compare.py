@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, name_source, print_json
+from magneto.commands.shared import Parser, aligned, name_source, numbers, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.lab.grid import PLACEMENT, RATE, SEED, Sweep
@@ -59,8 +59,8 @@ def main(words: Sequence[str]) -> int:
     if given.jobs is not None and given.jobs < 1:
         raise ConfigError([f"--jobs {given.jobs}: at least 1"])
     grid: dict[str, list[Any]] = {
-        RATE: sorted(numbers(given.lrs, "--lrs")),
-        SEED: whole_numbers(given.seeds, "--seeds"),
+        RATE: sorted(numbers("--lrs", given.lrs, float)),
+        SEED: numbers("--seeds", given.seeds),
     }
     others = other_fields(given.grid, overrides)
     first = {name: values[0] for name, values in others.items()}
@@ -82,7 +82,7 @@ def main(words: Sequence[str]) -> int:
         task.prepare(report)
         measured = measured and can_be_measured(task, report)
     whole = run(folder, sweep, given, report)
-    more = whole_numbers(given.more_seeds, "--more-seeds") if given.more_seeds else []
+    more = numbers("--more-seeds", given.more_seeds) if given.more_seeds else []
     # With more seeds another rate may be the best.
     while more and whole and (grown := with_more_seeds(folder, sweep, more)) != sweep:
         sweep = open_sweep(folder, grown)
@@ -225,36 +225,6 @@ def split(words: str) -> list[str]:
     return [word.strip() for word in words.split(",") if word.strip()]
 
 
-def numbers(words: str, option: str) -> list[float]:
-    """Split at commas, into numbers.
-
-    Raises:
-        ConfigError: If one is no number, or there twice.
-    """
-    try:
-        found = [float(word) for word in split(words)]
-    except ValueError:
-        raise ConfigError([f"{option} takes numbers with commas, not {words!r}"]) from None
-    if twice := [word for word, value in zip(split(words), found, strict=True)
-                 if found.count(value) > 1]:  # fmt: skip
-        raise ConfigError([f"{option} has one number twice: {', '.join(twice)}"])
-    if not found:
-        raise ConfigError([f"{option} needs a number"])
-    return found
-
-
-def whole_numbers(words: str, option: str) -> list[int]:
-    """Split at commas, into whole numbers.
-
-    Raises:
-        ConfigError: If one is none.
-    """
-    found = numbers(words, option)
-    if wrong := [value for value in found if value != value // 1]:
-        raise ConfigError([f"{option} takes whole numbers, not {wrong[0]:g}"])
-    return [int(value) for value in found]
-
-
 def table(comparison: dict[str, Any]) -> str:
     """Write the grid of mean scores, as the report has them, and the answer for a terminal."""
     from magneto.lab.outcome import decimals_for, group_cells, rate_text
@@ -267,12 +237,8 @@ def table(comparison: dict[str, Any]) -> str:
     for summary in comparison["summary"]:
         mine = [groups[summary["placement"], rate] for rate in rates]
         rows.append([summary["title"], *(brief_group_text(group, decimals) for group in mine)])
-    titles, *columns = (max(map(len, column)) for column in zip(*rows, strict=True))
-    lines = [
-        "  ".join([title.ljust(titles), *map(str.rjust, cells, columns)]) for title, *cells in rows
-    ]
     found = list(groups.values())
     notes = [baseline_sentence(comparison)] if any(group.stuck for group in found) else []
     if any(group.mean is not None and group.failed + group.missing for group in found):
         notes.append("(4/5): the mean of the four seeds that learned, of five.")
-    return "\n".join([*lines, *filter(None, notes), "", *comparison["answer"]])
+    return "\n".join([aligned(rows), *filter(None, notes), "", *comparison["answer"]])

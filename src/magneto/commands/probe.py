@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, name_source, print_json
+from magneto.commands.shared import Parser, aligned, name_source, numbers, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
@@ -20,9 +22,16 @@ from magneto.theory.placement import find_placement
 
 if TYPE_CHECKING:
     from magneto.lab.diagnosis import Diagnosis
+    from magneto.lab.probe import LayerReading
     from magneto.lab.trial import Trial
+    from magneto.lab.update import Bound, Growth, Update
 
 MOST_LAYERS = 4096
+# Layers, and depths, that a table shows at most.
+ROWS, COLUMNS = 9, 5
+MARKS = {"sound": "ok", "not decided": "??", "likely to fail": "!!"}
+READINGS = {"label": "a label's logit", "output": "the whole output"}
+OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 
 
 def parser() -> Parser:
@@ -74,23 +83,21 @@ def main(words: Sequence[str]) -> int:
     recipes = load_each(given.recipe, overrides, given.placements)
     report, started = ProgressBars(), time.perf_counter()
     look = measure_depths if given.depths else look_at_each
-    found, show = look(recipes, given, report)
+    found, lines = look(recipes, given, report)
     report.finish()
-    answer = plain(
-        {
-            "recipe": given.recipe,
-            "command": "magneto probe " + shlex.join(words),
-            "seconds": round(time.perf_counter() - started, 1),
-            **found,
-        }
-    )
+    answer = plain({
+        "recipe": given.recipe,
+        "command": "magneto probe " + shlex.join(words),
+        "seconds": round(time.perf_counter() - started, 1),
+        **found,
+    })  # fmt: skip
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)
         write_json(given.out / "probe.json", answer)
     if given.json:
         print_json(answer)
     else:
-        show()
+        print("\n".join(lines))
     return 0
 
 
@@ -105,9 +112,10 @@ def load_each(name: str, overrides: dict[str, str], placements: str | None) -> l
     return [load_recipe(name, {**overrides, "model.placement": row}) for row in rows]
 
 
-def look_at_each(recipes: list[Recipe], given: Any, report: ProgressBars) -> tuple[dict, Any]:
-    """Diagnose every recipe."""
-    from magneto.commands.probe_tables import print_diagnoses
+def look_at_each(
+    recipes: list[Recipe], given: Any, report: ProgressBars
+) -> tuple[dict[str, Any], Iterator[str]]:
+    """Diagnose every recipe; return what was found as plain values, and as lines for people."""
     from magneto.lab.diagnosis import diagnose
     from magneto.lab.trial import run_trial
 
@@ -123,15 +131,19 @@ def look_at_each(recipes: list[Recipe], given: Any, report: ProgressBars) -> tup
     answer: dict[str, Any] = {"probes": [made.to_mapping() for made in found]}
     if trials:
         answer["trials"] = [asdict(trial) for trial in trials]
-    return answer, lambda: print_diagnoses(found, trials)
+    return answer, diagnosis_lines(found, trials)
 
 
-def measure_depths(recipes: list[Recipe], given: Any, report: ProgressBars) -> tuple[dict, Any]:
-    """Measure the growth of the update with depth, beside the bound's."""
-    from magneto.commands.probe_tables import print_growth
+def measure_depths(
+    recipes: list[Recipe], given: Any, report: ProgressBars
+) -> tuple[dict[str, Any], Iterator[str]]:
+    """Measure the growth of the update with depth, beside the bound's; return it likewise."""
     from magneto.lab.update import bounds_over, growth, measure_growth, measured_shape
 
-    depths = read_depths(given.depths)
+    depths = sorted(numbers("--depths", given.depths))
+    if len(depths) < 2 or depths[0] < 1 or depths[-1] > MOST_LAYERS:
+        raise ConfigError([f"--depths takes two or more numbers from 1 to {MOST_LAYERS}: "
+                           f"{given.depths}"])  # fmt: skip
     stack: Stack = given.stack
     if not placement_name(recipes[0].model):
         raise ConfigError([f"--depths: the model of {given.recipe} has no placement to measure"])
@@ -156,7 +168,7 @@ def measure_depths(recipes: list[Recipe], given: Any, report: ProgressBars) -> t
         "bounds": bounds,
         "updates": [vars(update) for update in updates],
     }
-    return answer, lambda: print_growth(grown, updates, bounds, depths)
+    return answer, growth_tables(grown, updates, bounds, depths)
 
 
 def read_time(words: str) -> float:
@@ -175,16 +187,160 @@ def read_time(words: str) -> float:
     return seconds
 
 
-def read_depths(words: str) -> list[int]:
-    """Read two or more numbers of layers, with commas.
+def diagnosis_lines(found: Sequence[Diagnosis], trials: Sequence[Trial] = ()) -> Iterator[str]:
+    """Yield what is said of each recipe, and of its trial; several side by side at the end."""
+    for made, trial in zip_longest(found, trials):
+        steps, level = made.run.steps, made.verdict.level
+        layers = "+".join(map(str, made.layers))
+        yield (f"\n{made.placement.title}, {layers} layers, "
+               f"peak learning rate {made.learning_rate:g}\n")  # fmt: skip
+        yield layer_table(steps[0].layers, steps[-1].layers, steps[-1].step) + "\n"
+        yield f"  {bound_line(made.bound)}"
+        yield from (f"  {line}" for line in growth_lines(made.growth))
+        yield from (f"  {MARKS[each.level]} {each.text}" for each in made.verdict.findings)
+        yield f"{made.placement.title}: {level}"
+        if trial is not None:
+            yield f"trial: {trial.text}"
+    if len(found) > 1:
+        yield from side_by_side(found)
 
-    Raises:
-        ConfigError: If they are something else.
-    """
-    try:
-        depths = sorted({int(word) for word in words.split(",") if word.strip()})
-    except ValueError:
-        raise ConfigError([f"--depths takes numbers with commas, not {words!r}"]) from None
-    if len(depths) < 2 or depths[0] < 1 or depths[-1] > MOST_LAYERS:
-        raise ConfigError([f"--depths takes two or more numbers from 1 to {MOST_LAYERS}: {words}"])
-    return depths
+
+def layer_table(first: Sequence[LayerReading], last: Sequence[LayerReading], step: int) -> str:
+    """Return the table of layers: at initialisation, and at the last step where it says so."""
+    span = f"1→{step}"
+    lines = [["", "RMS", "token", "gradient", "update/", "largest", "entropy"],
+             ["layer", span, "similarity", span, "weight", "logit", "(nats)"]]  # fmt: skip
+    names = short_names([reading.name for reading in first])
+    for place in thin(len(first), ROWS):
+        a, b = first[place], last[place]
+        lines.append([
+            names[place],
+            arrow(a.activation_rms, b.activation_rms),
+            arrow(a.token_similarity, b.token_similarity),
+            arrow(a.gradient_norm, b.gradient_norm, 2),
+            number(b.update_ratio, 2),
+            arrow(a.attention_logit_max, b.attention_logit_max, 2),
+            arrow(a.attention_entropy, b.attention_entropy, 2),
+        ])  # fmt: skip
+    return aligned(lines)
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Return "3" for "decoder.layers.3", or "decoder 3" where there are several stacks."""
+    parts = [name.rpartition(".layers.") for name in names]
+    if len({stack for stack, _, _ in parts}) == 1:
+        return [index for _, _, index in parts]
+    return [f"{stack.rpartition('.')[2]} {index}" for stack, _, index in parts]
+
+
+def thin(count: int, most: int) -> list[int]:
+    """Choose at most so many of 0 .. count - 1, evenly, with both ends."""
+    if count <= most:
+        return list(range(count))
+    return [round(part * (count - 1) / (most - 1)) for part in range(most)]
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Write a number; a dash where nothing was measured."""
+    return "-" if value is None else f"{value:.{digits}g}"
+
+
+def arrow(first: float | None, last: float | None, digits: int = 3) -> str:
+    """Write how a number went."""
+    return f"{number(first, digits)}→{number(last, digits)}"
+
+
+def bound_line(theory: Bound) -> str:
+    """Write the theory's bound."""
+    if not theory.derived:
+        return f"theory: {theory.note}"
+    forms = ", ".join(f"{theory.derived[form]:.3g} ({form})" for form in theory.derived)
+    measured = next(iter(theory.measured.values()))
+    note = f"; {theory.note}" if theory.note else ""
+    return (f"theory, SGD: the update is at most about {forms} x rate x width; "
+            f"{measured:.3g} with these weights' scales{note}")  # fmt: skip
+
+
+def growth_lines(grown: Sequence[Growth]) -> Iterator[str]:
+    """Write how the measured update grows with depth."""
+    for name, what in READINGS.items():
+        parts = [part for part in grown if part.reading == name]
+        if parts:
+            low, high = parts[0].depths
+            each = ", ".join(
+                f"{growth_text(part)} under {OPTIMIZERS[part.optimizer]}" for part in parts
+            )
+            yield f"measured: {high} layers beside {low}, one step moves {what} {each}"
+
+
+def growth_text(part: Growth) -> str:
+    """Write a growth with its interval: "x2.4 [1.3, 4.4]"."""
+    low, high = part.ratio_range
+    interval = f" [{low:.2g}, {high:.2g}]" if math.isfinite(low) else ""
+    return f"x{part.ratio:.2g}{interval}"
+
+
+def side_by_side(found: Sequence[Diagnosis]) -> Iterator[str]:
+    """Yield a table with a row per recipe, and why they differ."""
+    from magneto.lab.verdict import kept_share, move_at, percent, rate_of_move
+
+    lines = [["", "", "distinct", "moved by", "rate that", "gradient"],
+             ["", "verdict", "top/bottom", "1e-4", "moves 10 %", "max/min"]]  # fmt: skip
+    for made in found:
+        tries = made.run.first_steps
+        moved = move_at(tries, 1e-4)
+        lines.append([
+            made.placement.title,
+            made.verdict.level,
+            f"x{kept_share(made.run.first.layers):.3g}",
+            "-" if moved is None else percent(moved),
+            number(rate_of_move(tries, 0.1), 2),
+            number(next(f.value for f in made.verdict.findings if f.name == "imbalance")),
+        ])  # fmt: skip
+    yield f"\nSide by side\n\n{aligned(lines)}\n"
+    for made in found:
+        for reason in made.verdict.reasons if made.verdict.level != "sound" else []:
+            yield f"{made.placement.title}: {reason}."
+    if sound := [made.placement.title for made in found if made.verdict.level == "sound"]:
+        yield f"Nothing speaks against {', '.join(sound)}."
+
+
+def growth_tables(
+    grown: Sequence[Growth],
+    updates: Sequence[Update],
+    bounds: Mapping[str, Mapping[str, Sequence[float]]],
+    depths: Sequence[int],
+) -> Iterator[str]:
+    """Yield a table per reading and optimizer, of geometric means over seeds, and the bound's."""
+    places = thin(len(depths), COLUMNS)
+    head = ["layers", *(str(depths[place]) for place in places), "growth"]
+    for reading, what in READINGS.items():
+        for optimizer in dict.fromkeys(part.optimizer for part in grown):
+            lines = [[*head, "exponent"]]
+            for part in grown:
+                if (part.reading, part.optimizer) != (reading, optimizer):
+                    continue
+                kind = (part.placement, reading, optimizer)
+                own = [u for u in updates if (u.placement, u.reading, u.optimizer) == kind]
+                means = [math.exp(fmean(math.log(u.value) for u in own if u.layers == depths[p]))
+                         for p in places]  # fmt: skip
+                width = f"±{part.interval:.2f}" if math.isfinite(part.interval) else ""
+                lines.append([find_placement(part.placement).title, *map(brief, means),
+                              f"x{part.ratio:.2g}", f"{part.exponent:.2f}{width}"])  # fmt: skip
+            yield f"\nOne step of {OPTIMIZERS[optimizer]} moves {what}, per learning rate\n"
+            yield aligned(lines)
+    lines = [head]
+    for name, forms in bounds.items():
+        title = find_placement(name).title
+        if not forms:
+            lines.append([title, *("-" for _ in places), "none"])
+        for form, values in forms.items():
+            cells = [brief(values[place]) for place in places]
+            lines.append([f"{title}, {form}", *cells, f"x{values[-1] / values[0]:.2g}"])
+    yield "\nTheory: bound of a label's logit under SGD, / (rate x width)\n"
+    yield aligned(lines)
+
+
+def brief(value: float) -> str:
+    """Write a positive number in about five characters."""
+    return f"{value:.0f}" if 100 <= value < 1e6 else f"{value:.{3 if value >= 0.1 else 2}g}"

@@ -14,7 +14,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from magneto.config import ConfigError
 from magneto.names_elsewhere import ELSEWHERE
@@ -24,6 +24,7 @@ NAMES = (STDIN, "/dev/stdin")
 # Bytes read at once, if so many are there; and how much of one line is kept.
 PIECE = 1 << 18
 LONGEST_LINE = 1 << 20
+Number = TypeVar("Number", int, float)
 EPILOG = """
 Any field of a recipe can be set: --training.steps 200 --model.placement pre
 --data X is --data.source X, --distributed X is
@@ -158,16 +159,28 @@ def finite(value: Any) -> Any:
     return value
 
 
-def numbers(option: str, text: str) -> list[int]:
-    """Read whole numbers with commas between them.
+def numbers(option: str, text: str, kind: type[Number] = int) -> list[Number]:
+    """Read numbers with commas between them.
+
+    Args:
+        option: Whose they are.
+        text: What is given.
+        kind: `int` for whole numbers from 0 on, or `float`.
 
     Raises:
-        ConfigError: If one is no such number, or is there twice.
+        ConfigError: If one is no such number or is there twice, or there is none.
     """
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
-        raise ConfigError([f"{option} {text}: different whole numbers with commas, such as 0,1,4"])
-    return [int(word) for word in words]
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    whole = "whole numbers" if kind is int else "numbers"
+    try:
+        found = [kind(word) for word in words]
+    except ValueError:
+        found = []
+    if not found or (kind is int and min(found) < 0):
+        raise ConfigError([f"{option} takes {whole} with commas, such as 1,2, not {text!r}"])
+    if twice := [word for word, value in zip(words, found, strict=True) if found.count(value) > 1]:
+        raise ConfigError([f"{option} has one number twice: {', '.join(twice)}"])
+    return found
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
