@@ -28,7 +28,6 @@ from magneto.progress import ProgressBars
 from magneto.runs import load_run
 from magneto.speech.audio import header_seconds, is_recording
 from magneto.speech.config import SYMBOLS_PER_FRAME, SpeechDataConfig
-from magneto.speech.long_audio import file_pieces, raw_pieces
 
 if TYPE_CHECKING:
     from magneto.speech.decoding import Search
@@ -180,6 +179,8 @@ def transcribe(transcriber: Transcriber, given: argparse.Namespace, paths: Seque
     Raises:
         ValueError: If several hypotheses are asked for, and a recording is longer than a window.
     """
+    from magneto.speech.long_audio import file_pieces, raw_pieces
+
     report, rate = ProgressBars(), transcriber.rate
     headers = [] if given.raw else [header_seconds(str(path)) for path in paths]
     lengths = [seconds for seconds, _ in headers]

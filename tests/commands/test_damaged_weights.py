@@ -18,30 +18,14 @@ from magneto.training.hooks import Hook
 from magneto.training.loop import train
 from magneto.training.state import TrainingState
 from magneto.weights import find_weights, list_checkpoints, step_of
+from tests.commands.conftest import SMALL
 from tests.training.toy import Toy, config, run_toy
-
-SMALL = """--model.width 32 --model.layers 1 --model.heads 4 --model.ffn_width 48
---data.tokenizer bytes --data.max_length 32 --training.batch_size 4 --training.steps 6
---training.save_every 2 --training.warmup_steps 1 --training.tensorboard false
---training.device cpu""".split()  # noqa: SIM905
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
-    """A folder with a text, and a run of each kind that is trained on it."""
-    folder = tmp_path_factory.mktemp("weights")
-    text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(100))
-    (folder / "book.txt").write_text(text)
-    for name in ("causal-lm", "masked-lm"):
-        words = ["train", f"{name}/tiny", "--data", str(folder / "book.txt")]
-        assert main([*words, *SMALL, "--out", str(folder / name)]) == 0
-    return folder
 
 
 @pytest.fixture
-def broken(place: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+def broken(language_run: Path, tmp_path: Path) -> Path:
     """A copy of a run, with one bit of its best weights flipped."""
-    run = Path(shutil.copytree(place / request.param, tmp_path / "run"))
+    run = Path(shutil.copytree(language_run, tmp_path / "run"))
     flip_a_bit(run / "best" / "model.safetensors")
     return run
 
@@ -60,45 +44,34 @@ def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize("broken", ["causal-lm"], indirect=True)
-@pytest.mark.parametrize(
-    "words",
-    ["evaluate RUN", "export RUN OUT", "generate RUN hello", "evaluate RUN --weights best"],
-)
-def test_no_command_uses_weights_with_a_flipped_bit(
-    broken: Path, words: str, tmp_path: Path, capsys
-) -> None:
-    if words.startswith("export"):
-        pytest.importorskip("transformers")
-    named = {"RUN": broken, "OUT": tmp_path / "out"}
-    line = refused(capsys, *(named.get(word, word) for word in words.split()))
-    assert f"{broken / 'best' / 'model.safetensors'} is not as it was written" in line
-    assert "where a command takes --weights final: undamaged are final, 6, 4" in line
-    assert not (tmp_path / "out").exists()
+def test_no_command_uses_weights_with_a_flipped_bit(broken: Path, tmp_path, capsys) -> None:
+    pytest.importorskip("transformers")
+    out = tmp_path / "out"
+    for words in (["evaluate", broken], ["export", broken, out], ["generate", broken, "hello"],
+                  ["evaluate", broken, "--weights", "best"]):  # fmt: skip
+        line = refused(capsys, *words)
+        assert f"{broken / 'best' / 'model.safetensors'} is not as it was written" in line
+        assert "where a command takes --weights final: undamaged are final, 6, 4" in line
+    assert not out.exists()
     assert main(["evaluate", str(broken), "--weights", "final", "--limit", "1"]) == 0
 
 
-@pytest.mark.parametrize(
-    "words", ["evaluate RUN", "export RUN OUT", "generate RUN hello", "convert EXPORTED OUT"]
-)
-def test_no_command_uses_weights_that_are_not_finite(
-    place: Path, words: str, tmp_path: Path, capsys
-) -> None:
-    run = Path(shutil.copytree(place / "causal-lm", tmp_path / "run"))
-    exported = tmp_path / "exported"
-    if words.startswith("convert"):
-        assert main(["export", str(run), str(exported)]) == 0
-        spoil(exported / "model.safetensors")
-    else:
-        file = run / "best" / "model.safetensors"
-        spoil(file)
-        manifest = json.loads((run / "best" / "manifest.json").read_text())
-        manifest[file.name] = fingerprint(file)
-        (run / "best" / "manifest.json").write_text(json.dumps(manifest))
-    named = {"RUN": run, "OUT": tmp_path / "out", "EXPORTED": exported}
-    line = refused(capsys, *(named.get(word, word) for word in words.split()))
-    assert "2 of " in line and "decoder.final_norm.weight are not finite" in line
-    assert not (tmp_path / "out").exists()
+def test_no_command_uses_weights_that_are_not_finite(language_run: Path, tmp_path, capsys) -> None:
+    pytest.importorskip("transformers")
+    run, out, exported = (tmp_path / name for name in ("run", "out", "exported"))
+    shutil.copytree(language_run, run)
+    assert main(["export", str(run), str(exported)]) == 0
+    spoil(exported / "model.safetensors")
+    file = run / "best" / "model.safetensors"
+    spoil(file)
+    manifest = json.loads((run / "best" / "manifest.json").read_text())
+    manifest[file.name] = fingerprint(file)
+    (run / "best" / "manifest.json").write_text(json.dumps(manifest))
+    for words in (["evaluate", run], ["export", run, out], ["generate", run, "hello"],
+                  ["convert", exported, out]):  # fmt: skip
+        line = refused(capsys, *words)
+        assert "2 of " in line and "decoder.final_norm.weight are not finite" in line
+        assert not out.exists()
 
 
 def spoil(path: Path) -> None:
@@ -109,11 +82,11 @@ def spoil(path: Path) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize("broken", ["masked-lm"], indirect=True)
-def test_nobody_begins_with_weights_with_a_flipped_bit(broken: Path, tmp_path, capsys) -> None:
-    words = ["train", "text-classification/tiny", "--model.pretrained", broken]
-    words += shape_of(broken)
-    out = tmp_path / "fine"
+def test_nobody_begins_with_weights_with_a_flipped_bit(book: Path, tmp_path, capsys) -> None:
+    run, out = tmp_path / "run", tmp_path / "fine"
+    assert main(["train", "masked-lm/tiny", "--data", str(book), *SMALL, "--out", str(run)]) == 0
+    flip_a_bit(run / "best" / "model.safetensors")
+    words = ["train", "text-classification/tiny", "--model.pretrained", run, *shape_of(run)]
     line = refused(capsys, *words, "--training.steps", "1", "--out", out)
     assert "model.safetensors is not as it was written" in line and "undamaged are final" in line
     assert not out.exists()
