@@ -83,10 +83,6 @@ class Sorting(Task):
         total = F.cross_entropy(logits.flatten(0, 1), answers.flatten(), reduction="sum")
         return Loss(total, torch.ones_like(answers).sum(), {"accuracy": right})
 
-    def size(self, batch: Tensor) -> int:
-        """Return the rows of a batch."""
-        return len(batch)
-
     def validation_batches(self) -> Sequence[Tensor]:
         """Return other rows in batches of 256."""
         return self.rows(1).split(256)

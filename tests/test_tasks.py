@@ -75,7 +75,7 @@ def test_a_vocabulary_too_small_is_refused(text: Path) -> None:
     config = TextDataConfig(source=str(text), tokenizer="bytes", max_length=48)
     task = CausalLanguageModeling(LanguageModelConfig(**SIZES, vocab_size=100), config, 1)
     with pytest.raises(ValueError, match="below the tokenizer's"):
-        task.build_model()
+        task.prepare()
 
 
 def test_digits_are_learnt() -> None:

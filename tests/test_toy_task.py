@@ -80,9 +80,6 @@ class Toy(Task):
         total = F.cross_entropy(model(batch[0]).float(), batch[1], reduction="sum")
         return Loss(total, torch.ones_like(batch[1]).sum())
 
-    def size(self, batch):
-        return len(batch[1])
-
     def validation_batches(self):
         bits, labels = self.rows(1)
         return LazyBatches(torch.arange(len(bits)).split(50), lambda n: (bits[n], labels[n]))

@@ -41,9 +41,9 @@ class OpenRun:
             limit: Batches at most.
             progress: Shows it; also that data is prepared.
         """
-        from magneto.training.companion import place_companion
         from magneto.training.distributed import joined_world, main_process_first
         from magneto.training.evaluation import evaluate
+        from magneto.training.task import place_companion
 
         self.task.problems.progress = progress
         world = joined_world(next(self.model.parameters()).device)
@@ -98,9 +98,7 @@ def open_task(
     """Return a run's recipe and its task, not prepared; see `load_run`."""
     run_task(run, overrides, verb)
     recipe = resolved_recipe(run, overrides)
-    task = recipe.build_task()
-    task.run = run
-    return recipe, task
+    return recipe, recipe.build_task()
 
 
 def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:

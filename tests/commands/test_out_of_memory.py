@@ -54,11 +54,11 @@ def test_where_no_plan_can_be_made_there_is_the_usual_line(
     def step(*_: Any) -> None:
         raise MemoryError
 
-    def example_batch(self: Any, examples: int) -> None:
+    def dummy_batch(self: Any, examples: int) -> None:
         raise ValueError("unknown")
 
     monkeypatch.setattr(loop, "train_step", step)
-    monkeypatch.setattr(CausalLanguageModeling, "example_batch", example_batch)
+    monkeypatch.setattr(CausalLanguageModeling, "dummy_batch", dummy_batch)
     assert main([*TINY, "--data", str(text), "--out", str(tmp_path / "run")]) == 2
     assert "out of memory: make the model, the batch or the length" in capsys.readouterr().err
 

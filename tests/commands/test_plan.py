@@ -11,9 +11,10 @@ import torch
 from magneto.cli import main
 from magneto.commands.plan import in_known_steps
 from magneto.data.batch import named_tensors
+from magneto.lab.plan.plan import without_data
 from magneto.recipe import load_recipe, recipe_names
-from magneto.training.companion import place_companion
 from magneto.training.config import TrainingConfig
+from magneto.training.task import Task, place_companion
 from magneto.training.throughput import count_flops
 
 TINY = [name for name in recipe_names() if name.endswith("/tiny")]
@@ -29,6 +30,12 @@ def nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def planned(name: str, changes: dict[str, Any]) -> Task:
+    """Return a recipe's task as a plan has it."""
+    fields = without_data(load_recipe(name, changes))
+    return load_recipe(name, {**changes, **fields}).build_task()
+
+
 # The others' in the slow tests: each takes a second.
 SOME = ("causal-lm/tiny", "image-modelling/tiny", "vision-language-modelling/tiny")
 
@@ -38,22 +45,22 @@ SOME = ("causal-lm/tiny", "image-modelling/tiny", "vision-language-modelling/tin
 )
 def test_every_task_has_a_batch_without_data(name: str, cache: Path) -> None:
     few = {"data.max_duration": 2.0, "data.max_frames": 400} if "transducer" in name else {}
-    task = load_recipe(name, few).build_task()
-    batch = task.example_batch(3)
+    task = planned(name, few)
+    batch = task.dummy_batch(3)
     place_companion(task, torch.device("cpu"))
-    assert 0 < count_flops(task, batch) < math.inf
+    assert 0 < count_flops(task, batch)[0] < math.inf
     assert not cache.exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_the_batch_is_like_one_of_data(name: str) -> None:
-    """Of the same parts and types, and with at least as many numbers in each."""
+    """Of the same parts and types."""
     recipe = load_recipe(name)
-    assumed, real = recipe.build_task(), recipe.build_task()
+    real = recipe.build_task()
     real.prepare()
     count = recipe.training.batch_size
-    made = named_tensors(assumed.example_batch(count))
+    made = named_tensors(planned(name, {}).dummy_batch(count))
     known = named_tensors(real.train_stream(count, 1).batch(0)[0])
     shared = [key for key in known if key in made]
     assert len(shared) > len(known) / 2
@@ -72,6 +79,42 @@ def test_every_recipe_is_planned_or_says_what_it_needs(name: str, capsys: Any) -
     found = json.loads(said.out)
     assert found["hours"]["kept"] > 0
     assert len(found["ways"]) == 6
+
+
+def test_what_data_would_tell_is_taken_from_the_configuration() -> None:
+    def fields(name: str, **changes: Any) -> dict[str, Any]:
+        return without_data(load_recipe(f"{name}/tiny", changes))
+
+    assert fields("causal-lm", **{"data.tokenizer": "bpe", "data.vocab_size": 900}) == {
+        "model.vocab_size": 900, "data.tokenizer": "bytes",
+    }  # fmt: skip
+    assert fields("causal-lm", **{"data.tokenizer": "nowhere.json"}) == {}
+    named = {"data.tokenizer": "nowhere.json", "model.vocab_size": 700}
+    assert fields("causal-lm", **named) == {"data.tokenizer": "bytes"}
+    assert fields("text-classification", **{"model.classes": 5})["data.labels"] == [*"01234"]
+    assert (
+        fields("text-classification", **{"data.labels": ["no", "yes"]}).get("data.labels") is None
+    )
+    assert fields("visual-question-answering")["model.answers"] == 3129
+
+
+def test_a_group_of_utterances_is_as_full_as_it_may_be() -> None:
+    """10 s are 1000 frames: 5 fit, and 50,000 cells are 10 for each frame, one the end's."""
+    most = {"data.max_duration": 10.0, "data.max_frames": 5000, "data.max_cells": 50_000.0}
+    (group,) = load_recipe("transducer/tiny", most).build_task().dummy_batch(1)
+    assert tuple(group.features.shape[:2]) == (5, 1000) and tuple(group.targets.shape) == (5, 9)
+    assert group.sizes == [(1000, 9)] * 5 and group.frames == group.cells == 5000
+
+
+def test_a_batch_of_images_texts_and_pairs_has_all_three_in_their_shares() -> None:
+    name = "vision-language-modelling/tiny"
+    task: Any = planned(name, {"data.batch_shares": [1, 2, 1], "model.max_length": 20})
+    made = task.dummy_batch(8)
+    samples, data = made["masked"].samples, task.data
+    assert len(made["images"]) == 2 + 2
+    assert len(samples.image_starts) == 4 and len(samples.text_starts) == 2 + 4
+    assert len(samples.token_ids) == 2 * data.paired_text_length + 4 * data.text_length
+    assert made["masked"].hidden.sum().item() == 4 * data.patches.count
 
 
 def test_a_plan_as_json(capsys: Any) -> None:

@@ -102,6 +102,12 @@ def three(sizes: dict[str, int]) -> BatchStream:
     return joined(streams, lambda pieces: pieces)
 
 
+def test_a_stream_knows_how_many_examples_an_epoch_has() -> None:
+    assert numbers(shuffled(11, 8, 1, repeats=3)).examples == 11
+    assert numbers(by_length(LENGTHS, 8, 1)).examples == len(LENGTHS)
+    assert numbers(in_blocks(lambda number: [number], 4)).examples is None
+
+
 def test_joined_streams_have_epochs_of_their_own_and_are_cut_each_for_itself() -> None:
     sizes = {"images": 4, "texts": 6, "pairs": 3}
     seen = [three(sizes).batch(step)[0] for step in range(7)]

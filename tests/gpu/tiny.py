@@ -19,12 +19,11 @@ from magneto.data.cache import cache_directory
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe, recipe_names
 from magneto.speech.config import SyntheticConfig
-from magneto.training.companion import place_companion
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World
 from magneto.training.loop import begin_state
 from magneto.training.state import TrainingState
-from magneto.training.task import Task
+from magneto.training.task import Task, place_companion
 
 ROOT = Path(__file__).parents[2]
 # A new field's tiny recipe is in every test here from the day it is there.
@@ -127,7 +126,7 @@ def begun(name: str, device: torch.device, run: Path, **changes: Any) -> Trainin
     config: TrainingConfig = replace(recipe.training, device=str(device), **changes)
     world = World(0, 1, device, "none")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("magneto.training.loop.count_flops", lambda task, batch: 1.0)
+        patch.setattr("magneto.training.loop.count_flops", lambda task, batch: (1.0, 1))
         return begin_state(task, config, run, recipe.seed, world, ProgressBars(quiet=True))
 
 

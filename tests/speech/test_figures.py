@@ -7,6 +7,7 @@ import torch
 
 from magneto.speech.figures import best_path_line, draw_errors
 from magneto.speech.scores import WordRow
+from magneto.training.task import figures_of
 from tests.speech.test_task import made
 
 pytest.importorskip("jiwer")
@@ -16,7 +17,7 @@ def test_the_three_figures() -> None:
     task = made()
     task.prepare()
     torch.manual_seed(0)
-    figures = task.figures(task.build_model().eval())
+    figures = figures_of(task, task.build_model().eval())
     assert [figure.name for figure in figures] == ["spectrogram", "alignment", "errors-by-word"]
     assert all(figure.image[:4] == b"\x89PNG" for figure in figures)
     best, total = map(float, re.findall(r"-\d+\.\d+", figures[1].caption))

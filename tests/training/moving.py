@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,15 @@ class MovingTask(Toy):
     def build_model(self) -> nn.Module:
         return Moving()
 
-    def build_companion(self) -> nn.Module:
+    @cached_property
+    def teacher(self) -> nn.Linear:
         made = nn.Linear(4, 1)
         nn.init.constant_(made.weight, 0.5)
         nn.init.zeros_(made.bias)
         return made
+
+    def companion(self) -> nn.Module:
+        return self.teacher
 
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
         return {name: 0.1 for name, _ in model.named_parameters() if name.startswith("into")}
@@ -58,8 +63,7 @@ class MovingTask(Toy):
         model.seen.zero_()
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
-        assert self.companion is not None
-        return super().loss(model, (batch[0], self.companion(batch[0])))
+        return super().loss(model, (batch[0], self.teacher(batch[0])))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """What a task may have besides a model: a frozen companion, values made of data and of steps."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from magneto.training.companion import place_companion
 from magneto.training.optimizer import build_optimizer, set_learning_rate
+from magneto.training.task import place_companion
 from magneto.training.throughput import count_flops
 from magneto.weights import list_checkpoints, open_tensors
 from tests.ranks import run_ranks
@@ -24,28 +23,21 @@ def mean_of(directory: Path) -> torch.Tensor:
 def test_a_companion_is_frozen_and_in_no_checkpoint(tmp_path: Path) -> None:
     task = MovingTask()
     run_toy(tmp_path, task=task, steps=8)
-    assert task.companion is not None and not task.companion.training
-    assert not any(p.requires_grad for p in task.companion.parameters())
-    assert torch.equal(task.companion.weight, torch.full((1, 4), 0.5))
+    assert not task.teacher.training
+    assert not any(p.requires_grad for p in task.teacher.parameters())
+    assert torch.equal(task.teacher.weight, torch.full((1, 4), 0.5))
     for kind in ("model", "optimizer"):
         names = open_tensors(list_checkpoints(tmp_path)[-1], kind)
         assert names and not any("companion" in name for name in names)
-
-
-def test_a_task_has_none_by_default() -> None:
-    task = Toy()
-    place_companion(task, torch.device("cpu"))
-    assert task.companion is None
 
 
 def test_a_companion_is_counted_and_stays_where_it_is() -> None:
     task = MovingTask()
     place_companion(task, torch.device("cpu"))
     batch = task.train_stream(8, 0).batch(0)[0]
-    counted = count_flops(task, batch)
-    assert counted == count_flops(Toy(), batch) + 2 * 4
-    assert not math.isnan(counted) and task.companion is not None
-    assert task.companion.weight.device.type == "cpu"
+    counted, units = count_flops(task, batch)
+    assert counted == count_flops(Toy(), batch)[0] + 2 * 4 * units
+    assert torch.equal(task.teacher.weight, torch.full((1, 4), 0.5))
 
 
 def test_values_made_of_data_and_of_steps(tmp_path: Path) -> None:

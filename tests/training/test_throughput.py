@@ -21,7 +21,7 @@ def test_flops_of_a_step_by_hand() -> None:
     task = Toy()
     batch = task.train_stream(8, 0).batch(0)[0]
     products = [4 * 16, 16 * 16, 16 * 16, 16 * 16, 16 * 16, 16 * 1]
-    assert count_flops(task, batch) == 6 * sum(products) - 2 * 4 * 16
+    assert count_flops(task, batch) == (8 * (6 * sum(products) - 2 * 4 * 16), 8)
 
 
 def test_flops_are_counted_without_a_run() -> None:
@@ -36,9 +36,9 @@ def test_flops_are_counted_without_a_run() -> None:
         def loss(self, model: torch.nn.Module, batch: Any) -> Loss:
             return Loss(model(batch[0]).sum(), torch.ones(()))
 
-    flops = count_flops(Stack(), (torch.empty(1, 1, 1).expand(1, length, width),))
+    flops, units = count_flops(Stack(), (torch.empty(1, 1, 1).expand(1, length, width),))
     weights, attention = 12 * width**2, 2 * length * width
-    assert flops == 4 * 6 * length * (weights + attention)
+    assert flops == 4 * 6 * length * (weights + attention) and units == 1
 
 
 def test_a_residual_stream_in_bf16_is_counted_too() -> None:
@@ -48,14 +48,14 @@ def test_a_residual_stream_in_bf16_is_counted_too() -> None:
     def count(dtype: str) -> float:
         task.build_model = lambda: Encoder(TransformerConfig(**config, residual_dtype=dtype))
         task.loss = lambda model, batch: Loss(model(batch[0]).sum(), torch.ones(()))
-        return count_flops(task, (torch.ones(1, 3, 8),))
+        return count_flops(task, (torch.ones(1, 3, 8),))[0]
 
     assert count("bfloat16") == count("input") > 0
 
 
 def test_a_loss_that_reads_values_is_not_counted() -> None:
     task = Toy(ToyData(explode_at=0.1))
-    assert math.isnan(count_flops(task, task.train_stream(8, 0).batch(0)[0]))
+    assert math.isnan(count_flops(task, task.train_stream(8, 0).batch(0)[0])[0])
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: Iterable[float]) -> None:

@@ -79,9 +79,6 @@ class Toy(Task):
             errors = errors * float("nan")
         return Loss(errors.sum(), weight.sum(), {"absolute": errors.detach().sqrt().sum()})
 
-    def size(self, batch: tuple[Tensor, Tensor]) -> int:
-        return len(batch[0])
-
     def validation_batches(self) -> list[tuple[Tensor, Tensor]]:
         """Batches of unequal sizes, so that a mean of means would be wrong."""
         sizes = (25, 7, 19, 1, self.data_config.examples - 52)

@@ -11,6 +11,7 @@ from PIL import Image
 
 pytest.importorskip("matplotlib")
 
+from magneto.training.task import figures_of
 from magneto.vision_language.caption_config import CaptionDataConfig
 from magneto.vision_language.caption_pictures import readable_rows, searches_figure
 from magneto.vision_language.captioning.config import CaptioningDataConfig, ImageCaptionerConfig
@@ -37,7 +38,7 @@ def retrieval(folder: Path) -> ImageTextRetrieval:
 def test_a_task_draws_its_validation_images(make: Any, tmp_path: Path) -> None:
     write_karpathy(tmp_path, ("train", "train", "val", "val", "val"))
     task = make(tmp_path)
-    (figure,) = task.figures(task.build_model().eval())
+    (figure,) = figures_of(task, task.build_model().eval())
     picture = np.asarray(Image.open(io.BytesIO(figure.image)))
     assert picture.std() > 10 and min(picture.shape[:2]) > 200
 
@@ -48,7 +49,7 @@ def test_broken_images_are_not_drawn(make: Any, tmp_path: Path) -> None:
     for path in (tmp_path / "val2014").iterdir():
         path.write_bytes(b"no image")
     task = make(tmp_path)
-    assert task.figures(task.build_model().eval()) == []
+    assert figures_of(task, task.build_model().eval()) == []
 
 
 def test_captions_that_find_their_images_are_counted(tmp_path: Path) -> None:

@@ -78,8 +78,9 @@ def main(words: Sequence[str]) -> int:
     if not all(is_done(folder, cell) for cell in sweep.cells()):
         recipe = sweep.load(sweep.cells()[0])
         task = recipe.build_task()
-        check_memory(task, recipe.training, one_process(pick_device(recipe.training.device)))
         task.prepare(report)
+        world = one_process(pick_device(recipe.training.device))
+        check_memory(task, recipe.training, world, recipe.seed)
         measured = measured and can_be_measured(task, report)
     whole = run(folder, sweep, given, report)
     more = numbers("--more-seeds", given.more_seeds) if given.more_seeds else []

@@ -164,7 +164,7 @@ def evaluate_metrics(given: argparse.Namespace, overrides: dict[str, Any]) -> in
         changed = split_settings(given.run, overrides, split)
         opened: Any = load_run(given.run, given.weights, changed)
         if speech:
-            opened.task.search = search_of(given)
+            opened = replace(opened, task=opened.task.searching(search_of(given)))
         metrics, predictions = opened.evaluate(given.limit, report)
         if not is_main_process():
             continue

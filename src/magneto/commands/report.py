@@ -70,11 +70,11 @@ def draw_figures(run: Path, weights: str, recipe: Recipe, task: Task) -> Sequenc
         FileNotFoundError: If the run has no such weights.
         Damaged: If they are damaged or not finite.
     """
-    from magneto.training.companion import place_companion
+    from magneto.training.task import figures_of, place_companion
 
     model = load_model(run, weights, recipe, task).model
     place_companion(task, next(model.parameters()).device)
-    return task.figures(model)
+    return figures_of(task, model)
 
 
 def describe(run: Path, recipe: Recipe, task: Task, figures: Sequence[Figure]) -> RunPage:

@@ -77,11 +77,13 @@ def main(words: Sequence[str]) -> int:
     from magneto.lab.plan.plan import advised
     from magneto.training.distributed import pick_device, pick_strategy
     from magneto.training.loop import train
+    from magneto.training.task import why_not
     from magneto.training.trackers import check_trackers
 
     check_trackers(recipe.training)
     task = recipe.build_task()
-    task.check_strategy(recipe.training.distributed)
+    if refused := why_not(task, recipe.training.distributed):
+        raise ValueError(refused)
     pick_strategy(recipe.training)
     pick_device(recipe.training.device)
     with (

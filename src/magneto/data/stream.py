@@ -52,6 +52,11 @@ class BatchStream:
     make: Callable[[Any], Any]
     describe: Callable[[Any], str] = numbers_of
 
+    @property
+    def examples(self) -> int | None:
+        """Examples of an epoch; None where the plan has no epochs: blocks, or several streams."""
+        return self.plan.count if isinstance(self.plan, EpochPlan) else None
+
     def pieces(self, step: int, parts: int, wanted: Sequence[int]) -> list[Any]:
         """Cut a step's examples in near-equal `parts`; return the pieces numbered `wanted`."""
         examples = self.plan(step)
@@ -162,7 +167,7 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
         ]
         return np.concatenate(rows)[:count]
 
-    return ordered(order, count, batch_size)
+    return EpochPlan(lru_cache(maxsize=2)(order), count, batch_size)
 
 
 def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
@@ -197,7 +202,7 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
         places = np.random.default_rng([seed, epoch, 1]).permutation(len(whole))
         return with_draw(np.concatenate([first, *(whole[place] for place in places), *last]), epoch)
 
-    return ordered(order, count, batch_size)
+    return EpochPlan(lru_cache(maxsize=2)(order), count, batch_size)
 
 
 def with_draw(numbers: np.ndarray, draw: int) -> np.ndarray:
@@ -205,19 +210,28 @@ def with_draw(numbers: np.ndarray, draw: int) -> np.ndarray:
     return np.stack([np.full_like(numbers, draw), numbers], axis=1)
 
 
-def ordered(order: Callable[[int], np.ndarray], count: int, batch_size: int) -> Plan:
-    """Return a plan of the epochs' rows, end to end; `order` gives the `count` rows of an epoch."""
-    order = lru_cache(maxsize=2)(order)
+@dataclass(frozen=True)
+class EpochPlan:
+    """A plan of the epochs' rows, end to end.
 
-    def plan(step: int) -> np.ndarray:
-        place, stop, rows = step * batch_size, (step + 1) * batch_size, []
+    Attributes:
+        order: From an epoch to its rows.
+        count: Of them in each epoch.
+        batch_size: Rows of a global batch.
+    """
+
+    order: Callable[[int], np.ndarray]
+    count: int
+    batch_size: int
+
+    def __call__(self, step: int) -> np.ndarray:
+        """Return the rows of a step's global batch."""
+        place, stop, rows = step * self.batch_size, (step + 1) * self.batch_size, []
         while place < stop:
-            epoch, offset = divmod(place, count)
-            rows.append(order(epoch)[offset : offset + stop - place])
+            epoch, offset = divmod(place, self.count)
+            rows.append(self.order(epoch)[offset : offset + stop - place])
             place += len(rows[-1])
         return np.concatenate(rows)
-
-    return plan
 
 
 def in_blocks(

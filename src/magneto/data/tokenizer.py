@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from magneto.files import import_extra, nearest_path, user_path
 
 END, BEGIN, PAD, MASK = "</s>", "<s>", "<pad>", "<mask>"
+NOISE_TOKENIZER = "builtin:noise"
+"""A tokenizer of images with as many codes as the model has, of noise: for plans, without data."""
 # What a tokenizer needs for masked language modelling and for what is fine-tuned from it.
 SPECIAL = (END, BEGIN, PAD, MASK)
 # Names by which tokenizer.json files call the end of a document, best first; then the others'.

@@ -84,8 +84,9 @@ def diagnose(
         ValueError: If the task's model holds no stack, or the data is not as it should be.
     """
     task = recipe.build_task()
-    check_memory(task, recipe.training, one_process(pick_device(recipe.training.device)))
     task.prepare(progress)
+    world = one_process(pick_device(recipe.training.device))
+    check_memory(task, recipe.training, world, recipe.seed)
     model = initial_model(task, recipe.training, recipe.seed)
     theory, stacks = theory_of(model), list(find_stacks(model).values())
     run = short_run(task, model, recipe.training, seed=recipe.seed, steps=steps, progress=progress)

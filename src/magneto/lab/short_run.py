@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from magneto.data.batch import to_device
 from magneto.lab.probe import LIMITS, LayerReading, Probe, Trouble, first_trouble, last_stack
 from magneto.progress import SILENT, Progress
-from magneto.training.companion import place_companion
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World, all_reduce_sum, pick_device
 from magneto.training.initial import initial_model as training_model
@@ -28,7 +27,7 @@ from magneto.training.initial import values_from_data
 from magneto.training.optimizer import build_optimizer, set_learning_rate
 from magneto.training.schedule import learning_rate
 from magneto.training.step import accumulate, scale_gradients, step_seed
-from magneto.training.task import Task
+from magneto.training.task import Task, place_companion
 
 # Rates at which the first step is tried: half decades.
 RATES = tuple(10 ** (power / 2) for power in range(-12, 1))
@@ -256,7 +255,7 @@ def short_run(
         )
         torch.manual_seed(step_seed(seed, step, 0))
         with probe.watch():
-            sums, _ = accumulate(task, model, pieces, config, world)
+            sums, _, _ = accumulate(task, model, pieces, config, world)
         norm = scale_gradients(parameters, sums[1], config.clip_norm, world)
         if step == 0:
             tried = first_tries(task, model, config, world, seed, rates)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.batch import LazyBatches
 from magneto.data.counts import Counts
 from magneto.data.documents import DOCUMENTS
@@ -55,25 +54,21 @@ class TextTask(Task):
         return load_tokenizer(self.data_config.tokenizer)
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Tokenise the source, unless it was done before."""
+        """Tokenise the source, unless it was done before.
+
+        Raises:
+            ValueError: If the model's vocabulary is set, and too small.
+        """
         if "text" in self.__dict__:
             return
         self._progress = progress
+        vocabulary_size(self.model_config.vocab_size, self.tokenizer)
         counts, tokens = self.text.counts, f"{len(self.text.train.tokens):,} tokens"
         progress.say(f"{self.data_config.source}: {counts.describe(DOCUMENTS)}, {tokens}")
 
-    def assume_tokenizer(self) -> None:
-        """Let the text's tokenizer be one of the size that the configuration says."""
-        data, size = self.data_config, self.model_config.vocab_size
-        self.tokenizer = assume_tokenizer(data.tokenizer, ("bpe",), data.vocab_size, size)
-
     def vocabulary(self) -> int:
-        """Return the model's vocabulary: the tokenizer's, if none is set.
-
-        Raises:
-            ValueError: If the one set is too small.
-        """
-        return vocabulary_size(self.model_config.vocab_size, self.tokenizer)
+        """Return the model's vocabulary: the tokenizer's, if none is set."""
+        return self.model_config.vocab_size or self.tokenizer.vocab_size
 
     def windows(
         self,
@@ -131,10 +126,6 @@ class TextTask(Task):
         document = ends.cumsum(1) - ends.long()
         return document[:, :, None] == document[:, None]
 
-    def size(self, batch: dict[str, Tensor]) -> int:
-        """Return the batch's tokens."""
-        return batch["tokens"].numel()
-
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer."""
         (directory / "tokenizer").mkdir()
@@ -170,16 +161,15 @@ class CausalLanguageModeling(TextTask):
         length = self.data_config.max_length
         return self.windows(length, batch_size, seed, lambda windows, *_: with_targets(windows))
 
-    def example_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return windows of one token, without text."""
-        self.assume_tokenizer()
+    def dummy_batch(self, examples: int) -> dict[str, Tensor]:
+        """Return windows of one token."""
         windows = np.zeros((examples, self.data_config.max_length + 1), np.int64)
         return with_targets(windows)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the cross-entropy over the batch's tokens."""
         loss = model(batch["tokens"], self.attention_mask(batch["tokens"]), batch["targets"])
-        return Loss(loss.total, loss.count)
+        return Loss(loss.total, loss.count, units=batch["tokens"].numel())
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
         """Return the windows of the validation split, in their order."""

@@ -23,12 +23,9 @@ from magneto.files import user_path
 from magneto.language.classification_inputs import (
     Examples,
     assemble_all,
-    assume_labels,
-    assume_vocabulary,
     encode,
     joined,
     label_values,
-    longest_texts,
     make_tokenizer,
     padded,
 )
@@ -130,6 +127,7 @@ class TextClassification(Task):
         if self.model_config.positions == "learned" and most < given:
             raise ValueError(f"data.max_length ({given}) is above model.max_length ({most})")
         self._classes()
+        vocabulary_size(self.model_config.vocab_size, self.tokenizer)
 
     def _classes(self) -> int:
         """Return the model's classes: as many as the data has, if none are set; 1 for a number."""
@@ -140,12 +138,8 @@ class TextClassification(Task):
         return found
 
     def build_model(self) -> TextClassifier:
-        """Build the model; the encoder of a pre-trained run is in `initial_weights`.
-
-        Raises:
-            ValueError: If the vocabulary set is too small.
-        """
-        size = vocabulary_size(self.model_config.vocab_size, self.tokenizer)
+        """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
+        size = self.model_config.vocab_size or self.tokenizer.vocab_size
         return TextClassifier(replace(self.model_config, vocab_size=size, classes=self._classes()))
 
     def initial_weights(self) -> dict[str, StoredTensor]:
@@ -164,19 +158,13 @@ class TextClassification(Task):
             lambda numbers, draws: self._batch(train, numbers),
         )
 
-    def example_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return the longest inputs that fit, without any text."""
-        self.tokenizer = assume_vocabulary(self.model_config, self.data_config)
-        self.labels = assume_labels(self.model_config, self.data_config)
-        return longest_texts(examples, self.data_config)
-
-    def shortest_share(self) -> float:
-        """Return the share of one token: a batch is padded to its own longest text."""
-        return 1 / self.data_config.max_length
-
-    def examples(self) -> int:
-        """Return how many texts there are to train on."""
-        return len(self.texts.train)
+    def dummy_batch(self, examples: int) -> dict[str, Tensor]:
+        """Return the longest inputs that fit."""
+        longest = self.data_config.max_length
+        rows = [np.zeros(longest, np.int64)] * examples
+        kind = torch.float32 if self.data_config.number else torch.int64
+        made = padded(rows, np.full(examples, longest), pad=0)
+        return made | {"labels": torch.zeros(examples, dtype=kind)}
 
     def _batch(self, examples: Examples, numbers: np.ndarray) -> dict[str, Tensor]:
         """Pad numbered inputs: tokens, mask, token_types (all (batch, length)), labels (batch)."""
@@ -203,10 +191,6 @@ class TextClassification(Task):
         if self.data_config.number:
             return Loss(total, count)
         return Loss(total, count, {"accuracy": (answers.detach().argmax(-1) == labels).sum()})
-
-    def size(self, batch: dict[str, Tensor]) -> int:
-        """Return the batch's texts."""
-        return len(batch["labels"])
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
         """Return the texts of all validation sets, mixed: some of each set in a batch."""
@@ -235,8 +219,15 @@ class TextClassification(Task):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return "loss" and the scores of `magneto.language.classification_scores`.
 
-        Those of a second validation set end in its name ("accuracy_mismatched").
+        Those of a second validation set end in its name ("accuracy_mismatched"). What an F1 or a
+        correlation of 0 means is said.
         """
+        metrics = self._metrics(sums, predictions)
+        for line in score_remarks(metrics, self.labels):
+            self._progress.say(line)
+        return metrics
+
+    def _metrics(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         sets, answers, labels = (
             torch.cat(parts).numpy() for parts in zip(*predictions, strict=True)
         )
@@ -252,10 +243,6 @@ class TextClassification(Task):
             metrics |= {f"{key}_{name}" if name else key: v for key, v in found.items()}
         return metrics
 
-    def remarks(self, metrics: Mapping[str, float]) -> Sequence[str]:
-        """Return what an F1 or a correlation of 0 means."""
-        return score_remarks(metrics, self.labels)
-
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the classes' frequencies and the scores of the commonest.
 
@@ -270,7 +257,7 @@ class TextClassification(Task):
             answers, sums[name] = constant_answer(train, known, len(self.labels))
             found = (np.full(len(known), number), answers, known)
             predictions.append(tuple(map(torch.from_numpy, found)))
-        return self.summarise(sums, predictions)
+        return self._metrics(sums, predictions)
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer; the classes are told by the texts, and begun weights are its own."""

@@ -59,9 +59,8 @@ class MaskedLanguageModeling(TextTask):
 
         return self.windows(self.data_config.max_length - 1, batch_size, seed, make)
 
-    def example_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return rows of one token with as many hidden as there may be, without text."""
-        self.assume_tokenizer()
+    def dummy_batch(self, examples: int) -> dict[str, Tensor]:
+        """Return rows of one token with as many hidden as there may be."""
         shapes = {"tokens": self.data_config.max_length, "positions": self.masking.most,
                   "targets": self.masking.most}  # fmt: skip
         return {
@@ -77,7 +76,7 @@ class MaskedLanguageModeling(TextTask):
         """Sum the cross-entropy over the hidden tokens."""
         mask = self.attention_mask(batch["tokens"])
         loss = model(batch["tokens"], mask, batch["positions"], batch["targets"])
-        return Loss(loss.total, loss.count)
+        return Loss(loss.total, loss.count, units=batch["tokens"].numel())
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
         """Return the windows of the validation split, in their order.

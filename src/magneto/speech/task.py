@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
@@ -13,11 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.stream import BatchStream, listed
 from magneto.files import user_path
 from magneto.progress import SILENT, Progress
-from magneto.speech.assumed import longest_batch
 from magneto.speech.batching import SpeechBatch
 from magneto.speech.config import SpeechDataConfig, TransducerConfig
 from magneto.speech.decoding import GreedySearch, Search
@@ -29,7 +28,6 @@ from magneto.speech.vocabulary import TRAINED, SpeechVocabulary, make_vocabulary
 from magneto.training.task import (
     DIGEST_FILE,
     NON_FINITE,
-    WHOLE_MODEL,
     Figure,
     Loss,
     Scores,
@@ -59,6 +57,7 @@ class SpeechRecognition(Task):
 
     primary_metric = "wer"
     unit = "frames"
+    whole_model = "speech recognition transcribes in evaluations"
     model_config: TransducerConfig
     data_config: SpeechDataConfig
 
@@ -68,9 +67,7 @@ class SpeechRecognition(Task):
             raise ValueError(f"model.mel_bins ({model.mel_bins}) is not data.features.mel_bins "
                              f"({data.features.mel_bins})")  # fmt: skip
         self._progress: Progress = SILENT
-        # How validation data is transcribed.
         self.search: Search = GreedySearch()
-        # What the last evaluation transcribed: id, reference and hypothesis of each utterance.
         # Which utterances of which training batches had no finite loss, on the device.
         self._excluded: deque[tuple[list[str], Tensor]] = deque(maxlen=REMEMBERED)
 
@@ -86,32 +83,26 @@ class SpeechRecognition(Task):
             return make_vocabulary(self.data_config, ())
         return self.speech.vocabulary
 
-    def check_strategy(self, kind: str) -> None:
-        """Refuse ranks that hold shares of a model: evaluations transcribe."""
-        if kind not in WHOLE_MODEL:
-            raise ValueError("speech recognition transcribes in evaluations, which needs a whole "
-                             "model on each rank: use --distributed ddp")  # fmt: skip
-
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Find the recordings, learn tokenizer and means, unless it was done before."""
+        """Find the recordings, learn tokenizer and means, unless it was done before.
+
+        Raises:
+            ValueError: If the model's vocabulary is set, and too small.
+        """
         if "speech" in self.__dict__:
             return
         self._progress = progress
         import_jiwer()  # a missing package is known at once
+        size, least = self.model_config.vocab_size, self.vocabulary.size
+        if size is not None and size < least:
+            raise ValueError(f"model.vocab_size ({size}) is below {least}: the tokenizer's "
+                             f"{least - 1} and blank")  # fmt: skip
         for name, why in self.speech.splits.excluded.items():
             self.problems.met(LEFT_OUT, name, why)
 
     def build_model(self) -> Transducer:
-        """Build the model, with the data's vocabulary if none is set.
-
-        Raises:
-            ValueError: If the one set is too small.
-        """
-        least = self.vocabulary.size
-        size = self.model_config.vocab_size or least
-        if size < least:
-            raise ValueError(f"model.vocab_size ({size}) is below {least}: the tokenizer's "
-                             f"{least - 1} and blank")  # fmt: skip
+        """Build the model, with the data's vocabulary if none is set."""
+        size = self.model_config.vocab_size or self.vocabulary.size
         return Transducer(replace(self.model_config, vocab_size=size))
 
     def initial_weights(self) -> dict[str, StoredTensor]:
@@ -135,17 +126,36 @@ class SpeechRecognition(Task):
             self._progress.say(f"begun with {named}; drawn anew, as it has none: {listed(anew)}")
         return found
 
+    def searching(self, search: Search) -> SpeechRecognition:
+        """Return this task with another search of transcripts in evaluations."""
+        made = copy(self)
+        made.search = search
+        return made
+
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return groups of utterances of like length, `batch_size` groups at a time."""
         return self.speech.train_stream(batch_size, seed)
 
-    def example_batch(self, examples: int) -> list[SpeechBatch]:
-        """Return groups of the longest utterances, as many as fit, without recordings."""
-        data, size = self.data_config, self.model_config.vocab_size
-        most = size - 1 if size else None  # blank is no token
-        tokenizer = assume_tokenizer(data.tokenizer, TRAINED, data.vocab_size, most)
-        self.vocabulary = SpeechVocabulary(tokenizer)
-        return [longest_batch(data) for _ in range(examples)]
+    def dummy_batch(self, examples: int) -> list[SpeechBatch]:
+        """Return groups of the longest utterances, as many as fit, with as many labels as fit."""
+        data = self.data_config
+        frames = int(data.max_duration * 1000 / data.features.frame_shift)
+        count = max(data.max_frames // frames, 1)
+        spoken = int(data.max_duration * data.max_text_rate)
+        labels = max(min(int(data.max_cells // (count * frames)) - 1, spoken), 1)
+        group = SpeechBatch(
+            features=torch.zeros(count, frames, data.features.mel_bins),
+            feature_lengths=torch.full((count,), frames),
+            targets=torch.ones(count, labels, dtype=torch.long),
+            target_lengths=torch.full((count,), labels),
+            sizes=[(frames, labels)] * count,
+            weights=torch.ones(count),
+            ids=[""] * count,
+            problems=[""] * count,
+            texts=[""] * count,
+            frames=count * frames,
+        )
+        return [group] * examples
 
     def loss(self, model: nn.Module, batch: list[SpeechBatch]) -> Loss:
         """Sum the losses of the utterances of a list of groups.
@@ -172,11 +182,8 @@ class SpeechRecognition(Task):
                 NON_FINITE: torch.stack([each.excluded.sum() for each in found]).sum(),
                 "padding": torch.stack(empty).sum(),
             },
+            units=sum(group.frames for group in batch),
         )
-
-    def size(self, batch: list[SpeechBatch]) -> int:
-        """Return the frames of a batch, without padding."""
-        return sum(group.frames for group in batch)
 
     def validation_batches(self) -> Sequence[SpeechBatch]:
         """Return the groups of the validation split, in mixed order."""
@@ -227,7 +234,7 @@ class SpeechRecognition(Task):
         """Read from the device which utterances had no finite loss since the last evaluation."""
         while self._excluded:
             ids, excluded = self._excluded.popleft()
-            if not excluded.is_meta:  # else the loop counted its operations
+            if type(excluded) is Tensor:  # else its operations were counted, and it has no values
                 for number in excluded.nonzero()[:, 0].tolist():
                     self.problems.met(NO_FINITE_LOSS, ids[number], "in at least one step")
 
@@ -249,13 +256,6 @@ class SpeechRecognition(Task):
         means = directory / CMVN_FILE
         kept: dict[str, Any] = {"data.cmvn": means} if means.is_file() else {}
         return {"data.tokenizer": directory / "tokenizer", "model.pretrained": None, **kept}
-
-    def figures(self, model: nn.Module) -> Sequence[Figure]:
-        """Return an utterance with the model's path through it, and a table of errors by word."""
-        from magneto.speech.figures import draw_figures
-
-        transducer: Any = model
-        return draw_figures(self, transducer)
 
 
 def run(model: nn.Module, group: SpeechBatch) -> Any:
@@ -280,3 +280,11 @@ def error_rates(answers: Sequence[tuple[str, str, str]]) -> dict[str, float]:
         "insertions": words.insertions / count,
         "empty": sum(not text.strip() for text in hypotheses) / max(len(hypotheses), 1),
     }
+
+
+def figures(task: SpeechRecognition, model: nn.Module) -> Sequence[Figure]:
+    """Return an utterance with the model's path through it, and a table of errors by word."""
+    from magneto.speech.figures import draw_figures
+
+    transducer: Any = model
+    return draw_figures(task, transducer)

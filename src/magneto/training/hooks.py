@@ -115,8 +115,6 @@ def evaluate(state: TrainingState) -> None:
     state.add_row(row)
     values = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
     state.report.say(f"step {state.step}: validation {values}")
-    for line in state.task.remarks(metrics):
-        state.report.say(line)
     if math.isfinite(metrics.get("loss", 0.0)):
         keep_best(state, metrics)
     else:

@@ -20,7 +20,6 @@ import torch
 from magneto.data.workers import BatchesAhead
 from magneto.progress import ProgressBars
 from magneto.training import hooks as periodic
-from magneto.training.companion import place_companion
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import (
     World,
@@ -46,7 +45,7 @@ from magneto.training.schedule import learning_rate
 from magneto.training.sharding import unwrap
 from magneto.training.state import Stop, TrainingState
 from magneto.training.step import accumulate, scale_gradients, step_seed
-from magneto.training.task import Task
+from magneto.training.task import Task, place_companion, why_not
 from magneto.training.throughput import Throughput, count_flops, peak_flops
 from magneto.training.writer import Writer
 
@@ -90,7 +89,8 @@ def train(
     """
     started = time.perf_counter()
     learning_rate(config, 0)
-    task.check_strategy(config.distributed)
+    if refused := why_not(task, config.distributed):
+        raise ValueError(refused)
     if config.threads:
         torch.set_num_threads(config.threads)
     with join_world(config) as world, keep_freed_memory(world.device):
@@ -99,10 +99,9 @@ def train(
         # A name made of the time would differ, and the main process may have begun the run.
         run, resume = broadcast_from_main((run, resume), world)
         with main_process_first(world):
-            check_memory(task, config, world)
             task.prepare(report)  # what is wrong with the data is known before a thing is written
+            check_memory(task, config, world, seed)
             run.mkdir(parents=True, exist_ok=True)
-        config = in_steps(config, task)
         state = begin_state(task, config, run, seed, world, report)
         state.recipe = recipe or {}
         with closing(state), state.interrupt:
@@ -128,9 +127,11 @@ def begin_state(
     """Build model, optimizer and batches, before any step."""
     wanted, parts = own_parts(config, world)
     stream = task.train_stream(config.batch_size, seed)
+    config = in_steps(config, stream.examples)
     sample = stream.batch(0, parts, wanted)[0]
+    flops, units = count_flops(task, sample, config.precision)
     place_companion(task, world.device)
-    throughput = Throughput(count_flops(task, sample), peak_flops(world.device, config.precision))
+    throughput = Throughput(flops / units, peak_flops(world.device, config.precision))
     model = initial_model(task, seed, world, report.say)
     if config.compile:
         model.compile()
@@ -207,7 +208,7 @@ def train_step(state: TrainingState, pieces: list[Any]) -> None:
     """Take one optimizer step; nothing in it waits for the device."""
     task, config, world, model = state.task, state.config, state.world, state.model
     torch.manual_seed(step_seed(state.seed, state.step, world.rank))
-    sums, names = accumulate(task, model, pieces, config, world)
+    sums, names, units = accumulate(task, model, pieces, config, world)
     norm = scale_gradients(state.parameters, sums[1], config.clip_norm, world)
     set_learning_rate(state.optimizer, learning_rate(config, state.step))
     state.optimizer.step()
@@ -219,7 +220,7 @@ def train_step(state: TrainingState, pieces: list[Any]) -> None:
     state.step += 1
     values = torch.cat((sums, norm.float().reshape(1)))
     state.pending.append((state.step, [*names, "gradient_norm"], values))
-    state.throughput.add(sum(task.size(piece) for piece in pieces))
+    state.throughput.add(units)
 
 
 def interrupted(state: TrainingState) -> bool:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +22,7 @@ from magneto.training.meta_device import SkippedFills
 from magneto.training.task import Task
 
 # Examples that are looked at to tell how much a batch needs.
-LOOKED_AT = 8
+LOOKED_AT = 12
 
 # Numbers that an optimizer keeps for each trained weight, in the weight's own type.
 KEPT_BY_OPTIMIZER = {"adamw": 2, "sgd": 0}
@@ -73,33 +71,34 @@ def tensor_bytes(*tensors: Tensor) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def check_memory(task: Task, config: TrainingConfig, world: World) -> None:
-    """See that a training can fit, by shapes alone: before data is prepared or a model is built.
+def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) -> None:
+    """See that a training can fit, by the shapes of a model and of a few examples.
 
     What is counted is the least: weights, gradients and the optimizer's state; the examples of a
     batch; and what each layer is given, which its backward pass needs. What passes may still not
     fit. A model that can't be built without values is not asked.
 
     Args:
-        task: A copy of it assumes what only data tells; one without an `example_batch` of its own
-            is prepared.
+        task: Prepared.
         config: Of the training.
         world: The ranks, which share the batch, and the weights where they are sharded.
+        seed: Of the data's order.
 
     Raises:
         ValueError: If the memory is less than that; says both, and what to lower.
     """
-    task = copy(task)
-    piece = some_examples(task)
     try:
         with torch.device("meta"), SkippedFills():
             model = task.build_model()
     except RuntimeError:  # it reads a value
         return
     check_weights(model, config, world)
-    if piece is None:
+    few = min(config.batch_size, LOOKED_AT)
+    try:
+        (piece,) = task.train_stream(few, seed).batch(0)
+    except ValueError:  # a batch of so few is none
         return
-    share = task.shortest_share() * config.batch_size / LOOKED_AT / world.world_size
+    share = config.batch_size / few / world.world_size
     held = share * sum(tensor.nbytes for tensor in named_tensors(piece).values())
     passed = share / config.gradient_accumulation_steps * bytes_between_layers(task, model, piece)
     for needed, device in ((held, torch.device("cpu")), (passed, world.device)):
@@ -129,20 +128,6 @@ def check_weights(model: nn.Module, config: TrainingConfig, world: World) -> Non
             f"and optimizer; the {world.device.type} here has {gigabytes(there)}: lower the sizes "
             f"in model, of which {name} has the most, {' x '.join(map(str, largest.shape))}"
         )
-
-
-def some_examples(task: Task) -> Any:
-    """Return a batch of `LOOKED_AT` examples, as shapes if possible; None where there is none.
-
-    The task assumes from then on what only data tells.
-    """
-    try:
-        if type(task).example_batch is not Task.example_batch:
-            with torch.device("meta"), suppress(RuntimeError):  # it may read values
-                return task.example_batch(LOOKED_AT)
-        return task.example_batch(LOOKED_AT)
-    except ValueError:  # a batch of so few is none
-        return None
 
 
 def bytes_between_layers(task: Task, model: nn.Module, piece: Any) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from magneto.data.batch import to_device
+from magneto.data.batch import named_tensors, to_device
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World, all_reduce_sum
 from magneto.training.sharding import is_fsdp, local_shard
@@ -26,14 +26,14 @@ def step_seed(seed: int, step: int, rank: int) -> int:
 
 def accumulate(
     task: Task, model: nn.Module, pieces: list[Any], config: TrainingConfig, world: World
-) -> tuple[Tensor, list[str]]:
+) -> tuple[Tensor, list[str], int]:
     """Add up gradients of the summed loss over this rank's micro-batches.
 
     Returns:
-        Sums over all ranks (loss, count, and each of the task's logs), on the device; and their
-        names. Nothing waits for the device.
+        Sums over all ranks (loss, count, and each of the task's logs), on the device; their names;
+        and the units of this rank's pieces. Nothing waits for the device.
     """
-    sums, names = [], []
+    sums, names, units = [], [], 0
     for index, piece in enumerate(pieces):
         with exchange(model, index == len(pieces) - 1):
             with torch.autocast(
@@ -43,7 +43,15 @@ def accumulate(
             loss.total.backward()
         names = ["loss", "count", *loss.logs]
         sums.append(loss_sums(loss))
-    return all_reduce_sum(torch.stack(sums).sum(0), world), names
+        units += units_of(loss, piece)
+    return all_reduce_sum(torch.stack(sums).sum(0), world), names, units
+
+
+def units_of(loss: Loss, piece: Any) -> int:
+    """Return how many units a micro-batch holds, by its loss or by the rows of its first tensor."""
+    if loss.units is not None:
+        return loss.units
+    return len(next(iter(named_tensors(piece).values())))
 
 
 def loss_sums(loss: Loss) -> Tensor:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from magneto.data.problems import DataProblems
@@ -20,7 +22,7 @@ DIGEST_FILE = "data.digest"
 NON_FINITE = "non_finite"
 """Among a loss's logs: predictions left out as not finite; if a step's all are, it diverged."""
 WHOLE_MODEL = ("auto", "none", "ddp")
-"""What `training.distributed` may be where a task needs a whole model on each rank."""
+"""What `training.distributed` may be where `Task.whole_model` says something."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,14 @@ class Loss:
         total: Sum over everything predicted, a scalar with a gradient.
         count: How many things were predicted, a scalar tensor on the same device.
         logs: Further sums to show; each is divided by `count`.
+        units: How many of the task's `unit` the batch holds, for throughput; by default as many as
+            the first tensor of the batch has rows.
     """
 
     total: Tensor
     count: Tensor
     logs: Mapping[str, Tensor] = field(default_factory=dict)
+    units: int | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,8 @@ class Task(ABC):
         primary_metric: Key of `summarise`'s result by which checkpoints are chosen.
         higher_is_better: Its direction.
         unit: What throughput counts, in the plural.
+        whole_model: Why each rank needs a whole model, as words that "which needs a whole model on
+            each rank" can follow; "" where ranks may hold shards of it.
         ModelConfig: Dataclass of a recipe's `model` section, of a task that is not in
             `magneto.tasks.TASKS` and named by its import path.
         DataConfig: Dataclass of the `data` section, likewise.
@@ -84,17 +91,12 @@ class Task(ABC):
         data_config: On what.
         seed: Of weights, data order, dropout and splits.
         problems: Told of each example with which something is wrong; the run keeps them by name.
-        run: Whose weights the model has, where it is opened from one; None where it is trained.
-        companion: A frozen model that `loss` and `score` may ask, such as the tokenizer whose codes
-            a model of images predicts: on the model's device, in no optimizer and no checkpoint.
-            It is what `build_companion` gives, put there by `magneto.training.companion`.
     """
 
-    run: Path | None = None
-    companion: nn.Module | None = None
     primary_metric: str = "loss"
     higher_is_better: bool = False
     unit: ClassVar[str] = "examples"
+    whole_model: str = ""
     ModelConfig: ClassVar[type]
     DataConfig: ClassVar[type]
 
@@ -103,10 +105,6 @@ class Task(ABC):
         self.data_config = data_config
         self.seed = seed
         self.problems = DataProblems()
-
-    def check_strategy(self, kind: str) -> None:
-        """Raise ValueError if ranks of a kind ("ddp", "fsdp", ...) can't train it."""
-        return None
 
     def prepare(self, progress: Progress = SILENT) -> None:
         """Do the slow work that is done once (tokenise, cache); called on the first rank first."""
@@ -124,11 +122,12 @@ class Task(ABC):
         """Return weights, by the model's names, that it begins with in place of what is drawn."""
         return {}
 
-    def build_companion(self) -> nn.Module | None:
-        """Return the frozen model that `loss` and `score` ask, with its weights; None for none.
+    def companion(self) -> nn.Module | None:
+        """Return the frozen model that `loss` and `score` ask, the same each time; None for none.
 
-        What it is made of belongs in the digest that `save_assets` writes, so that a run is not
-        resumed with another one.
+        Such as the tokenizer whose codes a model of images predicts. It is moved to the model's
+        device, and is in no optimizer and no checkpoint. What it is made of belongs in the digest
+        that `save_assets` writes, so that a run is not resumed with another one.
         """
         return None
 
@@ -155,18 +154,14 @@ class Task(ABC):
         """
         return None
 
-    def example_batch(self, examples: int) -> Any:
+    def dummy_batch(self, examples: int) -> Any:
         """Return a training batch of the largest shape that the configuration allows, on the CPU.
 
-        It is made without data, if the task can; then `build_model`, `build_companion` and `loss`
-        work without data, too: what only data tells is assumed. Its values mean nothing.
+        Its values mean nothing: `magneto plan` follows their shapes. Where it is made of the
+        configuration alone, and `build_model` needs no data either, nothing is read.
         """
         self.prepare()
         return self.train_stream(examples, self.seed).batch(0)[0]
-
-    def shortest_share(self) -> float:
-        """Return what share of `example_batch` data may take of it: below 1 where lengths vary."""
-        return 1.0
 
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Change what is no gradient's to change (moving averages); after every optimizer step.
@@ -187,10 +182,6 @@ class Task(ABC):
     @abstractmethod
     def loss(self, model: nn.Module, batch: Any) -> Loss:
         """Run the model on one batch, which is on its device, and return the loss."""
-
-    @abstractmethod
-    def size(self, batch: Any) -> int:
-        """Return how many units a batch holds, without waiting for the device."""
 
     @abstractmethod
     def validation_batches(self) -> Sequence[Any]:
@@ -218,10 +209,6 @@ class Task(ABC):
             predictions: Of the batches that have any, in the order of the batches, on the CPU.
         """
 
-    def remarks(self, metrics: Mapping[str, float]) -> Sequence[str]:
-        """Return what to look at in the metrics of an evaluation, a line each; usually nothing."""
-        return ()
-
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return metrics of a trivial answer to the validation data; {} if there is none.
 
@@ -232,10 +219,6 @@ class Task(ABC):
             limit: Of the first batches only, as `training.evaluate_limit` of what is compared.
         """
         return {}
-
-    def examples(self) -> int | None:
-        """Return how many examples an epoch has, or None where there are no epochs."""
-        return None
 
     def save_assets(self, directory: Path) -> Mapping[str, Any]:
         """Write what a run's model needs besides weights, and a digest of the data.
@@ -251,6 +234,26 @@ class Task(ABC):
         """
         return {}
 
-    def figures(self, model: nn.Module) -> Sequence[Figure]:
-        """Return pictures of what a model, in evaluation mode, does on validation data."""
-        return ()
+
+def figures_of(task: Task, model: nn.Module) -> Sequence[Figure]:
+    """Return pictures of what a model, in evaluation mode, does on validation data.
+
+    The function `figures(task, model)` of the task's module draws them; without one there are none.
+    """
+    draw = getattr(import_module(type(task).__module__), "figures", None)
+    return () if draw is None else draw(task, model)
+
+
+def place_companion(task: Task, device: torch.device) -> None:
+    """Move a task's companion, if it has one, to a device: frozen, in evaluation mode."""
+    companion = task.companion()
+    if companion is not None:
+        companion.requires_grad_(False).eval().to(device)
+
+
+def why_not(task: Task, strategy: str) -> str:
+    """Return why ranks can't train a task by a strategy ("ddp", "fsdp", ...); "" if they can."""
+    if strategy in WHOLE_MODEL or not task.whole_model:
+        return ""
+    return (f"training.distributed {strategy}: {task.whole_model}, which needs a whole model on "
+            "each rank: use ddp")  # fmt: skip

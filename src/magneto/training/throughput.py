@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from magneto.data.batch import map_tensors
-from magneto.training.meta_device import SkippedFills
 from magneto.training.peaks import nominal_peaks
+from magneto.training.step import units_of
 from magneto.training.task import Task
 
 # Rows of the matrices by which a device's peak is first timed, and the seconds that are enough.
@@ -21,49 +21,33 @@ SMALLEST = 256
 LONG_ENOUGH = 0.02
 
 
-def count_flops(task: Task, batch: Any) -> float:
-    """Count the floating-point operations of one forward and backward pass, per unit of the batch.
+def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float, int]:
+    """Count the floating-point operations of one forward and backward pass.
 
-    They are counted on the meta device: nothing is computed, and nothing takes memory. Recomputed
-    activations are counted where the model recomputes them.
+    Tensors have only shapes: nothing is computed, and nothing takes memory. Recomputed activations
+    are counted where the model recomputes them.
+
+    Args:
+        task: Prepared; its companion, if it has one, on the CPU.
+        batch: On the CPU.
+        precision: "bf16" or "fp32", as in training.
 
     Returns:
-        The number; not a number where the model or the loss looks at values, which are not there.
+        The number, and the units of the batch; not a number, and 1, where the model or the loss
+        looks at values, which are not there.
     """
-    # Autocast does not reach the meta device. A model that works under autocast only (its residual
-    # stream is kept in bf16) works in bf16 throughout.
-    for dtype in (torch.float32, torch.bfloat16):
-        try:
-            return _count(task, batch, dtype)
-        except RuntimeError:
-            continue
-    return math.nan
-
-
-def _count(task: Task, batch: Any, dtype: torch.dtype) -> float:
-    with FlopCounterMode(display=False) as counter:
-        loss_on_meta(task, batch, dtype).backward()
-    return counter.get_total_flops() / max(task.size(batch), 1)
-
-
-def loss_on_meta(task: Task, batch: Any, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return the loss of a new model on the meta device, which has a graph and no value.
-
-    Raises:
-        RuntimeError: Where the model or the loss looks at values.
-    """
-
-    def on_meta(tensor: Tensor) -> Tensor:
-        return tensor.to("meta", dtype if tensor.is_floating_point() else tensor.dtype)
-
-    with torch.device("meta"), SkippedFills():
-        model = task.build_model().to(dtype).train()
-    companion = task.companion
-    task.companion = None if companion is None else deepcopy(companion).to("meta", dtype)
+    fake, counter = FakeTensorMode(allow_non_fake_inputs=True), FlopCounterMode(display=False)
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
     try:
-        return task.loss(model, map_tensors(batch, on_meta)).total
-    finally:
-        task.companion = companion
+        # Of fused attention torch does not count the products on every device.
+        with fake, counter, sdpa_kernel(SDPBackend.MATH):
+            model = task.build_model().train()
+            with autocast:
+                loss = task.loss(model, map_tensors(batch, fake.from_tensor))
+            loss.total.backward()
+    except RuntimeError:
+        return math.nan, 1
+    return counter.get_total_flops(), max(units_of(loss, batch), 1)
 
 
 def peak_flops(device: torch.device, precision: str) -> float:

@@ -15,23 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.batch import EVALUATION_SEED, LazyBatches
 from magneto.data.frequencies import count_targets, frequency_nats
 from magneto.data.stream import BatchStream
 from magneto.files import user_path
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, Loss, Scores, Task
+from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
 from magneto.translation.batching import Group, GroupMaker, cut_groups, group_stream, longest_group
 from magneto.translation.config import (
     ParallelDataConfig,
     Texts,
     TranslationConfig,
-    sought_languages,
 )
 from magneto.translation.model import TranslationModel
 from magneto.translation.prepare import (
-    TRAINED,
     Pair,
     PreparedParallel,
     known_tags,
@@ -64,6 +61,7 @@ class Translation(Task):
         # Directions to validate on; None for all that are trained.
         if data.select_by == "bleu":
             self.primary_metric, self.higher_is_better = "bleu", True
+            self.whole_model = "data.select_by bleu translates in evaluations"
 
     @cached_property
     def text(self) -> PreparedParallel:
@@ -78,34 +76,28 @@ class Translation(Task):
             return load_vocabulary(folder)
         return self.text.vocabulary
 
-    def check_strategy(self, kind: str) -> None:
-        """Refuse ranks that hold shares of a model where translations are made in training."""
-        if kind not in WHOLE_MODEL and self.data_config.select_by == "bleu":
-            raise ValueError("data.select_by: bleu needs a whole model on each rank: "
-                             "use --distributed ddp, or select_by: loss")  # fmt: skip
-
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Filter and tokenise the source, unless it was done before; say what was left out."""
+        """Filter and tokenise the source, unless it was done before; say what was left out.
+
+        Raises:
+            ValueError: If the model's vocabulary is set, and too small.
+        """
         if "text" in self.__dict__:
             return
         self._progress = progress
         text = self.text
         for line in text.describe(self.data_config.source):
             progress.say(line)
-
-    def build_model(self) -> TranslationModel:
-        """Build the model, with the data's vocabulary if none is set.
-
-        Raises:
-            ValueError: If the one set is too small.
-        """
-        least = self.vocabulary.size
-        size = self.model_config.vocab_size or least
-        if size < least:
+        size, least = self.model_config.vocab_size, self.vocabulary.size
+        if size is not None and size < least:
             raise ValueError(
                 f"model.vocab_size ({size}) is below {least}: the tokenizer's "
                 f"{self.vocabulary.tokenizer.vocab_size} and a tag per language"
             )
+
+    def build_model(self) -> TranslationModel:
+        """Build the model, with the data's vocabulary if none is set."""
+        size = self.model_config.vocab_size or self.vocabulary.size
         return TranslationModel(replace(self.model_config, vocab_size=size))
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
@@ -114,13 +106,9 @@ class Translation(Task):
         maker = GroupMaker(self.text.train, self.vocabulary, self.text.directions)
         return group_stream(maker, batch_size, data.max_tokens, data.temperature, data.block, seed)
 
-    def example_batch(self, examples: int) -> list[Group]:
-        """Return groups of the longest sentences, as many as fit, without text."""
-        data, size = self.data_config, self.model_config.vocab_size
-        languages = sorted(data.languages or sought_languages(data))
-        most = size - len(languages) if size else None
-        tokenizer = assume_tokenizer(data.tokenizer, TRAINED, data.vocab_size, most)
-        self.vocabulary = TranslationVocabulary(tokenizer, languages)
+    def dummy_batch(self, examples: int) -> list[Group]:
+        """Return groups of the longest sentences, as many as fit."""
+        data = self.data_config
         return [longest_group(data.max_tokens, data.max_length) for _ in range(examples)]
 
     def loss(self, model: nn.Module, batch: list[Group]) -> Loss:
@@ -138,11 +126,9 @@ class Translation(Task):
             "nll": torch.stack([part.nll for part in parts]).sum(),
             "padding": total.new_full((), empty),  # no copy from the host
         }
-        return Loss(total, torch.stack([part.count for part in parts]).sum(), logs)
-
-    def size(self, batch: list[Group]) -> int:
-        """Return the target tokens of a batch, ends included and padding not."""
-        return sum(group["predicted"] for group in batch)
+        count = torch.stack([part.count for part in parts]).sum()
+        # Target tokens, ends included and padding not.
+        return Loss(total, count, logs, units=sum(group["predicted"] for group in batch))
 
     @cached_property
     def validation_groups(self) -> list[tuple[np.ndarray, np.ndarray]]:

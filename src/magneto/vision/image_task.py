@@ -69,19 +69,11 @@ class ImageTask(Task):
                              f"model takes {self.model_config.channels}: set "
                              "model.channels")  # fmt: skip
 
-    def example_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return black images of the model's size: nothing is read."""
+    def dummy_batch(self, examples: int) -> dict[str, Tensor]:
+        """Return black images of the model's size."""
         config = self.model_config
         images = torch.zeros(examples, config.channels, config.image_size, config.image_size)
         return {"images": images, "broken": torch.zeros(examples, dtype=torch.bool)}
-
-    def examples(self) -> int:
-        """Return how many images there are to train on."""
-        return len(self.splits.train)
-
-    def size(self, batch: dict[str, Tensor]) -> int:
-        """Return the number of images."""
-        return len(batch["images"])
 
     def fixed_batches(self, split: ImageSplit) -> Sequence[dict[str, Tensor]]:
         """Return the images of a split as in validation, in mixed order.

@@ -59,18 +59,10 @@ class CaptionedTask(FineTunedTask):
     def batches(self, split: CaptionSplit, texts: Sequence[Sequence[np.ndarray]]) -> Any:
         """Return what makes batches of a split, given the tokens of each image's captions."""
 
-    def examples(self) -> int:
-        """Return how many pairs of image and caption there are to train on."""
-        return sum(len(row.captions) for row in self.splits.train.rows)
-
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return pairs in random order, their images augmented."""
         transform = WholeImageAugmentation(self.reading, self.data_config.augmentation)
         return self.train.training(transform, batch_size, seed)
-
-    def size(self, batch: dict[str, Any]) -> int:
-        """Return the batch's images, which are its pairs in training."""
-        return len(batch["images"])
 
     def validation_batches(self) -> Sequence[dict[str, Any]]:
         """Return the validation images in mixed order."""

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.frequencies import warn_unlearnt
 from magneto.data.tokenizer import Tokenizer, vocabulary_size
 from magneto.progress import SILENT, Progress
@@ -80,6 +79,7 @@ class FineTunedTask(Task):
             return
         self._progress = progress
         self.check_data()
+        vocabulary_size(self.model_config.vocab_size, self.tokenizer)
         if self.model_config.pretrained:
             self._check_normalisation()
             found = self._pretrained()
@@ -99,12 +99,8 @@ class FineTunedTask(Task):
                              f"{given!r}: give --data.normalisation {held}")  # fmt: skip
 
     def sized_config(self) -> Any:
-        """Return the model's configuration with a known vocabulary.
-
-        Raises:
-            ValueError: If the vocabulary set is too small.
-        """
-        size = vocabulary_size(self.model_config.vocab_size, self.tokenizer)
+        """Return the model's configuration with a known vocabulary."""
+        size = self.model_config.vocab_size or self.tokenizer.vocab_size
         return replace(self.model_config, vocab_size=size)
 
     def _pretrained(self) -> Any:
@@ -175,26 +171,13 @@ class FineTunedTask(Task):
         return frame_text(tokens, self.tokenizer, self.model_config.max_length, self.closing)
 
     def longest_texts(self, count: int) -> list[np.ndarray]:
-        """Return the longest texts that fit, without any text; assume the tokenizer that is named.
-
-        Raises:
-            FileNotFoundError: If only a run or a file that is not there tells the vocabulary.
-        """
-        name, size = self.data_config.tokenizer, self.model_config.vocab_size
-        if name == "auto" and self.model_config.pretrained and size is None:
-            name = pretrained_reading(self.model_config).tokenizer
-        trained = ("auto", "bpe")
-        self.tokenizer = assume_tokenizer(name, trained, self.data_config.vocab_size, size)
+        """Return the longest texts that fit, for a batch without data."""
         return [np.zeros(self.model_config.max_length, np.int64)] * count
 
     def black_images(self, count: int) -> torch.Tensor:
         """Return images of the model's size, (count, channels, height, width)."""
         config = self.model_config
         return torch.zeros(count, config.channels, config.image_size, config.image_size)
-
-    def examples(self) -> int:
-        """Return how many examples there are to train on."""
-        return len(self.splits.train)
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer, and what names the content of the data."""

@@ -13,6 +13,7 @@ import torch
 from magneto.cli import main
 from magneto.recipe import load_recipe
 from magneto.runs import load_run
+from magneto.training.task import figures_of
 from magneto.vision.classification.config import (
     ImageClassificationDataConfig,
     ImageClassifierConfig,
@@ -207,7 +208,7 @@ def test_what_the_loop_asks(run: Path) -> None:
     assert found["accuracy"] == pytest.approx(1 / 6)
     assert found["accuracy_top5"] == pytest.approx(5 / 6)
     assert found["loss"] == pytest.approx(np.log(6), abs=0.05)
-    figures = task.figures(load_run(run, "auto", {}).model)
+    figures = figures_of(task, load_run(run, "auto", {}).model)
     assert [figure.name for figure in figures] == ["confusion", "mistakes", "attention"]
 
 

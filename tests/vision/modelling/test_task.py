@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from magneto.recipe import load_recipe
 from magneto.runs import load_run
-from magneto.training.companion import place_companion
+from magneto.training.task import figures_of, place_companion
 from magneto.vision.modelling.task import ImageModelling
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
@@ -82,7 +82,7 @@ def test_what_is_hidden_is_a_function_of_seed_epoch_and_image() -> None:
     assert not torch.equal(hidden, other["hidden"])
     # In the next epoch the same image has another mask.
     task = build()
-    count = task.examples()
+    count = len(task.splits.train)
     stream = task.train_stream(count, 3).batches()
     epochs = [next(stream)[0] for _ in range(2)]
     keys = [
@@ -197,7 +197,7 @@ def test_what_does_not_fit_is_said() -> None:
 def test_figures_of_a_model() -> None:
     task = build()
     torch.manual_seed(0)
-    figures = task.figures(task.build_model().eval())
+    figures = figures_of(task, task.build_model().eval())
     assert [figure.name for figure in figures] == ["guesses", "attention"]
     assert all(bytes(figure.image[:4]) == b"\x89PNG" for figure in figures)  # type: ignore[arg-type]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.training.task import Figure
+from magneto.training.task import Figure, figures_of
 from magneto.vision.segmentation.figures import MOST, confusion_figure
 from tests.vision.segmentation.test_task import task_of
 
@@ -14,7 +14,7 @@ from tests.vision.segmentation.test_task import task_of
 def test_figures_of_a_model(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     task = task_of(tmp_path)
-    found = list(task.figures(task.build_model().eval()))
+    found = list(figures_of(task, task.build_model().eval()))
     assert len(found) == 5 and len({figure.name for figure in found}) == 5
     for figure in found[:-1]:
         assert isinstance(figure.image, bytes) and "%" in figure.caption
@@ -27,7 +27,7 @@ def test_nothing_is_drawn_of_broken_images(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     for path in (tmp_path / "images").iterdir():
         path.write_bytes(b"no image")
-    assert list(task.figures(task.build_model().eval())) == []
+    assert list(figures_of(task, task.build_model().eval())) == []
 
 
 def shares(figure: Figure) -> list[str]:

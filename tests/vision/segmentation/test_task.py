@@ -157,14 +157,6 @@ def test_data_that_does_not_fit(
         task_of(tmp_path, data, **model).prepare()
 
 
-@pytest.mark.parametrize("kind", ["fsdp", "hybrid"])
-def test_shards_are_refused(tmp_path: Path, kind: str) -> None:
-    task = task_of(tmp_path)
-    with pytest.raises(ValueError, match="on one device, or by ddp"):
-        task.check_strategy(kind)
-    task.check_strategy("auto")
-
-
 def test_a_run_keeps_its_classes(tmp_path: Path) -> None:
     task = task_of(tmp_path, {"classes": ("sky", "road", "tree", "car", "sign")})
     task.prepare()

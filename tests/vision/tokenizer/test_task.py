@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from magneto.recipe import load_recipe
 from magneto.runs import load_run
-from magneto.training.companion import place_companion
+from magneto.training.task import figures_of, place_companion
 from magneto.vision.tokenizer.k_means import k_means
 from magneto.vision.tokenizer.task import ImageTokenization
 from magneto.weights import open_tensors
@@ -179,9 +179,6 @@ def test_what_does_not_fit_is_said() -> None:
         task = load_recipe("image-tokenizer/tiny", {**SMALL, **change}).build_task()
         with pytest.raises(ValueError, match=said):
             task.prepare()
-    for kind in ("fsdp", "hybrid"):
-        with pytest.raises(ValueError, match=f"ddp, not {kind}"):
-            build().check_strategy(kind)
 
 
 def test_a_run_is_opened_without_its_teacher(tmp_path: Path) -> None:
@@ -197,6 +194,6 @@ def test_a_run_is_opened_without_its_teacher(tmp_path: Path) -> None:
 def test_figures_of_a_model() -> None:
     task = build()
     torch.manual_seed(0)
-    figures = task.figures(task.build_model().eval())
+    figures = figures_of(task, task.build_model().eval())
     assert [figure.name for figure in figures] == ["codes", "reconstructions"]
     assert replace(figures[0], image=b"").caption.count(",") >= 2

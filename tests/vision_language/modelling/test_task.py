@@ -13,8 +13,8 @@ from magneto.config import ConfigError
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.runs import load_run
-from magneto.training.companion import place_companion
 from magneto.training.loop import train
+from magneto.training.task import place_companion
 from magneto.vision_language.modelling.scores import KINDS
 from magneto.vision_language.modelling.task import MaskedDataModelling
 from magneto.weights import open_tensors

@@ -16,6 +16,7 @@ from magneto.recipe import Recipe, load_recipe
 from magneto.runs import load_run
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
+from magneto.training.task import figures_of
 from magneto.vision.config import AugmentationConfig
 from magneto.vision_language.question_answering import figures
 from magneto.vision_language.question_answering.config import (
@@ -71,7 +72,7 @@ def test_loss_is_the_sum_of_all_answers_over_questions(tmp_path: Path) -> None:
     loss, logits = task.loss(model, batch), model(batch["images"], batch["samples"])
     mean = F.binary_cross_entropy_with_logits(logits, batch["targets"])
     torch.testing.assert_close(loss.total / loss.count, mean * len(task.answers))
-    assert loss.count == 4 and loss.logs["broken"] == 0 and task.size(batch) == 4
+    assert loss.count == 4 and loss.logs["broken"] == 0
     halves = [task.loss(model, half) for half in task.train_stream(4, 1).batch(0, 2, [0, 1])]
     torch.testing.assert_close(halves[0].total + halves[1].total, loss.total)
     loss.total.backward()
@@ -83,7 +84,8 @@ def test_the_splits_and_what_is_said_of_them(tmp_path: Path) -> None:
     task, said = task_of(tmp_path), Said()
     task.prepare(said)
     train_part, held = task.splits.train, task.splits.validation
-    assert (len(train_part), len(held), task.examples()) == (20, 4, 20)
+    assert (len(train_part), len(held)) == (20, 4)
+    assert task.train_stream(4, 1).examples == 20
     assert task.answers == ["blue", "no", "red", "yes"]
     assert "20 training questions, 4 validation questions, 4 answers" in said.lines[0]
     assert "raw look-up knows 85.00%, the normalised one 100.00%" in said.lines[0]
@@ -291,17 +293,17 @@ def test_pictures_of_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(figures, "QUESTIONS", 2)
     task = task_of(tmp_path)
     model = task.build_model().eval()
-    (figure,) = task.figures(model)
+    (figure,) = figures_of(task, model)
     assert isinstance(figure.image, bytes) and figure.image.startswith(b"\x89PNG")
     assert "layer 1 of 2" in figure.caption
-    assert not task_of(tmp_path, input="image").figures(model)
+    assert not figures_of(task_of(tmp_path, input="image"), model)
 
 
 def test_broken_images_are_not_drawn(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     for path in tmp_path.rglob("*.jpg"):
         path.write_bytes(b"no image")
-    assert task.figures(task.build_model().eval()) == []
+    assert figures_of(task, task.build_model().eval()) == []
 
 
 def test_scoring_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +340,7 @@ def test_other_mistakes_are_refused(tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         task_of(tmp_path, source=str(tmp_path / "empty")).prepare()
     with pytest.raises(ValueError, match=r"4 answers to choose from.*model has 5"):
-        task_of(tmp_path, {"answers": 5}).build_model()
+        task_of(tmp_path, {"answers": 5}).prepare()
     with pytest.raises(ValueError, match="answers must be 2 or more"):
         QuestionAnsweringConfig(**SIZES, answers=1)
     with pytest.raises(ValueError, match="answers is not known"):

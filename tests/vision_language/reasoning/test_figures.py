@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from magneto.training.task import figures_of
 from magneto.vision_language.reasoning import figures
 from magneto.vision_language.reasoning.figures import headline, some_statements
 from magneto.vision_language.reasoning.statements import Statement
@@ -22,7 +23,7 @@ def test_a_row_for_each_image(given: Any, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(figures, "STATEMENTS", 2)
     task = task_of(tmp_path, input=given)
     torch.manual_seed(0)
-    drawn = task.figures(task.build_model().eval())
+    drawn = figures_of(task, task.build_model().eval())
     if given == "images":
         assert drawn == []
         return
@@ -39,7 +40,7 @@ def test_broken_images_are_not_drawn(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     for path in tmp_path.glob("dev/*.png"):
         path.write_bytes(b"no image")
-    assert task.figures(task.build_model().eval()) == []
+    assert figures_of(task, task.build_model().eval()) == []
 
 
 def test_headings() -> None:

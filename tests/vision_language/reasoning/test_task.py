@@ -53,7 +53,7 @@ def test_loss_is_a_sum_over_statements(tmp_path: Path) -> None:
     loss = task.loss(model, batch)
     logits = model(batch["images"], batch["samples"])
     torch.testing.assert_close(loss.total, 4 * F.cross_entropy(logits, batch["labels"]))
-    assert loss.count == 4 and loss.logs["broken"] == 0 and task.size(batch) == 4
+    assert loss.count == 4 and loss.logs["broken"] == 0 and loss.units == 4
     halves = [task.loss(model, half) for half in task.train_stream(4, 1).batch(0, 2, [0, 1])]
     torch.testing.assert_close(halves[0].total + halves[1].total, loss.total)
 

@@ -12,19 +12,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from magneto.config import ConfigError
+from magneto.data.tokenizer import NOISE_TOKENIZER
 from magneto.lab.plan.sharding import Cluster, bytes_needed, bytes_sent
-from magneto.lab.plan.trace import CPU, StepMemory, trace_step
+from magneto.lab.plan.trace import StepMemory, trace_step
 from magneto.mistakes import OutOfMemory, is_out_of_memory, what_happened
 from magneto.recipe import Recipe
-from magneto.training.companion import place_companion
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import pick_device
 from magneto.training.memory import gigabytes, memory_of
-from magneto.training.task import Task
+from magneto.training.task import Task, place_companion, why_not
 from magneto.training.throughput import count_flops
 
 RECOMPUTE = "model.checkpoint_activations"
+# Tokenizers that are learnt from data.
+LEARNT = ("auto", "bpe", "sentencepiece", "characters")
+# Where nothing says how many there are: classes of texts, and answers (VQA v2's).
+CLASSES, ANSWERS = 2, 3129
 # Share of a GPU's memory that is left to libraries, to the allocator's gaps and to exchange. It is
 # an assumption.
 RESERVE = 0.08
@@ -87,22 +93,43 @@ def trace_both(
     for again in (False, True):
         try:
             recipe = build({RECOMPUTE: again})
+            recipe = build({RECOMPUTE: again, **without_data(recipe)})
         except ConfigError:
             if again:
                 break
             recipe = build({})
+            recipe = build(without_data(recipe))
         progress("following a step" + (", layers recomputed" if again else ""))
         task, config = recipe.build_task(), recipe.training
-        pieces = [task.example_batch(examples) for examples in (micro, 2 * micro)]
-        place_companion(task, CPU)
+        pieces = [task.dummy_batch(examples) for examples in (micro, 2 * micro)]
+        place_companion(task, torch.device("cpu"))
         small, large = (trace_step(task, piece, config, gpu) for piece in pieces)
-        found[again] = Steps(micro, small, large, flops_of(task, pieces[0]) / micro)
+        found[again] = Steps(
+            micro, small, large, count_flops(task, pieces[0], config.precision)[0] / micro
+        )
     return found
 
 
-def flops_of(task: Task, piece: Any) -> float:
-    """Return the operations of a micro-batch; not a number where they can't be counted."""
-    return count_flops(task, piece) * max(task.size(piece), 1)
+def without_data(recipe: Recipe) -> dict[str, Any]:
+    """Return fields with which a recipe's model, its largest batch and its loss need no data.
+
+    What only data tells is taken from the configuration, or assumed: a learnt tokenizer has all
+    the tokens that it may have, and a tokenizer of images is small.
+    """
+    model, data, found = recipe.model, recipe.data, dict[str, Any]()
+    if hasattr(data, "tokenizer"):
+        begun = data.tokenizer == "auto" and getattr(model, "pretrained", None)
+        if model.vocab_size is None and data.tokenizer in LEARNT and not begun:
+            found["model.vocab_size"] = data.vocab_size
+        if found or model.vocab_size is not None:
+            found["data.tokenizer"] = "bytes"  # its numbers are not looked at
+    if hasattr(data, "labels") and not data.labels and not data.number:
+        found["data.labels"] = [str(number) for number in range(model.classes or CLASSES)]
+    if hasattr(model, "answers") and data.answers is None:
+        found["model.answers"] = model.answers or ANSWERS
+    if hasattr(data, "image_tokenizer"):
+        found["data.image_tokenizer"] = NOISE_TOKENIZER
+    return found
 
 
 def micro_batch(config: TrainingConfig, cluster: Cluster) -> int:
@@ -170,17 +197,8 @@ def way(
         largest=steps.largest(strategy, cluster, parts),
         within=sent.within,
         between=sent.between,
-        refused=refusal(task, strategy),
+        refused=why_not(task, strategy),
     )
-
-
-def refusal(task: Task, strategy: str) -> str:
-    """Return why a task can't be trained by a strategy, as it says; "" if it can."""
-    try:
-        task.check_strategy(strategy)
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def advise(
@@ -195,7 +213,7 @@ def advise(
     most = max(1, config.batch_size // cluster.gpus)
     for recompute in sorted(traced):
         for strategy in cluster.strategies():
-            if refusal(task, strategy):
+            if why_not(task, strategy):
                 continue
             for parts in cuts(most):
                 tried = replace(config, gradient_accumulation_steps=parts)

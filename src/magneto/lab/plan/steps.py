@@ -38,8 +38,10 @@ def try_steps(recipe: Recipe, report: ProgressBars) -> dict[str, Any]:
     task = recipe.build_task()
     with join_world(recipe.training) as world, keep_freed_memory(world.device):
         task.prepare(report)
-        config = in_steps(recipe.training, task)
-        found = {"device": str(world.device), "unit": task.unit, **sizes(task, config)}
+        examples = task.train_stream(recipe.training.batch_size, recipe.seed).examples
+        config = in_steps(recipe.training, examples)
+        found = {"device": str(world.device), "unit": task.unit, **sizes(task, config),
+                 "examples": examples}  # fmt: skip
         free = free_memory(world.device)
         if free is None or found["state_bytes"] < free:
             found |= measured(task, config, recipe.seed, world, report)
@@ -56,7 +58,6 @@ def sizes(task: Task, config: TrainingConfig) -> dict[str, Any]:
         "state_bytes": state_bytes(model, config).total,
         "steps": config.steps,
         "batch_size": config.batch_size,
-        "examples": task.examples(),
     }
 
 
@@ -66,7 +67,7 @@ def measured(
     """Take steps; return seconds and units of one, and the memory that was in use at most."""
     nowhere = Path(os.devnull) / "run"  # a state begins before anything is written
     state = begin_state(task, config, nowhere, seed, world, report)
-    seconds, units = [], 0
+    seconds = []
     with closing(state):  # Ctrl-C ends it at once: there is nothing to keep
         batches = state.batches.start(0)
         for number in range(STEPS + 1):
@@ -75,13 +76,12 @@ def measured(
             train_step(state, pieces)
             state.read_pending()  # waits for the device
             state.pending = []
-            units += sum(task.size(piece) for piece in pieces)
             seconds.append(time.perf_counter() - started)
             report.update("trying steps", number + 1, STEPS + 1)
             if sum(seconds) > SECONDS and number > 0:
                 break
     step_seconds = median(seconds[1:])
-    each = units * world.world_size / len(seconds)
+    each = state.throughput.units * world.world_size / len(seconds)
     return {
         "seconds_per_step": step_seconds,
         "timed_steps": len(seconds) - 1,

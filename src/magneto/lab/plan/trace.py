@@ -8,15 +8,13 @@ kernel (a library's scratch memory) is not seen.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from copy import deepcopy
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
@@ -25,8 +23,6 @@ from magneto.nn.attention import DotProductAttention
 from magneto.training.config import TrainingConfig
 from magneto.training.memory import StateBytes, state_bytes, tensor_bytes
 from magneto.training.task import Task
-
-CPU = torch.device("cpu")
 
 
 def ctc_loss(
@@ -171,7 +167,7 @@ def trace_step(task: Task, piece: Any, config: TrainingConfig, gpu: bool) -> Ste
     """Return what a micro-batch needs, forward and backward.
 
     Args:
-        task: After `example_batch`; its companion is there, if it has one.
+        task: Whose model is built; its companion, if it has one, on the CPU.
         piece: The micro-batch.
         config: Says precision, optimizer and average.
         gpu: Whether operations take what they take on a GPU, or on this CPU.
@@ -186,7 +182,9 @@ def trace_step(task: Task, piece: Any, config: TrainingConfig, gpu: bool) -> Ste
         if gpu:
             as_on_gpu(model)
         frozen = [p for p in model.parameters() if not p.requires_grad]
-        fixed = [*frozen, *model.buffers(), *stack.enter_context(shapes_of_companion(task))]
+        companion = task.companion()
+        beside = [] if companion is None else [*companion.parameters(), *companion.buffers()]
+        fixed = [*frozen, *model.buffers(), *(fake.from_tensor(each) for each in beside)]
         piece = map_tensors(piece, fake.from_tensor)
         given = list(named_tensors(piece).values())
         for tensor in (*model.parameters(), *fixed, *given):
@@ -224,22 +222,6 @@ def run(
     around = alive.alive - alive.gradients - inside
     loss.total.backward()
     return inside, around
-
-
-@contextmanager
-def shapes_of_companion(task: Task) -> Iterator[list[Tensor]]:
-    """Let a task's companion have only shapes for a while; give its tensors."""
-    companion = task.companion
-    if companion is None:
-        yield []
-        return
-    with unset_fake_temporarily():
-        task.companion = deepcopy(companion).to("meta")
-    task.companion.to_empty(device=CPU)
-    try:
-        yield [*task.companion.parameters(), *task.companion.buffers()]
-    finally:
-        task.companion = companion
 
 
 def outside(model: nn.Module, layers: list[nn.Module]) -> list[nn.Parameter]:

@@ -118,11 +118,11 @@ class ImageClassification(ImageTask):
         repeats = data.augmentation.repeats
         return training_stream(self.splits.train, transform, batch_size, seed, repeats, mixing)
 
-    def example_batch(self, examples: int) -> dict[str, Tensor]:
+    def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return black images of the first class."""
         targets = torch.zeros(examples, self.model_config.classes)
         labels = torch.zeros(examples, dtype=torch.long)
-        return {**super().example_batch(examples), "targets": targets, "labels": labels}
+        return {**super().dummy_batch(examples), "targets": targets, "labels": labels}
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the objective over images.
@@ -187,20 +187,6 @@ class ImageClassification(ImageTask):
         images = torch.from_numpy(np.stack([transform(p, random) for p in pictures]))
         return class_predictions(model, images, self.names)
 
-    def figures(self, model: nn.Module) -> Sequence[Figure]:
-        """Return which classes are confused, the surest mistakes, where the last layer looks.
-
-        There are none where the first images are all broken.
-        """
-        found = collect_answers(model, self.validation_batches(), self.candidates)
-        if not len(found.images):
-            return []
-        return [
-            confusion_figure(found.counts, self.names),
-            mistakes_figure(found.mistakes, self.names, self.reading),
-            attention_figure(model, found.images, self.reading),
-        ]
-
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write what names the content of the data; the classes are told by it."""
         digest = f"{self.splits.train.digest} {self.splits.validation.digest}"
@@ -208,3 +194,18 @@ class ImageClassification(ImageTask):
         # A file of names may be another one later; so may the run that this one began with.
         named = {"data.classes": self.names, "data.class_names": None}
         return {**named, "model.pretrained": None}
+
+
+def figures(task: ImageClassification, model: nn.Module) -> Sequence[Figure]:
+    """Return which classes are confused, the surest mistakes, where the last layer looks.
+
+    There are none where the first images are all broken.
+    """
+    found = collect_answers(model, task.validation_batches(), task.candidates)
+    if not len(found.images):
+        return []
+    return [
+        confusion_figure(found.counts, task.names),
+        mistakes_figure(found.mistakes, task.names, task.reading),
+        attention_figure(model, found.images, task.reading),
+    ]

@@ -103,7 +103,7 @@ class CodeTargets(nn.Module):
         return weights_digest(self.tokenizer)
 
 
-def assumed_tokenizer(config: ImageModelConfig, seed: int) -> PatchTokenizer:
+def noise_tokenizer(config: ImageModelConfig, seed: int) -> PatchTokenizer:
     """Return a tokenizer of as many codes as a configuration has, of noise, for its size alone.
 
     Raises:

@@ -19,6 +19,7 @@ from magneto.data.batch import EVALUATION_SEED, LazyBatches
 from magneto.data.cache import content_digest
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.stream import BatchStream
+from magneto.data.tokenizer import NOISE_TOKENIZER
 from magneto.files import user_path
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Figure, Loss, Scores
@@ -34,8 +35,8 @@ from magneto.vision.modelling.model import MaskedImageModel
 from magneto.vision.modelling.targets import (
     CodeTargets,
     PatchTokenizer,
-    assumed_tokenizer,
     load_tokenizer,
+    noise_tokenizer,
 )
 from magneto.vision.transforms import training_transform
 
@@ -64,6 +65,8 @@ class ImageModelling(ImageTask):
     def targets(self) -> CodeTargets:
         """The frozen tokenizer; on the CPU until it is the companion."""
         config, data = self.model_config, self.data_config
+        if data.image_tokenizer == NOISE_TOKENIZER:
+            return self._frozen(noise_tokenizer(config, self.seed))
         if data.image_tokenizer != BUILTIN_TOKENIZER:
             tokenizer = load_tokenizer(user_path(data.image_tokenizer), config)
             return self._frozen(tokenizer)
@@ -110,9 +113,8 @@ class ImageModelling(ImageTask):
         codes = self.model_config.codes or self.codes()
         return MaskedImageModel(replace(self.model_config, codes=codes))
 
-    def build_companion(self) -> nn.Module:
+    def companion(self) -> nn.Module:
         """Return the tokenizer."""
-        self.codes()
         return self.targets
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
@@ -128,14 +130,10 @@ class ImageModelling(ImageTask):
             len(train), example, batch_size, seed, data.augmentation.repeats, broken=train.broken
         )
 
-    def example_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return black images with as many patches hidden as always; assume a tokenizer for them.
-
-        It is of the images' own patches and small: what a run's tokenizer takes is not known here.
-        """
-        self.targets = self._frozen(assumed_tokenizer(self.model_config, self.seed))
+    def dummy_batch(self, examples: int) -> dict[str, Tensor]:
+        """Return black images with as many patches hidden as always."""
         hidden = torch.arange(self.masking.count).repeat(examples, 1)
-        return {**super().example_batch(examples), "hidden": hidden}
+        return {**super().dummy_batch(examples), "hidden": hidden}
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the cross-entropy over the hidden patches, of the guess and a second one."""
@@ -146,8 +144,7 @@ class ImageModelling(ImageTask):
 
     def _wanted(self, batch: dict[str, Tensor]) -> Tensor:
         """Return the codes of the hidden patches, (batch, count)."""
-        assert self.companion is not None
-        return self.companion(batch["images"]).gather(1, batch["hidden"])
+        return self.targets(batch["images"]).gather(1, batch["hidden"])
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
         """Return the validation images in mixed order; the same patches are always hidden."""
@@ -215,14 +212,15 @@ class ImageModelling(ImageTask):
         (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
         return {"model.codes": self.codes()}
 
-    def figures(self, model: Any) -> Sequence[Figure]:
-        """Return pictures of what is hidden, what is guessed, and where the class token looks."""
-        from magneto.vision.modelling.pictures import attention_figure, guesses_figure
-        from magneto.vision.tokenizer.pictures import readable_batches
 
-        sample = readable_batches(self.validation_batches(), SAMPLED_BATCHES)
-        if not sample:
-            return ()
-        return guesses_figure(model, self.targets, sample), attention_figure(
-            model, self.targets, sample
-        )
+def figures(task: ImageModelling, model: Any) -> Sequence[Figure]:
+    """Return pictures of what is hidden, what is guessed, and where the class token looks."""
+    from magneto.vision.modelling.pictures import attention_figure, guesses_figure
+    from magneto.vision.tokenizer.pictures import readable_batches
+
+    sample = readable_batches(task.validation_batches(), SAMPLED_BATCHES)
+    if not sample:
+        return ()
+    return guesses_figure(model, task.targets, sample), attention_figure(
+        model, task.targets, sample
+    )

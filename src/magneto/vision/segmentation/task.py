@@ -16,7 +16,7 @@ from magneto.data.batch import mixed_order
 from magneto.data.frequencies import frequency_nats, warn_unlearnt
 from magneto.data.stream import BatchStream
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, Figure, Loss, Scores, Task
+from magneto.training.task import DIGEST_FILE, Figure, Loss, Scores, Task
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.layer_decay import layer_decay_multipliers
@@ -53,18 +53,13 @@ class Segmentation(Task):
     primary_metric = "mean_iou"
     higher_is_better = True
     unit = "images"
+    whole_model = "segmentation runs the model as often as an image's size asks for"
     model_config: SegmenterConfig
     data_config: SegmentationDataConfig
 
     def __init__(self, model: SegmenterConfig, data: SegmentationDataConfig, seed: int) -> None:
         super().__init__(model, data, seed)
         self._progress: Progress = SILENT
-
-    def check_strategy(self, kind: str) -> None:
-        """Refuse shards of a model: how often it is run depends on an image's size."""
-        if kind not in WHOLE_MODEL:
-            raise ValueError(f"training.distributed {kind}: segmentation is trained on one device, "
-                             "or by ddp")  # fmt: skip
 
     @cached_property
     def splits(self) -> ImageSplits:
@@ -144,11 +139,7 @@ class Segmentation(Task):
         transform = PairedAugmentation(self.reading, self.data_config.augmentation)
         return training_pairs(self.splits.train, self.masks, transform, batch_size, seed)
 
-    def examples(self) -> int:
-        """Return how many images there are to train on."""
-        return len(self.splits.train)
-
-    def example_batch(self, examples: int) -> dict[str, Tensor]:
+    def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return black images whose pixels are all of the first class."""
         return black_pairs(self.model_config, examples)
 
@@ -167,10 +158,6 @@ class Segmentation(Task):
         right = (logits.detach().argmax(1) == masks).sum()
         logs = {"pixel_accuracy": right, "broken": (known & broken).sum()}
         return Loss(total, known.sum(), logs)
-
-    def size(self, batch: dict[str, Any]) -> int:
-        """Return the number of images."""
-        return len(batch["images"])
 
     def validation_batches(self) -> Sequence[dict[str, Any]]:
         """Return the validation images and their masks, in mixed order."""
@@ -241,21 +228,6 @@ class Segmentation(Task):
         labels = [(self.names[n], float(shares[n])) for n in np.argsort(-shares) if shares[n]]
         return Prediction(labels, {"segmentation": overlay_png(pixels, classes, self.names)})
 
-    def figures(self, model: nn.Module) -> Sequence[Figure]:
-        """Return validation images with what was found in them, and the confusion of classes."""
-        held, classes, found = self.splits.validation, self.model_config.classes, []
-        total = torch.zeros(classes, classes, dtype=torch.long)
-        for index in mixed_order(len(held))[:SHOWN].tolist():
-            try:
-                pixels, mask = read_pair(held, index, self.masks)
-            except BrokenImage:
-                continue
-            answer = self.segment(model, pixels)
-            total += confusion(torch.from_numpy(mask), torch.from_numpy(answer).long(), classes)
-            if len(found) < OVERLAYS:
-                found.append(overlay_figure(held.name(index), pixels, mask, answer, self.names))
-        return [*found, confusion_figure(total.numpy(), self.names)] if total.any() else found
-
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write what names the content of the data; the classes are told by it."""
         digest = f"{self.splits.train.digest} {self.splits.validation.digest}"
@@ -266,3 +238,19 @@ class Segmentation(Task):
 def pixel_loss(logits: Tensor, masks: Tensor) -> Tensor:
     """Sum the cross-entropy of (batch, classes, height, width) over pixels that have a class."""
     return F.cross_entropy(logits, masks, ignore_index=IGNORED, reduction="sum")
+
+
+def figures(task: Segmentation, model: nn.Module) -> Sequence[Figure]:
+    """Return validation images with what was found in them, and the confusion of classes."""
+    held, classes, found = task.splits.validation, task.model_config.classes, []
+    total = torch.zeros(classes, classes, dtype=torch.long)
+    for index in mixed_order(len(held))[:SHOWN].tolist():
+        try:
+            pixels, mask = read_pair(held, index, task.masks)
+        except BrokenImage:
+            continue
+        answer = task.segment(model, pixels)
+        total += confusion(torch.from_numpy(mask), torch.from_numpy(answer).long(), classes)
+        if len(found) < OVERLAYS:
+            found.append(overlay_figure(held.name(index), pixels, mask, answer, task.names))
+    return [*found, confusion_figure(total.numpy(), task.names)] if total.any() else found

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from magneto.data.cache import content_digest
 from magneto.data.stream import BatchStream
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, WHOLE_MODEL, Figure, Loss, Scores
+from magneto.training.task import DIGEST_FILE, Figure, Loss, Scores
 from magneto.vision.batches import training_stream
 from magneto.vision.image_task import ImageTask, patches_read
 from magneto.vision.tokenizer.config import ImageTokenizerConfig
@@ -39,17 +39,13 @@ class ImageTokenization(ImageTask):
     average, both over all ranks and micro-batches.
     """
 
+    whole_model = "a visual tokenizer begins with k-means, for which its encoder is run alone"
     model_config: ImageTokenizerConfig
 
     @cached_property
     def teacher(self) -> Teacher:
         """What gives the features to predict, on the CPU until it is the companion."""
         return build_teacher(self.model_config).requires_grad_(False).eval()
-
-    def check_strategy(self, kind: str) -> None:
-        """Raise ValueError for shards: k-means runs the encoder alone, then without weights."""
-        if kind not in WHOLE_MODEL:
-            raise ValueError(f"a visual tokenizer is trained with --distributed ddp, not {kind}")
 
     def prepare(self, progress: Progress = SILENT) -> None:
         """List the images, load the teacher; see that all fits together.
@@ -78,7 +74,7 @@ class ImageTokenization(ImageTask):
         width = self.model_config.target_width or self.teacher.width
         return TokenizerDistillation(replace(self.model_config, target_width=width))
 
-    def build_companion(self) -> nn.Module:
+    def companion(self) -> nn.Module:
         """Return the teacher."""
         return self.teacher
 
@@ -118,10 +114,9 @@ class ImageTokenization(ImageTask):
 
     def _measure(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return 1 - cosine, the distance to the code, and the code, each (batch, patches)."""
-        assert self.companion is not None
         images = batch["images"]
         with torch.no_grad():
-            wanted = self.companion(images)
+            wanted = self.teacher(images)
         found = model(images)
         # Not below fp32, also under autocast.
         dtype = torch.promote_types(found.predictions.dtype, torch.float32)
@@ -189,15 +184,16 @@ class ImageTokenization(ImageTask):
         (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
         return {"model.target_width": self.teacher.width}
 
-    def figures(self, model: Any) -> Sequence[Figure]:
-        """Return patches that share a code, and images whose patches are their code's mean."""
-        from magneto.vision.tokenizer.pictures import (
-            codes_figure,
-            readable_batches,
-            reconstruction_figure,
-        )
 
-        sample = readable_batches(self.validation_batches(), BASELINE_BATCHES)
-        if not sample:
-            return ()
-        return codes_figure(model.tokenizer, sample), reconstruction_figure(model.tokenizer, sample)
+def figures(task: ImageTokenization, model: Any) -> Sequence[Figure]:
+    """Return patches that share a code, and images whose patches are their code's mean."""
+    from magneto.vision.tokenizer.pictures import (
+        codes_figure,
+        readable_batches,
+        reconstruction_figure,
+    )
+
+    sample = readable_batches(task.validation_batches(), BASELINE_BATCHES)
+    if not sample:
+        return ()
+    return codes_figure(model.tokenizer, sample), reconstruction_figure(model.tokenizer, sample)

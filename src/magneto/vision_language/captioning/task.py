@@ -44,8 +44,8 @@ class ImageCaptioning(CaptionedTask):
         tokens = self.model_config.image_tokens
         return CaptionBatches(split, texts, hiding, tokens, self.reading.blank)
 
-    def example_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images with the longest captions, words of them hidden, without data."""
+    def dummy_batch(self, examples: int) -> dict[str, Any]:
+        """Return black images with the longest captions, words of them hidden."""
         texts = self.longest_texts(examples)
         hiding = caption_hiding(self.tokenizer, self.data_config.mask_ratio)
         keys = [(self.seed, number) for number in range(examples)]
@@ -81,17 +81,6 @@ class ImageCaptioning(CaptionedTask):
         scores = cider(captions, self._references(rows.tolist()))
         found = {"loss": sums["loss"] / sums["count"], "cider": float(np.mean(scores))}
         return found | ({"broken": sums["broken"]} if sums["broken"] else {})
-
-    @torch.no_grad()
-    def figures(self, model: nn.Module) -> Sequence[Figure]:
-        """Return some validation images with what the model says of them."""
-        from magneto.vision_language.caption_pictures import captions_figure, readable_rows
-
-        split = self.splits.validation
-        if not (rows := readable_rows(split)):
-            return []
-        written = self.caption(model, [split.open(row) for row in rows], CaptionSearch())
-        return [captions_figure(split, rows, written)]
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return the words of tokens up to the first `</s>`."""
@@ -129,3 +118,15 @@ class ImageCaptioning(CaptionedTask):
         writer = CaptionWriter(model, config, self.tokenizer)
         found = writer.search(images.to(next(model.parameters()).device), how)
         return [self.text(tokens) for tokens in found]
+
+
+@torch.no_grad()
+def figures(task: ImageCaptioning, model: nn.Module) -> Sequence[Figure]:
+    """Return some validation images with what the model says of them."""
+    from magneto.vision_language.caption_pictures import captions_figure, readable_rows
+
+    split = task.splits.validation
+    if not (rows := readable_rows(split)):
+        return []
+    written = task.caption(model, [split.open(row) for row in rows], CaptionSearch())
+    return [captions_figure(split, rows, written)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -11,7 +11,7 @@ import numpy as np
 
 from magneto.data.counts import Counts
 from magneto.data.problems import DataProblems
-from magneto.data.tokenizer import Tokenizer
+from magneto.data.tokenizer import NOISE_TOKENIZER, Tokenizer
 from magneto.files import user_path
 from magneto.language.config import TextDataConfig
 from magneto.language.text import prepare_text, split_documents, tokenised
@@ -20,7 +20,12 @@ from magneto.vision.batches import evaluation_images
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.images import ImageSplit, images_of, load_images
 from magneto.vision.modelling.config import BUILTIN_TOKENIZER, ImageModelConfig
-from magneto.vision.modelling.targets import CodeTargets, PatchTokenizer, load_tokenizer
+from magneto.vision.modelling.targets import (
+    CodeTargets,
+    PatchTokenizer,
+    load_tokenizer,
+    noise_tokenizer,
+)
 from magneto.vision.transforms import CentreCrop, Reading
 from magneto.vision_language.config import BUILTIN
 from magneto.vision_language.modelling.config import MaskedDataConfig, MaskedDataModelConfig
@@ -152,14 +157,17 @@ def image_shape(config: MaskedDataModelConfig) -> ImageModelConfig:
 
 
 def code_targets(
-    config: MaskedDataModelConfig, data: MaskedDataConfig, images: ImageSplit, seed: int
+    config: MaskedDataModelConfig,
+    data: MaskedDataConfig,
+    images: Callable[[], ImageSplit],
+    seed: int,
 ) -> CodeTargets:
     """Return the frozen tokenizer of images, which reads what the model reads.
 
     Args:
         config: Of the model; `codes` of builtin:patches.
         data: Names the tokenizer.
-        images: To train on, of which builtin:patches is made.
+        images: Gives those to train on, of which builtin:patches is made.
         seed: Of k-means.
 
     Raises:
@@ -167,14 +175,17 @@ def code_targets(
         ValueError: If it is a tokenizer of other images, or `codes` is not set.
     """
     shape = image_shape(config)
-    if data.image_tokenizer != BUILTIN_TOKENIZER:
+    if data.image_tokenizer == NOISE_TOKENIZER:
+        found = noise_tokenizer(shape, seed)
+    elif data.image_tokenizer != BUILTIN_TOKENIZER:
         found = load_tokenizer(user_path(data.image_tokenizer), shape)
     else:
         if config.codes is None:
             raise ValueError(f"set model.codes for data.image_tokenizer {BUILTIN_TOKENIZER}")
-        reading = Reading(config.image_size, config.channels, "half", images.peak)
+        split = images()
+        reading = Reading(config.image_size, config.channels, "half", split.peak)
         crop = CentreCrop(reading, data.resize or reading.size)
-        batches = islice(evaluation_images(images, crop, BATCH, reading.blank), SAMPLED_BATCHES)
+        batches = islice(evaluation_images(split, crop, BATCH, reading.blank), SAMPLED_BATCHES)
         readable = (batch["images"][~batch["broken"]] for batch in batches)
         found = PatchTokenizer(shape, readable, seed)
     return CodeTargets(found, data.normalisation).requires_grad_(False).eval()

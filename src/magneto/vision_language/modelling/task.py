@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -13,16 +12,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from magneto.data.assumed_tokenizer import assume_tokenizer
 from magneto.data.cache import content_digest
 from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import vocabulary_size
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
 from magneto.vision.modelling.targets import CodeTargets
-from magneto.vision_language.modelling.assumed import assumed_targets, black_examples
 from magneto.vision_language.modelling.config import MaskedDataConfig, MaskedDataModelConfig
 from magneto.vision_language.modelling.data import TRAIN, VALIDATION, MaskedData
+from magneto.vision_language.modelling.dummy import black_examples
 from magneto.vision_language.modelling.model import MaskedDataModel
 from magneto.vision_language.modelling.scores import (
     baseline_sums,
@@ -55,7 +53,7 @@ class MaskedDataModelling(Task):
     @cached_property
     def targets(self) -> CodeTargets:
         """The frozen tokenizer of images; on the CPU until it is the companion."""
-        images = self.data.images[TRAIN]
+        images = lambda: self.data.images[TRAIN]  # noqa: E731  read where they are needed
         return code_targets(self.model_config, self.data_config, images, self.seed)
 
     def codes(self) -> int:
@@ -70,12 +68,8 @@ class MaskedDataModelling(Task):
         return known
 
     def vocabulary(self) -> int:
-        """Return the model's vocabulary: the tokenizer's, if none is set.
-
-        Raises:
-            ValueError: If the one set is too small.
-        """
-        return vocabulary_size(self.model_config.vocab_size, self.data.tokenizer)
+        """Return the model's vocabulary: the tokenizer's, if none is set."""
+        return self.model_config.vocab_size or self.data.tokenizer.vocab_size
 
     def prepare(self, progress: Progress = SILENT) -> None:
         """List images and pairs, tokenise texts, open the image tokenizer; see that all fits.
@@ -89,7 +83,7 @@ class MaskedDataModelling(Task):
         data = self.data
         data.progress = progress
         data.words  # noqa: B018  a tokenizer without a mask token is known before the work
-        self.vocabulary()
+        vocabulary_size(self.model_config.vocab_size, data.tokenizer)
         progress.say(data.describe())
         where, config = self.data_config.image_tokenizer, self.model_config
         progress.say(f"{where}: {self.codes()} codes; {data.patches.count} of {config.patches} "
@@ -101,9 +95,8 @@ class MaskedDataModelling(Task):
         codes = config.codes or self.codes()
         return MaskedDataModel(replace(config, vocab_size=self.vocabulary(), codes=codes))
 
-    def build_companion(self) -> nn.Module:
+    def companion(self) -> nn.Module:
         """Return the tokenizer of images."""
-        self.codes()
         return self.targets
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
@@ -114,33 +107,22 @@ class MaskedDataModelling(Task):
         """
         return self.data.train_stream(batch_size, seed)
 
-    def example_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images and the longest texts, apart and together, without data.
-
-        The frozen tokenizer of images is assumed: a small one, of the images' own patches.
-        """
-        config, data = self.model_config, self.data_config
-        size, trained = config.vocab_size, ("bpe",)
-        self.data = copy(self.data)  # a copy of the task leaves the data of the task as it is
-        self.data.tokenizer = assume_tokenizer(data.tokenizer, trained, data.vocab_size, size)
-        self.targets = assumed_targets(config, data, self.seed)
+    def dummy_batch(self, examples: int) -> dict[str, Any]:
+        """Return black images and the longest texts, apart and together."""
         return black_examples(self.data, examples)
-
-    def size(self, batch: dict[str, Any]) -> int:
-        """Return the batch's tokens: of images, class tokens too, and of texts."""
-        tokens = batch["masked"].samples.token_ids
-        return len(batch["images"]) * self.model_config.image_tokens + len(tokens)
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Sum the cross-entropy over hidden patches and hidden words."""
         found = model(batch["images"], batch["masked"], self._codes(batch), batch["words"])
         patches, words = found.patches, found.words
-        return Loss(patches.total + words.total, patches.count + words.count)
+        # Tokens of images, class tokens too, and of texts.
+        units = len(batch["images"]) * self.model_config.image_tokens
+        units += len(batch["masked"].samples.token_ids)
+        return Loss(patches.total + words.total, patches.count + words.count, units=units)
 
     def _codes(self, batch: dict[str, Any]) -> Tensor:
         """Return the codes of the hidden patches, (hidden patches,)."""
-        assert self.companion is not None
-        return hidden_codes(self.companion, batch["images"], batch["masked"].patches)
+        return hidden_codes(self.targets, batch["images"], batch["masked"].patches)
 
     def validation_batches(self) -> Sequence[dict[str, Any]]:
         """Return images, texts and pairs in mixed order; always the same parts are hidden."""

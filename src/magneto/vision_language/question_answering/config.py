@@ -68,6 +68,7 @@ class QuestionAnsweringDataConfig:
         normalisation: What the model reads: "half" is pixels from -1 to 1, as in BEiT-3; "imagenet"
             has the mean and standard deviation of ImageNet's pixels taken out.
         augmentation: Of training images. In validation the whole image is made a square.
+        held_out: File of the images that a run validates on, in its assets; set when it is opened.
     """
 
     source: str = BUILTIN
@@ -84,6 +85,7 @@ class QuestionAnsweringDataConfig:
     vocab_size: int = 1000
     normalisation: Literal["half", "imagenet"] = "half"
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+    held_out: str | None = None
 
     def __post_init__(self) -> None:
         found, wrong = parse_source(self.source), []

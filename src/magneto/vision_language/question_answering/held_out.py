@@ -10,7 +10,6 @@ from magneto.data.files import read_list
 from magneto.files import user_path
 from magneto.progress import Progress
 from magneto.runs import open_run
-from magneto.training.assets import ASSETS
 from magneto.vision_language.question_answering.config import QuestionAnsweringDataConfig
 
 HELD_OUT_FILE = "validation-images.json"
@@ -20,26 +19,25 @@ DIVIDED = "val2014/"
 
 
 def check_held_out(
-    run: Path, config: QuestionAnsweringDataConfig, measured: Sequence[str], progress: Progress
+    config: QuestionAnsweringDataConfig, measured: Sequence[str], progress: Progress
 ) -> None:
     """See that a run held out what it is measured on.
 
     In another folder than that of its own data, images with the same names may have other
-    questions; so there it is said, and not refused. A run that keeps no list is not checked.
+    questions; so there it is said, and not refused.
 
     Args:
-        run: Whose model is measured.
-        config: Of the questions.
+        config: Of the questions, with the list that the measured run keeps of its images.
         measured: What the images are called that they are about.
         progress: Is told.
 
     Raises:
         ValueError: If it was trained on some of them; names what measures the others.
     """
-    if not (run / ASSETS / HELD_OUT_FILE).is_file():
-        return
+    assert config.held_out is not None
+    run = Path(config.held_out).parents[1]
     own = open_run(run).data
-    held = read_list(run / ASSETS / HELD_OUT_FILE, None, Counts())
+    held = read_list(Path(config.held_out), None, Counts())
     trained = trained_on(measured, held, own.validation_split)
     if not trained:
         return

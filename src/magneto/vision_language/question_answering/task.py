@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.stream import BatchStream
-from magneto.files import user_path, write_json
+from magneto.files import write_json
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.batches import Transform
 from magneto.vision.decoding import Picture
@@ -47,8 +47,6 @@ from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentat
 # Questions of an evaluation batch.
 EVALUATION_BATCH = 64
 ANSWERS_FILE = "answers.json"
-# VQA v2 has so many; for plans, where nothing says how many there are.
-ASSUMED_ANSWERS = 3129
 
 
 class QuestionAnswering(FineTunedTask):
@@ -90,21 +88,18 @@ class QuestionAnswering(FineTunedTask):
         self._progress.say(f"{self.data_config.source}: {self.splits.describe()}")
         for name in self.splits.missing:
             self.problems.met(MISSING_IMAGE, name, "no such file; its questions are left out")
-        if self.run is not None:
+        if self.data_config.held_out is not None:
             measured = self.splits.validation.image_keys()
-            check_held_out(self.run, self.data_config, measured, self._progress)
+            check_held_out(self.data_config, measured, self._progress)
+        found, wanted = len(self.answers), self.model_config.answers
+        if wanted not in (None, found):
+            raise ValueError(f"there are {found} answers to choose from, the model has {wanted}: "
+                             "leave model.answers out")  # fmt: skip
 
     def build_model(self) -> QuestionAnswerer:
-        """Build the model; the encoder of a pre-trained run is in `initial_weights`.
-
-        Raises:
-            ValueError: If the model has another number of answers, or its vocabulary is too small.
-        """
-        config, found = self.sized_config(), len(self.answers)
-        if config.answers not in (None, found):
-            raise ValueError(f"there are {found} answers to choose from, the model has "
-                             f"{config.answers}: leave model.answers out")  # fmt: skip
-        return QuestionAnswerer(replace(config, answers=found))
+        """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
+        config = self.sized_config()
+        return QuestionAnswerer(replace(config, answers=config.answers or len(self.answers)))
 
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
         """Return the multiple of the head above the pooler, if it is not 1."""
@@ -142,17 +137,14 @@ class QuestionAnswering(FineTunedTask):
         """
         return self.train.training(batch_size, seed)
 
-    def example_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images with the longest questions, without data."""
-        named, size = self.data_config.answers, self.model_config.answers
-        if named is not None and user_path(named).is_file():
-            size = len(read_answers(named))
-        self.answers = [""] * (size or ASSUMED_ANSWERS)
+    def dummy_batch(self, examples: int) -> dict[str, Any]:
+        """Return black images with the longest questions."""
         texts = self.longest_texts(examples)
+        answers = self.model_config.answers or len(self.answers)
         return {
             "images": self.black_images(examples),
             "samples": join_samples(self.model_config.image_tokens, paired=texts),
-            "targets": torch.zeros(examples, len(self.answers)),
+            "targets": torch.zeros(examples, answers),
             "rows": torch.zeros(examples, dtype=torch.long),
             "broken": torch.zeros(examples, dtype=torch.bool),
         }
@@ -168,10 +160,6 @@ class QuestionAnswering(FineTunedTask):
         credit = likeliest_target(logits.detach(), targets).sum()
         logs = {"soft_score": credit, "broken": batch["broken"].sum()}
         return Loss(total, torch.ones_like(batch["rows"]).sum(), logs)
-
-    def size(self, batch: dict[str, Any]) -> int:
-        """Return the batch's questions."""
-        return len(batch["rows"])
 
     def validation_batches(self) -> Sequence[dict[str, Any]]:
         """Return all validation questions in mixed order."""
@@ -252,17 +240,20 @@ class QuestionAnswering(FineTunedTask):
             for row in zip(order.tolist(), shares.tolist(), strict=True)
         ]
 
-    def figures(self, model: nn.Module) -> Sequence[Figure]:
-        """Return where the words of questions look in their images, and wrong answers."""
-        return question_figures(model, self.validation, self.answers, self.tokenizer, self.reading)
-
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer, the answers, and which images are validated on."""
         write_json(directory / ANSWERS_FILE, self.answers)
         write_json(directory / HELD_OUT_FILE, self.splits.validation.image_keys())
-        return {**super().save_assets(directory), "data.answers": directory / ANSWERS_FILE}
+        kept = super().save_assets(directory)
+        kept["data.held_out"] = directory / HELD_OUT_FILE
+        return {**kept, "data.answers": directory / ANSWERS_FILE}
 
 
 def likeliest_target(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the target of each question's likeliest answer, (questions,)."""
     return targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
+
+
+def figures(task: QuestionAnswering, model: nn.Module) -> Sequence[Figure]:
+    """Return where the words of questions look in their images, and wrong answers."""
+    return question_figures(model, task.validation, task.answers, task.tokenizer, task.reading)

@@ -96,8 +96,8 @@ class VisualReasoning(FineTunedTask):
             return transform
         return lambda picture, random: self.reading.blank
 
-    def example_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images with the longest statements, without data."""
+    def dummy_batch(self, examples: int) -> dict[str, Any]:
+        """Return black images with the longest statements."""
         count = examples * IMAGES
         texts = self.longest_texts(count)
         return {
@@ -117,11 +117,7 @@ class VisualReasoning(FineTunedTask):
         right = (logits.detach().argmax(-1) == labels).sum()
         total = F.cross_entropy(logits, labels, reduction="sum")
         logs = {"accuracy": right, "broken": batch["broken"].sum()}
-        return Loss(total, torch.ones_like(labels).sum(), logs)
-
-    def size(self, batch: dict[str, Any]) -> int:
-        """Return the batch's statements."""
-        return len(batch["labels"])
+        return Loss(total, torch.ones_like(labels).sum(), logs, units=len(labels))
 
     def validation_batches(self) -> Sequence[dict[str, Any]]:
         """Return the validation statements, in mixed order."""
@@ -194,7 +190,8 @@ class VisualReasoning(FineTunedTask):
                 for row in shares.tolist()]  # fmt: skip
         return [Prediction(labels) for labels in said for _ in range(IMAGES)]
 
-    def figures(self, model: nn.Module) -> Sequence[Figure]:
-        """Return where the words of some statements look in their images."""
-        transform = self._seen(WholeImage(self.reading))
-        return statement_figures(model, self.validation, transform, self.tokenizer, self.reading)
+
+def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
+    """Return where the words of some statements look in their images."""
+    transform = task._seen(WholeImage(task.reading))
+    return statement_figures(model, task.validation, transform, task.tokenizer, task.reading)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from magneto.training.task import WHOLE_MODEL, Figure, Loss, Scores
+from magneto.training.task import Figure, Loss, Scores
 from magneto.vision_language.caption_config import CaptionDataConfig
 from magneto.vision_language.captioned_task import EVALUATION_BATCH, CaptionedTask
 from magneto.vision_language.captions import CaptionSplit
@@ -34,6 +34,7 @@ class ImageTextRetrieval(CaptionedTask):
 
     primary_metric = "mean_recall"
     unit = "pairs"
+    whole_model = "image-text retrieval runs the model once more before a step's backward pass"
     model_config: ImageTextRetrieverConfig
     data_config: CaptionDataConfig
 
@@ -41,12 +42,6 @@ class ImageTextRetrieval(CaptionedTask):
         super().__init__(model, data, seed)
         # Of one step: all images and texts of the global batch, embedded without a gradient.
         self._everything: tuple[Tensor, Tensor] | None = None
-
-    def check_strategy(self, kind: str) -> None:
-        """Refuse shards of a model: it is run once more before the step's first backward pass."""
-        if kind not in WHOLE_MODEL:
-            raise ValueError(f"training.distributed {kind}: image-text retrieval is trained on one "
-                             "device, or by ddp")  # fmt: skip
 
     def build_model(self) -> ImageTextRetriever:
         """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
@@ -58,8 +53,8 @@ class ImageTextRetrieval(CaptionedTask):
         """Return what makes batches of a split, in which each image has all of its captions."""
         return RetrievalBatches(split, texts, self.model_config.image_tokens, self.reading.blank)
 
-    def example_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images and the longest captions apart, without data; all of a batch."""
+    def dummy_batch(self, examples: int) -> dict[str, Any]:
+        """Return black images and the longest captions apart; all of a batch."""
         texts = self.longest_texts(examples)
         tokens = self.model_config.image_tokens
         return {
@@ -129,20 +124,6 @@ class ImageTextRetrieval(CaptionedTask):
         found = {"loss": sums["loss"] / sums["count"], **found}
         return found | ({"broken": sums["broken"]} if sums["broken"] else {})
 
-    @torch.no_grad()
-    def figures(self, model: nn.Module) -> Sequence[Figure]:
-        """Return which validation images some of their captions find."""
-        from magneto.vision_language.caption_pictures import searches_figure
-
-        batch, device = self.validation_batches()[0], next(model.parameters()).device
-        images, texts, _ = model(batch["images"].to(device), batch["samples"].to(device))
-        there = ~batch["broken"].bool().cpu()
-        if not there.any():
-            return []
-        firsts = texts[batch["first"]].cpu()[there]
-        rows = batch["rows"].cpu()[there].tolist()
-        return [searches_figure(self.splits.validation, rows, images.cpu()[there], firsts)]
-
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the recalls of a random order, and the loss of a model that sees no difference."""
         batches = self.validation.evaluation(WholeImage(self.reading), EVALUATION_BATCH)
@@ -155,3 +136,18 @@ class ImageTextRetrieval(CaptionedTask):
                  for kind in kinds for rank in RANKS}  # fmt: skip
         nats = sum(len(plan) * log(len(plan)) for plan in plans) / len(rows)
         return {"loss": nats, **found, "mean_recall": mean_recall(found)}
+
+
+@torch.no_grad()
+def figures(task: ImageTextRetrieval, model: nn.Module) -> Sequence[Figure]:
+    """Return which validation images some of their captions find."""
+    from magneto.vision_language.caption_pictures import searches_figure
+
+    batch, device = task.validation_batches()[0], next(model.parameters()).device
+    images, texts, _ = model(batch["images"].to(device), batch["samples"].to(device))
+    there = ~batch["broken"].bool().cpu()
+    if not there.any():
+        return []
+    firsts = texts[batch["first"]].cpu()[there]
+    rows = batch["rows"].cpu()[there].tolist()
+    return [searches_figure(task.splits.validation, rows, images.cpu()[there], firsts)]

@@ -1,4 +1,4 @@
-"""Examples that are not there: the largest that a recipe allows, for plans made without data."""
+"""A batch made of the configuration alone: the largest that a recipe allows, for plans."""
 
 from __future__ import annotations
 
@@ -8,31 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.vision.modelling.targets import CodeTargets, assumed_tokenizer
-from magneto.vision_language.modelling.config import MaskedDataConfig, MaskedDataModelConfig
 from magneto.vision_language.modelling.data import MaskedData
 from magneto.vision_language.modelling.examples import WordHiding
-from magneto.vision_language.modelling.sources import image_shape
 from magneto.vision_language.modelling.streams import PARTS
-
-
-def assumed_targets(
-    config: MaskedDataModelConfig, data: MaskedDataConfig, seed: int
-) -> CodeTargets:
-    """Return a frozen tokenizer of images with as many codes as the model's configuration has.
-
-    Raises:
-        ValueError: If they are not set.
-    """
-    found = assumed_tokenizer(image_shape(config), seed)
-    return CodeTargets(found, data.normalisation).requires_grad_(False).eval()
 
 
 def black_examples(data: MaskedData, examples: int) -> dict[str, Any]:
     """Return a batch of black images, of the longest texts and of pairs of both.
 
     Args:
-        data: Whose tokenizer is known or assumed; nothing is read.
+        data: Whose tokenizer is known; nothing is read.
         examples: Shared out as `data.batch_shares` says, one at least of each kind.
     """
     shares = data.data.batch_shares
