@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from magneto.config import ConfigError
-from magneto.data.tokenizer import NOISE_TOKENIZER
 from magneto.lab.plan.sharding import Cluster, bytes_needed, bytes_sent
 from magneto.lab.plan.trace import StepMemory, trace_step
 from magneto.mistakes import OutOfMemory, is_out_of_memory, what_happened
@@ -128,7 +127,7 @@ def without_data(recipe: Recipe) -> dict[str, Any]:
     if hasattr(model, "answers") and data.answers is None:
         found["model.answers"] = model.answers or ANSWERS
     if hasattr(data, "image_tokenizer"):
-        found["data.image_tokenizer"] = NOISE_TOKENIZER
+        found["data.image_tokenizer"] = "builtin:noise"
     return found
 
 
