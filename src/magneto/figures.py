@@ -130,9 +130,8 @@ def image_grid(rows: Sequence[np.ndarray]) -> bytes:
     down, across, height, width, _ = framed.shape
     whole = framed.transpose(0, 2, 1, 3, 4).reshape(down * height, across * width, 3)
     held = io.BytesIO()
-    imsave(
-        held, np.ascontiguousarray(whole[:-GAP, :-GAP]), format="png", metadata={"Software": None}
-    )
+    pixels = np.ascontiguousarray(whole[:-GAP, :-GAP])
+    imsave(held, pixels, format="png", metadata={"Software": "Magneto"})
     return held.getvalue()
 
 

@@ -5,14 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from magneto.cli import main
 from magneto.files import read_object
 from magneto.lab import comparison, sweep
-from magneto.lab.comparison import why_not_measured
 from magneto.lab.sweep import work
-from magneto.recipe import load_recipe
 from magneto.training.metrics_logger import read_rows
 from tests.shrunken import shrunken
 
@@ -95,25 +92,6 @@ def test_what_can_not_be_measured_hides_no_table(
     said = capsys.readouterr()
     assert "updates and activations are not measured: no such thing\n" in said.err
     assert "accuracy" in said.out and "measured" not in read_object(out / "comparison.json")
-
-    # What is known before runs begin is said before.
-    monkeypatch.setattr(comparison, "why_not_measured", lambda task: "no stack")
-    assert main([*given, "--seeds", "1,2"]) == 0
-    said = capsys.readouterr()
-    assert "updates and activations will not be measured: no stack\n" in said.err
-    assert "not measured: no such thing" not in said.err
-
-
-def test_a_model_without_a_stack_is_known_without_memory(place: Path) -> None:
-    given = words("visual-question-answering", place)[1:]
-    changes = {
-        key.removeprefix("--"): value for key, value in zip(given[::2], given[1::2], strict=True)
-    }
-    task = load_recipe("visual-question-answering/tiny", changes).build_task()
-    task.prepare()
-    assert why_not_measured(task) == ""
-    task.build_model = lambda: torch.nn.Linear(10**6, 10**6)
-    assert why_not_measured(task) == "no encoder or decoder stack to probe in Linear"
 
 
 def test_training_is_watched(place: Path) -> None:

@@ -210,7 +210,7 @@ def test_a_worker_says_a_full_disk_in_one_line(
     def full(*_: object, **__: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: no room (os error 28)")
 
-    monkeypatch.setattr("magneto.lab.sweep.work", full)
+    monkeypatch.setattr("magneto.lab.grid.read_sweep", full)
     monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("magneto.lab.sweep", run_name="__main__")

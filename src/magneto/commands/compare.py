@@ -17,7 +17,7 @@ from magneto.recipe import load_recipe, placement_name
 from magneto.theory.placement import PLACEMENTS
 
 if TYPE_CHECKING:
-    from magneto.training.task import Task
+    pass
 
 OWN_OPTIONS = {PLACEMENT: "--placements", RATE: "--lrs", SEED: "--seeds"}
 
@@ -81,7 +81,6 @@ def main(words: Sequence[str]) -> int:
         task.prepare(report)
         world = one_process(pick_device(recipe.training.device))
         check_memory(task, recipe.training, world, recipe.seed)
-        measured = measured and can_be_measured(task, report)
     whole = run(folder, sweep, given, report)
     more = numbers("--more-seeds", given.more_seeds) if given.more_seeds else []
     # With more seeds another rate may be the best.
@@ -100,16 +99,6 @@ def main(words: Sequence[str]) -> int:
         print(table(comparison))
         print(f"\nreport: {page}")
     return 0 if whole else say_missing(report)
-
-
-def can_be_measured(task: Task, report: ProgressBars) -> bool:
-    """Return whether the runs' model can be measured; say before they begin why it can't."""
-    from magneto.lab.comparison import why_not_measured
-
-    reason = why_not_measured(task)
-    if reason:
-        report.say(f"updates and activations will not be measured: {reason}")
-    return not reason
 
 
 def add_measurements(

@@ -9,14 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from magneto.config import ConfigError
 from magneto.files import plain, read_object, write_json
 from magneto.lab.answer import answer
 from magneto.lab.grid import RATE, SEED, Cell, Sweep, cell_directory
 from magneto.lab.outcome import Judge, Scored, score_cell, summarise
-from magneto.lab.probe import find_stacks, last_stack
+from magneto.lab.probe import last_stack
 from magneto.lab.short_run import initial_model, short_run
 from magneto.lab.update import Update, bounds_over, growth, measure_growth, measured_shape
 from magneto.nn.config import TransformerConfig
@@ -24,7 +22,6 @@ from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
 from magneto.theory.depth import Stack
 from magneto.training.environment import environment, read_environments
-from magneto.training.task import Task
 
 # What is kept of a run's environment. The command of a worker says nothing that the sweep does not.
 KEPT = ("python", "packages", "processor", "cores", "threads", "gpus", "commit")
@@ -238,26 +235,6 @@ def measure(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> dict[str
     found = measure_recipes({row: sweep.load(cell) for row, cell in first.items()}, progress)
     write_json(path, found)
     return found
-
-
-def why_not_measured(task: Task) -> str:
-    """Return why a task's model can't be measured, "" where nothing is known against it.
-
-    The model is built without memory; one that can't be is looked at when it is measured.
-
-    Args:
-        task: Prepared.
-    """
-    try:
-        with torch.device("meta"):
-            model = task.build_model()
-    except (RuntimeError, ValueError):
-        return ""
-    try:
-        find_stacks(model)
-    except ValueError as reason:
-        return str(reason)
-    return ""
 
 
 def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) -> dict[str, Any]:

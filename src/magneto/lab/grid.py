@@ -20,10 +20,11 @@ from magneto.recipe import Recipe, load_recipe
 
 PLACEMENT, RATE, SEED = "model.placement", "training.learning_rate", "seed"
 SPEC_FILE = "sweep.json"
-# Fields that change how fast a run goes and what it writes, not what comes out.
+# Fields that change how fast a run goes and what it writes, not what comes out; and a placement's
+# own rates, in whose place the grid's are.
 WITHOUT_EFFECT = (
     *("training.num_workers", "training.threads", "training.async_save", "training.tensorboard"),
-    *("training.device", "training.save_every", "training.log_every"),
+    *("training.device", "training.save_every", "training.log_every", "learning_rates"),
 )
 
 
@@ -37,7 +38,7 @@ class Sweep:
         grid: Dotted fields with the values they take; cells are their product.
         keep_weights: Whether cells keep their weights.
         further: Values of cells beyond the product: more seeds near each row's best rate.
-        base: What the recipe's other fields were when the folder began.
+        base: The first cell's recipe, when the folder began or grew.
     """
 
     recipe: str
@@ -110,18 +111,16 @@ def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
     recipes = load_cells(sweep)
     refuse_repeated(sweep, recipes)
     path = folder / SPEC_FILE
-    base = base_of(sweep, recipes[0])
     if path.exists():
         held = read_sweep(folder)
         refuse_other(folder, held, sweep)
-        refuse_edited(folder, replace(sweep, grid=held.grid, base=held.base))
-        base = held.base
+        refuse_edited(folder, held)
         known = [values for values in held.further if values not in sweep.further]
         sweep = replace(sweep, further=[*known, *sweep.further])
     elif folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is there already and not empty")
     folder.mkdir(parents=True, exist_ok=True)
-    sweep = replace(sweep, base=base)
+    sweep = replace(sweep, base=plainly(recipes[0]))
     write_json(path, asdict(sweep))
     return sweep
 
@@ -198,7 +197,7 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
                            "compare these values in two folders (--out)"])  # fmt: skip
     held: dict[str, str] = {}
     for cell, loaded in zip(cells, recipes, strict=True):
-        recipe = json.dumps(loaded.to_mapping(), default=str, sort_keys=True)
+        recipe = json.dumps(plainly(loaded), sort_keys=True)
         if recipe in held:
             raise ConfigError([f"cells {held[recipe]} and {cell.name} are one run twice: "
                                "give each value of the grid once"])  # fmt: skip
@@ -224,38 +223,17 @@ def refuse_other(folder: Path, held: Sweep, sweep: Sweep) -> None:
                            "--out"])  # fmt: skip
 
 
-def base_of(sweep: Sweep, first: Recipe) -> dict[str, Any]:
-    """Return what all cells have in common: the first one's recipe less the grid's own fields.
-
-    A placement's own rate (`learning_rates`) goes with the rate, where that is in the grid.
-
-    Args:
-        sweep: The grid.
-        first: Recipe of its first cell.
-    """
-    recipe = json.loads(json.dumps(first.to_mapping(), default=str))
-    dropped = [*sweep.grid, *WITHOUT_EFFECT]
-    if "training.learning_rate" in sweep.grid:
-        dropped.append("learning_rates")
-    for dotted in dropped:
-        section, _, name = dotted.partition(".")
-        if not name:
-            recipe.pop(section, None)
-        elif isinstance(recipe.get(section), dict):
-            recipe[section].pop(name, None)
-    return recipe
-
-
 def refuse_edited(folder: Path, sweep: Sweep) -> None:
     """Refuse a recipe that is no longer what it was when the comparison began.
 
     Raises:
-        ConfigError: If a field outside the grid has another value; names it with both.
+        ConfigError: If a field has another value; names it with both.
     """
     from magneto.training.resume import differences
 
-    first = sweep.load(sweep.cells()[0])
-    edited = [line for _, line in differences(sweep.base, base_of(sweep, first))]
+    now = plainly(sweep.load(sweep.cells()[0]))
+    found = differences(sweep.base, now)
+    edited = [line for name, line in found if not name.startswith(WITHOUT_EFFECT)]
     if edited:
         raise ConfigError([f"{folder} began with another {sweep.recipe}: {', '.join(edited)}; "
                            "undo the edit, or give another --out"])  # fmt: skip
@@ -264,3 +242,8 @@ def refuse_edited(folder: Path, sweep: Sweep) -> None:
 def repeated(words: Sequence[str]) -> list[str]:
     """Return the words that are there more than once, each once."""
     return [word for word, count in Counter(words).items() if count > 1]
+
+
+def plainly(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe as it is read from JSON."""
+    return json.loads(json.dumps(recipe.to_mapping(), default=str))

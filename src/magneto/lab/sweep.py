@@ -61,9 +61,11 @@ def work(
         How many cells were run here.
     """
     sweep = read_sweep(folder)
+    # First seeds first, so that a table has every cell once before any is repeated.
+    cells = sorted(sweep.cells(), key=lambda cell: str(cell.values.get(SEED, "")))
     count = 0
     while not orphaned():
-        left = [cell for cell in _in_order(sweep) if not is_done(folder, cell)]
+        left = [cell for cell in cells if not is_done(folder, cell)]
         if not left:
             break
         before = count
@@ -93,11 +95,6 @@ def _try_cell(
         lock.release()
 
 
-def _in_order(sweep: Sweep) -> Iterator[Cell]:
-    """Give first seeds first, so that a table has every cell once before any is repeated."""
-    return iter(sorted(sweep.cells(), key=lambda cell: str(cell.values.get(SEED, ""))))
-
-
 def run_cell(
     folder: Path, sweep: Sweep, cell: Cell, device: str | None, orphaned: Callable[[], bool]
 ) -> TrainingResult:
@@ -107,10 +104,8 @@ def run_cell(
         ConfigError: If the recipe was edited since the comparison began.
     """
     refuse_edited(folder, sweep)
-    recipe = sweep.load(cell)
-    if device is not None:
-        changes = {**sweep.overrides, "training.device": device}
-        recipe = replace(sweep, overrides=changes).load(cell)
+    own = {} if device is None else {"training.device": device}
+    recipe = replace(sweep, overrides=sweep.overrides | own).load(cell)
     run = cell_directory(folder, cell)
     task = recipe.build_task()
 
