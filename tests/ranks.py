@@ -27,7 +27,7 @@ LOADED = (
     "pytest", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor",
     "torch.utils.flop_counter", "sklearn.datasets", "PIL.Image", "tokenizers",
     "magneto.commands.train", "magneto.training.loop", "magneto.training.sharding",
-    "magneto.translation.task", "magneto.vision.tokenizer.task",
+    "magneto.translation.task", "magneto.vision.tokenizer",
     "magneto.vision_language.retrieval.task",
 )  # fmt: skip
 TIMEOUT = 240.0  # seconds, on a busy machine

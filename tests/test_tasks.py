@@ -8,11 +8,8 @@ import torch
 
 from magneto.language.causal_lm import CausalLanguageModeling
 from magneto.language.config import LanguageModelConfig, TextDataConfig
-from magneto.vision.classification.config import (
-    ImageClassificationDataConfig,
-    ImageClassifierConfig,
-)
-from magneto.vision.classification.task import ImageClassification
+from magneto.vision.classification import ImageClassification
+from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig
 from tests.evaluating import measured, reads_while_scoring
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64}

@@ -25,13 +25,10 @@ from magneto.language.masked_lm import MaskedLanguageModeling
 from magneto.translation import batching
 from magneto.translation.config import ParallelDataConfig, TranslationConfig
 from magneto.translation.task import Translation
-from magneto.vision.classification.config import (
-    ImageClassificationDataConfig,
-    ImageClassifierConfig,
-)
-from magneto.vision.classification.task import ImageClassification
+from magneto.vision.classification import ImageClassification
+from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig
+from magneto.vision.decoding import Pixels
 from magneto.vision.images import ImageSplit, ImageSplits
-from magneto.vision.pixels import Pixels
 
 SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16}
 

@@ -19,8 +19,8 @@ from magneto.hf.formats.beit3_multiway import to_multiway  # noqa: E402
 from magneto.hf.tokenizer import transformers_tokenizer  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
-from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
-from magneto.vision.classification.model import ImageClassifier  # noqa: E402
+from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision_language.question_answering.config import QuestionAnsweringConfig  # noqa: E402
 from magneto.vision_language.question_answering.model import QuestionAnswerer  # noqa: E402
 from tests.hf.formats.test_beit3_tokenizer import train as train_spm  # noqa: E402

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
-from magneto.vision.classification.task import ImageClassification
+from magneto.vision.classification import ImageClassification
 from tests.commands.small_run import NEW, outcome
 from tests.ranks import run_ranks
 

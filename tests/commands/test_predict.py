@@ -10,7 +10,7 @@ import pytest
 
 from magneto.cli import main
 from tests.vision.classification.trained import train_classifier
-from tests.vision.pictures import Image
+from tests.vision.image_files import Image
 from tests.vision.segmentation.folders import write_pairs
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
-from magneto.vision.classification.task import ImageClassification
+from magneto.vision.classification import ImageClassification
 
 TRAIN = ["train", "image-classification/tiny", "--training.steps", "6", "--training.log_every", "2"]
 

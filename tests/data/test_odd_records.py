@@ -17,7 +17,7 @@ import pytest
 from magneto.recipe import load_recipe
 from tests.said import Said
 from tests.speech.wavs import write as write_wav
-from tests.vision.pictures import encoded, photo, write
+from tests.vision.image_files import encoded, photo, write
 
 pytest.importorskip("PIL.Image")
 

@@ -20,8 +20,8 @@ from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClas
 from magneto.nn.config import Positions  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
-from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
-from magneto.vision.classification.model import ImageClassifier  # noqa: E402
+from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 
 STACK: dict[str, Any] = {"width": 16, "layers": 3, "heads": 2, "ffn_width": 24}
 TEXT: dict[str, Any] = {**STACK, "vocab_size": 40, "positions": "rotary"}

@@ -26,8 +26,8 @@ from magneto.language.config import (  # noqa: E402
 from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
-from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
-from magneto.vision.classification.model import ImageClassifier  # noqa: E402
+from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 from tests.hf.conftest import Newcomer  # noqa: E402
 
 STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}

@@ -9,8 +9,8 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from magneto.hf.export import wrap  # noqa: E402
-from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
-from magneto.vision.classification.model import ImageClassifier  # noqa: E402
+from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 
 
 @pytest.mark.parametrize("pooling", ["mean", "mean_then_norm", "first"])

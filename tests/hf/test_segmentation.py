@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.vision.segmentation.config import SegmentationDataConfig  # noqa: E402
-from magneto.vision.segmentation.task import Segmentation  # noqa: E402
+from magneto.vision.config import SegmentationDataConfig  # noqa: E402
+from magneto.vision.segmentation import Segmentation  # noqa: E402
 from tests.hf.conftest import Newcomer  # noqa: E402
 from tests.vision.segmentation.small import small_config, small_model  # noqa: E402
 

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 from magneto import hf
 from magneto.vision.decoding import EncodedPicture
 from magneto.vision.transforms import Reading
-from tests.vision.pictures import Image, encoded, photo
+from tests.vision.image_files import Image, encoded, photo
 
 
 def test_the_ratio_is_kept() -> None:

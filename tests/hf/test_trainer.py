@@ -25,8 +25,8 @@ from magneto.language.config import (  # noqa: E402
 from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
-from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
-from magneto.vision.classification.model import ImageClassifier  # noqa: E402
+from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision_language.question_answering.config import QuestionAnsweringConfig  # noqa: E402
 from magneto.vision_language.question_answering.model import QuestionAnswerer  # noqa: E402
 from magneto.vision_language.reasoning.config import VisualReasonerConfig  # noqa: E402

@@ -25,7 +25,7 @@ from magneto.theory.bounds import bound, encoder_decoder_bound
 from magneto.theory.depth import Depth
 from magneto.theory.placement import PLACEMENTS
 from magneto.theory.scales import Scales, derived_scales
-from magneto.vision.classification.config import ImageClassifierConfig
+from magneto.vision.config import ImageClassifierConfig
 
 SHAPE = TransformerConfig(width=16, layers=2, heads=2, ffn_width=32)
 

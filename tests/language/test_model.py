@@ -7,8 +7,8 @@ from magneto.language.config import LanguageModelConfig, TextEncoderConfig
 from magneto.language.models import LanguageModel, TextEncoder
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
-from magneto.vision.classification.config import ImageClassifierConfig
-from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassifierConfig
 
 SIZES = {"width": 32, "heads": 4, "ffn_width": 48}
 

@@ -9,13 +9,14 @@ import torch
 
 from magneto.data.problems import DataProblems
 from magneto.data.workers import BatchesAhead
+from magneto.vision.augmentation import training_transform
 from magneto.vision.batches import evaluation_images, read_or_replace, training_stream
 from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import BROKEN, BY_PILLOW, ImageSplit, load_images
-from magneto.vision.transforms import Reading, training_transform, validation_transform
+from magneto.vision.transforms import Reading, validation_transform
 from tests.problems import listed
-from tests.vision.pictures import class_folders, encoded, photo, write
+from tests.vision.image_files import class_folders, encoded, photo, write
 
 READING = Reading(8)
 DATA = ImageDataConfig(augmentation=AugmentationConfig(

@@ -9,7 +9,7 @@ import pytest
 
 from magneto.vision import decoding
 from magneto.vision.decoding import BrokenImage, EncodedPicture, decode_mask, turned
-from tests.vision.pictures import Image, encoded, photo
+from tests.vision.image_files import Image, encoded, photo
 
 
 def pixels(content: bytes) -> np.ndarray:
@@ -42,7 +42,7 @@ def test_simplejpeg_agrees_with_pillow(quality, subsampling, progressive) -> Non
     content = encoded(photo(1, 61, 83), "JPEG", **options)
     for scale in (1, 2, 4, 8):
         found = decoding.decode_jpeg(content, scale)
-        wanted = decoding.decode_by_pillow(decoding.open_image(content), scale)
+        wanted = decoding.decode_by_pillow(decoding.open_by_pillow(content), scale)
         assert found is not None and found.shape == wanted.shape
         assert np.abs(found.astype(int) - wanted).max() <= 1
 

@@ -23,7 +23,7 @@ from magneto.vision.images import (
     ImageSplits,
     load_images,
 )
-from tests.vision.pictures import class_folders, encoded, photo, write
+from tests.vision.image_files import class_folders, encoded, photo, write
 
 
 def load(source, **changes) -> ImageSplits:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magneto.vision.layer_decay import layer_decay_multipliers
+from magneto.vision.pretrained import layer_decay_multipliers
 from tests.vision.segmentation.small import small_model
 
 

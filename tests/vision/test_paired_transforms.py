@@ -3,17 +3,11 @@
 import numpy as np
 import pytest
 
-from magneto.vision.config import PairedAugmentationConfig
+from magneto.vision.config import IGNORED, PairedAugmentationConfig
 from magneto.vision.decoding import BrokenImage, PixelPicture
-from magneto.vision.paired_transforms import (
-    IGNORED,
-    PairedAugmentation,
-    distorted,
-    fitted_size,
-    resized_mask,
-)
-from magneto.vision.transforms import Reading
-from tests.vision.pictures import Image, photo
+from magneto.vision.paired_transforms import PairedAugmentation, distorted, resized_mask
+from magneto.vision.transforms import Reading, fitted_size
+from tests.vision.image_files import Image, photo
 
 READING = Reading(32)
 

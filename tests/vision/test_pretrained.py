@@ -15,10 +15,10 @@ from magneto.nn.position import resize_positions
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe, load_recipe
 from magneto.training.loop import train
-from magneto.vision.classification.task import ImageClassification
+from magneto.vision.classification import ImageClassification
+from magneto.vision.config import SegmentationDataConfig
 from magneto.vision.pretrained import encoder_weights
-from magneto.vision.segmentation.config import SegmentationDataConfig
-from magneto.vision.segmentation.task import Segmentation
+from magneto.vision.segmentation import Segmentation
 from magneto.weights import open_tensors
 from tests.said import Said
 from tests.vision.segmentation.folders import write_pairs

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from magneto.vision.rand_augment import FILL, LARGEST, OPERATIONS, RandAugment
+from magneto.vision.augmentation import FILL, LARGEST, OPERATIONS, RandAugment
 from tests.nn.grids import timm_module
-from tests.vision.pictures import Image, photo
+from tests.vision.image_files import Image, photo
 
 TIMM = {
     "autocontrast": "AutoContrast", "equalise": "Equalize", "invert": "Invert",

@@ -4,19 +4,20 @@ import numpy as np
 import pytest
 
 from magneto.vision import decoding
-from magneto.vision.colour import ColourJitter, enhanced, turned_hue
+from magneto.vision.augmentation import Augmentation, ColourJitter, enhanced, erased, turned_hue
 from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.decoding import EncodedPicture, PixelPicture
-from magneto.vision.erasing import erased
-from magneto.vision.geometry import Box, centre_crop, cut, random_box, with_channels
 from magneto.vision.transforms import (
     NORMALISATIONS,
-    Augmentation,
+    Box,
     Reading,
-    TwoViews,
+    centre_crop,
+    cut,
+    random_box,
     validation_transform,
+    with_channels,
 )
-from tests.vision.pictures import Image, encoded, photo
+from tests.vision.image_files import Image, encoded, photo
 
 BICUBIC = Image.Resampling.BICUBIC
 ALL = AugmentationConfig(
@@ -173,15 +174,6 @@ def test_a_flip_is_a_mirror_image() -> None:
     picture = PixelPicture(photo(7, 24, 24))
     flipped = Augmentation(Reading(24), AugmentationConfig(flip=1.0)).pixels(picture, rng(1))
     assert np.array_equal(flipped[:, ::-1], picture.pixels())
-
-
-def test_two_views_show_the_same() -> None:
-    first = Reading(24, 3, "imagenet")
-    views = TwoViews(Augmentation(first, ALL), Reading(24, 3, "half"))
-    for number in range(4):
-        one, two = views(PixelPicture(photo(number)), rng(number))
-        back = ((two + 1) * 127.5).round().astype(np.uint8).transpose(1, 2, 0)
-        assert np.array_equal(first.normalise(back), one)
 
 
 def test_erasing() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.vision.pixels import open_image
+from magneto.vision.decoding import open_image
 from magneto.vision_language.image_files import find_images
 from tests.vision_language.reasoning.folders import write_image
 

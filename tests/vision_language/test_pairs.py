@@ -15,7 +15,7 @@ from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import WITHOUT_IMAGE
 from magneto.vision_language.config import PairDataConfig
 from magneto.vision_language.pairs import MISSING, TWICE, PairSplits, load_pairs
-from tests.vision.pictures import encoded, photo, write
+from tests.vision.image_files import encoded, photo, write
 
 
 def jsonl(path: Path, records: list[Any]) -> str:

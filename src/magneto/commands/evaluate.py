@@ -356,11 +356,7 @@ def judge_features(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
         ValueError: If images have no labels.
     """
     from magneto.runs import load_run
-    from magneto.vision.classification.frozen_features import (
-        collect_features,
-        score_features,
-        score_lines,
-    )
+    from magneto.vision.frozen_features import collect_features, score_features, score_lines
     from magneto.vision.images import UNLABELLED
 
     if given.data:

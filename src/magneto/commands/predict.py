@@ -32,7 +32,7 @@ from magneto.recipe import open_run
 if TYPE_CHECKING:
     from magneto.language.config import ClassificationDataConfig
     from magneto.language.labelled_texts import TextPair
-    from magneto.vision.prediction import Prediction
+    from magneto.vision.image_task import Prediction
 
 # Images, or groups of images that belong together, that the model reads at once.
 BATCH = 32

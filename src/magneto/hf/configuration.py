@@ -20,8 +20,7 @@ from magneto.language.config import (
 from magneto.nn.config import TransformerConfig
 from magneto.speech.config import TransducerConfig
 from magneto.translation.config import TranslationConfig
-from magneto.vision.classification.config import ImageClassifierConfig
-from magneto.vision.segmentation.config import SegmenterConfig
+from magneto.vision.config import ImageClassifierConfig, SegmenterConfig
 from magneto.vision_language.captioning.config import ImageCaptionerConfig
 from magneto.vision_language.config import VisionLanguageConfig
 from magneto.vision_language.modelling.config import MaskedDataModelConfig

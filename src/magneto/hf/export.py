@@ -41,8 +41,8 @@ from magneto.hf.wrapper import MagnetoPreTrainedModel
 from magneto.speech.vocabulary import SpeechVocabulary
 from magneto.translation.model import TranslationModel
 from magneto.translation.vocabulary import load_vocabulary
-from magneto.vision.classification.config import given_names
-from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.classification import given_names
+from magneto.vision.classifier import ImageClassifier
 
 # Tokens; only told to transformers' tokenizer.
 LONGEST_TRANSCRIPT = 10_000

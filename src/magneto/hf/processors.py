@@ -19,10 +19,8 @@ from transformers.image_processing_utils import BaseImageProcessor
 from magneto.hf.auto_map import SavedWithModule, auto_map
 from magneto.vision.batches import Transform
 from magneto.vision.decoding import PixelPicture, orientation, rgb, turned
-from magneto.vision.geometry import from_image
-from magneto.vision.segmentation.data import fitted
-from magneto.vision.segmentation.inference import classes_of
-from magneto.vision.transforms import CentreCrop, Reading
+from magneto.vision.segmenter import classes_of
+from magneto.vision.transforms import CentreCrop, Reading, fitted, from_image
 from magneto.vision_language.whole_images import WholeImage
 
 MODES = {1: "L", 3: "RGB"}

@@ -20,11 +20,9 @@ from magneto.hf.wrapper import (
     like_weights,
     refuse,
 )
-from magneto.vision.classification.model import ImageClassifier, new_head
-from magneto.vision.segmentation.config import IGNORED
-from magneto.vision.segmentation.heads import resize
-from magneto.vision.segmentation.inference import pixel_logits
-from magneto.vision.segmentation.model import Segmenter
+from magneto.vision.classifier import ImageClassifier, new_head
+from magneto.vision.config import IGNORED
+from magneto.vision.segmenter import Segmenter, pixel_logits, resize
 
 
 class MagnetoForImageClassification(MagnetoPreTrainedModel):

@@ -6,8 +6,8 @@ import numpy as np
 
 from magneto.data.table import NO_CLASS, Classes, Table, whole_table
 from magneto.files import import_extra
-from magneto.vision.geometry import from_image, to_image
-from magneto.vision.pixels import Pixels
+from magneto.vision.decoding import Pixels
+from magneto.vision.transforms import from_image, to_image
 
 # The digits have 17 levels of grey: as bytes, this far apart.
 LEVEL = 15

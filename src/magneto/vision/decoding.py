@@ -1,8 +1,4 @@
-"""From the bytes of an image file to pixels: whatever the file is, 8-bit RGB comes out, upright.
-
-JPEG is decoded by simplejpeg where it is installed, and by Pillow where simplejpeg refuses; all
-else by Pillow. Both are libjpeg-turbo underneath, and their pixels are compared in the tests.
-"""
+"""What a column of images has in a row, opened; and a column of images that are decoded already."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from magneto.data.media import MediaColumn
 from magneto.data.problems import BadRecord, guarded
 from magneto.files import import_extra
 
@@ -98,7 +95,7 @@ class EncodedPicture:
 
     def __init__(self, content: bytes) -> None:
         self.content, self.refused = content, ignore
-        self._image = open_image(content)
+        self._image = open_by_pillow(content)
         self._orientation = orientation(self._image)
         self.width, self.height = self._image.size
         if self._orientation > 4:
@@ -115,7 +112,7 @@ class EncodedPicture:
                 found, why = None, str(error)
             if found is not None:
                 return turned(found, self._orientation)
-        found = decode_by_pillow(open_image(self.content), scale)
+        found = decode_by_pillow(open_by_pillow(self.content), scale)
         if why:
             self.refused(why)
         return turned(found, self._orientation)
@@ -143,7 +140,7 @@ def simplejpeg() -> Any:
         return None
 
 
-def open_image(content: bytes) -> Any:
+def open_by_pillow(content: bytes) -> Any:
     """Open an image with Pillow, which reads its header alone.
 
     Raises:
@@ -235,7 +232,7 @@ def decode_mask(content: bytes) -> np.ndarray:
         BrokenImage: If it can't be decoded, is in a format whose numbers may not be those that
             were written, or holds colours or numbers above 255.
     """
-    image = open_image(content)
+    image = open_by_pillow(content)
     if inexact := inexact_format(image):
         raise BrokenImage(f"{inexact} changes the numbers of a mask: save it as PNG")
     step = GREY_STEPS.get(raw_mode(image)[:3], 1)  # "L;4R" has the same numbers, other bits first
@@ -267,3 +264,57 @@ def raw_mode(image: Any) -> str:
     """Return how an image that is not decoded yet lies in its file: "L;4", for example."""
     found = image.tile[0][3] if image.tile else ""
     return str(found[0] if isinstance(found, tuple) else found)
+
+
+class Pixels(MediaColumn):
+    """A column of decoded images in memory.
+
+    Args:
+        pixels: uint8 (count, height, width, channels); of masks (count, height, width).
+        peak: Value of the brightest pixel there can be.
+    """
+
+    def __init__(self, pixels: np.ndarray, peak: int = 255) -> None:
+        self.all, self.peak = pixels, peak
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def __getitem__(self, number: int) -> PixelPicture:
+        return PixelPicture(self.all[number])
+
+    def key(self, number: int) -> str:
+        """Return the number."""
+        return str(number)
+
+    def name(self, number: int) -> str:
+        """Return the number in words."""
+        return f"image {number}"
+
+    def sizes(self) -> np.ndarray:
+        """Return the bytes of each image."""
+        return np.full(len(self.all), self.all[0].nbytes, np.int64)
+
+    def read(self, number: int) -> bytes:
+        """Return the pixels as bytes."""
+        return self.all[number].tobytes()
+
+
+def open_image(value: Any) -> Picture:
+    """Open what a column of images has in a row, whose pixels can then be decoded.
+
+    Raises:
+        BrokenImage: If it is no image.
+        OSError: If it can't be read.
+    """
+    return value if isinstance(value, PixelPicture) else EncodedPicture(value.read())
+
+
+def open_mask(value: Any) -> np.ndarray:
+    """Return what a column of masks has in a row: numbers of classes, uint8 (height, width).
+
+    Raises:
+        BrokenImage: If it is no mask.
+        OSError: If it can't be read.
+    """
+    return value.pixels() if isinstance(value, PixelPicture) else decode_mask(value.read())

@@ -1,19 +1,40 @@
-"""What the tasks over images share: the images, and the form in which the model reads them."""
+"""What the tasks over images share: the images, how a model reads them, what it says of one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from magneto.data.batch import LazyBatches
+from magneto.data.cache import content_digest
+from magneto.data.frequencies import warn_unlearnt
 from magneto.progress import SILENT, Progress
-from magneto.training.task import Task
+from magneto.training.task import DIGEST_FILE, Task
 from magneto.vision.batches import evaluation_images
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
+from magneto.vision.pretrained import encoder_weights, layer_decay_multipliers, pretrained_run
 from magneto.vision.transforms import Reading, validation_transform
+from magneto.weights import StoredTensor
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says of an image.
+
+    Attributes:
+        labels: Names of classes and their shares, the largest first: probabilities of a label, or
+            the parts of the image that show them.
+        pictures: PNG files' bytes by name: the image with what was found drawn over it.
+    """
+
+    labels: Sequence[tuple[str, float]]
+    pictures: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def patches_read(sums: Mapping[str, Any]) -> float:
@@ -28,7 +49,7 @@ def patches_read(sums: Mapping[str, Any]) -> float:
 
 
 class ImageTask(Task):
-    """A task over images, each cut in patches: an `ImageEncoderConfig` and an `ImageDataConfig`.
+    """A task over images, each cut in patches: an `ImageEncoderConfig` and an `ImageSourceConfig`.
 
     Attributes:
         evaluation_batch: Images of an evaluation batch.
@@ -40,6 +61,7 @@ class ImageTask(Task):
     def __init__(self, model: Any, data: Any, seed: int) -> None:
         super().__init__(model, data, seed)
         self._progress: Progress = SILENT
+        self._checked = False
 
     @cached_property
     def splits(self) -> ImageSplits:
@@ -48,21 +70,30 @@ class ImageTask(Task):
 
     @cached_property
     def reading(self) -> Reading:
-        """The form in which the model reads images."""
-        config, peak = self.model_config, self.splits.train.peak
+        """The form in which the model reads the source's images."""
+        return self.reading_of(self.splits.train.peak)
+
+    def reading_of(self, peak: int = 255) -> Reading:
+        """Return the form in which the model reads images whose brightest pixel is `peak`."""
+        config = self.model_config
         return Reading(config.image_size, config.channels, self.data_config.normalisation, peak)
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """List the images; see that model and data fit together.
+        """List the images; see that model and data fit together. The second time nothing is done.
 
         Raises:
-            ValueError: If they don't.
+            FileNotFoundError: If there is no source.
+            ValueError: If something does not fit.
         """
-        if "splits" in self.__dict__:
-            return
         self._progress = progress
+        if not self._checked:
+            progress.say(f"{self.data_config.source}: {self.splits.describe()}")
+            self.check()
+        self._checked = True
+
+    def check(self) -> None:
+        """Raise ValueError if model and data do not fit together."""
         found, where = self.splits, self.data_config.source
-        progress.say(f"{where}: {found.describe()}")
         validation_transform(self.data_config, self.reading)
         if found.train.channels < self.model_config.channels:
             raise ValueError(f"{where} has images of {found.train.channels} channel, the "
@@ -75,10 +106,43 @@ class ImageTask(Task):
         images = torch.zeros(examples, config.channels, config.image_size, config.image_size)
         return {"images": images, "broken": torch.zeros(examples, dtype=torch.bool)}
 
-    def fixed_batches(self, split: ImageSplit) -> Sequence[dict[str, Tensor]]:
+    def fixed_batches(self, split: ImageSplit) -> LazyBatches:
         """Return the images of a split as in validation, in mixed order.
 
         Keys are "images", "labels" and "broken".
         """
         transform = validation_transform(self.data_config, self.reading)
         return evaluation_images(split, transform, self.evaluation_batch, self.reading.blank)
+
+    def validation_batches(self) -> LazyBatches:
+        """Return the validation images, in mixed order."""
+        return self.fixed_batches(self.splits.validation)
+
+    def write_digest(self, directory: Path, *more: str) -> None:
+        """Write what names the content of the images, and of more that a run is made of."""
+        parts = (self.splits.train.digest, self.splits.validation.digest, *more)
+        digest = content_digest(*(part.encode() for part in parts))
+        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+
+
+class FineTuning(ImageTask):
+    """A task that may begin with the encoder of another run, whose layers learn slower."""
+
+    def initial_weights(self) -> dict[str, StoredTensor]:
+        """Return patches, positions and encoder of another run, if one is named."""
+        if not self.model_config.pretrained:
+            return {}
+        with torch.device("meta"):
+            model = self.build_model()
+        return encoder_weights(model, self.model_config)
+
+    def check_pretrained(self) -> None:
+        """See that the run to begin with fits; say it if it has learnt nothing."""
+        if self.model_config.pretrained:
+            self.initial_weights()
+            warn_unlearnt(pretrained_run(self.model_config), self._progress)
+
+    def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
+        """Return the layer-wise decay of the learning rate."""
+        config = self.model_config
+        return layer_decay_multipliers(model, config.layers, config.layer_decay)

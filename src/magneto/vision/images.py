@@ -38,8 +38,7 @@ from magneto.data.table import NO_CLASS, Classes, Table, divide, whole_table
 from magneto.progress import SILENT, Progress
 from magneto.vision.builtin import digits, scenes
 from magneto.vision.config import ImageDataConfig
-from magneto.vision.decoding import BrokenImage, Picture
-from magneto.vision.pixels import Pixels, open_image, open_mask
+from magneto.vision.decoding import BrokenImage, Picture, Pixels, open_image, open_mask
 
 UNLABELLED = NO_CLASS
 # Labels that are whole numbers below this are numbers of classes; others are words.

@@ -11,25 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from magneto.vision.colour import turned_hue
-from magneto.vision.config import PairedAugmentationConfig
+from magneto.vision.augmentation import turned_hue
+from magneto.vision.config import IGNORED, PairedAugmentationConfig
 from magneto.vision.decoding import BrokenImage, Picture, pillow
-from magneto.vision.geometry import from_image, to_image
-from magneto.vision.transforms import Reading
+from magneto.vision.transforms import Reading, fitted_size, from_image, to_image
 
-# Class of what no loss or score sees.
-IGNORED = 255
 TRIES = 10
 # Photometric distortion: what is added to a pixel at most, ranges of factors, part of the circle.
 BRIGHTNESS, FACTORS, HUE = 32, (0.5, 1.5), 0.1
-
-
-def fitted_size(height: int, width: int, fit: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the height and width at which an image fits in (longer, shorter), its ratio kept."""
-    if fit is None:
-        return height, width
-    factor = min(max(fit) / max(height, width), min(fit) / min(height, width))
-    return max(1, int(height * factor + 0.5)), max(1, int(width * factor + 0.5))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""The encoder of another run of images, to begin another model with."""
+"""The encoder of another run of images, to begin with, and the rates at which its layers learn."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,38 @@ def _same(config: Any, name: str) -> Any:
 def _word(value: Any) -> str:
     """Write a value as the command line takes it."""
     return "none" if value is None else str(value)
+
+
+LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
+EMBEDDING = (
+    "embedding.",
+    "class_token.",
+    "encoder.position_embedding.",
+    "encoder.input_norm.",
+)
+"""What is below the first layer."""
+
+
+def layer_decay_multipliers(model: nn.Module, layers: int, decay: float) -> dict[str, float]:
+    """Return multiples of the learning rate by parameter's name (BEiT, arXiv 2106.08254).
+
+    Patches, class token and positions are group 0, layer l is group l + 1, and all above the layers
+    is the last group, which learns at the full rate; each group below learns at `decay` times the
+    rate of the one above it.
+
+    Args:
+        model: With a stack called "encoder".
+        layers: Of the stack.
+        decay: 1 for none.
+    """
+    if decay == 1:
+        return {}
+    last = layers + 1
+
+    def group(name: str) -> int:
+        found = LAYER.match(name)
+        if found:
+            return int(found[1]) + 1
+        return 0 if name.startswith(EMBEDDING) else last
+
+    return {name: decay ** (last - group(name)) for name, _ in model.named_parameters()}

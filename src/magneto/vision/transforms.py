@@ -6,35 +6,183 @@ width), or two of them. Randomness comes from the generator alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from magneto.vision.colour import ColourJitter
-from magneto.vision.config import AugmentationConfig, ImageDataConfig
-from magneto.vision.decoding import Picture
-from magneto.vision.erasing import erased
-from magneto.vision.geometry import (
-    centre_crop,
-    cut,
-    from_image,
-    random_box,
-    to_image,
-    with_channels,
-)
-from magneto.vision.rand_augment import RandAugment
+from magneto.vision.config import ImageDataConfig
+from magneto.vision.decoding import SCALES, Picture, pillow
 
 # Mean and standard deviation that are taken out, of pixels from 0 to 1.
 NORMALISATIONS = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
+# Attempts at a rectangle that fits, before the middle is taken.
+TRIES = 10
+# How far the bicubic filter sees to each side, in pixels of the larger of the two images.
+SUPPORT = 2
 
-Step = Callable[[Any, np.random.Generator], Any]
-"""From an image of Pillow's and a generator to an image of the same size."""
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle of an image, in its pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
+    """Resize a picture until its shorter side is `resize`, and cut out the square in the middle.
+
+    As torchvision's Resize(resize) and CenterCrop(size), to one level. No more is computed than
+    is kept. Rounding lies between the passes, so their order matters, and Pillow chooses it by the
+    sizes that it is given: here they go as they would for the whole picture, rows first.
+
+    Args:
+        picture: What to cut from.
+        size: Height and width of the result.
+        resize: At least `size`.
+
+    Returns:
+        uint8 (size, size, channels).
+
+    Raises:
+        BrokenImage: If the picture can't be decoded.
+    """
+    pixels = picture.pixels()
+    high, wide = pixels.shape[:2]
+    shorter, longer = sorted((high, wide))
+    ends = {shorter: resize, longer: int(resize * longer / shorter)}
+    height, width = ends[high], ends[wide]
+    row, column = round((height - size) / 2), round((width - size) / 2)
+    if (high, wide) == (height, width):
+        return pixels[row : row + size, column : column + size]
+    rows, above, below = span(row, size, high, height)
+    columns, before, after = span(column, size, wide, width)
+    bicubic, part = pillow().Resampling.BICUBIC, to_image(pixels[rows, columns])
+    narrow = part.resize((size, part.height), bicubic, (before, 0, after, part.height))
+    return from_image(narrow.resize((size, size), bicubic, (0, above, size, below)))
+
+
+def span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
+    """Return what a part of a resized side is made of.
+
+    Args:
+        start: Of the part, in new pixels.
+        size: Of the part.
+        old: Length of the side before.
+        new: Length of the side after.
+
+    Returns:
+        The old pixels that it is computed from, and in these where it begins and ends.
+    """
+    scale = old / new
+    begin, end = start * scale, min((start + size) * scale, old)
+    margin = math.ceil(SUPPORT * max(1, scale)) + 1
+    first = max(0, int(begin) - margin)
+    return slice(first, min(old, math.ceil(end) + margin)), begin - first, end - first
+
+
+def random_box(
+    picture: Picture,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    random: np.random.Generator,
+) -> Box:
+    """Draw a rectangle: its share of the image, and its width by its height on a log scale.
+
+    As torchvision's RandomResizedCrop: after `TRIES` that do not fit, the largest in the middle
+    whose shape is allowed.
+    """
+    height, width = picture.height, picture.width
+    for _ in range(TRIES):
+        area = height * width * random.uniform(*scale)
+        shape = math.exp(random.uniform(math.log(ratio[0]), math.log(ratio[1])))
+        wide, high = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
+        if 0 < wide <= width and 0 < high <= height:
+            top = int(random.integers(height - high + 1))
+            left = int(random.integers(width - wide + 1))
+            return Box(top, left, high, wide)
+    wide = min(width, max(1, round(height * ratio[1])))
+    high = min(height, max(1, round(width / ratio[0])))
+    return Box((height - high) // 2, (width - wide) // 2, high, wide)
+
+
+def cut(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarray:
+    """Cut out a box and make it a square by bicubic resampling.
+
+    As torchvision's resized_crop, level by level, where the JPEG is decoded whole.
+
+    Args:
+        picture: What to cut from.
+        box: What of it.
+        size: Height and width of the result.
+        reduce: Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, where that still has
+            more pixels than the result: faster, and a little blurred otherwise.
+
+    Returns:
+        uint8 (size, size, channels).
+
+    Raises:
+        BrokenImage: If the picture can't be decoded.
+    """
+    least = min(box.height, box.width)
+    scale = next(s for s in SCALES if s == 1 or (reduce and least >= s * size))
+    pixels = picture.pixels(scale)
+    if pixels.shape[:2] == (picture.height, picture.width):
+        scale = 1  # as everything but a JPEG
+    top, left = box.top // scale, box.left // scale
+    bottom, right = -(-(box.top + box.height) // scale), -(-(box.left + box.width) // scale)
+    pixels = pixels[top:bottom, left:right]
+    if pixels.shape[:2] == (size, size):
+        return pixels
+    right, bottom = box.left + box.width, box.top + box.height
+    edges = (box.left / scale - left, box.top / scale - top,
+             right / scale - left, bottom / scale - top)  # fmt: skip
+    return from_image(to_image(pixels).resize((size, size), pillow().Resampling.BICUBIC, edges))
+
+
+def fitted_size(height: int, width: int, fit: tuple[int, int] | None) -> tuple[int, int]:
+    """Return the height and width at which an image fits in (longer, shorter), its ratio kept."""
+    if fit is None:
+        return height, width
+    factor = min(max(fit) / max(height, width), min(fit) / min(height, width))
+    return max(1, int(height * factor + 0.5)), max(1, int(width * factor + 0.5))
+
+
+def fitted(pixels: np.ndarray, fit: tuple[int, int] | None) -> np.ndarray:
+    """Resize pixels (bilinear) to the largest size of their ratio within (longer, shorter) side."""
+    height, width = pixels.shape[:2]
+    rows, columns = fitted_size(height, width, fit)
+    if (rows, columns) == (height, width):
+        return pixels
+    bilinear = pillow().Resampling.BILINEAR
+    return from_image(to_image(pixels).resize((columns, rows), bilinear))
+
+
+def to_image(pixels: np.ndarray) -> Any:
+    """Return uint8 (height, width, 1 or 3) as an image of Pillow's."""
+    return pillow().fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+
+
+def from_image(image: Any) -> np.ndarray:
+    """Return an image of Pillow's as uint8 (height, width, channels)."""
+    pixels = np.asarray(image)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def with_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
+    """Return (height, width, channels): grey is repeated, colours become their brightness."""
+    if pixels.shape[2] == channels:
+        return pixels
+    image = to_image(pixels).convert("L" if channels == 1 else "RGB")
+    return from_image(image)
 
 
 @dataclass(frozen=True)
@@ -98,79 +246,6 @@ class CentreCrop:
     def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
         """Transform a picture; nothing is drawn."""
         return self.reading.normalise(centre_crop(picture, self.reading.size, self.resize))
-
-
-@dataclass(frozen=True)
-class Augmentation:
-    """What training images go through: crop, mirror, colours, RandAugment; then erasing.
-
-    Attributes:
-        reading: The form in which the model reads them.
-        config: What is done, and how much.
-    """
-
-    reading: Reading
-    config: AugmentationConfig
-
-    def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
-        """Transform a picture."""
-        image = self.reading.normalise(self.pixels(picture, random))
-        return erased(image, self.config.erasing, random) if self.config.erasing else image
-
-    def pixels(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
-        """Return an augmented picture, uint8 (size, size, channels), before it is normalised."""
-        config, size = self.config, self.reading.size
-        if config.crop == "centre":
-            found = centre_crop(picture, size, size)
-        else:
-            box = random_box(picture, config.crop_scale, config.crop_ratio, random)
-            found = cut(picture, box, size, reduce=True)
-        if config.flip and random.random() < config.flip:
-            found = found[:, ::-1]
-        steps = self._steps
-        if not steps:
-            return found
-        image = to_image(np.ascontiguousarray(found))
-        for step in steps:
-            image = step(image, random)
-        return from_image(image)
-
-    @property
-    def _steps(self) -> list[Step]:
-        config = self.config
-        jitter = ColourJitter(config.brightness, config.contrast, config.saturation, config.hue)
-        several = RandAugment(
-            config.rand_augment, config.rand_augment_std, config.rand_augment_operations
-        )
-        return [step for step, on in ((jitter, jitter != ColourJitter()),
-                                      (several, config.rand_augment)) if on]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TwoViews:
-    """One augmented picture in two forms: for a model, and for the tokenizer of its targets.
-
-    Both show the same crop with the same colours (BEiT v2's pre-training); nothing is erased.
-
-    Attributes:
-        augmentation: What is done, and the first form.
-        second: The second form, of the same size: [-1, 1] for a tokenizer.
-    """
-
-    augmentation: Augmentation
-    second: Reading
-
-    def __call__(
-        self, picture: Picture, random: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Transform a picture."""
-        pixels = self.augmentation.pixels(picture, random)
-        return self.augmentation.reading.normalise(pixels), self.second.normalise(pixels)
-
-
-def training_transform(data: ImageDataConfig, reading: Reading) -> Augmentation:
-    """Return what is done to training images."""
-    return Augmentation(reading, data.augmentation)
 
 
 def validation_transform(data: ImageDataConfig, reading: Reading) -> CentreCrop:

@@ -19,7 +19,7 @@ from itertools import product
 
 import numpy as np
 
-from magneto.vision.pixels import Pixels
+from magneto.vision.decoding import Pixels
 from magneto.vision_language.shapes import (
     CELLS,
     COLOURS,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from magneto.vision.augmentation import Augmentation
 from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import Picture, PixelPicture
-from magneto.vision.geometry import Box, cut
-from magneto.vision.transforms import Augmentation, Reading
+from magneto.vision.transforms import Box, Reading, cut
 
 
 def squared(picture: Picture, size: int) -> np.ndarray:

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from magneto.hf.formats.beit3 import is_beit3, load_beit3, to_beit3
-from magneto.vision.classification.config import ImageClassifierConfig
-from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassifierConfig
 
 WIDTH, INNER, PATCHES = 32, 48, 9
 ARGS = {"encoder_attention_heads": 4}

@@ -21,8 +21,8 @@ from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
 from magneto.theory.placement import VARIANTS  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
-from magneto.vision.classification.config import ImageClassifierConfig  # noqa: E402
-from magneto.vision.classification.model import ImageClassifier  # noqa: E402
+from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 
 ROWS: dict[str, Placement] = PLACEMENTS | VARIANTS
 TEXT: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24, "vocab_size": 40}

@@ -9,8 +9,8 @@ import torch
 pytest.importorskip("transformers")
 
 from magneto.hf.formats.timm_vit import load_timm_vit, to_timm_vit
-from magneto.vision.classification.config import ImageClassifierConfig
-from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassifierConfig
 from tests.hf.formats.timm_models import (
     HEADS,
     check_same_answers,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.hf.formats.weight_files import load_weight_file, save_weight_file
-from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.classifier import ImageClassifier
 from tests.nn.grids import timm_module
 
 SIZES = {"img_size": 24, "patch_size": 8, "num_classes": 5, "embed_dim": 32, "depth": 2,

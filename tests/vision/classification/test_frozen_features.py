@@ -9,8 +9,9 @@ import torch
 from torch.nn import functional as F
 
 from magneto.cli import main
-from magneto.vision.classification.config import ImageClassifierConfig
-from magneto.vision.classification.frozen_features import (
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.frozen_features import (
     NEIGHBOURS,
     Features,
     collect_features,
@@ -19,7 +20,6 @@ from magneto.vision.classification.frozen_features import (
     neighbour_accuracy,
     score_features,
 )
-from magneto.vision.classification.model import ImageClassifier
 from tests.vision.classification.trained import train_classifier, write_colours
 
 pytest.importorskip("sklearn")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from magneto.vision.classification.config import ImageClassifierConfig
-from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassifierConfig
 
 SIZES = {
     "width": 16, "layers": 2, "heads": 2, "ffn_width": 32, "image_size": 8, "patch_size": 4,

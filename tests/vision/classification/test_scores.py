@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from magneto.vision.classification.scores import BINS, answer_sums, classification_scores
+from magneto.vision.classification import BINS, answer_sums, classification_scores
 
 LOGITS = torch.tensor([[4.0, 0, 0, 0, 0, 0, 0], [0, 1.0, 2, 3, 4, 5, 6], [0, 9.0, 0, 0, 0, 0, 0]])
 

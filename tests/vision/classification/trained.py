@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from magneto.cli import main
-from tests.vision.pictures import Image
+from tests.vision.image_files import Image
 
 COLOURS = {
     "n01000001": "red", "n01000002": "lime", "n01000003": "blue", "n01000004": "white",

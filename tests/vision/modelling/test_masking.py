@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from magneto.vision.modelling.masking import BlockMasking
+from magneto.vision.targets import BlockMasking
 
 # Means over 20,000 masks of the published algorithm (BEiT v2's masking generator, with 16 of 196
 # patches as its smallest block), by the side of the grid: pairs of hidden neighbours in a row,

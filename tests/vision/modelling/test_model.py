@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from magneto.recipe import load_recipe
-from magneto.vision.modelling.config import ImageModelConfig
-from magneto.vision.modelling.model import MaskedImageModel
+from magneto.vision.config import ImageModelConfig
+from magneto.vision.masked_modelling import MaskedImageModel
 
 SIZES = {
     "width": 16, "layers": 3, "heads": 2, "ffn_width": 32, "image_size": 8, "patch_size": 2,

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from magneto.config import ConfigError
-from magneto.vision.modelling.config import ImageModelConfig
-from magneto.vision.modelling.targets import CodeTargets, PatchTokenizer, load_tokenizer
+from magneto.vision.config import ImageModelConfig
+from magneto.vision.targets import CodeTargets, PatchTokenizer, load_tokenizer
 from magneto.vision.transforms import Reading
 from tests.vision.modelling.trained import train_model
 from tests.vision.tokenizer.trained import train_tokenizer

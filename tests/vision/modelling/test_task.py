@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from magneto.recipe import load_recipe
 from magneto.runs import load_run
 from magneto.training.task import figures_of, place_companion
-from magneto.vision.modelling.task import ImageModelling
+from magneto.vision.masked_modelling import ImageModelling
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
 from tests.ranks import run_ranks

@@ -12,8 +12,8 @@ from typing import Any
 from magneto.progress import ProgressBars
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
-from magneto.vision.segmentation.config import SegmentationDataConfig
-from magneto.vision.segmentation.task import Segmentation
+from magneto.vision.config import SegmentationDataConfig
+from magneto.vision.segmentation import Segmentation
 from tests.vision.segmentation.small import small_config
 
 

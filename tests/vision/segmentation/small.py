@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from magneto.vision.segmentation.config import SegmenterConfig
-from magneto.vision.segmentation.model import Segmenter
+from magneto.vision.config import SegmenterConfig
+from magneto.vision.segmenter import Segmenter
 
 SIZES: dict[str, Any] = {
     "width": 16, "layers": 4, "heads": 2, "ffn_width": 24, "positions": "learned",

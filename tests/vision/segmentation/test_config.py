@@ -6,22 +6,22 @@ import pytest
 
 from magneto.config import ConfigError
 from magneto.recipe import load_recipe
-from magneto.vision.segmentation.config import SegmentationDataConfig
+from magneto.vision.config import SegmentationDataConfig
 from tests.vision.segmentation.small import small_config
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"image_size": 18}, "image_size (18) must be two or more patches of patch_size (4)"),
-        ({"image_size": 4, "stride": 4}, "image_size (4) must be two or more patches"),
-        ({"stride": 17}, "stride must be from 1 to image_size (16), not 17"),
+        ({"image_size": 18}, "patch_size (4) must divide image_size (18)"),
+        ({"image_size": 4, "stride": 4}, "image_size must be 8 or more"),
+        ({"stride": 17}, "stride must be in [1, 16], not 17"),
         ({"feature_layers": (0, 1, 2, 2)}, "feature_layers must rise"),
         ({"feature_layers": (0, 1, 2, 4)}, "to the top layer, 3"),
         ({"max_length": 16}, "max_length must be at least 17"),
-        ({"classes": 256}, "classes must be 2 to 255"),
-        ({"auxiliary_level": 4}, "auxiliary_level must be 0 to 3"),
-        ({"layer_decay": 0.0}, "layer_decay must be above 0"),
+        ({"classes": 256}, "classes must be"),
+        ({"auxiliary_level": 4}, "auxiliary_level must be"),
+        ({"layer_decay": 0.0}, "layer_decay must be"),
         ({"head_dropout": 1.0}, "head_dropout must be"),
         ({"auxiliary_weight": -1.0}, "auxiliary_weight must be"),
         ({"pool_scales": ()}, "pool_scales must be"),

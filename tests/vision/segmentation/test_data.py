@@ -5,18 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from magneto.vision.config import SegmentationDataConfig
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import BROKEN, load_images
-from magneto.vision.paired_transforms import PairedAugmentation, fitted_size
-from magneto.vision.segmentation.config import SegmentationDataConfig
-from magneto.vision.segmentation.data import (
-    MaskReading,
-    evaluation_pairs,
-    fitted,
-    read_pair,
-    training_pairs,
-)
-from magneto.vision.transforms import Reading
+from magneto.vision.paired_transforms import PairedAugmentation
+from magneto.vision.segmentation import MaskReading, evaluation_pairs, read_pair, training_pairs
+from magneto.vision.transforms import Reading, fitted, fitted_size
 from tests.vision.segmentation.folders import write_pairs
 
 READING = Reading(16)
@@ -61,7 +55,7 @@ def test_masks_keep_their_size_in_evaluation(tmp_path: Path) -> None:
     data = SegmentationDataConfig(
         source=str(tmp_path), fit=(64, 32), validation_source=str(tmp_path)
     )
-    held = load_images(data.images, 1).validation
+    held = load_images(data, 1).validation
     batches = evaluation_pairs(held, MaskReading(5), data, READING, 2)
     assert len(batches) == 2
     images = [image for batch in batches for image in batch["images"]]
@@ -77,7 +71,7 @@ def test_a_broken_pair_counts_for_nothing_and_is_counted(tmp_path: Path) -> None
     write_pairs(tmp_path, sizes=[(20, 30), (16, 16)])
     (tmp_path / "annotations" / "1.png").write_bytes(b"no image")
     data = SegmentationDataConfig(source=str(tmp_path), validation_source=str(tmp_path))
-    splits = load_images(data.images, 1)
+    splits = load_images(data, 1)
     (batch,) = evaluation_pairs(splits.validation, MaskReading(5), data, READING, 2)
     assert batch["broken"].tolist().count(True) == 1
     lost = batch["broken"].tolist().index(True)
@@ -95,7 +89,7 @@ def test_sizes_must_agree(tmp_path: Path) -> None:
     write_pairs(tmp_path, sizes=[(20, 30), (16, 16)])
     Image.fromarray(np.zeros((5, 5), np.uint8)).save(tmp_path / "annotations" / "0.png")
     data = SegmentationDataConfig(source=str(tmp_path), validation_source=str(tmp_path))
-    held = load_images(data.images, 1).validation
+    held = load_images(data, 1).validation
     with pytest.raises(BrokenImage, match=r"is 20 x 30, its mask 5 x 5"):
         read_pair(held, 0, MaskReading(5))
     (tmp_path / "annotations" / "1.png").write_bytes(b"no image")

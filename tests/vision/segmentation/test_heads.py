@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from magneto.vision.segmentation.heads import FCNHead, FeaturePyramid, GroupNorm, UperNetHead
+from magneto.vision.segmenter import FCNHead, FeaturePyramid, GroupNorm, UperNetHead
 
 WIDTH, CHANNELS, CLASSES, SCALES = 12, 8, 5, (1, 2, 3, 6)
 # Of a block of convolution, norm and ReLU.

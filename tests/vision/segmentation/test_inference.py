@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.position import resize_positions
-from magneto.vision.segmentation.inference import (
+from magneto.vision.segmenter import (
+    SegmentationLogits,
     classes_of,
     for_grid,
     pixel_logits,
@@ -16,7 +17,6 @@ from magneto.vision.segmentation.inference import (
     whole_logits,
     window_places,
 )
-from magneto.vision.segmentation.model import SegmentationLogits
 from tests.vision.segmentation.small import small_config, small_model
 
 

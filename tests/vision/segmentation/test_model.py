@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from magneto.vision.segmentation.model import Segmenter
+from magneto.vision.segmenter import Segmenter
 from tests.vision.segmentation.small import small_config, small_model
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from magneto.vision.segmentation.scores import confusion, segmentation_scores
+from magneto.vision.segmentation import confusion, segmentation_scores
 
 NAMES = ["sky", "road", "tree", "car"]
 

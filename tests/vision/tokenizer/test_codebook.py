@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from magneto.vision.tokenizer.codebook import Codebook
+from magneto.vision.codebook import Codebook
 
 CODES, WIDTH = 8, 4
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from magneto.vision.tokenizer.gradients import gradient_histograms
+from magneto.vision.teachers import gradient_histograms
 
 
 def by_hand(image: np.ndarray, cell: int) -> np.ndarray:

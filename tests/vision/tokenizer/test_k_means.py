@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional as F
 
-from magneto.vision.tokenizer import k_means as module
-from magneto.vision.tokenizer.k_means import k_means, nearest
+from magneto.vision import codebook
+from magneto.vision.codebook import k_means, nearest
 
 
 def test_clusters_far_apart_are_found() -> None:
@@ -38,6 +38,6 @@ def test_fewer_rows_than_clusters() -> None:
 def test_pieces_of_rows_change_nothing(monkeypatch) -> None:
     rows = F.normalize(torch.randn(50, 4, generator=torch.Generator().manual_seed(1)), dim=-1)
     whole = nearest(rows, rows[:7])
-    monkeypatch.setattr(module, "CHUNK", 8)
+    monkeypatch.setattr(codebook, "CHUNK", 8)
     assert torch.equal(nearest(rows, rows[:7]), whole)
     assert torch.equal(whole[:7], torch.arange(7))

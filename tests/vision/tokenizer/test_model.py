@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from magneto.vision.tokenizer.config import ImageTokenizerConfig
-from magneto.vision.tokenizer.model import TokenizerDistillation
+from magneto.vision.config import ImageTokenizerConfig
+from magneto.vision.tokenizer import TokenizerDistillation
 
 SIZES = {
     "width": 16, "layers": 2, "heads": 2, "ffn_width": 32, "image_size": 8, "patch_size": 2,
@@ -74,8 +74,8 @@ def test_the_target_has_to_be_known() -> None:
     ("wrong", "said"),
     [
         ({"codes": 1}, "codes must be 2 or more, not 1"),
-        ({"decay": 1.0}, "decay must be at least 0 and below 1"),
-        ({"revive_below": 1.0}, "revive_below must be below 1"),
+        ({"decay": 1.0}, "decay must be"),
+        ({"revive_below": 1.0}, "revive_below must be"),
         ({"max_length": 3}, "max_length must be at least 16"),
     ],
 )

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from magneto.recipe import load_recipe
 from magneto.runs import load_run
 from magneto.training.task import figures_of, place_companion
-from magneto.vision.tokenizer.k_means import k_means
-from magneto.vision.tokenizer.task import ImageTokenization
+from magneto.vision.codebook import k_means
+from magneto.vision.tokenizer import ImageTokenization
 from magneto.weights import open_tensors
 from tests.evaluating import reads_while_scoring
 from tests.ranks import run_ranks

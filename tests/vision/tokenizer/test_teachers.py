@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from magneto.vision.tokenizer.config import ImageTokenizerConfig
-from magneto.vision.tokenizer.gradients import gradient_histograms
-from magneto.vision.tokenizer.teachers import FLAT, build_teacher
+from magneto.vision.config import ImageTokenizerConfig
+from magneto.vision.teachers import FLAT, build_teacher, gradient_histograms
 
 SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16, "codes": 4, "code_width": 4}
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]

@@ -18,7 +18,7 @@ from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, load_recipe
 from magneto.training.ending import TrainingResult
 from magneto.training.loop import train
-from magneto.vision.tokenizer.task import ImageTokenization
+from magneto.vision.tokenizer import ImageTokenization
 
 SMALL: dict[str, Any] = {
     "model.width": 16, "model.layers": 1, "model.heads": 2, "model.ffn_width": 32,

@@ -9,10 +9,9 @@ from magneto.data.tokenizer import ByteTokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedTextDataConfig
 from magneto.language.masking import Masking
-from magneto.vision.decoding import BrokenImage
+from magneto.vision.decoding import BrokenImage, Pixels
 from magneto.vision.images import images_of
-from magneto.vision.modelling.masking import BlockMasking
-from magneto.vision.pixels import Pixels
+from magneto.vision.targets import BlockMasking
 from magneto.vision.transforms import CentreCrop, Reading
 from magneto.vision_language.modelling.examples import (
     ImageExamples,

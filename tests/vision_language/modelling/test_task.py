@@ -20,7 +20,7 @@ from magneto.vision_language.modelling.task import MaskedDataModelling
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
 from tests.ranks import run_ranks
-from tests.vision.pictures import encoded, photo, write
+from tests.vision.image_files import encoded, photo, write
 from tests.vision_language.modelling.trained import SMALL, train_model
 
 CPU = torch.device("cpu")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from magneto.vision.pixels import Pixels
+from magneto.vision.decoding import Pixels
 from magneto.vision_language.question_answering.questions import (
     Question,
     QuestionSplit,

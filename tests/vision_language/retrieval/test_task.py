@@ -13,7 +13,7 @@ from magneto.config import ConfigError
 from magneto.progress import ProgressBars
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
-from magneto.vision.pixels import Pixels
+from magneto.vision.decoding import Pixels
 from magneto.vision_language.caption_config import CaptionDataConfig
 from magneto.vision_language.captions import CaptionSplit, CaptionSplits
 from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig

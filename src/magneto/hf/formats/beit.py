@@ -19,7 +19,7 @@ from magneto.hf.formats.layout import (
     squeezed,
     their_activation,
 )
-from magneto.vision.classification.config import ImageClassifierConfig
+from magneto.vision.config import ImageClassifierConfig
 
 TABLE = "relative_position_bias_table"
 

@@ -28,8 +28,8 @@ from magneto.hf.formats.layout import (
     squeezed,
     write_state,
 )
-from magneto.vision.classification.config import ImageClassifierConfig
-from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassifierConfig
 
 PREFIX = "beit3."
 TEXT_HALF = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"

@@ -12,7 +12,7 @@ from magneto.hf.formats import bart, beit, bert, gpt2, kosmos2, llama, vit
 from magneto.hf.formats.layout import Pair, State
 from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier, TextEncoder
 from magneto.translation.model import TranslationModel
-from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.classifier import ImageClassifier
 
 
 def nothing(their_config: Any, our_config: Any) -> State:

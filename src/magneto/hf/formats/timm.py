@@ -23,8 +23,8 @@ from magneto.hf.formats.layout import (
     read_state,
     squeezed,
 )
-from magneto.vision.classification.config import ImageClassifierConfig
-from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassifierConfig
 
 # Heads of those widths at which timm's models have heads of another width than 64.
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from magneto.hf.formats import timm
 from magneto.hf.formats.layout import Pair, State, check_placement, check_same, write_state
-from magneto.vision.classification.config import ImageClassifierConfig
-from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassifierConfig
 
 NAME = "timm_eva"
 ARCHITECTURES = {1e-6: "eva02_base_patch14_224", 1e-5: "vit_pe_core_base_patch16_224"}

@@ -20,8 +20,8 @@ from magneto.hf.formats.layout import (
     module,
     write_state,
 )
-from magneto.vision.classification.config import ImageClassifierConfig
-from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassifierConfig
 
 NAME = "timm_vit"
 # By the epsilon of their norms.

@@ -14,7 +14,7 @@ from magneto.hf.formats.layout import (
     squeezed,
     their_activation,
 )
-from magneto.vision.classification.config import ImageClassifierConfig
+from magneto.vision.config import ImageClassifierConfig
 
 
 def ours(config: Any) -> ImageClassifierConfig:

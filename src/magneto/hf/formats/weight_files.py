@@ -20,7 +20,7 @@ from magneto.hf.formats.timm_beit import is_timm_beit, load_timm_beit, to_timm_b
 from magneto.hf.formats.timm_eva import is_timm_eva, load_timm_eva, to_timm_eva
 from magneto.hf.formats.timm_vit import is_timm_vit, load_timm_vit, to_timm_vit
 from magneto.hf.formats.torchscale import load_torchscale, to_torchscale
-from magneto.vision.classification.model import ImageClassifier
+from magneto.vision.classifier import ImageClassifier
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 ARGUMENTS = "torchscale.json"

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from magneto.config import ConfigError, problem_lines
-from magneto.vision.config import AugmentationConfig
-from magneto.vision.modelling.config import BUILTIN_TOKENIZER
+from magneto.vision.config import BUILTIN_TOKENIZER, AugmentationConfig
 from magneto.vision_language.config import BUILTIN, PairDataConfig, VisionLanguageConfig
 
 

@@ -17,10 +17,11 @@ from magneto.data.tokenizer import Tokenizer
 from magneto.language.config import MaskedTextDataConfig
 from magneto.language.masking import Masking
 from magneto.progress import SILENT, Progress
+from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import Told, Transform, example_stream
 from magneto.vision.images import ImageSplit
-from magneto.vision.modelling.masking import BlockMasking
-from magneto.vision.transforms import Augmentation, CentreCrop, Reading
+from magneto.vision.targets import BlockMasking
+from magneto.vision.transforms import CentreCrop, Reading
 from magneto.vision_language.modelling.config import MaskedDataConfig, MaskedDataModelConfig
 from magneto.vision_language.modelling.examples import (
     Example,

@@ -17,7 +17,7 @@ from magneto.language.masking import Masking
 from magneto.vision.batches import Told, Transform, stacked
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
-from magneto.vision.modelling.masking import BlockMasking
+from magneto.vision.targets import BlockMasking
 from magneto.vision.transforms import Reading
 from magneto.vision_language.modelling.model import MaskedSamples
 from magneto.vision_language.modelling.sources import ClosedTexts

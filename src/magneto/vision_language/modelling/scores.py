@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.frequencies import count_numbers, frequency_nats
-from magneto.vision.modelling.targets import CodeTargets
+from magneto.vision.targets import CodeTargets
 from magneto.vision_language.modelling.model import MaskedSamples
 
 # Of images alone, of the images of pairs, of the texts of pairs, of texts alone.

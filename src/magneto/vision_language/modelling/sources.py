@@ -17,15 +17,9 @@ from magneto.language.config import TextDataConfig
 from magneto.language.text import prepare_text, split_documents, tokenised
 from magneto.progress import Progress
 from magneto.vision.batches import evaluation_images
-from magneto.vision.config import ImageDataConfig
+from magneto.vision.config import BUILTIN_TOKENIZER, ImageDataConfig, ImageModelConfig
 from magneto.vision.images import ImageSplit, images_of, load_images
-from magneto.vision.modelling.config import BUILTIN_TOKENIZER, ImageModelConfig
-from magneto.vision.modelling.targets import (
-    CodeTargets,
-    PatchTokenizer,
-    load_tokenizer,
-    noise_tokenizer,
-)
+from magneto.vision.targets import CodeTargets, PatchTokenizer, load_tokenizer, noise_tokenizer
 from magneto.vision.transforms import CentreCrop, Reading
 from magneto.vision_language.config import BUILTIN
 from magneto.vision_language.modelling.config import MaskedDataConfig, MaskedDataModelConfig

@@ -17,7 +17,7 @@ from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import vocabulary_size
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
-from magneto.vision.modelling.targets import CodeTargets
+from magneto.vision.targets import CodeTargets
 from magneto.vision_language.modelling.config import MaskedDataConfig, MaskedDataModelConfig
 from magneto.vision_language.modelling.data import TRAIN, VALIDATION, MaskedData
 from magneto.vision_language.modelling.dummy import black_examples

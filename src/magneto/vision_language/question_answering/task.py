@@ -19,8 +19,8 @@ from magneto.files import write_json
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.batches import Transform
 from magneto.vision.decoding import Picture
+from magneto.vision.image_task import Prediction
 from magneto.vision.images import MISSING_IMAGE
-from magneto.vision.prediction import Prediction
 from magneto.vision.transforms import Reading
 from magneto.vision_language.fine_tuned_task import FineTunedTask
 from magneto.vision_language.question_answering.answers import read_answers

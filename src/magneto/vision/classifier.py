@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from magneto.nn.embedding import ClassToken, PatchEmbedding
 from magneto.nn.init import NormalLinear
 from magneto.nn.transformer import Encoder
-from magneto.vision.classification.config import ImageClassifierConfig
+from magneto.vision.config import ImageClassifierConfig
 
 
 def new_head(config: ImageClassifierConfig) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -14,19 +14,117 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.cache import content_digest
 from magneto.data.stream import BatchStream
-from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, Figure, Loss, Scores
+from magneto.functional.precision import without_autocast
+from magneto.nn.embedding import ClassToken, PatchEmbedding
+from magneto.nn.init import Projection
+from magneto.nn.transformer import Encoder
+from magneto.training.task import Figure, Loss, Scores
+from magneto.vision.augmentation import training_transform
 from magneto.vision.batches import training_stream
+from magneto.vision.codebook import Codebook, k_means
+from magneto.vision.config import ImageTokenizerConfig
 from magneto.vision.image_task import ImageTask, patches_read
-from magneto.vision.tokenizer.config import ImageTokenizerConfig
-from magneto.vision.tokenizer.k_means import k_means
-from magneto.vision.tokenizer.model import TokenizerDistillation
-from magneto.vision.tokenizer.teachers import Teacher, build_teacher
-from magneto.vision.transforms import training_transform
+from magneto.vision.pictures import codes_figure, codes_of, readable, reconstruction_figure
+from magneto.vision.teachers import Teacher, build_teacher
 
-# Of which the baseline takes the mean.
+
+def two_layers(width: int, outputs: int) -> nn.Sequential:
+    """Return linear, tanh, linear: from the stack's width to the outputs."""
+    return nn.Sequential(
+        Projection(width, [("hidden", width)], bias=True),
+        nn.Tanh(),
+        Projection(width, [("out", outputs)], bias=True),
+    )
+
+
+class ImageTokenizer(nn.Module):
+    """From an image to a code per patch: an encoder, and the nearest of a codebook's directions."""
+
+    def __init__(self, config: ImageTokenizerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = PatchEmbedding(config.channels, config.patch_size, config.width)
+        learned = config.class_token == "learned"
+        self.class_token = ClassToken(config.width) if learned else nn.Identity()
+        self.encoder = Encoder(config)
+        self.head = two_layers(config.width, config.code_width)
+        self.codebook = Codebook(config.codes, config.code_width, config.decay, config.revive_below)
+        self.patches = slice(int(learned), None)
+
+    def features(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to (batch, patches, code_width), of length 1."""
+        x = self.encoder(self.class_token(self.embedding(images)))[:, self.patches]
+        # In the weights' precision also under autocast: a code is a comparison of near numbers.
+        with without_autocast(images):
+            return F.normalize(self.head(x.to(self.codebook.vectors.dtype)), dim=-1)
+
+    def quantise(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the code of each feature and its vector; see `Codebook.forward`."""
+        with without_autocast(features):
+            return self.codebook(features)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) in [-1, 1] to codes (batch, patches), int64."""
+        return self.quantise(self.features(images))[0]
+
+
+class FeatureDecoder(nn.Module):
+    """A small encoder stack over the codes' vectors, which a teacher's features are read from."""
+
+    def __init__(self, config: ImageTokenizerConfig, target_width: int) -> None:
+        super().__init__()
+        self.embedding = Projection(config.code_width, [("embed", config.width)], bias=True)
+        learned = config.class_token == "learned"
+        self.class_token = ClassToken(config.width) if learned else nn.Identity()
+        self.encoder = Encoder(replace(config, layers=config.decoder_depth))
+        self.head = two_layers(config.width, target_width)
+        self.patches = slice(int(learned), None)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(batch, patches, code_width) to (batch, patches, target_width)."""
+        x = self.encoder(self.class_token(self.embedding(vectors)))
+        return self.head(x[:, self.patches])
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """What a batch of images becomes.
+
+    Attributes:
+        predictions: Of the teacher's features, (batch, patches, target_width).
+        codes: (batch, patches).
+        distances: Mean squared difference of a feature and its code's vector, (batch, patches);
+            only the feature has a gradient.
+    """
+
+    predictions: Tensor
+    codes: Tensor
+    distances: Tensor
+
+
+class TokenizerDistillation(nn.Module):
+    """A tokenizer with the decoder that trains it; afterwards only the tokenizer is used."""
+
+    def __init__(self, config: ImageTokenizerConfig) -> None:
+        super().__init__()
+        if config.target_width is None:
+            raise ValueError("target_width is not known: prepare the task, which asks the teacher")
+        self.config = config
+        self.tokenizer = ImageTokenizer(config)
+        self.decoder = FeatureDecoder(config, config.target_width)
+
+    def forward(self, images: Tensor) -> Distilled:
+        """Encode, quantise, decode (batch, channels, height, width)."""
+        features = self.tokenizer.features(images)
+        codes, vectors = self.tokenizer.quantise(features)
+        distances = (features - vectors).square().mean(-1)
+        # Straight through: forwards the code, backwards as if it were the feature.
+        passed = features + (vectors - features).detach()
+        return Distilled(self.decoder(passed), codes, distances)
+
+
+# Of which the baseline takes the mean, and pictures are made.
 BASELINE_BATCHES = 8
 # Patches of the training images for each code; 8192 codes were all used with 100,000 patches.
 PATCHES_PER_CODE = 12
@@ -47,15 +145,9 @@ class ImageTokenization(ImageTask):
         """What gives the features to predict, on the CPU until it is the companion."""
         return build_teacher(self.model_config).requires_grad_(False).eval()
 
-    def prepare(self, progress: Progress = SILENT) -> None:
-        """List the images, load the teacher; see that all fits together.
-
-        Raises:
-            ValueError: If it doesn't.
-        """
-        if "splits" in self.__dict__:
-            return
-        super().prepare(progress)
+    def check(self) -> None:
+        """See that images, model and teacher fit together; say it if there are few patches."""
+        super().check()
         config = self.model_config
         if self.data_config.normalisation != "half":
             raise ValueError("data.normalisation must be half: a visual tokenizer reads pixels "
@@ -66,8 +158,8 @@ class ImageTokenization(ImageTask):
         patches = len(self.splits.train) * config.patches
         if patches < PATCHES_PER_CODE * config.codes:
             proposed = 2 ** max(1, int(math.log2(max(2, patches / PATCHES_PER_CODE))))
-            progress.say(f"{patches:,} patches are few for {config.codes} codes, and some will "
-                         f"stay unused: try model.codes {proposed}")  # fmt: skip
+            self._progress.say(f"{patches:,} patches are few for {config.codes} codes, and some "
+                               f"will stay unused: try model.codes {proposed}")  # fmt: skip
 
     def build_model(self) -> TokenizerDistillation:
         """Build the model, its decoder as wide as the teacher's features if that is not set."""
@@ -123,10 +215,6 @@ class ImageTokenization(ImageTask):
         cosine = F.cosine_similarity(found.predictions.to(dtype), wanted.to(dtype), dim=-1)
         return 1 - cosine, found.distances, found.codes
 
-    def validation_batches(self) -> Sequence[dict[str, Tensor]]:
-        """Return the validation images, in mixed order."""
-        return self.fixed_batches(self.splits.validation)
-
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Add up loss and cosine over patches; count how often each code occurs.
 
@@ -179,21 +267,16 @@ class ImageTokenization(ImageTask):
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write a digest of data and teacher, which tells how wide its features are."""
-        parts = (self.splits.train.digest, self.splits.validation.digest, self.teacher.digest())
-        digest = content_digest(*(part.encode() for part in parts))
-        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+        self.write_digest(directory, self.teacher.digest())
         return {"model.target_width": self.teacher.width}
 
 
 def figures(task: ImageTokenization, model: Any) -> Sequence[Figure]:
     """Return patches that share a code, and images whose patches are their code's mean."""
-    from magneto.vision.tokenizer.pictures import (
-        codes_figure,
-        readable_batches,
-        reconstruction_figure,
-    )
-
-    sample = readable_batches(task.validation_batches(), BASELINE_BATCHES)
-    if not sample:
-        return ()
-    return codes_figure(model.tokenizer, sample), reconstruction_figure(model.tokenizer, sample)
+    (images,) = readable(task.validation_batches(), BASELINE_BATCHES, "images")
+    if not len(images):
+        return []
+    tokenizer, config = model.tokenizer, task.model_config
+    codes = codes_of(tokenizer.encode, images, tokenizer.codebook.vectors.device)
+    arguments = images, codes, config.codes, config.patch_size
+    return [codes_figure(*arguments), reconstruction_figure(*arguments)]

@@ -7,6 +7,7 @@ Only a vector's direction counts.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -17,9 +18,35 @@ from magneto.config import error_line
 from magneto.data.cache import content_digest
 from magneto.files import import_extra
 from magneto.functional.precision import without_autocast
-from magneto.vision.config import ImageEncoderConfig
-from magneto.vision.tokenizer.config import ImageTokenizerConfig
-from magneto.vision.tokenizer.gradients import ORIENTATIONS, gradient_histograms
+from magneto.vision.config import ImageEncoderConfig, ImageTokenizerConfig
+
+ORIENTATIONS = 9
+
+
+def gradient_histograms(images: Tensor, cell: int) -> Tensor:
+    """Count gradients by their direction, each by its length, in square cells.
+
+    As scikit-image's `hog` without its normalisation: central differences, 0 at the border; of
+    several channels the one with the longest gradient; directions without sign, each in one bin.
+
+    Args:
+        images: (batch, channels, height, width); the cell divides height and width.
+        cell: Pixels of a cell's side.
+
+    Returns:
+        Mean over a cell's pixels, (batch, 9, height / cell, width / cell).
+    """
+    down, across = torch.zeros_like(images), torch.zeros_like(images)
+    down[..., 1:-1, :] = images[..., 2:, :] - images[..., :-2, :]
+    across[..., 1:-1] = images[..., 2:] - images[..., :-2]
+    length, channel = torch.hypot(down, across).max(1, keepdim=True)
+    angle = torch.atan2(down.gather(1, channel), across.gather(1, channel)) % math.pi
+    # An angle just below 0 rounds to pi.
+    number = (angle * (ORIENTATIONS / math.pi)).long().clamp(max=ORIENTATIONS - 1)
+    shape = (len(images), ORIENTATIONS, *images.shape[-2:])
+    by_direction = images.new_zeros(shape).scatter_(1, number, length)
+    return F.avg_pool2d(by_direction, cell)
+
 
 # A constant beside what is measured, so that a flat patch has a direction too, and a faint one is
 # nearer to it than a strong one. In gradients of pixels from 0 to 1.

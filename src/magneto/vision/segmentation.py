@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,59 +13,195 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.batch import mixed_order
-from magneto.data.frequencies import frequency_nats, warn_unlearnt
+from magneto.data.batch import LazyBatches, mixed_order, mixed_plans
+from magneto.data.frequencies import frequency_nats
+from magneto.data.problems import guarded
 from magneto.data.stream import BatchStream
-from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, Figure, Loss, Scores, Task
+from magneto.training.task import Figure, Loss, Scores
+from magneto.vision.batches import example_stream
+from magneto.vision.config import IGNORED, SegmentationDataConfig, SegmenterConfig
 from magneto.vision.decoding import BrokenImage, Picture
-from magneto.vision.images import ImageSplit, ImageSplits, load_images
-from magneto.vision.layer_decay import layer_decay_multipliers
+from magneto.vision.image_task import FineTuning, Prediction
+from magneto.vision.images import ImageSplit
 from magneto.vision.paired_transforms import PairedAugmentation
-from magneto.vision.prediction import Prediction
-from magneto.vision.pretrained import encoder_weights, pretrained_run
-from magneto.vision.segmentation.config import IGNORED, SegmentationDataConfig, SegmenterConfig
-from magneto.vision.segmentation.data import (
-    MaskReading,
-    black_pairs,
-    evaluation_pairs,
-    read_pair,
-    training_pairs,
-)
-from magneto.vision.segmentation.figures import confusion_figure, overlay_figure
-from magneto.vision.segmentation.heads import resize
-from magneto.vision.segmentation.inference import pixel_logits, segment
-from magneto.vision.segmentation.model import Segmenter
-from magneto.vision.segmentation.overlay import overlay_png
-from magneto.vision.segmentation.scores import confusion, segmentation_scores
-from magneto.vision.transforms import Reading
-from magneto.weights import StoredTensor
+from magneto.vision.pictures import confusion_figure, overlay_figure, overlay_png
+from magneto.vision.segmenter import Segmenter, pixel_logits, resize, segment
+from magneto.vision.transforms import Reading, fitted
 
-EVALUATION_BATCH = 8
+
+@dataclass(frozen=True)
+class MaskReading:
+    """What the numbers in masks mean.
+
+    Attributes:
+        classes: How many there are.
+        reduce_zero_label: Whether 0 is none, and all others are one less.
+        ignored: Further numbers, as they are stored, that are none.
+    """
+
+    classes: int
+    reduce_zero_label: bool = False
+    ignored: tuple[int, ...] = ()
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """The class of each stored number, uint8 (256)."""
+        found = np.arange(256)
+        if self.reduce_zero_label:
+            found = np.where(found == IGNORED, IGNORED, (found - 1) % 256)
+        found[list(self.ignored)] = IGNORED
+        return found.astype(np.uint8)
+
+    def __call__(self, stored: np.ndarray) -> np.ndarray:
+        """Return classes, `IGNORED` for none, of a mask as it is stored; both uint8.
+
+        Raises:
+            BrokenImage: If there is a class that is not known.
+        """
+        found = self.table[stored]
+        unknown = stored[(found >= self.classes) & (found != IGNORED)]
+        if unknown.size:
+            raise BrokenImage(
+                f"its mask has {unknown[0]}, there are {self.classes} classes: data.ignored or "
+                "data.reduce_zero_label says which numbers are none"
+            )
+        return found
+
+
+def read_pair(split: ImageSplit, index: int, masks: MaskReading) -> tuple[np.ndarray, np.ndarray]:
+    """Return an image's pixels, (height, width, channels), and its classes, (height, width).
+
+    Raises:
+        BrokenImage: If one of them can't be read, or they do not fit together.
+    """
+    pixels, mask = split.pixels(index), masks(split.mask(index))
+    if pixels.shape[:2] != mask.shape:
+        size, other = (" x ".join(map(str, found.shape[:2])) for found in (pixels, mask))
+        raise BrokenImage(f"is {size}, its mask {other}")
+    return pixels, mask
+
+
+def training_pairs(
+    split: ImageSplit, masks: MaskReading, transform: PairedAugmentation, batch_size: int, seed: int
+) -> BatchStream:
+    """Return shuffled batches: "images", "masks" (uint8) and "broken", each (batch, ...).
+
+    Args:
+        split: Of images with masks.
+        masks: What their numbers mean.
+        transform: What is done to an image and its mask.
+        batch_size: Images of a global batch.
+        seed: Of order and randomness.
+    """
+
+    def example(index: int, random: np.random.Generator) -> dict[str, np.ndarray]:
+        image, mask = transform(split.open(index), masks(split.mask(index)), random)
+        return {"images": image, "masks": mask}
+
+    return example_stream(len(split), example, batch_size, seed, broken=split.broken)
+
+
+def evaluation_pairs(
+    split: ImageSplit,
+    masks: MaskReading,
+    data: SegmentationDataConfig,
+    reading: Reading,
+    batch_size: int,
+) -> LazyBatches:
+    """Return the batches of a split in mixed order: lists "images" and "masks", and "broken".
+
+    An image is resized as `data.fit` says; its mask keeps its size: there it is compared. In the
+    place of what is broken stands an image whose pixels are all ignored.
+    """
+
+    def pair(row: int) -> tuple[Tensor, Tensor, bool]:
+        try:
+            with guarded(BrokenImage):
+                pixels, mask = read_pair(split, row, masks)
+                image = reading.normalise(fitted(pixels, data.fit))
+        except BrokenImage as error:
+            split.broken(row, error)
+            nothing = np.full(reading.blank.shape[1:], IGNORED, np.uint8)
+            return torch.from_numpy(reading.blank), torch.from_numpy(nothing), True
+        return torch.from_numpy(image), torch.from_numpy(mask), False
+
+    def make(rows: np.ndarray) -> dict[str, list[Tensor] | Tensor]:
+        images, known, broken = zip(*map(pair, rows.tolist()), strict=True)
+        return {"images": list(images), "masks": list(known), "broken": torch.tensor(broken)}
+
+    return LazyBatches(mixed_plans(len(split), batch_size), make)
+
+
+def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
+    """Count pixels by class and answer, without waiting for the device.
+
+    Args:
+        labels: Classes of pixels, `IGNORED` for none, any shape.
+        answers: What was answered, of the same shape.
+        classes: How many there are.
+
+    Returns:
+        int64 (classes, classes): row by what a pixel is, column by what it was taken for.
+    """
+    pair = labels.long() * classes + answers
+    last = torch.full_like(pair, classes * classes)
+    cells = torch.where(labels == IGNORED, last, pair).flatten()
+    counts = torch.zeros(classes * classes + 1, dtype=torch.long, device=cells.device)
+    return counts.index_add_(0, cells, torch.ones_like(cells))[:-1].view(classes, classes)
+
+
+def segmentation_scores(
+    matrix: Sequence[Sequence[float]], names: Sequence[str]
+) -> dict[str, float]:
+    """Return the scores of a confusion matrix.
+
+    Args:
+        matrix: Of `confusion`, added up over a data set.
+        names: Of the classes.
+
+    Returns:
+        "mean_iou": the mean over classes of intersection over union; a class that neither is nor
+        was answered anywhere is left out. "mean_accuracy": the mean over the classes that are there
+        of the share of its pixels that are right. "pixel_accuracy": the share of all pixels. And
+        "iou_NAME" of each class that is not left out.
+
+    Raises:
+        ValueError: If no pixel has a class.
+    """
+    counts = np.asarray(matrix, np.float64)
+    if not counts.sum():
+        raise ValueError("no pixel of the masks has a class: all are ignored")
+    right, there, answered = counts.diagonal(), counts.sum(1), counts.sum(0)
+    union = there + answered - right
+    known = union > 0
+    iou = right[known] / union[known]
+    return {
+        "mean_iou": float(iou.mean()),
+        "pixel_accuracy": float(right.sum() / counts.sum()),
+        "mean_accuracy": float((right[there > 0] / there[there > 0]).mean()),
+        **{
+            f"iou_{name}": float(value)
+            for name, value in zip(np.array(names, object)[known], iou, strict=True)
+        },
+    }
+
+
 # Masks that the baseline, and the check of a source, read.
 COUNTED, CHECKED = 500, 8
 # Validation images that figures are made of, and those that are drawn.
 SHOWN, OVERLAYS = 32, 4
 
 
-class Segmentation(Task):
+class Segmentation(FineTuning):
     """Images with masks, a `Segmenter`, cross-entropy in nats per pixel."""
 
     primary_metric = "mean_iou"
     higher_is_better = True
-    unit = "images"
     whole_model = "segmentation runs the model as often as an image's size asks for"
+    evaluation_batch = 8
+
     model_config: SegmenterConfig
     data_config: SegmentationDataConfig
-
-    def __init__(self, model: SegmenterConfig, data: SegmentationDataConfig, seed: int) -> None:
-        super().__init__(model, data, seed)
-        self._progress: Progress = SILENT
-
-    @cached_property
-    def splits(self) -> ImageSplits:
-        """Training and validation images."""
-        return load_images(self.data_config.images, self.seed, self._progress, self.problems)
 
     @cached_property
     def names(self) -> list[str]:
@@ -78,23 +215,9 @@ class Segmentation(Task):
         data = self.data_config
         return MaskReading(self.model_config.classes, data.reduce_zero_label, data.ignored)
 
-    @cached_property
-    def reading(self) -> Reading:
-        """The form in which the model reads images."""
-        size, channels = self.model_config.image_size, self.model_config.channels
-        return Reading(size, channels, self.data_config.normalisation)
-
-    def prepare(self, progress: Progress = SILENT) -> None:
-        """List the images; see that model, data and the run to begin with fit together.
-
-        Raises:
-            ValueError: If they don't.
-        """
-        if "splits" in self.__dict__:
-            return
-        self._progress = progress
+    def check(self) -> None:
+        """See that model, data and the run to begin with fit together."""
         where, splits = self.data_config.source, self.splits
-        progress.say(f"{where}: {splits.describe()}")
         for split in (splits.train, splits.validation):
             if not split.has_masks:
                 raise ValueError(f"{where} has no masks: see docs/concepts/segmentation.md")
@@ -102,9 +225,7 @@ class Segmentation(Task):
             raise ValueError(f"{where} has {len(self.names)} classes, the model "
                              f"{self.model_config.classes}: set model.classes")  # fmt: skip
         self._check_masks(splits.train)
-        if self.model_config.pretrained:
-            self.initial_weights()
-            warn_unlearnt(pretrained_run(self.model_config), progress)
+        self.check_pretrained()
 
     def _check_masks(self, split: ImageSplit) -> None:
         """Read a few pairs; see that not all are broken."""
@@ -121,19 +242,6 @@ class Segmentation(Task):
         """Build the model; the encoder of another run is in `initial_weights`."""
         return Segmenter(self.model_config)
 
-    def initial_weights(self) -> dict[str, StoredTensor]:
-        """Return patches, positions and encoder of another run, if one is named."""
-        if not self.model_config.pretrained:
-            return {}
-        with torch.device("meta"):
-            model = self.build_model()
-        return encoder_weights(model, self.model_config)
-
-    def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
-        """Return the layer-wise decay of the learning rate."""
-        config = self.model_config
-        return layer_decay_multipliers(model, config.layers, config.layer_decay)
-
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return crops of images in random order, augmented."""
         transform = PairedAugmentation(self.reading, self.data_config.augmentation)
@@ -141,7 +249,9 @@ class Segmentation(Task):
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return black images whose pixels are all of the first class."""
-        return black_pairs(self.model_config, examples)
+        side = self.model_config.image_size
+        masks = torch.zeros(examples, side, side, dtype=torch.uint8)
+        return {**super().dummy_batch(examples), "masks": masks}
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the cross-entropy of both heads over all pixels that have a class.
@@ -159,10 +269,12 @@ class Segmentation(Task):
         logs = {"pixel_accuracy": right, "broken": (known & broken).sum()}
         return Loss(total, known.sum(), logs)
 
-    def validation_batches(self) -> Sequence[dict[str, Any]]:
+    def validation_batches(self) -> LazyBatches:
         """Return the validation images and their masks, in mixed order."""
         held = self.splits.validation
-        return evaluation_pairs(held, self.masks, self.data_config, self.reading, EVALUATION_BATCH)
+        return evaluation_pairs(
+            held, self.masks, self.data_config, self.reading, self.evaluation_batch
+        )
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
         """Count pixels by class and answer, and sum the cross-entropy, at the masks' size."""
@@ -186,7 +298,7 @@ class Segmentation(Task):
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the classes' frequencies and the scores of the commonest class."""
-        held = mixed_order(len(self.splits.validation))[: limit and limit * EVALUATION_BATCH]
+        held = mixed_order(len(self.splits.validation))[: limit and limit * self.evaluation_batch]
         train = mixed_order(len(self.splits.train))[:COUNTED]
         common = self._count(self.splits.train, train)
         asked = self._count(self.splits.validation, held)
@@ -216,7 +328,7 @@ class Segmentation(Task):
             uint8 (height, width): indices of `names`.
         """
         assert isinstance(model, Segmenter)
-        return segment(model, pixels, self.reading, self.data_config.fit)
+        return segment(model, pixels, self.reading_of(), self.data_config.fit)
 
     def predict(self, model: nn.Module, pictures: Sequence[Picture]) -> list[Prediction]:
         """Return which classes images show, and pictures of them with a legend."""
@@ -230,8 +342,7 @@ class Segmentation(Task):
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write what names the content of the data; the classes are told by it."""
-        digest = f"{self.splits.train.digest} {self.splits.validation.digest}"
-        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+        self.write_digest(directory)
         return {"data.classes": self.names, "model.pretrained": None}
 
 
@@ -253,4 +364,4 @@ def figures(task: Segmentation, model: nn.Module) -> Sequence[Figure]:
         total += confusion(torch.from_numpy(mask), torch.from_numpy(answer).long(), classes)
         if len(found) < OVERLAYS:
             found.append(overlay_figure(held.name(index), pixels, mask, answer, task.names))
-    return [*found, confusion_figure(total.numpy(), task.names)] if total.any() else found
+    return [*found, confusion_figure(total.numpy(), task.names, "pixels")] if total.any() else found

@@ -14,36 +14,79 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.batch import mixed_order
-from magneto.data.frequencies import count_numbers, frequency_nats, warn_unlearnt
+from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.stream import BatchStream
-from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, Figure, Loss, Scores
-from magneto.vision.batches import evaluation_images, training_stream
-from magneto.vision.classification.config import (
-    ImageClassificationDataConfig,
-    ImageClassifierConfig,
-    given_names,
-)
-from magneto.vision.classification.figures import (
+from magneto.training.task import Figure, Loss, Scores
+from magneto.vision.augmentation import training_transform
+from magneto.vision.batches import training_stream
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig, given_names
+from magneto.vision.decoding import Picture
+from magneto.vision.image_task import FineTuning, Prediction
+from magneto.vision.images import UNLABELLED, ImageSplits, load_images
+from magneto.vision.mixing import PairMixing
+from magneto.vision.pictures import (
+    IMAGES,
+    Mistake,
     attention_figure,
-    collect_answers,
     confusion_figure,
     mistakes_figure,
+    readable,
 )
-from magneto.vision.classification.model import ImageClassifier
-from magneto.vision.classification.scores import BINS, answer_sums, classification_scores
-from magneto.vision.decoding import Picture
-from magneto.vision.image_task import ImageTask
-from magneto.vision.images import UNLABELLED, ImageSplits, load_images
-from magneto.vision.layer_decay import layer_decay_multipliers
-from magneto.vision.mixing import PairMixing
-from magneto.vision.prediction import Prediction, class_predictions
-from magneto.vision.pretrained import encoder_weights, pretrained_run
-from magneto.vision.transforms import Reading, training_transform, validation_transform
-from magneto.weights import StoredTensor
+from magneto.vision.transforms import validation_transform
+
+# Bins of the expected calibration error, of equal width (arXiv 1706.04599).
+BINS = 15
+# Validation batches that pictures are made of, and mistakes that are shown.
+PICTURED_BATCHES, MISTAKES = 16, 12
 
 
-class ImageClassification(ImageTask):
+def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Tensor]:
+    """Return what a batch adds to the scores.
+
+    Args:
+        logits: (batch, classes), float32; -inf where a class is no candidate.
+        labels: Classes that are right, (batch).
+        broken: (batch), True for an image that could not be read; its answer is wrong.
+    """
+    best = logits.topk(min(5, logits.shape[1]), 1).indices
+    hits = (best == labels[:, None]) & ~broken[:, None]
+    confidence = logits.softmax(1).amax(1)
+    place = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
+    count = torch.ones_like(labels)
+    per_bin = torch.stack((count, confidence, hits[:, 0]), 1).double()
+    bins = torch.zeros(BINS, 3, dtype=torch.float64, device=logits.device)
+    return {
+        "right": hits[:, 0].sum(),
+        "right_in_five": hits.any(1).sum(),
+        "count": count.sum(),
+        "broken": broken.sum(),
+        "bins": bins.index_add(0, place, per_bin),
+    }
+
+
+def classification_scores(sums: Mapping[str, Any], classes: int) -> dict[str, float]:
+    """Return the metrics of sums over all images.
+
+    Args:
+        sums: Of `answer_sums`, and "loss".
+        classes: That the model has.
+
+    Returns:
+        "loss" and "accuracy"; "accuracy_top5" where there are more than five classes;
+        "calibration_error", the mean over images of the distance between confidence and accuracy in
+        the bin of their confidence; "broken" images, if there are any.
+    """
+    count = sums["count"]
+    found = {"loss": sums["loss"] / count, "accuracy": sums["right"] / count}
+    if classes > 5:
+        found["accuracy_top5"] = sums["right_in_five"] / count
+    gaps = (abs(confidence - right) for _, confidence, right in sums["bins"])
+    found["calibration_error"] = sum(gaps) / count
+    return found | ({"broken": sums["broken"]} if sums["broken"] else {})
+
+
+class ImageClassification(FineTuning):
     """Labelled images, an `ImageClassifier`, cross-entropy in nats per image."""
 
     primary_metric = "accuracy"
@@ -72,14 +115,9 @@ class ImageClassification(ImageTask):
             return torch.zeros(size)
         return torch.full((size,), -torch.inf).index_fill(0, torch.from_numpy(present), 0.0)
 
-    def prepare(self, progress: Progress = SILENT) -> None:
-        """List the images; see that model, data and the run to begin with fit together.
-
-        Raises:
-            ValueError: If they don't.
-        """
-        fresh = "splits" not in self.__dict__
-        super().prepare(progress)
+    def check(self) -> None:
+        """See that model, data and the run to begin with fit together."""
+        super().check()
         splits, where = self.splits, self.data_config.source
         classes, known = len(splits.classes), self.model_config.classes
         parts = (splits.train, splits.validation)
@@ -89,26 +127,11 @@ class ImageClassification(ImageTask):
                              "gives them one, for example")  # fmt: skip
         if known < classes:
             raise ValueError(f"{where} has {classes} classes, the model {known}: set model.classes")
-        if self.model_config.pretrained and fresh:
-            self.initial_weights()
-            warn_unlearnt(pretrained_run(self.model_config), progress)
+        self.check_pretrained()
 
     def build_model(self) -> ImageClassifier:
         """Build the model; the encoder of another run is in `initial_weights`."""
         return ImageClassifier(self.model_config)
-
-    def initial_weights(self) -> dict[str, StoredTensor]:
-        """Return patches, positions and encoder of another run, if one is named."""
-        if not self.model_config.pretrained:
-            return {}
-        with torch.device("meta"):
-            model = self.build_model()
-        return encoder_weights(model, self.model_config)
-
-    def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
-        """Return the layer-wise decay of the learning rate."""
-        config = self.model_config
-        return layer_decay_multipliers(model, config.layers, config.layer_decay)
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return images in random order, augmented, with soft targets; pairs are mixed."""
@@ -140,13 +163,6 @@ class ImageClassification(ImageTask):
         count = torch.ones_like(batch["labels"]).sum()
         return Loss(objective(logits, targets, reduction="sum"), count, logs)
 
-    def validation_batches(self) -> Sequence[dict[str, Tensor]]:
-        """Return the validation images, in mixed order."""
-        transform = validation_transform(self.data_config, self.reading)
-        return evaluation_images(
-            self.splits.validation, transform, self.evaluation_batch, self.reading.blank
-        )
-
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Sum the cross-entropy; count right answers, the best five, and bins of confidence."""
         logits = model(batch["images"]).float() + self.candidates.to(batch["images"].device)
@@ -173,6 +189,7 @@ class ImageClassification(ImageTask):
              "broken": 0}, ()
         )  # fmt: skip
 
+    @torch.no_grad()
     def predict(self, model: nn.Module, pictures: Sequence[Picture]) -> list[Prediction]:
         """Return the classes of images, the likeliest first.
 
@@ -180,32 +197,49 @@ class ImageClassification(ImageTask):
             model: With a run's weights, in evaluation mode.
             pictures: That can be decoded.
         """
-        config = self.model_config
-        reading = Reading(config.image_size, config.channels, self.data_config.normalisation)
-        transform = validation_transform(self.data_config, reading)
+        transform = validation_transform(self.data_config, self.reading_of())
         random = np.random.default_rng(0)
         images = torch.from_numpy(np.stack([transform(p, random) for p in pictures]))
-        return class_predictions(model, images, self.names)
+        logits = model(images.to(next(model.parameters()).device)).float().cpu()
+        # Classes of the model that have no name are called by their numbers.
+        names = [*self.names, *map(str, range(len(self.names), logits.shape[1]))]
+        shares, order = logits.softmax(1).sort(dim=1, descending=True, stable=True)
+        return [
+            Prediction([(names[number], share) for number, share in zip(*row, strict=True)])
+            for row in zip(order.tolist(), shares.tolist(), strict=True)
+        ]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write what names the content of the data; the classes are told by it."""
-        digest = f"{self.splits.train.digest} {self.splits.validation.digest}"
-        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+        self.write_digest(directory)
         # A file of names may be another one later; so may the run that this one began with.
         named = {"data.classes": self.names, "data.class_names": None}
         return {**named, "model.pretrained": None}
 
 
-def figures(task: ImageClassification, model: nn.Module) -> Sequence[Figure]:
-    """Return which classes are confused, the surest mistakes, where the last layer looks.
-
-    There are none where the first images are all broken.
-    """
-    found = collect_answers(model, task.validation_batches(), task.candidates)
-    if not len(found.images):
+@torch.no_grad()
+def figures(task: ImageClassification, model: Any) -> Sequence[Figure]:
+    """Return which classes are confused, the surest mistakes, where the last layer looks."""
+    batches = task.validation_batches()
+    images, labels = readable(batches, PICTURED_BATCHES, "images", "labels")
+    if not len(images):
         return []
+    device, pieces = next(model.parameters()).device, images.split(task.evaluation_batch)
+    logits = torch.cat([model(piece.to(device)).float().cpu() for piece in pieces])
+    sure, answers = (logits + task.candidates).softmax(1).max(1)
+    counts = np.zeros((task.model_config.classes,) * 2, int)
+    np.add.at(counts, (labels.numpy(), answers.numpy()), 1)
+    wrong = (answers != labels).nonzero()[:, 0]
+    surest = wrong[sure[wrong].argsort(descending=True, stable=True)][:MISTAKES].tolist()
+    mistakes = [
+        Mistake(float(sure[row]), int(labels[row]), int(answers[row]), images[row].numpy())
+        for row in surest
+    ]
+    some = images[:IMAGES]
+    seen = torch.from_numpy(np.stack([task.reading.restore(image.numpy()) for image in some]))
+    seen = seen.permute(0, 3, 1, 2) / 127.5 - 1
     return [
-        confusion_figure(found.counts, task.names),
-        mistakes_figure(found.mistakes, task.names, task.reading),
-        attention_figure(model, found.images, task.reading),
+        confusion_figure(counts, task.names, "images"),
+        *([mistakes_figure(mistakes, task.names, task.reading)] if mistakes else []),
+        attention_figure(model, some, seen, model.pooled),
     ]

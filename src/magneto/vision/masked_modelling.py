@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,29 +16,137 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.batch import EVALUATION_SEED, LazyBatches
-from magneto.data.cache import content_digest
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import NOISE_TOKENIZER
 from magneto.files import user_path
-from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, Figure, Loss, Scores
+from magneto.functional.cross_entropy import CrossEntropyLoss, linear_cross_entropy
+from magneto.nn.embedding import ClassToken, MaskToken, PatchEmbedding
+from magneto.nn.init import NORMAL_STD, NormalLinear
+from magneto.nn.transformer import Encoder
+from magneto.training.task import Figure, Loss, Scores
+from magneto.vision.augmentation import training_transform
 from magneto.vision.batches import example_stream
+from magneto.vision.config import BUILTIN_TOKENIZER, ImageModelConfig, ImageModellingDataConfig
 from magneto.vision.image_task import ImageTask, patches_read
-from magneto.vision.modelling.config import (
-    BUILTIN_TOKENIZER,
-    ImageModelConfig,
-    ImageModellingDataConfig,
-)
-from magneto.vision.modelling.masking import BlockMasking
-from magneto.vision.modelling.model import MaskedImageModel
-from magneto.vision.modelling.targets import (
+from magneto.vision.pictures import IMAGES, attention_figure, codes_of, guesses_figure, readable
+from magneto.vision.targets import (
+    BlockMasking,
     CodeTargets,
     PatchTokenizer,
     load_tokenizer,
     noise_tokenizer,
 )
-from magneto.vision.transforms import training_transform
+
+
+class NoAggregation(nn.Module):
+    """What stands where there is no second guess."""
+
+    layers: tuple[int, ...] = ()
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        """Return no further features."""
+        return []
+
+
+class PatchAggregation(nn.Module):
+    """Patches of a middle layer beside the last layer's class token, in a small stack of their own.
+
+    What the hidden patches need and the middle layer lacks has to come through the class token
+    (arXiv 2208.06366, section 3.2). Unlike in the released code its last norm, and a shared
+    relative bias where the model has one, are its own.
+    """
+
+    def __init__(self, config: ImageModelConfig, layer: int) -> None:
+        super().__init__()
+        # From the numbers of layers to those that are read, which count from 0.
+        self.layers = (layer - 1,)
+        shape = replace(config, layers=config.aggregation_depth, aggregation_layer=None)
+        self.encoder = Encoder(replace(shape, positions="none", drop_path=0.0))
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        """From features of the middle and the last layer to those of the second guess."""
+        middle, last = features
+        return [self.encoder(torch.cat((last[:, :1], middle[:, 1:]), dim=1))]
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Losses of a batch of masked images.
+
+    Attributes:
+        loss: Of the model's guesses.
+        others: Of the second guess, if there is one.
+    """
+
+    loss: CrossEntropyLoss
+    others: list[CrossEntropyLoss]
+
+
+class MaskedImageModel(nn.Module):
+    """Patches, some of them hidden, an encoder, and a head over the codes.
+
+    The head, the stack's last norm and one linear layer, sees the hidden places alone.
+    """
+
+    def __init__(self, config: ImageModelConfig) -> None:
+        super().__init__()
+        if config.codes is None:
+            raise ValueError("codes are not known: prepare the task, which asks the tokenizer")
+        self.config = config
+        self.embedding = PatchEmbedding(config.channels, config.patch_size, config.width)
+        self.mask_token = MaskToken(config.width)
+        learned = config.class_token == "learned"
+        self.class_token = ClassToken(config.width) if learned else nn.Identity()
+        self.encoder = Encoder(config)
+        middle = config.aggregation_layer
+        self.aggregation = NoAggregation() if middle is None else PatchAggregation(config, middle)
+        self.read = (*self.aggregation.layers, config.layers - 1)
+        self.head = NormalLinear(config.width, config.codes, bias=True, std=NORMAL_STD)
+        self.prefix = int(learned)
+
+    def embed(self, images: Tensor, hidden: Tensor) -> Tensor:
+        """Return the patches, (batch, patches, width), the hidden ones replaced; see `features`."""
+        patches = self.embedding(images)
+        places = torch.zeros(patches.shape[:2], dtype=torch.bool, device=patches.device)
+        return self.mask_token(patches, places.scatter(1, hidden, True))
+
+    def features(self, images: Tensor, hidden: Tensor) -> list[Tensor]:
+        """Return what the head reads at the hidden places: of the guess, and of a second one.
+
+        Args:
+            images: (batch, channels, height, width).
+            hidden: Numbers of the hidden patches, (batch, count).
+
+        Returns:
+            Each (batch, count, width).
+        """
+        x = self.class_token(self.embed(images, hidden))
+        read = self.encoder.features(x, self.read)
+        found = [self.encoder.final_norm(read[-1]), *self.aggregation(read)]
+        index = (hidden + self.prefix)[..., None].expand(-1, -1, x.shape[-1])
+        return [features.gather(1, index) for features in found]
+
+    def forward(self, images: Tensor, hidden: Tensor, codes: Tensor | None = None) -> Any:
+        """Return logits, or with codes the losses, whose logits never exist all at once.
+
+        Args:
+            images: (batch, channels, height, width).
+            hidden: Numbers of the hidden patches, (batch, count).
+            codes: That are to be guessed there, (batch, count).
+
+        Returns:
+            Of the model's own guess (batch, count, codes), or `Guesses`.
+        """
+        if codes is None:
+            return self.head(self.features(images, hidden)[0])
+        weight, bias, chunk = self.head.weight, self.head.bias, self.config.loss_chunk
+        first, *others = (
+            linear_cross_entropy(features, weight, codes, bias, chunk=chunk)
+            for features in self.features(images, hidden)
+        )
+        return Guesses(first, others)
+
 
 # Batches of training images of which code frequencies and builtin:patches are made.
 SAMPLED_BATCHES = 16
@@ -92,21 +200,14 @@ class ImageModelling(ImageTask):
             raise ValueError(f"the tokenizer has {known} codes, model.codes is {wanted}")
         return known
 
-    def prepare(self, progress: Progress = SILENT) -> None:
-        """List the images, open the tokenizer; see that all fits together.
-
-        Raises:
-            FileNotFoundError: If there are no images, or there is no tokenizer.
-            ValueError: If something doesn't fit.
-        """
-        if "splits" in self.__dict__:
-            return
-        super().prepare(progress)
+    def check(self) -> None:
+        """See that images, model and tokenizer fit together."""
+        super().check()
         if self.data_config.augmentation.erasing:
             raise ValueError("data.augmentation.erasing must be 0: what is erased has no code")
         where, count = self.data_config.image_tokenizer, self.masking.count
-        progress.say(f"{where}: {self.codes()} codes; {count} of {self.model_config.patches} "
-                     "patches are hidden")  # fmt: skip
+        self._progress.say(f"{where}: {self.codes()} codes; {count} of {self.model_config.patches} "
+                           "patches are hidden")  # fmt: skip
 
     def build_model(self) -> MaskedImageModel:
         """Build the model, with as many codes as the tokenizer has if none are set."""
@@ -146,9 +247,9 @@ class ImageModelling(ImageTask):
         """Return the codes of the hidden patches, (batch, count)."""
         return self.targets(batch["images"]).gather(1, batch["hidden"])
 
-    def validation_batches(self) -> Sequence[dict[str, Tensor]]:
+    def validation_batches(self) -> LazyBatches:
         """Return the validation images in mixed order; the same patches are always hidden."""
-        batches: Any = self.fixed_batches(self.splits.validation)
+        batches = self.fixed_batches(self.splits.validation)
 
         def make(rows: np.ndarray) -> dict[str, Tensor]:
             draws = (np.random.default_rng([EVALUATION_SEED, int(row)]) for row in rows)
@@ -207,20 +308,22 @@ class ImageModelling(ImageTask):
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write a digest of images and tokenizer, which tells how many codes there are."""
-        parts = (self.splits.train.digest, self.splits.validation.digest, self.targets.digest())
-        digest = content_digest(*(part.encode() for part in parts))
-        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+        self.write_digest(directory, self.targets.digest())
         return {"model.codes": self.codes()}
 
 
+@torch.no_grad()
 def figures(task: ImageModelling, model: Any) -> Sequence[Figure]:
     """Return pictures of what is hidden, what is guessed, and where the class token looks."""
-    from magneto.vision.modelling.pictures import attention_figure, guesses_figure
-    from magneto.vision.tokenizer.pictures import readable_batches
-
-    sample = readable_batches(task.validation_batches(), SAMPLED_BATCHES)
-    if not sample:
-        return ()
-    return guesses_figure(model, task.targets, sample), attention_figure(
-        model, task.targets, sample
-    )
+    images, hidden = readable(task.validation_batches(), SAMPLED_BATCHES, "images", "hidden")
+    if not len(images):
+        return []
+    device, targets = next(model.parameters()).device, task.targets
+    codes = codes_of(targets, images, targets.scale.device)
+    seen = codes_of(targets.view, images, targets.scale.device)
+    some, masked = images[:IMAGES], hidden[:IMAGES]
+    guesses = model(some.to(device), masked.to(device)).argmax(-1).cpu()
+    return [
+        guesses_figure(seen, codes, masked, guesses, targets.codes, targets.patch_size),
+        attention_figure(model, some, seen[:IMAGES], slice(0, model.prefix or None)),
+    ]

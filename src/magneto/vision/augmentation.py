@@ -1,0 +1,268 @@
+"""RandAugment (arXiv 1909.13719), with the operations and strengths of timm's increasing set.
+
+timm calls it "rand-m9-mstd0.5-inc1": for each of two operations, drawn with replacement and applied
+with probability 0.5, a magnitude is drawn around 9 and cut to 0 to 10.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from magneto.vision.config import AugmentationConfig, ImageDataConfig
+from magneto.vision.decoding import Picture, pillow
+from magneto.vision.transforms import Reading, centre_crop, cut, from_image, random_box, to_image
+
+Step = Callable[[Any, np.random.Generator], Any]
+"""From an image of Pillow's and a generator to an image of the same size."""
+
+
+@dataclass(frozen=True)
+class ColourJitter:
+    """Brightness, contrast, saturation and hue, each by a factor of its own, in random order.
+
+    As torchvision's ColorJitter. A strength of 0 leaves that one out.
+
+    Attributes:
+        brightness: Multiplied by 1 - it to 1 + it, and 0 at least.
+        contrast: Likewise.
+        saturation: Likewise.
+        hue: Turned by up to this part of the circle, either way.
+    """
+
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+
+    def __call__(self, image: Any, random: np.random.Generator) -> Any:
+        """Change an image."""
+        changes: list[Callable[[Any, np.random.Generator], Any]] = [
+            lambda image, random, name=name, strength=strength: enhanced(
+                image, name, random.uniform(max(0.0, 1 - strength), 1 + strength)
+            )
+            for name, strength in (("Brightness", self.brightness), ("Contrast", self.contrast),
+                                   ("Color", self.saturation))
+            if strength
+        ]  # fmt: skip
+        if self.hue:
+            changes.append(
+                lambda image, random: turned_hue(image, random.uniform(-1, 1) * self.hue)
+            )
+        for which in random.permutation(len(changes)):
+            image = changes[which](image, random)
+        return image
+
+
+def enhanced(image: Any, what: str, factor: float) -> Any:
+    """Return an image with one thing multiplied by a factor: 1 changes nothing.
+
+    Args:
+        image: RGB or grey.
+        what: "Brightness", "Contrast", "Color" or "Sharpness": a class of Pillow's ImageEnhance.
+        factor: By which.
+    """
+    return getattr(pillow("ImageEnhance"), what)(image).enhance(factor)
+
+
+def turned_hue(image: Any, part: float) -> Any:
+    """Return an image whose hue is turned by a part of the circle; a grey one has none."""
+    if image.mode == "L" or part == 0:
+        return image
+    hue, saturation, value = image.convert("HSV").split()
+    hue = hue.point([(level + round(part * 255)) % 256 for level in range(256)])
+    return pillow().merge("HSV", (hue, saturation, value)).convert("RGB")
+
+
+# Range of the rectangle's share of the image, and of its height by its width, as in timm.
+AREA = (0.02, 1 / 3)
+SHAPE = (0.3, 1 / 0.3)
+TRIES = 10
+
+
+def erased(image: np.ndarray, probability: float, random: np.random.Generator) -> np.ndarray:
+    """Return an image with a rectangle of normal noise, one number per pixel and channel.
+
+    Args:
+        image: Normalised, float32 (channels, height, width); changed in place.
+        probability: Of erasing at all.
+        random: Draws.
+    """
+    if random.random() >= probability:
+        return image
+    channels, height, width = image.shape
+    for _ in range(TRIES):
+        area = height * width * random.uniform(*AREA)
+        shape = math.exp(random.uniform(math.log(SHAPE[0]), math.log(SHAPE[1])))
+        high, wide = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
+        if 0 < high < height and 0 < wide < width:
+            top, left = random.integers(height - high + 1), random.integers(width - wide + 1)
+            noise = random.standard_normal((channels, high, wide), np.float32)
+            image[:, top : top + high, left : left + wide] = noise
+            return image
+    return image
+
+
+LARGEST = 10.0
+PROBABILITY = 0.5
+# Of what comes from outside of the image: ImageNet's mean colour.
+FILL = (124, 116, 104)
+
+Operation = Callable[[Any, float, np.random.Generator], Any]
+"""From an image, a strength from 0 to 1 and a generator, for the sign, to an image."""
+
+
+@dataclass(frozen=True)
+class RandAugment:
+    """Draws operations and applies them.
+
+    Attributes:
+        magnitude: Mean of the magnitudes, 0 to 10.
+        std: Their standard deviation.
+        operations: How many are drawn.
+    """
+
+    magnitude: float = 9.0
+    std: float = 0.5
+    operations: int = 2
+
+    def __call__(self, image: Any, random: np.random.Generator) -> Any:
+        """Change an image, RGB or grey."""
+        for which in random.integers(len(OPERATIONS), size=self.operations):
+            if random.random() >= PROBABILITY:
+                continue
+            magnitude = np.clip(random.normal(self.magnitude, self.std), 0, LARGEST)
+            image = list(OPERATIONS.values())[which](image, magnitude / LARGEST, random)
+        return image
+
+
+def _signed(value: float, random: np.random.Generator) -> float:
+    return -value if random.random() < 0.5 else value
+
+
+def _factor(what: str) -> Operation:
+    def change(image: Any, strength: float, random: np.random.Generator) -> Any:
+        return enhanced(image, what, max(0.1, 1 + _signed(0.9 * strength, random)))
+
+    return change
+
+
+def _affine(image: Any, matrix: tuple[float, ...]) -> Any:
+    """Move pixels: the one at (x, y) comes from (a x + b y + c, d x + e y + f)."""
+    library = pillow()
+    fill = FILL if image.mode == "RGB" else round(sum(FILL) / 3)
+    how = library.Resampling.BICUBIC
+    return image.transform(image.size, library.Transform.AFFINE, matrix, how, fillcolor=fill)
+
+
+def _shear_x(image: Any, strength: float, random: np.random.Generator) -> Any:
+    return _affine(image, (1, _signed(0.3 * strength, random), 0, 0, 1, 0))
+
+
+def _shear_y(image: Any, strength: float, random: np.random.Generator) -> Any:
+    return _affine(image, (1, 0, 0, _signed(0.3 * strength, random), 1, 0))
+
+
+def _translate_x(image: Any, strength: float, random: np.random.Generator) -> Any:
+    return _affine(image, (1, 0, _signed(0.45 * strength, random) * image.width, 0, 1, 0))
+
+
+def _translate_y(image: Any, strength: float, random: np.random.Generator) -> Any:
+    return _affine(image, (1, 0, 0, 0, 1, _signed(0.45 * strength, random) * image.height))
+
+
+def _rotate(image: Any, strength: float, random: np.random.Generator) -> Any:
+    fill = FILL if image.mode == "RGB" else round(sum(FILL) / 3)
+    how = pillow().Resampling.BICUBIC
+    return image.rotate(_signed(30 * strength, random), how, fillcolor=fill)
+
+
+def _posterise(image: Any, strength: float, random: np.random.Generator) -> Any:
+    """Keep 4 bits of a colour at strength 0, none at 1."""
+    kept = 0xFF & ~(0xFF >> (4 - int(4 * strength)))
+    return image.point([level & kept for level in range(256)] * len(image.getbands()))
+
+
+def _solarise(image: Any, strength: float, random: np.random.Generator) -> Any:
+    return pillow("ImageOps").solarize(image, 256 - int(256 * strength))
+
+
+def _solarise_add(image: Any, strength: float, random: np.random.Generator) -> Any:
+    """Add to the pixels of the darker half."""
+    added = min(128, int(110 * strength))
+    table = [min(255, level + added) if level < 128 else level for level in range(256)]
+    return image.point(table * len(image.getbands()))
+
+
+OPERATIONS: dict[str, Operation] = {
+    "autocontrast": lambda image, strength, random: pillow("ImageOps").autocontrast(image),
+    "equalise": lambda image, strength, random: pillow("ImageOps").equalize(image),
+    "invert": lambda image, strength, random: pillow("ImageOps").invert(image),
+    "rotate": _rotate,
+    "posterise": _posterise,
+    "solarise": _solarise,
+    "solarise_add": _solarise_add,
+    "colour": _factor("Color"),
+    "contrast": _factor("Contrast"),
+    "brightness": _factor("Brightness"),
+    "sharpness": _factor("Sharpness"),
+    "shear_x": _shear_x,
+    "shear_y": _shear_y,
+    "translate_x": _translate_x,
+    "translate_y": _translate_y,
+}
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What training images go through: crop, mirror, colours, RandAugment; then erasing.
+
+    Attributes:
+        reading: The form in which the model reads them.
+        config: What is done, and how much.
+    """
+
+    reading: Reading
+    config: AugmentationConfig
+
+    def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
+        """Transform a picture."""
+        image = self.reading.normalise(self.pixels(picture, random))
+        return erased(image, self.config.erasing, random) if self.config.erasing else image
+
+    def pixels(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
+        """Return an augmented picture, uint8 (size, size, channels), before it is normalised."""
+        config, size = self.config, self.reading.size
+        if config.crop == "centre":
+            found = centre_crop(picture, size, size)
+        else:
+            box = random_box(picture, config.crop_scale, config.crop_ratio, random)
+            found = cut(picture, box, size, reduce=True)
+        if config.flip and random.random() < config.flip:
+            found = found[:, ::-1]
+        steps = self._steps
+        if not steps:
+            return found
+        image = to_image(np.ascontiguousarray(found))
+        for step in steps:
+            image = step(image, random)
+        return from_image(image)
+
+    @property
+    def _steps(self) -> list[Step]:
+        config = self.config
+        jitter = ColourJitter(config.brightness, config.contrast, config.saturation, config.hue)
+        several = RandAugment(
+            config.rand_augment, config.rand_augment_std, config.rand_augment_operations
+        )
+        return [step for step, on in ((jitter, jitter != ColourJitter()),
+                                      (several, config.rand_augment)) if on]  # fmt: skip
+
+
+def training_transform(data: ImageDataConfig, reading: Reading) -> Augmentation:
+    """Return what is done to training images."""
+    return Augmentation(reading, data.augmentation)

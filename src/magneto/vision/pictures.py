@@ -1,0 +1,329 @@
+"""Pictures of what models of images do: images in rows, attention, classes that are confused."""
+
+from __future__ import annotations
+
+import colorsys
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from magneto.figures import Panel, Section, confusion_matrix, image_grid, image_panels
+from magneto.training.task import Figure
+from magneto.vision.config import IGNORED
+from magneto.vision.transforms import Reading, with_channels
+
+# Of the picture of codes: rows and patches in each. Of others: images in a row, heads, mistakes in
+# a row, classes of a confusion matrix, letters of a class's name.
+CODES, PATCHES, IMAGES, HEADS, COLUMNS, MOST, LONGEST = 16, 16, 8, 6, 4, 30, 20
+# Sides of panels, in inches: of a mistake, and at least of an overlay, which has so many pixels
+# to the inch.
+MISTAKE, OVERLAY, DPI = 1.8, 3.8, 94
+# Share of a class's colour in a pixel. Turn of the circle of colours from one class to the next:
+# the golden section, so that no two of few classes are alike.
+COVER, TURN = 0.55, 0.6180339887498949
+
+
+def readable(batches: Iterable[dict[str, Tensor]], count: int, *names: str) -> list[Tensor]:
+    """Return tensors of the first `count` batches by name, without images that are broken."""
+    kept = [[batch[name][~batch["broken"]] for name in names] for batch in islice(batches, count)]
+    return [torch.cat(parts) for parts in zip(*kept, strict=True)]
+
+
+@torch.no_grad()
+def codes_of(
+    encode: Callable[[Tensor], Tensor], images: Tensor, device: torch.device, at_once: int = 64
+) -> Tensor:
+    """Return the codes of images, on the CPU."""
+    return torch.cat([encode(some.to(device)).cpu() for some in images.split(at_once)])
+
+
+def patches_of(images: Tensor, size: int) -> Tensor:
+    """Cut (count, channels, height, width) into (count, patches, channels, size, size)."""
+    cut = F.unfold(images, size, stride=size).transpose(1, 2)
+    return cut.unflatten(-1, (images.shape[1], size, size))
+
+
+def image_of(patches: Tensor) -> Tensor:
+    """Put (count, patches, channels, size, size) of square images together again."""
+    side, size = round(patches.shape[1] ** 0.5), patches.shape[-1]
+    columns = patches.flatten(2).transpose(1, 2)
+    return F.fold(columns, (side * size, side * size), size, stride=size)
+
+
+def mean_patches(images: Tensor, codes: Tensor, count: int, size: int) -> Tensor:
+    """Return the mean of the patches of each code, (count, channels, size, size).
+
+    A code that no patch has is grey: 0.
+    """
+    patches = patches_of(images, size).flatten(0, 1)
+    sums = torch.zeros(count, *patches.shape[1:]).index_add(0, codes.flatten(), patches)
+    times = codes.flatten().bincount(minlength=count).clamp(min=1)
+    return sums / times[:, None, None, None]
+
+
+def tiles(rows: Sequence[Tensor]) -> bytes:
+    """Lay out rows of images (count, channels, height, width) in [-1, 1] as a PNG."""
+    return image_grid([row.movedim(1, -1).numpy() for row in rows])
+
+
+def short(names: Sequence[str], number: int) -> str:
+    """Return a class's name up to its first comma, cut where it is long."""
+    word = names[number].partition(",")[0] if number < len(names) else str(number)
+    return word if len(word) <= LONGEST else word[: LONGEST - 1] + "…"
+
+
+def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Figure:
+    """Draw which classes are taken for which, of the commonest `MOST`.
+
+    Args:
+        counts: By what they are and what was answered, (classes, classes).
+        names: Of the classes.
+        what: Is counted, such as "images".
+    """
+    words = [short(names, number) for number in range(len(counts))]
+    drawn, hidden = confusion_matrix(
+        counts, words, axes_are=("the label", "the model's answer"), most=MOST, percent=True
+    )
+    right, total = int(np.trace(counts)), int(counts.sum())
+    more = f" {hidden} rarer classes are left out." if hidden else ""
+    caption = (
+        f"Of {total:,} {what} of the validation data {right:,} are given their own class "
+        f"({right / max(total, 1):.1%}). A row has the {what} of a class, a column those of an "
+        f"answer; numbers are percent of the row, from 5 on.{more}"
+    )
+    return Figure("confusion", "Which classes are confused", caption, drawn)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer.
+
+    Attributes:
+        sure: Probability that the model gave it.
+        label: Number of the image's own class.
+        answer: Number of the class that was given.
+        image: As the model reads it, (channels, height, width).
+    """
+
+    sure: float
+    label: int
+    answer: int
+    image: np.ndarray
+
+
+def mistakes_figure(mistakes: Sequence[Mistake], names: Sequence[str], reading: Reading) -> Figure:
+    """Show wrong answers; there is at least one.
+
+    Args:
+        mistakes: The surest first.
+        names: Of the classes.
+        reading: The form of their images.
+    """
+    caption = (
+        f"The {len(mistakes)} wrong answers that the model was surest of: the image's label, the "
+        "answer, and the probability that the model gave it."
+    )
+    panels = [
+        Panel(
+            reading.restore(each.image),
+            f"is {short(names, each.label)}\nsaid {short(names, each.answer)}, {each.sure:.0%}",
+        )
+        for each in mistakes
+    ]
+    image = image_panels([Section(panels)], COLUMNS, MISTAKE)
+    return Figure("mistakes", "The surest mistakes", caption, image)
+
+
+@torch.no_grad()
+def attention_figure(model: Any, images: Tensor, seen: Tensor, asking: slice) -> Figure:
+    """Show how much of each patch the last layer takes for some of its vectors.
+
+    Args:
+        model: With an `embedding` of patches, a `class_token` or nothing, and an `encoder`; on its
+            device.
+        images: As the model reads them, (count, channels, height, width).
+        seen: The same from -1 to 1.
+        asking: The vectors that ask: the class token, or all patches.
+    """
+    config, device = model.config, next(model.parameters()).device
+    x = model.class_token(model.embedding(images.to(device)))
+    found = model.encoder.attention_weights(x, config.layers - 1).cpu()
+    asked = found[:, :, asking].mean(2)[..., config.prefix :]
+    rows = [asked.mean(1), *asked[:, :HEADS].unbind(1)]
+    brightest = [2 * row / row.amax(1, keepdim=True) - 1 for row in rows]
+    patch = seen.new_ones(1, 1, seen.shape[1], config.patch_size, config.patch_size)
+    maps = [image_of(row[:, :, None, None, None] * patch) for row in brightest]
+    who = "the class token" if config.prefix and asking.stop == 1 else "the patches, on average,"
+    caption = (
+        f"Above: validation images. Below: how much attention {who} gives to each patch in the "
+        f"last layer, all heads together, then {len(rows) - 1} heads in a row each; the most "
+        f"attended patch is white. {float(asked.sum(-1).mean()):.0%} of the attention goes to "
+        "patches."
+    )
+    return Figure("attention", "Where the last layer looks", caption, tiles([seen, *maps]))
+
+
+def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
+    """Show patches that share a code: a row each, of codes from the commonest to the rarest used.
+
+    Args:
+        images: In [-1, 1], (images, channels, height, width).
+        codes: Of their patches, (images, patches).
+        count: Of codes that there are.
+        size: Of a patch, in pixels.
+    """
+    patches, flat = patches_of(images, size).flatten(0, 1), codes.flatten()
+    times = flat.bincount(minlength=count)
+    used = int((times > 0).sum())
+    order = times.argsort(descending=True, stable=True)[:used]
+    chosen = order[torch.linspace(0, used - 1, min(CODES, used)).long()]
+    draw = torch.Generator().manual_seed(0)
+    rows = []
+    for code in chosen:
+        there = patches[flat == code]
+        some = there[torch.randperm(len(there), generator=draw)[:PATCHES]]
+        white = torch.ones(PATCHES - len(some), *some.shape[1:])
+        rows.append(torch.cat((some, white)))
+    numbers = ", ".join(f"{int(times[code]):,}" for code in chosen)
+    caption = (f"Each row: patches of validation images that have the same code, {len(chosen)} "
+               f"codes from the commonest to the rarest of {used} that occur (of {count}). "
+               f"Patches that have them: {numbers}.")  # fmt: skip
+    return Figure("codes", "Patches that share a code", caption, tiles(rows))
+
+
+def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
+    """Show images above the same images with each patch replaced by the mean patch of its code.
+
+    Arguments are those of `codes_figure`.
+    """
+    rebuilt = image_of(mean_patches(images, codes, count, size)[codes])
+    error = (rebuilt - images).square().mean() / (images - images.mean(0)).square().mean()
+    caption = ("Above: validation images. Below: each patch is the mean of all validation patches "
+               "that have its code. What the code leaves open of the pixels is "
+               f"{100 * error:.0f} % of their variance; the codes were not made to tell "
+               "them.")  # fmt: skip
+    picture = tiles([images[:IMAGES], rebuilt[:IMAGES]])
+    return Figure("reconstructions", "Images made of codes", caption, picture)
+
+
+def guesses_figure(
+    images: Tensor, codes: Tensor, hidden: Tensor, guesses: Tensor, count: int, size: int
+) -> Figure:
+    """Show images, what the model sees of them, and both codes and guesses as mean patches.
+
+    Args:
+        images: As of `codes_figure`, as are `codes`, `count` and `size`.
+        codes: Of all their patches.
+        hidden: Numbers of the hidden patches of the first images, (some, hidden).
+        guesses: The model's codes in their places, (some, hidden).
+        count: Of codes.
+        size: Of a patch.
+    """
+    means, some = mean_patches(images, codes, count, size), len(hidden)
+    right = (guesses == codes[:some].gather(1, hidden)).float().mean()
+    patches = patches_of(images[:some], size)
+    index = hidden[:, :, None, None, None].expand(-1, -1, *patches.shape[2:])
+    rows = [
+        images[:some],
+        image_of(patches.scatter(1, index, 0.0)),
+        image_of(means[codes[:some]]),
+        image_of(patches.scatter(1, index, means[guesses])),
+    ]
+    caption = ("From above: validation images; what the model sees, hidden patches grey; each "
+               "patch as the mean patch of its code; the model's likeliest codes in the hidden "
+               f"places, as mean patches. Of these {guesses.numel()} guesses "
+               f"{100 * right:.0f} % are right.")  # fmt: skip
+    return Figure("guesses", "Hidden patches and what is guessed", caption, tiles(rows))
+
+
+def class_colours(count: int) -> np.ndarray:
+    """Return a colour per class, uint8 (count, 3); the first ones do not depend on the count."""
+    levels = ((0.85, 0.95), (0.55, 1.0), (0.9, 0.65))
+    rows = [colorsys.hsv_to_rgb(i * TURN % 1, *levels[i % 3]) for i in range(count)]
+    return (np.array(rows) * 255).round().astype(np.uint8)
+
+
+def overlay(pixels: np.ndarray, classes: np.ndarray, colours: np.ndarray) -> np.ndarray:
+    """Lay classes over an image.
+
+    Args:
+        pixels: uint8 (height, width, channels).
+        classes: uint8 (height, width); where it is `IGNORED`, the image is seen as it is.
+        colours: Of `class_colours`.
+
+    Returns:
+        uint8 (height, width, 3).
+    """
+    base = with_channels(pixels, 3).astype(np.float32)
+    known = classes != IGNORED
+    painted = colours[np.where(known, classes, 0)]
+    mixed = base + COVER * (painted - base)
+    return np.where(known[..., None], mixed, base).round().astype(np.uint8)
+
+
+def overlay_panels(
+    panels: Sequence[Panel], shown: Sequence[np.ndarray], names: Sequence[str]
+) -> bytes:
+    """Draw panels in a row, beside a legend of the classes in them, the largest first.
+
+    Args:
+        panels: Of images of one size.
+        shown: Classes that the legend names, uint8 (height, width) each.
+        names: Of all classes.
+    """
+    counts = np.bincount(np.concatenate([x.ravel() for x in shown]), minlength=256)[: len(names)]
+    order = [number for number in np.argsort(-counts, kind="stable") if counts[number]]
+    shares, colours = 100 * counts / max(counts.sum(), 1), class_colours(len(names)) / 255
+    legend = [(colours[number], f"{names[number]}  {shares[number]:.3g} %") for number in order]
+    side = max(OVERLAY, max(shown[0].shape) / DPI)
+    return image_panels([Section(panels)], len(panels), side, legend)
+
+
+def overlay_png(image: np.ndarray, classes: np.ndarray, names: Sequence[str]) -> bytes:
+    """Return an image with its classes laid over it and a legend of those that are there.
+
+    Args:
+        image: uint8 (height, width, channels).
+        classes: uint8 (height, width).
+        names: Of all classes.
+
+    Returns:
+        A PNG file's bytes.
+    """
+    painted = overlay(image, classes, class_colours(len(names)))
+    return overlay_panels([Panel(painted)], [classes], names)
+
+
+def overlay_figure(
+    name: str, pixels: np.ndarray, mask: np.ndarray, answer: np.ndarray, names: Sequence[str]
+) -> Figure:
+    """Show an image, its mask and the model's answer, side by side.
+
+    Args:
+        name: Of the image.
+        pixels: uint8 (height, width, channels).
+        mask: Its classes, uint8 (height, width).
+        answer: Those that the model gives.
+        names: Of all classes.
+    """
+    colours, known = class_colours(len(names)), mask != IGNORED
+    right = (answer == mask)[known].mean() if known.any() else 0.0
+    panels = [Panel(with_channels(pixels, 3), "image"),
+              Panel(overlay(pixels, mask, colours), "mask"),
+              Panel(overlay(pixels, answer, colours), "model")]  # fmt: skip
+    last = name.rpartition("/")[2]
+    word = re.sub(r"[^a-zA-Z0-9]+", "-", last.rpartition(".")[0] or name).strip("-")
+    return Figure(
+        f"segmentation-{word}",
+        f"Segmentation of {last}",
+        f"The image, its mask and what the model says: {right:.1%} of the pixels that have a class "
+        "are right. The legend has each class's share of mask and answer together.",
+        overlay_panels(panels, [mask, answer], names),
+    )

@@ -1,0 +1,379 @@
+"""From images of any size to a class for each of their pixels: sliding windows, or the whole.
+
+The model's logits are resized to the image's own size, and the classes are chosen there; choosing
+first and resizing classes costs several points of mIoU (mmsegmentation's issue 1965).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.nn.config import Grid
+from magneto.nn.embedding import ClassToken, PatchEmbedding
+from magneto.nn.position import resize_positions
+from magneto.nn.transformer import Encoder
+from magneto.vision.config import SegmenterConfig
+from magneto.vision.transforms import Reading, fitted
+
+LEVELS = 4
+"""Of a pyramid: each is half as large as the one before."""
+GROUPS, LEAST = 32, 16
+"""Groups at most and channels of a group at least (arXiv 1803.08494): a map pooled to one place has
+no other values than its channels."""
+
+
+class GroupNorm(nn.GroupNorm):
+    """Group normalisation of (batch, channels, height, width); keeps the input's dtype."""
+
+    def __init__(self, channels: int) -> None:
+        groups = math.gcd(GROUPS, channels)
+        while groups > 1 and channels // groups < LEAST:
+            groups //= 2
+        super().__init__(groups, channels)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise each image by itself."""
+        return super().forward(input).type_as(input)
+
+
+class Convolution(nn.Conv2d):
+    """A convolution that keeps the size, without bias; He normal over its outputs at first."""
+
+    def __init__(self, inputs: int, outputs: int, size: int) -> None:
+        super().__init__(inputs, outputs, size, padding=size // 2, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights."""
+        nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
+
+
+class PixelClassifier(nn.Conv2d):
+    """Features to logits, pixel by pixel; N(0, 0.01²) at first, so the loss is near ln classes."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__(inputs, classes, 1)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights, zero the bias."""
+        nn.init.normal_(self.weight, std=0.01)
+        nn.init.zeros_(self.bias)  # type: ignore[arg-type]
+
+
+def resize(x: Tensor, size: Sequence[int]) -> Tensor:
+    """Resize (batch, channels, height, width) to another (height, width): bilinear."""
+    return F.interpolate(x, size=tuple(size), mode="bilinear", align_corners=False)
+
+
+def convolution_block(inputs: int, outputs: int, size: int) -> nn.Sequential:
+    """Return convolution, norm and ReLU."""
+    return nn.Sequential(Convolution(inputs, outputs, size), GroupNorm(outputs), nn.ReLU())
+
+
+class FeaturePyramid(nn.Module):
+    """Four feature maps of one size to four sizes: 4 and 2 times as large, the same, and half.
+
+    Transposed convolutions enlarge, max pooling halves, as in BEiT's segmentation.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+        def double() -> nn.Module:
+            return nn.ConvTranspose2d(width, width, kernel_size=2, stride=2)
+
+        four_times = nn.Sequential(double(), GroupNorm(width), nn.GELU(), double())
+        self.levels = nn.ModuleList((four_times, double(), nn.Identity(), nn.MaxPool2d(2)))
+
+    def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """Four of (batch, width, rows, columns) to four sizes, the largest first."""
+        return [level(x) for level, x in zip(self.levels, features, strict=True)]
+
+
+class PyramidPooling(nn.Module):
+    """What is seen of a map at several scales, put beside the map (arXiv 1612.01105)."""
+
+    def __init__(self, inputs: int, channels: int, scales: Sequence[int]) -> None:
+        super().__init__()
+        self.scales = nn.ModuleList(
+            nn.Sequential(nn.AdaptiveAvgPool2d(scale), convolution_block(inputs, channels, 1))
+            for scale in scales
+        )
+        self.bottleneck = convolution_block(inputs + len(scales) * channels, channels, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, inputs, height, width) to (batch, channels, height, width)."""
+        pooled = [resize(scale(x), x.shape[2:]) for scale in self.scales]
+        return self.bottleneck(torch.cat((x, *pooled), dim=1))
+
+
+class UperNetHead(nn.Module):
+    """UperNet: pyramid pooling on the smallest map, a feature pyramid network, all maps fused.
+
+    Args:
+        width: Channels of each map of the pyramid.
+        channels: Of every map within.
+        classes: Of the answer.
+        scales: Rows and columns to which pyramid pooling pools.
+        dropout: Of whole channels, before the classes.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        channels: int,
+        classes: int,
+        scales: Sequence[int],
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.pooling = PyramidPooling(width, channels, scales)
+        lower = range(LEVELS - 1)
+        self.laterals = nn.ModuleList(convolution_block(width, channels, 1) for _ in lower)
+        self.smooth = nn.ModuleList(convolution_block(channels, channels, 3) for _ in lower)
+        self.fuse = convolution_block(LEVELS * channels, channels, 3)
+        self.dropout = nn.Dropout2d(dropout)
+        self.classifier = PixelClassifier(channels, classes)
+
+    def forward(self, levels: Sequence[Tensor]) -> Tensor:
+        """Four maps, the largest first, to logits (batch, classes, height, width) of its size."""
+        maps = [self.pooling(levels[-1])]
+        for lateral, level in zip(reversed(self.laterals), reversed(levels[:-1]), strict=True):
+            maps.insert(0, lateral(level) + resize(maps[0], level.shape[2:]))
+        largest = maps[0].shape[2:]
+        smooth = [module(x) for module, x in zip(self.smooth, maps[:-1], strict=True)]
+        alike = [smooth[0], *(resize(x, largest) for x in (*smooth[1:], maps[-1]))]
+        return self.classifier(self.dropout(self.fuse(torch.cat(alike, dim=1))))
+
+
+class FCNHead(nn.Module):
+    """One convolution and the classes: the auxiliary head, which training alone needs.
+
+    Args:
+        width: Channels of the map.
+        channels: Within.
+        classes: Of the answer.
+        dropout: Of whole channels, before the classes.
+    """
+
+    def __init__(self, width: int, channels: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        self.convolution = convolution_block(width, channels, 3)
+        self.dropout = nn.Dropout2d(dropout)
+        self.classifier = PixelClassifier(channels, classes)
+
+    def forward(self, level: Tensor) -> Tensor:
+        """(batch, width, height, width) to logits (batch, classes, height, width)."""
+        return self.classifier(self.dropout(self.convolution(level)))
+
+
+class SegmentationLogits(NamedTuple):
+    """What a `Segmenter` answers.
+
+    Attributes:
+        main: (batch, classes, height, width), of 4 x 4 pixels per patch.
+        auxiliary: (batch, classes, rows, columns), for the loss alone.
+    """
+
+    main: Tensor
+    auxiliary: Tensor
+
+
+class Segmenter(nn.Module):
+    """Patches, encoder, features of four layers, pyramid, heads.
+
+    The stack's last norm is left out: the heads read the residual stream, as BEiT's do.
+    """
+
+    def __init__(self, config: SegmenterConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = PatchEmbedding(config.channels, config.patch_size, config.width)
+        learned = config.class_token == "learned"
+        self.class_token = ClassToken(config.width) if learned else nn.Identity()
+        self.encoder = Encoder(config)
+        self.encoder.final_norm = nn.Identity()
+        self.pyramid = FeaturePyramid(config.width)
+        self.head = UperNetHead(
+            config.width,
+            config.head_channels,
+            config.classes,
+            config.pool_scales,
+            config.head_dropout,
+        )
+        self.auxiliary_head = FCNHead(
+            config.width, config.auxiliary_channels, config.classes, config.head_dropout
+        )
+
+    def features(self, images: Tensor) -> list[Tensor]:
+        """(batch, channels, height, width) to four maps (batch, width, rows, columns)."""
+        grid = self.config.grid
+        x = self.class_token(self.embedding(images))
+        found = self.encoder.features(x, self.config.feature_layers)
+        places = (features[:, grid.prefix :].transpose(1, 2) for features in found)
+        return [x.unflatten(2, (grid.rows, grid.columns)) for x in places]
+
+    def forward(self, images: Tensor) -> SegmentationLogits:
+        """(batch, channels, height, width) to logits; the size is the configuration's."""
+        levels = self.pyramid(self.features(images))
+        auxiliary = self.auxiliary_head(levels[self.config.auxiliary_level])
+        return SegmentationLogits(self.head(levels), auxiliary)
+
+
+WINDOWS = 16
+"""What the model reads at once."""
+
+Place = tuple[slice, slice]
+"""Rows and columns of a window."""
+
+
+@torch.no_grad()
+def segment(
+    model: Segmenter, pixels: np.ndarray, reading: Reading, fit: tuple[int, int] | None = None
+) -> np.ndarray:
+    """Return the class of each pixel of an image.
+
+    Args:
+        model: In evaluation mode.
+        pixels: uint8 (height, width, channels).
+        reading: The form in which the model reads images.
+        fit: Longer and shorter side that the image is made to fit in first; None keeps its size.
+
+    Returns:
+        uint8 (height, width).
+    """
+    image = torch.from_numpy(reading.normalise(fitted(pixels, fit)))
+    device = next(model.parameters()).device
+    (logits,) = pixel_logits(model, [image.to(device)])
+    return classes_of(logits, pixels.shape[:2]).cpu().numpy().astype(np.uint8)
+
+
+def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield the logits of all pixels of each image, as `model.config.inference` says.
+
+    Args:
+        model: In evaluation mode.
+        images: Each (channels, height, width), of any size, on the model's device.
+
+    Yields:
+        Of each, fp32 (classes, height, width).
+    """
+    if model.config.inference == "slide":
+        return sliding_logits(model, images)
+    return (whole_logits(model, image) for image in images)
+
+
+def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield logits by windows of the model's size; where windows overlap, their mean.
+
+    Windows of all images are read together. An image smaller than a window is put in its upper left
+    corner, the rest is zeros.
+    """
+    size, stride = (model.config.image_size,) * 2, model.config.stride
+    large = [at_least(image, size) for image in images]
+    places = [list(window_places(image.shape[1:], size, stride)) for image in large]
+    windows = [image[:, *place] for image, own in zip(large, places, strict=True) for place in own]
+    pieces = (torch.stack(windows[i : i + WINDOWS]) for i in range(0, len(windows), WINDOWS))
+    answers = (resize(logits[None].float(), size)[0] for p in pieces for logits in model(p).main)
+    for own, wide, image in zip(places, large, images, strict=True):
+        mean = mean_of_windows(answers, own, wide.shape[1:])
+        yield mean[:, : image.shape[1], : image.shape[2]]
+
+
+def window_places(image: Sequence[int], window: Sequence[int], stride: int) -> Iterator[Place]:
+    """Yield where windows lie in an image, row by row; the last ones end at its edges.
+
+    Args:
+        image: Height and width, not below the window's.
+        window: Height and width.
+        stride: Pixels between two windows.
+    """
+    rows, columns = (
+        [min(step * stride, whole - part) for step in range(math.ceil((whole - part) / stride) + 1)]
+        for whole, part in zip(image, window, strict=True)
+    )
+    for top in rows:
+        for left in columns:
+            yield slice(top, top + window[0]), slice(left, left + window[1])
+
+
+def mean_of_windows(
+    answers: Iterator[Tensor], places: Sequence[Place], size: Sequence[int]
+) -> Tensor:
+    """Put the next answers, (classes, height, width) each, in their places; return their mean."""
+    first = next(answers)
+    total = first.new_zeros(len(first), *size)
+    count = first.new_zeros(1, *size)
+    for place in places:
+        answer = first if place is places[0] else next(answers)
+        total[:, *place] += answer
+        count[:, *place] += 1
+    return total / count
+
+
+def at_least(image: Tensor, size: Sequence[int]) -> Tensor:
+    """Return an image with zeros below and to the right, where it is smaller than a size."""
+    more = [max(wanted - there, 0) for wanted, there in zip(size, image.shape[1:], strict=True)]
+    return F.pad(image, (0, more[1], 0, more[0]))
+
+
+def whole_logits(model: Segmenter, image: Tensor) -> Tensor:
+    """Return logits of an image that is read at once.
+
+    Where its sides are no multiples of a patch, zeros are added below and to the right.
+    """
+    patch = model.config.patch_size
+    rows, columns = (max(2, math.ceil(side / patch)) for side in image.shape[1:])
+    size = rows * patch, columns * patch
+    answer = for_grid(model, rows, columns)(at_least(image, size)[None]).main.float()
+    return resize(answer, size)[0, :, : image.shape[1], : image.shape[2]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeImageConfig(SegmenterConfig):
+    """A `SegmenterConfig` for images of one size, which need not be squares.
+
+    Attributes:
+        rows: Patches from top to bottom.
+        columns: Patches from left to right.
+    """
+
+    rows: int
+    columns: int
+
+    @property
+    def grid(self) -> Grid:
+        """The patches row by row, after the class token if there is one."""
+        return Grid(self.rows, self.columns, super().grid.prefix)
+
+
+def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
+    """Return the model for images of so many patches; all weights but positions are shared.
+
+    Learned positions are interpolated (bicubic).
+    """
+    length = Grid(rows, columns, model.config.grid.prefix).length
+    # The square's own positions must have a place, though they are not used.
+    length = max(length, model.config.grid.length)
+    given: dict[str, Any] = {
+        field.name: getattr(model.config, field.name) for field in fields(SegmenterConfig)
+    }
+    given["max_length"] = length
+    changed = WholeImageConfig(**given, rows=rows, columns=columns)
+    with torch.device("meta"):
+        other = Segmenter(changed)
+    state = model.state_dict(keep_vars=True)
+    other.load_state_dict(resize_positions(state, model.config, changed), assign=True)
+    return other.train(model.training)
+
+
+def classes_of(logits: Tensor, size: Sequence[int]) -> Tensor:
+    """Return the likeliest class of each pixel of an image of another size, (height, width)."""
+    return resize(logits[None], size)[0].argmax(0)

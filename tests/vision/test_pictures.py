@@ -1,0 +1,176 @@
+"""Pictures show what they say."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from magneto.training.task import Figure
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.pictures import (
+    COVER,
+    MOST,
+    Mistake,
+    attention_figure,
+    class_colours,
+    codes_figure,
+    confusion_figure,
+    guesses_figure,
+    image_of,
+    mean_patches,
+    mistakes_figure,
+    overlay,
+    overlay_figure,
+    overlay_png,
+    patches_of,
+    readable,
+    reconstruction_figure,
+)
+from magneto.vision.transforms import Reading
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def read(image: str | bytes) -> np.ndarray:
+    assert isinstance(image, bytes)
+    return np.asarray(Image.open(io.BytesIO(image)).convert("RGB"))
+
+
+def images_and_codes() -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    images = torch.rand(9, 1, 8, 8, generator=draw) * 2 - 1
+    return images, torch.randint(6, (9, 16), generator=draw)
+
+
+def test_patches_and_back() -> None:
+    images = torch.arange(2 * 3 * 16.0).view(2, 3, 4, 4)
+    patches = patches_of(images, 2)
+    assert torch.equal(patches[1, 2], images[1, :, 2:, :2])
+    assert torch.equal(image_of(patches), images)
+
+
+def test_mean_patches() -> None:
+    images, codes = images_and_codes()
+    codes[codes == 1] = 0
+    means, patches = mean_patches(images, codes, 6, 2), patches_of(images, 2)
+    assert torch.allclose(means[2], patches[codes == 2].mean(0), atol=1e-6)
+    assert not means[1].any()
+
+
+def test_broken_images_are_not_shown() -> None:
+    batch = {"images": torch.arange(4), "labels": -torch.arange(4),
+             "broken": torch.tensor([False, True, False, True])}  # fmt: skip
+    lost = {**batch, "broken": torch.ones(4, dtype=torch.bool)}
+    images, labels = readable([lost, batch, batch], 2, "images", "labels")
+    assert images.tolist() == [0, 2] and labels.tolist() == [0, -2]
+    assert len(readable([lost], 3, "images")[0]) == 0
+
+
+def test_captions_of_codes_have_the_numbers() -> None:
+    images, codes = images_and_codes()
+    times = sorted((int(n) for n in codes.flatten().bincount() if n), reverse=True)
+    caption = codes_figure(images, codes, 7, 2).caption
+    assert f"have them: {', '.join(map(str, times))}." in caption
+    assert f"of {len(times)} that occur (of 7)" in caption
+    assert "% of their variance" in reconstruction_figure(images, codes, 7, 2).caption
+
+
+def test_hidden_patches_are_grey() -> None:
+    images, codes = images_and_codes()
+    hidden = torch.stack([torch.randperm(16)[:6].sort().values for _ in range(8)])
+    guesses = codes[:8].gather(1, hidden)
+    guesses[:, :3] = (guesses[:, :3] + 1) % 6
+    figure = guesses_figure(images, codes, hidden, guesses, 6, 2)
+    pixels = read(figure.image)
+    scale = (pixels.shape[0] - 6) // 32
+    second = pixels[8 * scale + 2 : 16 * scale + 2, : 8 * scale]
+    grey = (second == 128).all(-1)[scale // 2 :: 2 * scale, scale // 2 :: 2 * scale]
+    assert np.flatnonzero(grey.flatten()).tolist() == hidden[0].tolist()
+    assert "Of these 48 guesses 50 % are right" in figure.caption
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_attention_is_of_what_the_head_sees(pooling: str) -> None:
+    config = ImageClassifierConfig(
+        width=16, layers=2, heads=2, ffn_width=24, image_size=8, patch_size=4, classes=3,
+        class_token="learned", pooling=pooling, positions="learned", max_length=5,
+    )  # fmt: skip
+    model, images = ImageClassifier(config).eval(), torch.rand(3, 3, 8, 8)
+    found = attention_figure(model, images, images, model.pooled)
+    assert ("the class token" if pooling == "first" else "the patches") in found.caption
+    share = re.search(r"(\d+)% of the attention", found.caption)
+    assert share is not None and 60 < int(share[1]) < 100
+    height, width = read(found.image).shape[:2]
+    assert width / height == pytest.approx(3 / 4, abs=0.05)  # images; mean and two heads below
+
+
+def test_confusion_is_percent_of_a_class() -> None:
+    matrix = np.array([[75, 25, 0], [0, 10, 0], [0, 0, 0]])
+    names = ["sky, blue", "a bird of a very long name", "tree"]
+    figure = confusion_figure(matrix, names, "pixels")
+    assert figure == confusion_figure(matrix, names, "pixels")
+    words = re.findall(r">([^<>]+)</text>", str(figure.image))
+    assert {"75", "25", "100", "sky", "a bird of a very lo…"} <= {*words}
+    assert "tree" not in words and "sky, blue" not in words
+    assert "Of 110 pixels" in figure.caption and "85 are" in figure.caption
+
+
+def test_only_the_commonest_classes_are_drawn() -> None:
+    names = [f"class{number}" for number in range(150)]
+    figure = confusion_figure(np.diag(np.arange(1, 151)), names, "images")
+    assert f"{150 - MOST} rarer classes are left out" in figure.caption
+    assert ">class149<" in str(figure.image) and ">class20<" not in str(figure.image)
+
+
+def test_a_mistake_is_shown_as_it_looks() -> None:
+    """Restored, not stretched to its own darkest and brightest pixel."""
+    dark = Mistake(0.9, 0, 1, np.full((1, 4, 4), -0.8, np.float32))
+    figure = mistakes_figure([dark] * 5, ["a", "b"], Reading(4, 1))
+    assert "The 5 wrong answers" in figure.caption
+    pixels = read(figure.image)
+    assert (abs(pixels.astype(int) - 26) <= 2).all(-1).mean() > 0.4
+
+
+def test_colours_do_not_depend_on_the_number_of_classes() -> None:
+    assert np.array_equal(class_colours(3), class_colours(150)[:3])
+    assert len(np.unique(class_colours(150), axis=0)) == 150
+    few = class_colours(12).astype(int)
+    apart = np.abs(few[:, None] - few[None]).sum(-1) + 999 * np.eye(12, dtype=int)
+    assert apart.min() > 50
+
+
+def test_ignored_pixels_are_seen_as_they_are() -> None:
+    pixels = np.full((2, 3, 3), 100, np.uint8)
+    classes = np.array([[0, 1, 255], [2, 2, 255]], np.uint8)
+    found = overlay(pixels, classes, class_colours(3))
+    assert (found[:, 2] == 100).all()
+    expected = 100 + COVER * (class_colours(3)[1].astype(float) - 100)
+    assert np.abs(found[0, 1] - expected).max() <= 0.5
+    assert np.array_equal(overlay(pixels[..., :1], classes, class_colours(3)), found)
+
+
+def test_an_overlay_has_a_legend_of_what_is_there() -> None:
+    classes = np.repeat(np.array([0, 2], np.uint8), 60)[:, None] + np.zeros((1, 160), np.uint8)
+    black = np.zeros((*classes.shape, 3), np.uint8)
+    drawn = read(overlay_png(black, classes, ["sky", "road", "tree"])).reshape(-1, 3).astype(int)
+    colours = class_colours(3).astype(int)
+    seen = [(abs(drawn - colour).max(1) <= 1).sum() > 50 for colour in colours]
+    covered = [(abs(drawn - COVER * colour).max(1) <= 1).sum() > 5000 for colour in colours]
+    assert seen == covered == [True, False, True]
+
+
+def test_a_large_image_keeps_its_size() -> None:
+    wide = np.zeros((10, 1200), np.uint8)
+    assert read(overlay_png(wide[..., None], wide, ["sky"])).shape[1] > 1200
+
+
+def test_a_segmentation_is_shown_beside_its_mask() -> None:
+    mask = np.array([[0, 1], [255, 1]], np.uint8)
+    answer = np.array([[0, 1], [0, 0]], np.uint8)
+    figure = overlay_figure("a/b c.d.png", np.zeros((2, 2, 3), np.uint8), mask, answer, ["x", "y"])
+    assert isinstance(figure, Figure) and figure.name == "segmentation-b-c-d"
+    assert "66.7% of the pixels" in figure.caption
+    assert read(figure.image).shape[1] > 3 * 350
