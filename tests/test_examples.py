@@ -124,6 +124,9 @@ def test_bits_per_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     words += [part for key, value in small.items() for part in (f"--{key}", str(value))]
     assert magneto(words) == 0
     example = load("bits_per_byte")
+    cycle = b"abcd" * 5000
+    assert example.unigram_bits(cycle, cycle) == pytest.approx(2, abs=0.05)
+    assert example.bigram_bits(cycle, cycle) < 0.05 and example.xz_bits(cycle, cycle)[1] < 0.05
     bits = example.main(tmp_path / "run")
     assert bits["bigram"] < bits["unigram"] < 8
     assert bits["this model"] > bits["bigram"]  # three steps teach little

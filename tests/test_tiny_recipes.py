@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from magneto.language.baselines import text_baselines
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe, recipe_names
 from magneto.training.loop import train
 from magneto.training.task import place_companion
 from magneto.training.throughput import count_flops
+from tests.test_examples import load
 
 TINY = [name for name in recipe_names() if name.endswith("/tiny")]
 # Floating-point operations: a minute of two cores at 65e9 a second. Measured: causal-lm 5.3e12,
@@ -34,7 +34,9 @@ def learn(name: str, directory: Path, **changes: Any) -> tuple[Any, dict[str, fl
 def test_a_language_model_beats_pairs_of_bytes(tmp_path: Path) -> None:
     """In two thirds of its steps. Measured: 2.52 bits per byte, 1.18 below the pairs."""
     task, scores = learn("causal-lm/tiny", tmp_path, **{"training.steps": 200})
-    baselines = text_baselines(task.documents("train"), task.documents("validation"))
+    baselines = load("bits_per_byte").text_baselines(
+        task.documents("train"), task.documents("validation")
+    )
     assert scores["bits_per_byte"] < baselines["bigram"] - 0.8
 
 

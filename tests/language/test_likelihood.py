@@ -95,14 +95,6 @@ def test_what_is_shared_is_read_once() -> None:
     assert sum(tokens.numel() for tokens in read) == 4 * 41
 
 
-def test_progress_counts_questions() -> None:
-    seen = []
-    asked = questions()
-    log_likelihoods(model(), asked, tokens=40, progress=lambda *now: seen.append(now))
-    assert seen[-1] == (len(asked), len(asked))
-    assert len(seen) > 2
-
-
 @pytest.mark.parametrize(("sequence", "scored"), [([1, 2], 2), ([1, 2], 0), ([1], 1)])
 def test_something_must_stand_before_what_is_scored(sequence: list[int], scored: int) -> None:
     with pytest.raises(ValueError, match="a token before"):

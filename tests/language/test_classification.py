@@ -1,27 +1,40 @@
 """Text classification learns, begins with other runs, and is measured on other data."""
 
 import json
+import shutil
 from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
+from safetensors.torch import save_file
 
 from magneto.cli import main
 from magneto.data.batch import mixed_order
-from magneto.language.classification import FREE, TextClassification
+from magneto.files import Damaged, whole_directory
+from magneto.language.classification import (
+    FREE,
+    TextClassification,
+    check_pretrained,
+    pretrained_run,
+    pretrained_weights,
+)
 from magneto.language.classification_inputs import label_values
 from magneto.language.classification_scores import class_scores, label_baselines
 from magneto.language.config import (
     GLUE,
     ClassificationDataConfig,
+    MaskedLanguageModelConfig,
     TextClassifierConfig,
     TextEncoderConfig,
 )
+from magneto.language.models import MaskedLanguageModel, TextClassifier
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.assets import fitting_assets, put_in_place
+from magneto.training.checkpoint import fill, model_pieces
 from magneto.training.loop import train
 from tests.evaluating import measured, reads_while_scoring
 
@@ -85,22 +98,6 @@ def test_numbers_are_learnt(tmp_path: Path) -> None:
     assert task.primary_metric == "pearson"
     metrics = learn(task, 160)
     assert metrics["pearson"] > 0.9 and metrics["spearman"] > 0.9 and metrics["loss"] < 0.4
-
-
-def test_evaluation_does_not_depend_on_batches(tmp_path: Path) -> None:
-    task = pairs(write_pairs(tmp_path / "rows.tsv"), validation_fraction=0.5)
-    torch.manual_seed(0)
-    model = task.build_model().eval()
-    held = task.validation[""]
-    whole, limited = measured(task, model), measured(task, model, limit=1)
-    with torch.no_grad():
-        losses = [
-            task.loss(model, task._batch(held, np.array([n]))).total.item()
-            for n in range(len(held.tokens))
-        ]
-    assert whole["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-    first = np.array(losses)[mixed_order(len(losses)) < 64]
-    assert limited["loss"] == pytest.approx(np.mean(first), rel=1e-5)
 
 
 def test_the_second_validation_set_has_its_name(tmp_path: Path) -> None:
@@ -242,3 +239,72 @@ def test_a_run_is_not_resumed_on_other_validation_texts(tmp_path: Path) -> None:
     refused = pytest.raises(ValueError, match=r"validation\.digest differs")
     with refused, fitting_assets(pairs(tmp_path), tmp_path / "run"):
         pass
+
+
+SHAPE = {
+    "width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "vocab_size": 50, "positions": "rotary",
+}  # fmt: skip
+
+
+def save(run: Path, tensors: dict[str, torch.Tensor]) -> None:
+    with whole_directory(run / "final") as aside:
+        save_file(tensors, aside / "model.safetensors")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A masked language model's run, as far as its weights go."""
+    torch.manual_seed(1)
+    model = MaskedLanguageModel(MaskedLanguageModelConfig(**SHAPE))
+    run = tmp_path / "mlm-sub"
+    save(run, {k: v for k, v in model.state_dict().items() if k != "head.vocabulary.weight"})
+    shape = {**SHAPE, "placement": "sub", "dropout": 0.3, "tie_embeddings": True}
+    recipe = load_recipe("masked-lm/tiny").to_mapping()
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"model": shape}))
+    return run
+
+
+def test_an_encoder_is_taken_over_whole(run: Path) -> None:
+    config = TextClassifierConfig(
+        **SHAPE, classes=3, pretrained=str(run.parent / "mlm-{placement}")
+    )
+    assert pretrained_run(config) == run
+    check_pretrained(config)  # another dropout is no other shape
+    model = TextClassifier(config)
+    before = model.text_encoder.embedding.table.weight.clone()
+    given = pretrained_weights(model.text_encoder, run)
+    pieces = model_pieces(model)
+    fill({name: pieces[name] for name in given}, given, run)
+    torch.manual_seed(1)
+    origin = MaskedLanguageModel(MaskedLanguageModelConfig(**SHAPE)).text_encoder
+    for name, tensor in origin.state_dict().items():
+        assert torch.equal(model.text_encoder.state_dict()[name], tensor), name
+    assert not torch.equal(before, model.text_encoder.embedding.table.weight)
+
+
+def test_another_shape_names_the_options_that_fit(run: Path) -> None:
+    wrong = {**SHAPE, "layers": 3, "positions": "learned"}
+    config = TextClassifierConfig(**wrong, placement="pre", pretrained=str(run))
+    with pytest.raises(
+        ValueError, match=r"give --model\.layers 2 --model\.placement sub --model\.p"
+    ):
+        check_pretrained(config)
+    with pytest.raises(ValueError, match=r"another encoder: encoder\.layers"):
+        other = TextClassifier(TextClassifierConfig(**wrong, classes=2))
+        pretrained_weights(other.text_encoder, run)
+
+
+def test_runs_that_are_not_there_or_hold_no_encoder(run: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"did you mean .*mlm-sub"):
+        check_pretrained(TextClassifierConfig(**SHAPE, pretrained=str(run.parent / "mlm-sib")))
+    save(run, {"head.weight": torch.zeros(2)})
+    with pytest.raises(ValueError, match="no text encoder: give a masked-lm run"):
+        pretrained_weights(
+            TextClassifier(TextClassifierConfig(**SHAPE, classes=3)).text_encoder, run
+        )
+    (run / "final" / "model.safetensors").unlink()
+    with pytest.raises(Damaged, match=r"final.*model\.safetensors.*there are no undamaged ones"):
+        check_pretrained(TextClassifierConfig(**SHAPE, pretrained=str(run)))
+    shutil.rmtree(run / "final")
+    with pytest.raises(FileNotFoundError, match="no weights in"):
+        check_pretrained(TextClassifierConfig(**SHAPE, pretrained=str(run)))

@@ -1,12 +1,15 @@
-"""Suites' records, in every shape they are handed around in, become questions."""
+"""Suites' records become questions: every shape, found by name and split, mistakes in one line."""
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
 
-from magneto.language.suites import SUITES, Item, load_questions
+from magneto.config import ConfigError
+from magneto.language.suites import SUITES, Item, Questions, load_questions
 
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "causal_lm"
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "causal_lm"
 
 
 def parsed(suite: str, **record) -> Item:
@@ -59,16 +62,10 @@ def test_winograd_writes_options_as_inside_a_sentence() -> None:
     assert item == Item((before + "the dog", before + "the cat"), (" got tired.",) * 2, 0)
 
 
-def test_winograd_keeps_names_and_capitals_after_a_full_stop() -> None:
-    text = "Ann met Eve. She smiled."
-    changes = {"text": text, "pronoun": "She", "pronoun_loc": 13}
-    item = parsed("winograd", **HUB | changes | {"options": ["Ann", "Eve"]})
-    assert item.contexts == ("Ann met Eve. Ann", "Ann met Eve. Eve")
+def test_winograd_keeps_names_and_gives_possessives_their_ending() -> None:
+    changes = {"text": "Ann met Eve. She smiled.", "pronoun": "She", "pronoun_loc": 13}
     item = parsed("winograd", **HUB | changes | {"options": ["The girl", "Eve"]})
-    assert item.contexts[0] == "Ann met Eve. The girl"
-
-
-def test_winograd_gives_possessives_their_ending() -> None:
+    assert item.contexts == ("Ann met Eve. The girl", "Ann met Eve. Eve")
     changes = {"text": "Bob lost to Tim in his house.", "pronoun": "his", "pronoun_loc": 19}
     item = parsed("winograd", **HUB | changes | {"options": ["Bob", "Tim"]})
     assert item.contexts == ("Bob lost to Tim in Bob's", "Bob lost to Tim in Tim's")
@@ -140,3 +137,91 @@ def test_real_questions(suite: str, count: int, options: int) -> None:
         assert set(answers) == {0}
     else:
         assert all(abs(answers.count(n) / count - 1 / options) < 0.08 for n in range(options))
+
+
+GRANDE = {"sentence": "The cup missed _ again.", "option1": "a", "option2": "b", "answer": "1"}
+GRAD = {"sentence": "I saw [MASK] again.", "choices": ["Ann", "Eve"], "answer": "Eve"}
+STORY = {f"InputSentence{n}": "So." for n in range(1, 5)} | {
+    "RandomFifthSentenceQuiz1": "Yes, sir.",
+    "RandomFifthSentenceQuiz2": "No.",
+    "AnswerRightEnding": "1",
+}
+
+
+def write(path: Path, *records: dict) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def load(suite: str, where: Path) -> Questions:
+    return load_questions(SUITES[suite], str(where))
+
+
+def test_splits_are_told_from_names(tmp_path: Path) -> None:
+    write(tmp_path / "winogrande_1.1" / "train_xl.jsonl", *[GRANDE] * 3)
+    write(tmp_path / "winogrande_1.1" / "dev.jsonl.gz", GRANDE)
+    write(tmp_path / "other" / "wsc285.jsonl", GRAD, GRAD)
+    write(tmp_path / "other" / "wsc273.jsonl", GRAD)
+    found = load("winogrande", tmp_path)
+    assert (len(found.items), len(found.pool or [])) == (1, 3)
+    assert found.source.endswith("dev.jsonl.gz")
+    assert found.pool_source.endswith("train_xl.jsonl")
+    found = load("winograd", tmp_path)
+    assert (len(found.items), found.pool) == (2, None)
+    assert found.pool_source == "the other questions"
+    assert len(load("wsc273", tmp_path).items) == 1
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+def test_storycloze_is_asked_on_test_and_shown_from_validation(tmp_path: Path, ending: str) -> None:
+    mark = "," if ending == ".csv" else "\t"
+    quote = '"' * (ending == ".csv")  # in a .tsv quotes are text
+    row = mark.join(f"{quote}{value}{quote}" for value in STORY.values())
+    for split, count in (("val", 1), ("test", 2)):
+        name = f"cloze_test_{split}__spring2016 - cloze_test_ALL_{split}{ending}"
+        (tmp_path / name).write_text(mark.join(STORY) + "\n" + f"{row}\n" * count)
+    found = load("storycloze", tmp_path)
+    assert (len(found.items), len(found.pool or [])) == (2, 1)
+    assert found.items[0].solved == "So. So. So. So. Yes, sir."
+
+
+def test_two_candidates_are_a_question_to_the_user(tmp_path: Path) -> None:
+    write(tmp_path / "winogrande_dev.jsonl", GRANDE)
+    write(tmp_path / "winogrande_xs" / "val.jsonl", GRANDE)
+    write(tmp_path / "winogrande" / "val.jsonl", GRANDE)
+    with pytest.raises(ConfigError, match="two validation files for winogrande"):
+        load("winogrande", tmp_path)
+
+
+def test_what_is_missing_is_named_and_what_is_there(tmp_path: Path) -> None:
+    write(tmp_path / "winogrande_dev.jsonl", GRANDE)
+    with pytest.raises(ConfigError, match=r"winograd in .*has winogrande.*wsc285\.jsonl"):
+        load("winograd", tmp_path)
+    with pytest.raises(ConfigError, match=r"no file or folder .*did you mean .*dev\.jsonl"):
+        load("winogrande", tmp_path / "winogrande_de.jsonl")
+    with pytest.raises(ConfigError, match="on the hub: give --data"):
+        load_questions(SUITES["storycloze"], None)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (json.dumps(GRANDE | {"answer": ""}), "record 2"),
+        (json.dumps({"sentence": "a _ b"}), "record 2: no field 'option1'"),
+        ("{", "line 2: not JSON"),
+        ("3", "line 2: not a JSON object"),
+        ("[" * 200_000, "line 2: nested too deeply"),
+    ],
+)
+def test_a_bad_record_is_never_left_out(tmp_path: Path, line: str, message: str) -> None:
+    path = write(tmp_path / "a.jsonl", GRANDE)
+    path.write_text(path.read_text() + line)
+    with pytest.raises(ValueError, match=message):
+        load("winogrande", path)
+
+
+def test_an_empty_file_is_no_suite(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no records"):
+        load("winogrande", write(tmp_path / "a.jsonl"))

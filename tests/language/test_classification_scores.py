@@ -1,13 +1,18 @@
-"""Scores of classifiers, by hand and at the edges."""
+"""Scores of classifiers by hand and at the edges, remarks on them, and simple models beside."""
 
 import math
 
 import numpy as np
 import pytest
 
-pytest.importorskip("sklearn")
-
-from magneto.language.classification_scores import class_scores, number_scores
+from magneto.data.table import table_of
+from magneto.language.classification_scores import (
+    class_scores,
+    imbalance,
+    label_baselines,
+    number_scores,
+    score_remarks,
+)
 
 
 def test_two_classes_by_hand() -> None:
@@ -52,3 +57,32 @@ def test_an_answer_that_is_no_number_is_not_a_correlation_of_zero() -> None:
     pytest.importorskip("scipy")
     found = number_scores(np.array([math.nan, 1.0, 2.0]), np.array([1.0, 2.0, 3.0]))
     assert all(math.isnan(value) for value in found.values())
+
+
+def test_classes_of_unequal_size() -> None:
+    line = imbalance(np.array([0] * 90 + [1] * 10), ("no", "yes"))
+    assert "'no' is 90.0%" in line and "'yes' 10.0%" in line and "--data.metric f1" in line
+    assert imbalance(np.array([0] * 70 + [1] * 30), ("no", "yes")) == ""
+    several = np.repeat(range(4), (40, 30, 29, 1))
+    assert "'d' 1.0%" in imbalance(several, ("a", "b", "c", "d"))
+    assert imbalance(np.repeat(range(4), 5), ("a", "b", "c", "d")) == ""
+
+
+def test_scores_of_0() -> None:
+    zero = {"accuracy": 0.9, "f1": 0.0, "matthews": 0.0}
+    (line,) = score_remarks(zero, ("no", "yes"))
+    assert "f1 is 0: 'yes'" in line and "data.labels (no, yes)" in line
+    (line,) = score_remarks({**zero, "f1": 0.1}, ("a", "b", "c"))
+    assert "matthews is 0" in line
+    assert score_remarks({"f1": 0.5, "matthews": 0.2}, ("no", "yes")) == []
+    assert score_remarks({"pearson": 0.0}, ()) == []
+
+
+def test_classes() -> None:
+    rows = [
+        {"text": f"{word} thing {i}", "label": word} for i in range(20) for word in ("bad", "good")
+    ]
+    train, held = table_of([*rows, rows[0]]), table_of(rows[:2])
+    answers = label_baselines(train, held, ("bad", "good"))
+    assert answers["majority class"].tolist() == [0, 0]
+    assert answers["bag of words"].tolist() == [0, 1]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +10,8 @@ from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe
 from magneto.language.config import LanguageModelConfig
 from magneto.language.in_context import (
     SuiteScore,
+    accuracy,
+    credit,
     draw,
     encode_items,
     evaluate_suite,
@@ -79,15 +82,6 @@ def test_sum_prefers_the_short_option_and_mean_does_not() -> None:
     items = [Item(i.contexts, i.endings, 0) for i in suite().items]
     short = Questions(SUITES["hellaswag"], items, None, "", "")
     assert score(model(), questions=short).by_sum.mean == 1.0
-
-
-def test_the_papers_accuracy_is_by_sum_where_a_blank_is_filled(taught: LanguageModel) -> None:
-    found = score(model(), questions=suite(partial=True))
-    assert found.partial
-    assert found.main is found.by_sum
-    assert score(model()).main != found.main or score(model()).main.mean == found.main.mean
-    assert not score(taught).partial
-    assert score(taught).main == score(taught).by_mean
 
 
 def test_demonstrations_are_fed_and_counted(taught: LanguageModel) -> None:
@@ -163,3 +157,28 @@ def test_a_token_across_the_border_is_scored(tmp_path: Path) -> None:
     assert [pieces[token] for token in encoded.sequences[0]] == ["x", " ab", "."]
     assert [pieces[token] for token in tokenizer.encode(["x a"])[0]] == ["x", " ", "a"]
     assert encoded.scored == (2, 1)
+
+
+def test_by_hand() -> None:
+    right = np.array([[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]], dtype=bool)
+    found = accuracy(right)
+    assert found.mean == pytest.approx(0.5)
+    assert found.by_seed == pytest.approx((0.5, 0.25, 0.75))
+    assert found.seed_error == pytest.approx(0.25 / 3**0.5)
+    # By item: 1, 2/3, 1/3, 0; their variance is 5/27.
+    assert found.item_error == pytest.approx((5 / 27 / 4) ** 0.5)
+
+
+def test_ties_are_shared() -> None:
+    assert [credit([-2.0, -1.0, -3.0], answer) for answer in range(3)] == [0, 1, 0]
+    assert [credit([-1.0, -1.0, -3.0], answer) for answer in range(3)] == [0.5, 0.5, 0]
+
+
+def test_one_seed_or_one_question_has_no_error() -> None:
+    assert accuracy(np.ones((1, 5), dtype=bool)).seed_error is None
+    assert accuracy(np.ones((3, 1), dtype=bool)).item_error is None
+
+
+def test_seeds_that_agree_do_not_make_questions_more() -> None:
+    one = np.random.default_rng(0).random((1, 50)) < 0.6
+    assert accuracy(one.repeat(4, axis=0)).item_error == pytest.approx(accuracy(one).item_error)
