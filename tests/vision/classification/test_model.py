@@ -59,3 +59,16 @@ def test_without_a_last_norm_the_mean_stays_as_it_is(placement: str) -> None:
 def test_impossible_poolings(changes: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         build(**changes)
+
+
+def test_patches_are_read_alone_and_must_divide_the_image() -> None:
+    sizes = {"width": 32, "heads": 4, "ffn_width": 48, "layers": 2, "channels": 1, "classes": 10}
+    model = ImageClassifier(ImageClassifierConfig(**sizes, image_size=8, patch_size=2))
+    images = torch.randn(5, 1, 8, 8)
+    moved = images.clone()
+    moved[:, :, :2, :2] = 0
+    assert torch.equal(model.embedding(moved)[:, 5], model.embedding(images)[:, 5])
+    loss = torch.nn.functional.cross_entropy(model(images), torch.arange(5))
+    assert loss.item() == pytest.approx(2.3026, abs=0.05)
+    with pytest.raises(ValueError, match="must divide image_size"):
+        ImageClassifierConfig(**sizes, image_size=9, patch_size=2)
