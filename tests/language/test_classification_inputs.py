@@ -2,21 +2,16 @@
 
 import numpy as np
 import pytest
-import torch
 
 from magneto.config import ConfigError, build
 from magneto.data.table import table_of
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.language.classification_inputs import (
-    CLASSES,
     assemble,
-    assume_labels,
-    assume_vocabulary,
     encode,
-    longest_texts,
     make_tokenizer,
 )
-from magneto.language.config import ClassificationDataConfig, TextClassifierConfig
+from magneto.language.config import ClassificationDataConfig
 from magneto.language.labelled_texts import TextPair
 from magneto.progress import SILENT
 
@@ -90,27 +85,3 @@ def test_a_tokenizer_is_trained_once_on_both_texts() -> None:
     assert made.path == make_tokenizer(ClassificationDataConfig(vocab_size=300), rows).path
     assert all(len(tokens) < 20 for tokens in made.encode([rows[0].text, rows[0].pair or ""]))
     assert len({made.begin, made.end, made.pad, made.mask}) == 4
-
-
-MODEL = TextClassifierConfig()
-
-
-def test_classes_are_those_that_are_named() -> None:
-    assert assume_labels(MODEL, ClassificationDataConfig(labels=("no", "yes", "so"))) == (
-        "no", "yes", "so",
-    )  # fmt: skip
-    assert len(assume_labels(MODEL, ClassificationDataConfig())) == CLASSES
-    assert len(assume_labels(TextClassifierConfig(classes=5), ClassificationDataConfig())) == 5
-    assert assume_labels(MODEL, ClassificationDataConfig(target="number")) == ()
-
-
-def test_texts_are_full() -> None:
-    made = longest_texts(3, ClassificationDataConfig(max_length=20))
-    assert tuple(made["tokens"].shape) == (3, 20) and bool(made["mask"].all())
-    assert made["labels"].dtype == torch.int64
-    numbers = longest_texts(3, ClassificationDataConfig(max_length=20, target="number"))
-    assert numbers["labels"].dtype == torch.float32
-
-
-def test_a_learnt_tokenizer_is_as_large_as_it_is_asked_to_be() -> None:
-    assert assume_vocabulary(MODEL, ClassificationDataConfig(vocab_size=900)).vocab_size == 900
