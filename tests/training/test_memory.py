@@ -8,7 +8,7 @@ import torch
 from magneto.recipe import load_recipe
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import one_process
-from magneto.training.memory import check_memory
+from magneto.training.memory import bytes_between_layers, check_memory
 from tests.training.toy import Toy
 
 CPU = torch.device("cpu")
@@ -56,6 +56,25 @@ def test_what_fits_is_not_refused(name: str) -> None:
     task = recipe.build_task()
     task.prepare()
     check_memory(task, recipe.training, one_process(CPU), 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["image-classification", "image-tokenizer", "image-modelling", "vision-language-modelling"],
+)
+def test_what_layers_are_given_is_known_beside_a_frozen_model(name: str) -> None:
+    task = load_recipe(f"{name}/tiny").build_task()
+    task.prepare()
+    with torch.device("meta"):
+        model = task.build_model()
+    (batch,) = task.train_stream(12, 1).batch(0)
+    config = task.model_config
+    found = bytes_between_layers(task, model, batch)
+    images = 12 if name != "vision-language-modelling" else 8  # of images, of pairs, of texts
+    assert found >= config.layers * 2 * images * config.width * config.patches
+    companion = task.companion()
+    for module in () if companion is None else (companion,):
+        assert not any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
 
 
 def test_more_pieces_help_until_the_examples_alone_are_too_many(monkeypatch) -> None:

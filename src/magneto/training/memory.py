@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,13 +149,31 @@ def bytes_between_layers(task: Task, model: nn.Module, piece: Any) -> int:
     stacks_of = {stack[0]: stack for stack in stacks}
     handles = [layer.register_forward_pre_hook(stop) for layer in stacks_of]
     try:
-        task.loss(model, map_tensors(piece, lambda tensor: tensor.to("meta")))
+        with shapes_alone(task.companion() or nn.Identity()):
+            task.loss(model, map_tensors(piece, lambda tensor: tensor.to("meta")))
     except (ReachedError, RuntimeError, AssertionError):
         pass
     finally:
         for handle in handles:
             handle.remove()
     return sum(given)
+
+
+@contextmanager
+def shapes_alone(module: nn.Module) -> Iterator[None]:
+    """Let a module's tensors have no values for a while, so that it takes tensors without any."""
+    held = [
+        (tensors, dict(tensors))
+        for part in module.modules()
+        for tensors in (part._parameters, part._buffers)
+    ]
+    for tensors, values in held:
+        tensors.update({n: t if t is None else t.to("meta") for n, t in values.items()})
+    try:
+        yield
+    finally:
+        for tensors, values in held:
+            tensors.update(values)
 
 
 class ReachedError(Exception):
