@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Literal
 
@@ -153,17 +153,23 @@ def judge(run: ShortRun) -> Verdict:
         run: With at least one step.
     """
     numbers = measured(run)
-    found = (
-        _kept(run, numbers),
-        _moved(run, numbers),
-        _update(numbers),
-        _distinct(run, numbers),
-        _imbalance(run, numbers),
-        _attention(run, numbers),
-        _range(run, numbers),
-        _loss(run, numbers),
-    )
-    return Verdict(found)
+    # The name of a finding, of its number, and its words; "moved" has no threshold.
+    found = []
+    for name, number, describe in (
+        ("kept", "kept", _kept),
+        ("moved", "moved", _moved),
+        ("update", "update", _update),
+        ("distinct", "distinct", _distinct),
+        ("imbalance", "imbalance", _imbalance),
+        ("attention", "attention", _attention),
+        ("range", "largest", _range),
+        ("loss", "rise", _loss),
+    ):
+        value = getattr(numbers, number)
+        level = THRESHOLDS[number].level(value) if number in THRESHOLDS else "sound"
+        shown = run.steps[-1].loss if name == "loss" else value
+        found.append(Finding(name, level, shown, describe(run, value, level)))
+    return Verdict(tuple(found))
 
 
 def measured(run: ShortRun) -> Measured:
@@ -217,61 +223,53 @@ def distinct_share(layers: Sequence[LayerReading]) -> float:
     return min(shares)
 
 
-def _finding(name: str, numbers: Measured, text: str) -> Finding:
-    value = getattr(numbers, name)
-    return Finding(name, THRESHOLDS[name].level(value), value, text)
-
-
-def _kept(run: ShortRun, numbers: Measured) -> Finding:
+def _kept(run: ShortRun, value: float | None, level: Level) -> str:
     worst = min(stacks(run.first.layers), key=kept_share)
-    value, similarity = numbers.kept, worst[-1].token_similarity
+    similarity = worst[-1].token_similarity
     if value is None or not math.isfinite(value) or similarity is None:
-        text = "what tells positions apart could not be measured"
-        return Finding("kept", "likely to fail", None, text)
+        return "what tells positions apart could not be measured"
+    if level == "sound":
+        return (
+            f"no rank collapse: the layers keep what tells positions apart, x{value:.3g} of the "
+            f"first layer's at the top of {len(worst)} layers (token similarity "
+            f"{percent(similarity)})"
+        )
     factor = value ** (1 / max(len(worst) - 1, 1))
-    collapsed = (
+    return (
         f"rank collapse at initialisation: of what tells positions apart in the first layer's "
         f"output, {percent(value)} is left at the top of {len(worst)} layers (x{factor:.2f} a "
         f"layer), where token similarity is {percent(similarity)}. A loss on each position has "
         f"next to nothing to learn from"
     )
-    healthy = (
-        f"no rank collapse: the layers keep what tells positions apart, x{value:.3g} of the "
-        f"first layer's at the top of {len(worst)} layers (token similarity {percent(similarity)})"
-    )
-    level = THRESHOLDS["kept"].level(value)
-    return Finding("kept", level, value, healthy if level == "sound" else collapsed)
 
 
-def _moved(run: ShortRun, numbers: Measured) -> Finding:
+def _moved(run: ShortRun, value: float | None, level: Level) -> str:
     """Say how far a step moves the output; the calibration founds no threshold for it."""
     small = rate_of_move(run.first_steps, SMALL_MOVE)
     near = "" if small is None else f"; a rate of {small:.2g} moves it by {percent(SMALL_MOVE)}"
-    text = "the first step was not tried at the peak rate"
-    if numbers.moved is not None:
-        moved = percent(numbers.moved)
-        text = f"a first step at the peak rate of {run.peak:.2g} would move the output by {moved}"
-    return Finding("moved", "sound", numbers.moved, text + near)
-
-
-def _update(numbers: Measured) -> Finding:
-    if numbers.update is None:
-        return _finding("update", numbers, "no update was measured at the peak rate")
-    found = _finding("update", numbers, f"it would change weights by {percent(numbers.update)}")
-    advice = "" if found.level == "sound" else ": lower the peak rate"
-    return replace(found, text=found.text + advice)
-
-
-def _distinct(run: ShortRun, numbers: Measured) -> Finding:
-    if numbers.distinct is None:
-        return _finding("distinct", numbers, "no steps were taken at the peak rate")
-    text = (
-        f"after {len(run.peak_steps)} steps at the peak rate, {percent(numbers.distinct)} of the "
-        f"output's square tells positions apart"
+    if value is None:
+        return f"the first step was not tried at the peak rate{near}"
+    return (
+        f"a first step at the peak rate of {run.peak:.2g} would move the output by "
+        f"{percent(value)}{near}"
     )
-    found = _finding("distinct", numbers, text)
-    advice = ": rank collapse by training; lower the peak rate, or try another placement"
-    return found if found.level == "sound" else replace(found, text=text + advice)
+
+
+def _update(run: ShortRun, value: float | None, level: Level) -> str:
+    if value is None:
+        return "no update was measured at the peak rate"
+    advice = "" if level == "sound" else ": lower the peak rate"
+    return f"it would change weights by {percent(value)}{advice}"
+
+
+def _distinct(run: ShortRun, value: float | None, level: Level) -> str:
+    if value is None:
+        return "no steps were taken at the peak rate"
+    collapse = ": rank collapse by training; lower the peak rate, or try another placement"
+    return (
+        f"after {len(run.peak_steps)} steps at the peak rate, {percent(value)} of the output's "
+        f"square tells positions apart{'' if level == 'sound' else collapse}"
+    )
 
 
 def gradient_ratios(run: ShortRun) -> list[tuple[float, float, float]]:
@@ -285,15 +283,14 @@ def gradient_ratios(run: ShortRun) -> list[tuple[float, float, float]]:
     return found
 
 
-def _imbalance(run: ShortRun, numbers: Measured) -> Finding:
-    if numbers.imbalance is None:
-        return _finding("imbalance", numbers, "no gradient was measured")
+def _imbalance(run: ShortRun, value: float | None, level: Level) -> str:
+    if value is None:
+        return "no gradient was measured"
     worst, bottom, top = max(gradient_ratios(run))
-    text = (
+    return (
         f"gradient norms of layers are within a factor of {worst:.3g} "
         f"({bottom:.2g} in the first layer, {top:.2g} in the last)"
     )
-    return _finding("imbalance", numbers, text)
 
 
 def entropy_shares(run: ShortRun) -> list[tuple[float, float, str, int]]:
@@ -306,15 +303,14 @@ def entropy_shares(run: ShortRun) -> list[tuple[float, float, str, int]]:
     ]
 
 
-def _attention(run: ShortRun, numbers: Measured) -> Finding:
-    if numbers.attention is None:
-        return _finding("attention", numbers, "no attention was measured")
+def _attention(run: ShortRun, value: float | None, level: Level) -> str:
+    if value is None:
+        return "no attention was measured"
     share, logit, name, step = min(entropy_shares(run))
-    text = (
+    return (
         f"the sharpest attention, of {name} at step {step}, has {percent(share)} of the largest "
         f"possible entropy (largest logit {logit:.3g})"
     )
-    return _finding("attention", numbers, text)
 
 
 def largest_activation(run: ShortRun) -> float | None:
@@ -327,24 +323,19 @@ def largest_activation(run: ShortRun) -> float | None:
     )  # fmt: skip
 
 
-def _range(run: ShortRun, numbers: Measured) -> Finding:
+def _range(run: ShortRun, value: float | None, level: Level) -> str:
     troubles = run.troubles()
-    trouble = troubles["bf16"] or troubles["fp16"]
-    level = THRESHOLDS["largest"].level(numbers.largest)
-    if trouble:
+    if trouble := troubles["bf16"] or troubles["fp16"]:
         bearable = "" if troubles["bf16"] else "; bf16 and fp32 hold it"
-        text = f"at step {trouble[0]}, {trouble[1].layer}: {trouble[1].reason}{bearable}"
-        return Finding("range", level, numbers.largest, text)
-    largest = "not measured" if numbers.largest is None else f"{numbers.largest:.3g}"
-    text = f"the largest activation is {largest}: fp16, bf16 and fp32 hold it"
-    return Finding("range", level, numbers.largest, text)
+        return f"at step {trouble[0]}, {trouble[1].layer}: {trouble[1].reason}{bearable}"
+    largest = "not measured" if value is None else f"{value:.3g}"
+    return f"the largest activation is {largest}: fp16, bf16 and fp32 hold it"
 
 
-def _loss(run: ShortRun, numbers: Measured) -> Finding:
+def _loss(run: ShortRun, value: float | None, level: Level) -> str:
     first, last = run.steps[0], run.steps[-1]
     steps = "1 step" if len(run.steps) == 1 else f"{len(run.steps)} steps"
-    text = f"the loss goes from {first.loss:.4g} to {last.loss:.4g} in {steps}"
-    return Finding("loss", THRESHOLDS["rise"].level(numbers.rise), last.loss, text)
+    return f"the loss goes from {first.loss:.4g} to {last.loss:.4g} in {steps}"
 
 
 def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:
