@@ -134,6 +134,9 @@ def test_best_rate_needs_every_seed() -> None:
     assert (pre.best_learning_rate, pre.largest_stable_rate) == (1e-3, 1e-3)
     assert (sub.best_learning_rate, sub.largest_stable_rate) == (1e-2, 1e-1)
     assert (pre.finished, pre.diverged) == (3, 3)
+    assert summarise(SUB, "sub", True).best_learning_rate == 1e-1  # where higher is better
+    lucky = cells("post", {1e-3: [4.0], 1e-2: [None], 1e-1: [6.2]})
+    assert summarise(lucky, "post", False).largest_stable_rate == 1e-3
     assert sub.score == pytest.approx(3.1)
     assert sub.interval == pytest.approx(12.71 * 0.1 * math.sqrt(2) / math.sqrt(2), rel=1e-3)
 
@@ -142,15 +145,6 @@ def test_the_best_rate_is_that_of_the_best_mean() -> None:
     """One lucky seed at 0.001 has the lowest loss of all."""
     lucky = cells("sub", {1e-3: [1.0, 5.0], 1e-2: [2.0, 2.0]})
     assert summarise(lucky, "sub", False).best_learning_rate == 1e-2
-
-
-def test_stable_is_up_to_the_first_rate_that_is_not() -> None:
-    lucky = cells("post", {1e-3: [4.0], 1e-2: [None], 1e-1: [6.2]})
-    assert summarise(lucky, "post", False).largest_stable_rate == 1e-3
-
-
-def test_higher_may_be_better() -> None:
-    assert summarise(SUB, "sub", True).best_learning_rate == 1e-1
 
 
 def test_sensitivity_by_hand() -> None:

@@ -23,9 +23,7 @@ from magneto.nn.config import TransformerConfig
 from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
 from magneto.theory.bounds import bound, encoder_decoder_bound
 from magneto.theory.depth import Depth
-from magneto.theory.placement import PLACEMENTS
-from magneto.theory.scales import Scales, derived_scales
-from magneto.vision.config import ImageClassifierConfig
+from magneto.theory.scales import derived_scales
 
 SHAPE = TransformerConfig(width=16, layers=2, heads=2, ffn_width=32)
 
@@ -98,16 +96,6 @@ def test_measured_shape_keeps_proportions() -> None:
     assert (shape.width, shape.heads, shape.ffn_width) == (64, 4, 192)
     assert (shape.norm, shape.dropout, shape.positions) == ("rmsnorm", 0.0, "none")
     assert measured_shape(SHAPE).width == 16
-
-
-def test_measured_shape_of_an_image_model_has_no_grid() -> None:
-    model = ImageClassifierConfig(
-        width=96, heads=8, head_dim=16, layer_scale=0.1, drop_path=0.1, unbiased=("k",),
-        grid_positions="relative_bias", class_token="learned",
-    )  # fmt: skip
-    shape = measured_shape(model)
-    assert (shape.width, shape.heads, shape.head_width, shape.unbiased) == (64, 4, 16, ("k",))
-    assert (shape.grid_positions, shape.layer_scale, shape.drop_path) == ("none", None, 0.0)
 
 
 def test_depth_tells_placements_apart() -> None:
@@ -197,13 +185,6 @@ def test_a_gated_network_counts_the_mean_of_gate_and_value() -> None:
     with torch.no_grad():
         stack.layers[0].feed_forward.mlp.fc1.weight[:512].mul_(2)  # type: ignore[union-attr,index]
     assert effective_scales(stack).w[1] ** 2 == pytest.approx(0.4 * (4 + 1) / 2, rel=0.05)
-
-
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_every_placement_can_be_measured(placement: str) -> None:
-    scales = effective_scales(Encoder(config(placement=placement, layers=1)))
-    assert isinstance(scales, Scales)
-    assert len(scales.v) == 2
 
 
 def test_wrong_models_are_named() -> None:

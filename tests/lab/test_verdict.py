@@ -15,7 +15,6 @@ from magneto.lab.verdict import (
     kept_share,
     measured,
     move_at,
-    percent,
     rate_of_move,
     worst_level,
 )
@@ -146,12 +145,6 @@ def test_between_the_tried_rates() -> None:
     assert move_at(TRIES, 1e-3) == pytest.approx(0.1)
     assert rate_of_move(TRIES, 0.1) == pytest.approx(1e-3)
     assert move_at(TRIES, 1e-5) is None and rate_of_move(TRIES, 2.0) is None
-
-
-def test_percent() -> None:
-    assert [percent(s) for s in (0.0013, 0.31, 0.99877, 1.0, 1.2)] == [
-        "0.13 %", "31 %", "99.88 %", "100 %", "120 %",
-    ]  # fmt: skip
 
 
 def test_every_threshold_is_of_a_number() -> None:

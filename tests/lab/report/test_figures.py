@@ -8,7 +8,7 @@ import pytest
 
 from magneto.lab.outcome import Group, Judge, Scored, group_cells
 from magneto.lab.report.curves import draw_curves, thinned
-from magneto.lab.report.figures import draw_scores, failure_marks, joined_means
+from magneto.lab.report.figures import draw_scores, failure_marks
 from magneto.lab.report.plot import Plot, series_of
 from magneto.lab.report.words import curves_caption, curves_heading, score_caption
 
@@ -39,19 +39,6 @@ def scores_of(comparison: dict[str, Any]) -> str:
 
 def curves_of(comparison: dict[str, Any]) -> list:
     return draw_curves(comparison, series_of(comparison["placements"], {"sub": "Sub-LN"}))
-
-
-def test_a_line_breaks_where_a_rate_failed() -> None:
-    means = joined_means([LEARNED, LOST, LEARNED, SPLIT, LEARNED, SAT, UNKNOWN])
-    assert [not math.isnan(mean) for mean in means] == [
-        True,
-        False,
-        True,
-        False,
-        True,
-        False,
-        False,
-    ]
 
 
 def test_a_failed_rate_is_not_bridged_in_the_drawing(
@@ -96,9 +83,6 @@ def test_what_diverged_stands_above_the_curves(assemble: Assemble) -> None:
     assert "× diverged" in panel.svg
     (whole,) = curves_of(assemble([run(1e-3, 4.0)], Judge("loss", False)))
     assert "diverged" not in whole.svg
-
-
-def test_a_run_that_ended_worse_is_marked_at_its_end(assemble: Assemble) -> None:
     worse = run(1e-3, None, diverged_at=None, reason="it ended above the loss it began with")
     (panel,) = curves_of(assemble([worse], Judge("loss", False)))
     assert "seed 1: it ended above" in str(panel.hits)

@@ -1,8 +1,10 @@
-"""The page of a run whose numbers are known."""
+"""The page of a run whose numbers are known, and its curves."""
 
+import math
 from pathlib import Path
 from xml.etree import ElementTree
 
+from magneto.lab.report.curves import draw_run
 from magneto.lab.report.report import RunPage, write_run_page
 from magneto.training.task import Figure
 
@@ -44,3 +46,27 @@ def test_pictures_lie_beside_the_page(tmp_path: Path) -> None:
 def test_a_run_of_which_nothing_is_known(tmp_path: Path) -> None:
     text = write_run_page(page(metrics=[], rows=[], figures=[]), tmp_path).read_text()
     assert "Curves" not in text and "What the model does" not in text and "It finished." in text
+
+
+ROWS = [
+    {"step": 10, "loss": 3.0, "gradient_norm": 1.0, "learning_rate": 1e-3},
+    {"step": 20, "loss": math.nan, "gradient_norm": 2.0, "learning_rate": 1e-3},
+    {"step": 20, "validation_loss": 2.5, "validation_accuracy": 0.5},
+]
+
+
+def test_a_figure_for_each_name_the_loss_first_and_the_loop_last() -> None:
+    drawings = draw_run(ROWS, {"loss": 2.9})
+    assert [drawing.title for drawing in drawings] == [
+        "loss", "accuracy", "learning rate", "gradient norm"
+    ]  # fmt: skip
+    loss, accuracy, *_ = drawings
+    assert loss.series == [0, 1] and accuracy.series == [1]
+    assert "baseline" in loss.svg and "baseline" not in accuracy.svg
+    texts = [text for hit in loss.hits for _, _, text in hit["points"]]
+    assert texts == ["step 10: loss 3", "step 20: loss 2.5"]  # what is not finite is no point
+
+
+def test_what_was_never_finite_has_no_figure() -> None:
+    assert draw_run([{"step": 1, "loss": None}, {"step": 2, "loss": math.inf}], {}) == []
+    assert draw_run([], {}) == []
