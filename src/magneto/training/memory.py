@@ -162,7 +162,7 @@ def bytes_between_layers(task: Task, model: nn.Module, piece: Any) -> int:
 @contextmanager
 def shapes_alone(module: nn.Module) -> Iterator[None]:
     """Let a module's tensors have no values for a while, so that it takes tensors without any."""
-    held = [
+    held: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (tensors, dict(tensors))
         for part in module.modules()
         for tensors in (part._parameters, part._buffers)
