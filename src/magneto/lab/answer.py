@@ -145,8 +145,10 @@ def stability(summaries: Sequence[Summary]) -> list[str]:
         return []
     stable.sort(key=lambda s: s.largest_stable_rate or 0.0, reverse=True)
     found = "; ".join(f"{s.title} {s.largest_stable_rate:g} ({beyond(s)})" for s in stable)
-    sentences = [f"Largest stable learning rate, by {seeds_everywhere(summaries)}: {found}."]
-    if len(summaries) > 1 and len(summaries[0].stable_seeds) < ENOUGH_SEEDS:
+    count = len(summaries[0].stable_seeds)
+    seeds = "one seed" if count == 1 else f"{count} seeds"
+    sentences = [f"Largest stable learning rate, by the {seeds} that ran at every rate: {found}."]
+    if len(summaries) > 1 and count < ENOUGH_SEEDS:
         sentences.append("So few seeds can't tell one largest stable rate from another.")
     fails = [f"{s.title} in {s.others_failed[0]} of {s.others_failed[1]}"
              for s in stable if s.others_failed[0]]  # fmt: skip
@@ -158,13 +160,6 @@ def stability(summaries: Sequence[Summary]) -> list[str]:
         if s.best_beyond_stable
     ]
     return sentences
-
-
-def seeds_everywhere(summaries: Sequence[Summary]) -> str:
-    """Say how many seeds the largest stable rates are of: "the one seed that ran at every rate"."""
-    count = len(summaries[0].stable_seeds)
-    return "the one seed that ran at every rate" if count == 1 else (
-        f"the {count} seeds that ran at every rate")  # fmt: skip
 
 
 def beyond(summary: Summary) -> str:

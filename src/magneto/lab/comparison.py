@@ -43,8 +43,6 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
     task = recipe.build_task()
     judges = judges_of(sweep)
     cells = [score_cell(folder, cell, judges[cell.row]) for cell in sweep.cells()]
-    placements = list(judges)
-    data = data_of(sweep)
     shared = {judge.baseline for judge in judges.values()}
     judge = Judge(task.primary_metric, task.higher_is_better, only(shared))
     runs = [cell_directory(folder, cell) for cell in sweep.cells()]
@@ -56,14 +54,14 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
         "baseline": judge.baseline,
         "threshold": judge.threshold,
         "baselines": {row: held.baseline for row, held in judges.items()},
-        "data": data,
+        "data": data_of(sweep),
         "unit": task.unit,
         "overrides": without_places(sweep.overrides),
         "command": without_places(command),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environments(runs),
         "config": without_places(recipe.to_mapping()),
-        "placements": placements,
+        "placements": list(judges),
         "learning_rates": [float(rate) for rate in sweep.grid[RATE]],
         "seeds": [int(seed) for seed in sweep.grid[SEED]],
         "seeds_near_best": sorted({int(values[SEED]) for values in sweep.further}),
@@ -268,10 +266,8 @@ def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) 
 def measure_updates(plans: Mapping[str, Plan], progress: Progress = SILENT) -> list[Update]:
     """Measure the updates of each row; once for rows whose stacks are alike."""
     known: dict[Plan, list[Update]] = {}
-    each = sum(DEPTHS) * len(SEEDS)
-    whole = each * len(set(plans.values()))
-    for shape, stack in dict.fromkeys(plans.values()):
-        before = each * len(known)
+    different = list(dict.fromkeys(plans.values()))
+    for number, (shape, stack) in enumerate(different):
         known[shape, stack] = measure_growth(
             shape,
             placements=[shape.placement],
@@ -279,8 +275,8 @@ def measure_updates(plans: Mapping[str, Plan], progress: Progress = SILENT) -> l
             seeds=SEEDS,
             samples=SAMPLES,
             stack=stack,
-            progress=lambda done, total, before=before: progress.update(
-                "measuring updates, layers", before + done, whole
+            progress=lambda done, total, number=number: progress.update(
+                "measuring updates, layers", number * total + done, len(different) * total
             ),
         )
     return [

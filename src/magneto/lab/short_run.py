@@ -57,20 +57,6 @@ def peak_rate(config: TrainingConfig) -> float:
     return learning_rate(config, config.warmup_steps)
 
 
-def first_tries(
-    task: Task,
-    model: nn.Module,
-    config: TrainingConfig,
-    world: World,
-    seed: int,
-    rates: Sequence[float],
-) -> list[FirstStep]:
-    """Try the first step at each rate and at the peak, on a piece of the first batch."""
-    chosen = sorted({*rates, peak_rate(config)})
-    piece = piece_to_look_at(task, config, seed)
-    return try_first_step(task, model, piece, config, world, chosen)
-
-
 def piece_to_look_at(task: Task, config: TrainingConfig, seed: int) -> Any:
     """Return a part of the first batch's first micro-batch; all of it where it can't be cut."""
     whole = config.gradient_accumulation_steps
@@ -258,7 +244,9 @@ def short_run(
             sums, _, _ = accumulate(task, model, pieces, config, world)
         norm = scale_gradients(parameters, sums[1], config.clip_norm, world)
         if step == 0:
-            tried = first_tries(task, model, config, world, seed, rates)
+            piece = piece_to_look_at(task, config, seed)
+            chosen = sorted({*rates, peak_rate(config)})
+            tried = try_first_step(task, model, piece, config, world, chosen)
         rate = learning_rate(config, step)
         set_learning_rate(optimizer, rate)
         probe.mark()

@@ -10,7 +10,6 @@ from magneto.lab.outcome import Group, Judge, Scored, group_cells
 from magneto.lab.report.curves import draw_curves, thinned
 from magneto.lab.report.figures import draw_scores, failure_marks
 from magneto.lab.report.plot import Plot, series_of
-from magneto.lab.report.words import curves_caption, curves_heading, score_caption
 
 Assemble = Callable[..., dict[str, Any]]
 LEARNED, SPLIT = Group((4.0, 4.2), 2, 0, 0, 0), Group((4.0,), 1, 0, 1, 0)
@@ -96,29 +95,13 @@ def test_a_loss_that_is_not_finite_breaks_the_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "heading", "axis"),
+    ("kinds", "axis"),
     [
-        (["validation", "validation"], "Validation loss", "validation loss"),
-        (["training", "training"], "Training loss", "training loss"),
-        (["validation", "training"], "Loss", ">loss<"),
+        (["validation", "validation"], "validation loss"),
+        (["training", "training"], "training loss"),
+        (["validation", "training"], ">loss<"),
     ],
 )
-def test_curves_say_of_what_they_are(
-    kinds: list[str], heading: str, axis: str, assemble: Assemble
-) -> None:
+def test_curves_say_of_what_they_are(kinds: list[str], axis: str, assemble: Assemble) -> None:
     cells = [run(1e-3, 4.0, seed, curve_of=kind) for seed, kind in enumerate(kinds)]
-    comparison = assemble(cells, Judge("loss", False))
-    assert curves_heading(comparison) == heading
-    assert axis in curves_of(comparison)[0].svg
-    assert ("of 1 run that ended" in curves_caption(comparison)) == (heading == "Loss")
-
-
-def test_captions_speak_only_of_what_is_there(assemble: Assemble) -> None:
-    whole = assemble([run(1e-3, 4.0)], Judge("loss", False))
-    assert score_caption(whole, group_cells(whole)) == ""
-    assert curves_caption(whole) == "One line per run."
-    split = assemble([run(1e-3, 4.0), run(1e-3, None, 2), run(1e-2, 4.0)], Judge("loss", False, 7))
-    said = score_caption(split, group_cells(split))
-    assert "hollow" in said and "Above the axis" in said and "trivial baseline" in said
-    assert "confidence" not in said
-    assert "× marks" in curves_caption(split) and "same scale" in curves_caption(split)
+    assert axis in curves_of(assemble(cells, Judge("loss", False)))[0].svg

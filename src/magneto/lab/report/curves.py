@@ -75,13 +75,6 @@ def shared_scale(cells: Cells) -> Scale | None:
     return Scale(low, top, max(step for cell in cells for step, _ in cell["curve"]))
 
 
-def is_cut(cells: Cells) -> bool:
-    """Return whether a curve goes beyond the panels."""
-    scale = shared_scale(cells)
-    losses = _finite(loss for cell in cells for _, loss in cell["curve"])
-    return scale is not None and any(loss > scale.top for loss in losses)
-
-
 def _finite(values: Iterable[Any]) -> list[float]:
     return [value for value in map(finite, values) if value is not None]
 

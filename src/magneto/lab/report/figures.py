@@ -15,7 +15,16 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from magneto.figures import FAINT
 from magneto.functional.statistics import half_width
-from magneto.lab.outcome import Group, decimals_for, failures, finite, part, plus_minus, rate_text
+from magneto.lab.outcome import (
+    MISSING,
+    Group,
+    decimals_for,
+    failures,
+    finite,
+    part,
+    plus_minus,
+    rate_text,
+)
 from magneto.lab.report.plot import STYLE, Drawing, Plot, Series
 
 CROSS, DASH, PLUS = "x", "_", "+"
@@ -164,7 +173,8 @@ def _draw_score(
     if not shown:
         return
     places = [rate * shift for rate in rates]
-    joined = joined_means(groups)
+    # A line breaks, at nan, where a seed failed or none ran.
+    joined = [g.mean if g.mean is not None and not g.failed else math.nan for g in groups]
     x, y = [s[0] for s in shown], [s[1] for s in shown]
     error = [g.interval or 0.0 for _, _, g, _ in shown]
     bars = axes.errorbar(
@@ -180,11 +190,6 @@ def _draw_score(
     plot.hover(axes, row, row.title, points)
 
 
-def joined_means(groups: Sequence[Group]) -> list[float]:
-    """Return the means a line goes through: nan, where it breaks, if a seed failed or none ran."""
-    return [g.mean if g.mean is not None and not g.failed else math.nan for g in groups]
-
-
 def _point_text(rate: float, group: Group, decimals: int) -> str:
     lost = f" ({failures(group)})" if group.failed else ""
     value = plus_minus(group.mean, group.interval, decimals)
@@ -198,7 +203,8 @@ def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[st
     if not shown:
         axes.set_yticks([])
         axes.set_ylim(0, 1)
-        text = "no run learned" if _any_result(comparison) else "no result yet"
+        ended = any(cell["status"] != MISSING for cell in comparison["cells"])
+        text = "no run learned" if ended else "no result yet"
         axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color=FAINT)
         return
     low, high = min(shown), max(shown)
@@ -212,17 +218,19 @@ def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[st
         axes.set_ylim(low - margin, high + margin)
 
 
-def _any_result(comparison: Mapping[str, Any]) -> bool:
-    return any(cell["status"] != "missing" for cell in comparison["cells"])
-
-
 def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
-    """Return what scores are held against and its name: the baseline, else the first loss."""
+    """Return what scores are held against and its name: the baseline, else the first loss.
+
+    The latter is the median of the training loss of the first steps.
+    """
     baseline = finite(comparison.get("baseline"))
     if baseline is not None:
         return baseline, "trivial baseline"
-    first = first_loss(comparison) if comparison["metric"] == "loss" else None
-    return None if first is None else (first, "loss of the first steps")
+    first = [finite(cell.get("initial_loss")) for cell in comparison["cells"]]
+    losses = [loss for loss in first if loss is not None]
+    if comparison["metric"] != "loss" or not losses:
+        return None
+    return median(losses), "loss of the first steps"
 
 
 def _draw_reference(
@@ -246,13 +254,6 @@ def _draw_reference(
     return low, high
 
 
-def first_loss(comparison: Mapping[str, Any]) -> float | None:
-    """Return the median training loss of the first steps."""
-    known = [finite(cell.get("initial_loss")) for cell in comparison.get("cells") or ()]
-    losses = [loss for loss in known if loss is not None]
-    return median(losses) if losses else None
-
-
 SIZE = (3.3, 2.2)
 
 
@@ -262,7 +263,7 @@ def draw_updates(
     """Draw one step's change of the output against depth, each relative to the shallowest.
 
     Args:
-        measured: What `measurements.measure` returns.
+        measured: What `comparison.measure` returns.
         series: How placements look.
         reading: "label", which is what the theory bounds (drawn dashed), or "output".
     """

@@ -18,20 +18,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from magneto.files import write_bytes
 from magneto.lab.outcome import decimals_for, group_cells, rate_text
-from magneto.lab.report.curves import SERIES, draw_curves, draw_run
+from magneto.lab.report.curves import SERIES, curve_kind, draw_curves, draw_run, with_curves
 from magneto.lab.report.figures import draw_activations, draw_scores, draw_updates
 from magneto.lab.report.plot import Drawing, series_of, swatch
 from magneto.lab.report.words import (
     baseline_sentence,
-    curves_caption,
-    curves_heading,
     facts,
     grid_rows,
     growth_rows,
     judged_sentence,
     layer_rows,
     run_rows,
-    score_caption,
     seeds_text,
     subtitle,
     summary_rows,
@@ -107,9 +104,8 @@ def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
         "runs": run_rows(cells, decimals),
         "judged": judged_sentence(comparison),
         "baseline": baseline_sentence(comparison),
-        "score_caption": score_caption(comparison, groups),
-        "curves_heading": curves_heading(comparison),
-        "curves_caption": curves_caption(comparison),
+        "failed": any(group.failed for group in groups.values()),
+        "curves_heading": f"{curve_kind(with_curves(comparison))} loss".strip().capitalize(),
     }
 
 
