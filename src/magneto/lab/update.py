@@ -10,7 +10,7 @@ bound is of scales v and w, which `effective_scales` measures from a model's own
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from statistics import fmean, linear_regression
@@ -304,18 +304,15 @@ def effective_scales(stack: ProbedStack) -> Scales:
     alphas = {part.alpha for part in stack.layers.modules() if isinstance(part, Residual)}
     if len(alphas) != 1:
         raise ValueError(f"one weight of the skip connection is expected, not {sorted(alphas)}")
-    measured = [_roles(part) for part in sublayers]
+    measured = [
+        [role for part in sublayer.modules() if isinstance(part, HasRoles) for role in part.roles()]
+        for sublayer in sublayers
+    ]
     return Scales(
         v=tuple(_scale(weights, SECOND) for weights in measured),
         w=tuple(_scale(weights, FIRST) for weights in measured),
         alpha=alphas.pop(),
     )
-
-
-def _roles(sublayer: nn.Module) -> list[tuple[str, Tensor]]:
-    return [
-        role for part in sublayer.modules() if isinstance(part, HasRoles) for role in part.roles()
-    ]
 
 
 @torch.no_grad()
@@ -328,15 +325,12 @@ def _scale(weights: list[tuple[str, Tensor]], roles: tuple[str, ...]) -> float:
     return fmean(squares) ** 0.5
 
 
-def measured_bound(
-    model: nn.Module, *, form: Form = "paper", cross: Iterable[int] | None = None
-) -> float:
+def measured_bound(model: nn.Module, form: Form = "paper") -> float:
     """Return the bound of the model update with a model's own scales, divided by eta d.
 
     Args:
         model: Holds one `Encoder`, `Decoder` or `MultiwayEncoder`, or one `EncoderDecoder`.
         form: As in `magneto.theory.bounds.bound`.
-        cross: Of an encoder-decoder, as in `encoder_decoder_bound`.
 
     Raises:
         ValueError: If it holds something else, or no bound is derived for its placement.
@@ -346,8 +340,7 @@ def measured_bound(
     if len(pairs) == 1 and len(stacks) == 2:
         encoder, decoder = pairs[0].encoder, pairs[0].decoder
         scales = effective_scales(encoder), effective_scales(decoder)
-        made = encoder_decoder_bound(decoder.config.row, *scales, cross=cross, form=form)
-        return made.total
+        return encoder_decoder_bound(decoder.config.row, *scales, form=form).total
     if len(stacks) != 1:
         raise ValueError(f"a model with one stack, or an encoder-decoder: not {len(stacks)} stacks")
     return bound(stacks[0].config.row, effective_scales(stacks[0]), form=form)

@@ -148,7 +148,7 @@ def _hover_curve(plot: Plot, axes: Axes, row: Series, cells: Cells) -> None:
         (float(step), fmean(losses), f"step {step}: loss {fmean(losses):.3f}")
         for step, losses in list(sorted(steps.items()))[::every]
     ]
-    plot.hover(axes, row, row.title, points)
+    plot.hover(axes, row, points)
 
 
 SIZE = (3.3, 2.0)
@@ -203,7 +203,7 @@ def draw_name(name: str, rows: Rows, baseline: float | None) -> Drawing | None:
                 axes.plot(steps, values, marker="o" if few else "", markersize=3, **row.line),
             )
             every = max(len(curve) // HOVER_POINTS, 1)
-            plot.hover(axes, row, row.title, [
+            plot.hover(axes, row, [
                 (float(step), y, f"step {step}: {name.replace('_', ' ')} {y:.4g}")
                 for step, value in curve[::every] if (y := finite(value)) is not None
             ])  # fmt: skip

@@ -80,7 +80,7 @@ def draw_strip(plot: Plot, axes: Axes, rows: Sequence[tuple[Series, Sequence[Mar
                 clip_on=False,
             )  # fmt: skip
             plot.belongs(row, drawn)
-            plot.hover(axes, row, row.title, [(mark.x, height, mark.text)])
+            plot.hover(axes, row, [(mark.x, height, mark.text)])
 
 
 def log_rates(axes: Axes, rates: Sequence[float]) -> None:
@@ -187,7 +187,7 @@ def _draw_score(
     lines += axes.plot([a for a, _ in some], [b for _, b in some], fillstyle="none", **dots)
     plot.belongs(row, [*lines, *bars.lines[1], *bars.lines[2]])
     points = [(a, b, _point_text(r, g, decimals)) for a, b, g, r in shown]
-    plot.hover(axes, row, row.title, points)
+    plot.hover(axes, row, points)
 
 
 def _point_text(rate: float, group: Group, decimals: int) -> str:
@@ -306,7 +306,7 @@ def _draw_update(
         (float(d), mean, f"{d} layers: x {mean:.2f} (95 %: {a:.2f} to {b:.2f})")
         for d, mean, a, b in zip(depths, means, low, high, strict=True)
     ]
-    plot.hover(axes, row, row.title, points)
+    plot.hover(axes, row, points)
 
 
 def _ratios(
@@ -340,7 +340,7 @@ def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) 
             )  # fmt: skip
             plot.belongs(row, lines)
             points = [(float(x), y, f"layer {x}: RMS {y:.3g}") for x, y in shown]
-            plot.hover(axes, row, row.title, points)
+            plot.hover(axes, row, points)
         log_y(axes)
         axes.set_xlabel("layer")
         axes.set_ylabel("RMS of its output")

@@ -176,7 +176,7 @@ class Plot:
             if title:
                 self.figure.suptitle(title, x=0.02, ha="left", fontsize=9)
         self.axes: list[Axes] = list(axes[:, 0])
-        self._hover: list[tuple[Axes, int, str, list[tuple[float, float, str]]]] = []
+        self._hover: list[tuple[Axes, Series, list[tuple[float, float, str]]]] = []
         self._shown: dict[int, Series] = {}
         self._groups = 0
 
@@ -187,12 +187,10 @@ class Plot:
             self._groups += 1
             artist.set_gid(f"series.{series.index}.{self._groups}")
 
-    def hover(
-        self, axes: Axes, series: Series, title: str, points: list[tuple[float, float, str]]
-    ) -> None:
+    def hover(self, axes: Axes, series: Series, points: list[tuple[float, float, str]]) -> None:
         """Add points (x, y, text) that the reader can point at or step through."""
         if points:
-            self._hover.append((axes, series.index, title, points))
+            self._hover.append((axes, series, points))
 
     def finish(self) -> Drawing:
         """Add the legend and return the drawing."""
@@ -237,14 +235,14 @@ class Plot:
         """Return the hover points in the SVG's coordinates; to be called after `svg`."""
         height = self.figure.get_figheight() * 72
         hits = []
-        for axes, index, title, points in self._hover:
+        for axes, series, points in self._hover:
             places = axes.transData.transform([(x, y) for x, y, _ in points])
             low, high = axes.bbox.y0, axes.bbox.y1
             found = [
                 [round(float(x), 1), round(height - min(max(float(y), low), high), 1), text]
                 for (x, y), (_, _, text) in zip(places, points, strict=True)
             ]
-            hits.append({"series": index, "title": title, "points": found})
+            hits.append({"series": series.index, "title": series.title, "points": found})
         return hits
 
 
