@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -132,18 +131,9 @@ def test_every_recipe_has_a_rate_for_every_placement() -> None:
     assert not [name for name, listed in rates.items() if listed - PLACEMENTS.keys() - {"default"}]
 
 
-def one_of_each_task() -> list[Any]:
-    """Return all recipes: each task's first, which is of the largest models, the others slow."""
-    seen: set[str] = set()
-    cases = []
-    for name in recipe_names():
-        task = name.partition("/")[0]
-        cases.append(pytest.param(name, marks=[pytest.mark.slow] if task in seen else []))
-        seen.add(task)
-    return cases
-
-
-@pytest.mark.parametrize("name", one_of_each_task())
+# The tiny ones are trained in tests/commands/test_next_commands.py.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in recipe_names() if not n.endswith("/tiny")])
 def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> None:
     changes: dict[str, object] = {f"model.{key}": value for key, value in SHRINK.items()}
     changes |= {

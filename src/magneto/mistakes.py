@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import errno
 import re
+from pathlib import Path
 
 # How numpy, safetensors and tokenizers (a plain Exception) say that the disk is full.
 WRITE_ERRORS = ("SafetensorError", "Exception")
 NO_ROOM = (" requested and ", "(os error 28)", "(os error 27)", "(os error 122)")
 NO_ROOM_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+NO_FOLDER_ERRORS = (errno.EEXIST, errno.ENOTDIR)
 # How torch says that there is no memory left, or that a size is beyond any.
 NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
 
@@ -37,6 +39,12 @@ def user_lines(error: Exception) -> list[str]:
         return [f"damaged file of weights: {text}"]
     if not isinstance(error, ValueError | OSError | ModuleNotFoundError):
         return []
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        place = Path(error.filename)
+        file = next((path for path in (place, *place.parents) if path.is_file()), None)
+        if error.errno in NO_FOLDER_ERRORS and file is not None:
+            return [f"{file} is a file, not a folder: name another place"]
+        return [f"{place}: {error.strerror}"]
     return text.splitlines() or [type(error).__name__]
 
 

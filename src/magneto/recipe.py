@@ -87,6 +87,8 @@ def recipe_path(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
+    if (path / RUN_FILE).is_file():
+        raise FileNotFoundError(f"{name} is a run: its recipe is {path / RUN_FILE}")
     near = get_close_matches(name, recipe_names(), n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else "; `magneto recipes` lists them"
     raise FileNotFoundError(f"no recipe {name}{hint}")

@@ -87,7 +87,7 @@ TASKS = {
         "magneto.vision.tokenizer:ImageTokenization",
         "magneto.vision.config:ImageTokenizerConfig",
         "magneto.vision.config:ImageDataConfig",
-        verbs=("train image-modelling --data.image_tokenizer",),
+        verbs=("train image-modelling/tiny --data.image_tokenizer",),
     ),
     "segmentation": TaskEntry(
         "magneto.vision.segmentation:Segmentation",

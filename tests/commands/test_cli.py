@@ -77,6 +77,9 @@ def test_evaluate_generate_export(language_run: Path, book: Path, capsys, tmp_pa
         ("evaluate /nowhere/run", "no run in /nowhere/run"),
         ("generate /nowhere/run hello", "no run in /nowhere/run"),
         ("recipes causal", "causal"),
+        (f"recipes {__file__}", "not YAML"),
+        ("recipes /dev/null", "no recipe /dev/null"),
+        ("compare causal-lm/tiny --cluster local --cluster-option x", "takes KEY=VALUE, not 'x'"),
         ("train causal-lm/tiny --training.steps inf", "steps must be a whole number, not 'inf'"),
         ("train causal-lm/tiny --seed 1e400", "seed must be a whole number"),
         ("train causal-lm/tiny --seed " + "9" * 30, "at most 18 digits"),
@@ -108,6 +111,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(words: str, answer: str, capsys, 
 def test_a_run_is_not_overwritten(language_run: Path, capsys) -> None:
     code, _, err = outcome(capsys, "train", "causal-lm/tiny", "--out", language_run)
     assert code == 2 and f"magneto train --resume {language_run}" in err
+    code, _, err = outcome(capsys, "probe", language_run)
+    assert code == 2 and f"is a run: its recipe is {language_run / 'recipe.yaml'}" in err
 
 
 def test_a_run_that_never_began_leaves_its_place_free(tmp_path: Path, book: Path, capsys) -> None:
@@ -176,6 +181,9 @@ def test_mistakes_are_answered_before_torch_is_imported(tmp_path: Path) -> None:
         (Exception("No space left on device (os error 28)"), "the disk is full"),
         (SafetensorError("header too large"), "damaged file of weights: header too large"),
         (ValueError("2 requested and 3 given"), "magneto: 2 requested and 3 given"),
+        (FileExistsError(errno.EEXIST, "File exists", __file__), "py is a file, not a folder"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", f"{__file__}/a/b"), "py is a file"),
+        (PermissionError(errno.EACCES, "Permission denied", "x/y"), "x/y: Permission denied"),
     ],
 )  # fmt: skip
 def test_what_a_library_says_of_memory_and_disk_is_one_line(error, answer: str, capsys) -> None:
@@ -185,6 +193,21 @@ def test_what_a_library_says_of_memory_and_disk_is_one_line(error, answer: str, 
     assert guarded(run) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("magneto: ") and answer in line
+
+
+def test_a_tokenizer_learns_from_standard_input(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"some words\n" * 9)))
+    words = ["tokenizer", "train", "--data", "-", "--vocab-size", "264", "--json", "--out"]
+    code, out, _ = outcome(capsys, *words, tmp_path / "t.json")
+    assert code == 0 and json.loads(out)["vocab_size"] == 264
+
+
+def test_control_c_ends_any_command(monkeypatch, capsys) -> None:
+    def run(words: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("magneto.commands.recipes.main", run)
+    assert outcome(capsys, "recipes") == (130, "", "magneto: stopped\n")
 
 
 def test_a_fault_of_ours_is_not_hidden() -> None:

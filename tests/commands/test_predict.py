@@ -85,6 +85,7 @@ def test_mistakes_of_a_user(run: Path, images: Path, tmp_path: Path, capsys) -> 
         ([str(tmp_path / "empty")], "no images in"),
         ([str(images / "aa.png")], "did you mean"),
         ([str(images), "--top", "0"], "--top 0: at least 1"),
+        (["-", "-"], "standard input (-) can be read once"),
     ):
         assert main(["predict", str(run), *words]) == 2
         assert answer in capsys.readouterr().err

@@ -70,6 +70,10 @@ def test_evaluation_on_a_table_from_standard_input(
         assert main(["evaluate", str(run), "--data", name, "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out))
     assert found[0] == found[1]
+    for content, answer in ((b"", "is empty"), (b'{"a": 1}\n', "has no column")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        assert main(["evaluate", str(run), "--data", "-"]) == 2
+        assert f"standard input (-) {answer}" in capsys.readouterr().err
 
 
 class Typed:

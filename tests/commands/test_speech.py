@@ -156,8 +156,9 @@ def test_mistakes_are_one_line(run: Path, capsys, tmp_path: Path) -> None:
         ("transcribe", str(run), file, "--raw"): "--raw is of standard input",
         ("transcribe", str(run), file, str(run.parent / "b.wav"), "--srt"): "--out DIR",
         ("transcribe", str(run), file, "--beams", "0"): "1 or more",
-        ("transcribe", str(run), file, "--window", "-1"): "at most half",
+        ("transcribe", str(run), file, "--window", "-1"): "--window must be above 0",
         ("transcribe", str(tmp_path), file): "no run in",
+        ("transcribe", str(run), str(tmp_path)): "is a folder: name a recording in it",
     }
     for words, said in wrong.items():
         assert main(list(words)) == 2
@@ -185,11 +186,11 @@ def test_a_recording_without_sound(run: Path, capsys, monkeypatch, tmp_path: Pat
     assert main(["transcribe", str(run), *bad]) == 2
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [f"{name}\t" for name in bad]
-    assert "unreadable" in captured.err and "none of 3 recordings has any sound" in captured.err
+    assert "unreadable" in captured.err and "no sound in 3 recordings" in captured.err
     assert main(["transcribe", str(run), bad[0], str(run.parent / "a.wav")]) == 0
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     assert main(["transcribe", str(run), "-", "--raw"]) == 2
-    assert "standard input has" in capsys.readouterr().err
+    assert "no sound in standard input" in capsys.readouterr().err
 
 
 def test_subtitles_can_be_read_at_once() -> None:

@@ -163,8 +163,8 @@ def test_a_finished_run_says_its_losses_its_best_step_and_what_is_next(
     run = Path("runs/a")
     assert command("evaluate --tasks SUITE", run) == "magneto evaluate runs/a --tasks SUITE"
     assert command("predict IMAGE", run) == "magneto predict runs/a IMAGE"
-    trained = command("train image-modelling --data.image_tokenizer", run)
-    assert trained == "magneto train image-modelling --data.image_tokenizer runs/a"
+    trained = command("train image-modelling/tiny --data.image_tokenizer", run)
+    assert trained == "magneto train image-modelling/tiny --data.image_tokenizer runs/a"
 
 
 def test_lines_on_the_loss_stay(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

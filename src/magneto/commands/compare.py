@@ -58,6 +58,8 @@ def main(words: Sequence[str]) -> int:
     name_source(overrides, given.data)
     if given.jobs is not None and given.jobs < 1:
         raise ConfigError([f"--jobs {given.jobs}: at least 1"])
+    if wrong := [word for word in given.cluster_option if "=" not in word]:
+        raise ConfigError([f"--cluster-option takes KEY=VALUE, not {wrong[0]!r}"])
     grid: dict[str, list[Any]] = {
         RATE: sorted(numbers("--lrs", given.lrs, float)),
         SEED: numbers("--seeds", given.seeds),

@@ -170,6 +170,8 @@ def image_paths(names: Sequence[str]) -> list[Path]:
     from magneto.data.formats import media_names
 
     found: list[Path] = []
+    if sum(map(is_standard_input, names)) > 1:
+        raise ConfigError(["standard input (-) can be read once"])
     for name in names:
         path = Path(STDIN) if is_standard_input(name) else existing_path(name)
         inside = [path]
@@ -275,7 +277,7 @@ def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> in
         report.update("predicting texts", counts[ROWS], None)
     report.finish()
     if not counts[ROWS]:
-        raise ValueError(f"no text in {', '.join(given.inputs) or 'standard input'}")
+        raise ValueError(f"no text in {'standard input' if alone else ', '.join(given.inputs)}")
     report.say(counts.describe(ROWS))
     if cut:
         most = task.data_config.max_length

@@ -44,6 +44,7 @@ def main(words: Sequence[str]) -> int:
     elif given.json:
         print_json(load_recipe(given.name).to_mapping())
     else:
+        load_recipe(given.name)  # which says what is wrong, if it is none
         print(recipe_path(given.name).read_text(encoding="utf-8"), end="")
     return 0
 

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from magneto.config import ConfigError
+from magneto.files import nearest_path
 from magneto.names_elsewhere import ELSEWHERE
 
 STDIN = "-"
@@ -217,6 +218,15 @@ def open_standard_input() -> BinaryIO:
     return sys.stdin.buffer
 
 
+def check_file(name: str, what: str) -> None:
+    """Raise an error that names the nearest file, or says that it is a folder, if it is no file."""
+    path = Path(name)
+    if path.is_dir():
+        raise ValueError(f"{name} is a folder: name a {what} in it")
+    if not path.is_file():
+        raise FileNotFoundError(f"no {what} {name}{nearest_path(path)}")
+
+
 def read_input(path: Path) -> bytes:
     """Return the bytes of a file, or of standard input."""
     return open_standard_input().read() if is_standard_input(path) else path.read_bytes()
@@ -229,15 +239,24 @@ def standard_input_as_file(first: bytes = b"", ending: str = "") -> Iterator[Pat
     Args:
         first: What was read of it already.
         ending: Of the file's name; by default as the first bytes show, for tables and texts.
+
+    Raises:
+        ConfigError: If it is closed or empty; and in place of a ValueError that names the file.
     """
     source = open_standard_input()
     first = first or source.readline()
+    if not first:
+        raise ConfigError(["standard input (-) is empty"])
     with TemporaryDirectory() as folder:
         path = Path(folder, f"stdin{ending or ending_of(first)}")
         with path.open("wb") as file:
             file.write(first)
             shutil.copyfileobj(source, file)
-        yield path
+        try:
+            yield path
+        except ValueError as error:
+            said = str(error).replace(str(path), "standard input (-)")
+            raise ConfigError(said.splitlines()) from error
 
 
 def ending_of(line: bytes) -> str:

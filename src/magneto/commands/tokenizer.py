@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
-from magneto.commands.shared import Parser, print_json
+from magneto.commands.shared import (
+    Parser,
+    is_standard_input,
+    print_json,
+    standard_input_as_file,
+)
 from magneto.config import ConfigError, nearest
 from magneto.data.tokenizer_training import KINDS, SAMPLE, train_tokenizer
 from magneto.progress import ProgressBars
@@ -49,13 +55,13 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError([f"magneto tokenizer knows one thing to do, train: {given}"])
     given = parser().parse(words[1:])
     report = ProgressBars()
-    try:
+    piped = standard_input_as_file() if is_standard_input(given.data) else nullcontext(given.data)
+    with piped as source:
         made = train_tokenizer(
-            given.data, given.text_field, given.kind, given.vocab_size, given.out, report,
+            str(source), given.text_field, given.kind, given.vocab_size, given.out, report,
             given.sample,
         )  # fmt: skip
-    finally:
-        report.finish()
+    report.finish()
     if given.json:
         print_json({"tokenizer": str(made.path), "vocab_size": made.vocab_size})
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,13 +17,14 @@ import numpy as np
 from magneto.commands.shared import (
     STDIN,
     Parser,
+    check_file,
     finite,
     is_standard_input,
     open_standard_input,
     standard_input_as_file,
 )
 from magneto.config import ConfigError
-from magneto.files import nearest_path, write_text
+from magneto.files import write_text
 from magneto.nn.config import wrong_sizes
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
@@ -118,9 +120,8 @@ def main(words: Sequence[str]) -> int:
         if STDIN in given.files and not given.raw:
             paths = [stack.enter_context(recording_from_standard_input())]
         if not transcribe(transcriber, given, paths):
-            several = f"none of {len(paths)} recordings has"
-            what = "standard input has" if given.raw else several
-            raise ValueError(f"{what} any sound that can be transcribed")
+            of = "standard input" if STDIN in given.files else f"{len(paths)} recordings"
+            raise ValueError(f"no sound in {of} that can be transcribed")
     return 0
 
 
@@ -145,11 +146,13 @@ def check(made: Parser, given: argparse.Namespace) -> None:
         made.error("standard output must be open, or give --out DIR")
     if given.kind == "srt" and several and given.out is None:
         made.error("subtitles of several recordings need --out DIR: a .srt each")
+    if given.window is not None and not 0 < given.window < math.inf:
+        made.error(f"--window must be above 0, not {given.window}")
     if given.batch_size < 1:
         made.error("--batch-size must be 1 or more")
     for name in given.files:
-        if name != STDIN and not Path(name).is_file():
-            raise FileNotFoundError(f"no recording {name}{nearest_path(Path(name))}")
+        if name != STDIN:
+            check_file(name, "recording")
     stems = [Path(name).stem for name in given.files]
     if given.out is not None and len(set(stems)) < len(stems):
         made.error("--out needs recordings of different names")

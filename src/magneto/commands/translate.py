@@ -7,19 +7,18 @@ import sys
 from codecs import BOM_UTF8
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from magneto.commands.shared import (
     STDIN,
     Parser,
     arriving,
+    check_file,
     finite,
     is_standard_input,
     open_standard_input,
 )
 from magneto.data.counts import INVALID_UTF8, Counts
-from magneto.files import nearest_path
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
 from magneto.training.assets import ASSETS
@@ -85,8 +84,8 @@ def main(words: Sequence[str]) -> int:
         made.error(f"--n-best {given.n_best}: 1 to --beams ({given.beams})")
     if sys.stdout is None or (piped and sys.stdin is None):
         made.error("standard input and output must be open: ... < in.txt > out.txt")
-    if not piped and not Path(given.file).is_file():
-        raise FileNotFoundError(f"no file {given.file}{nearest_path(Path(given.file))}")
+    if not piped:
+        check_file(given.file, "file")
     run_task(given.run, overrides, "translate")
     if not (given.run / ASSETS).is_dir():
         raise FileNotFoundError(f"no vocabulary in {given.run}: nothing was trained there yet")

@@ -86,7 +86,7 @@ class BlockMasking:
 
 
 # As `magneto.runs.load_run` is told, and `magneto.vision.tokenizer` says that it is.
-VERB = "train image-modelling --data.image_tokenizer"
+VERB = "train image-modelling/tiny --data.image_tokenizer"
 K_MEANS_ITERATIONS = 20
 
 

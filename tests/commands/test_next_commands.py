@@ -1,0 +1,72 @@
+"""Every task's tiny recipe, in small: it trains, and what it prints as next commands can be run."""
+
+import io
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from magneto.cli import command_parser, main
+from magneto.recipe import load_recipe, open_run
+from magneto.tasks import TASKS
+from tests.shrunken import shrunken
+
+Image = pytest.importorskip("PIL.Image")
+SMALL = {
+    "model.width": 32, "model.layers": 2, "model.heads": 4, "model.ffn_width": 48,
+    "training.steps": 2, "training.batch_size": 4, "training.gradient_accumulation_steps": 2,
+    "training.warmup_steps": 1, "training.device": "cpu", "training.tensorboard": False,
+    "training.evaluate_limit": 1,
+}  # fmt: skip
+# What makes commands quick that are long otherwise.
+MORE = {
+    "evaluate": ["--limit", "1"],
+    "generate": ["--new-tokens", "3", "--beams", "1"],
+    "translate": ["--longest", "4", "--beams", "1"],
+    "train": """--training.steps 1 --training.warmup_steps 0 --training.batch_size 4
+    --training.evaluate_limit 1 --model.width 16 --model.layers 1 --model.codes 8
+    --out further""".split(),  # noqa: SIM905
+}
+QUESTION = {"sentence": "Ann saw Eve since _ was late.", "option1": "Ann", "option2": "Eve",
+            "answer": "1"}  # fmt: skip
+
+
+def fill(word: str, place: Path) -> list[str]:
+    """Return what stands in the place of a word in capitals."""
+    if word in ("IMAGE", "LEFT", "RIGHT"):
+        Image.new("RGB", (48, 48), "red").save(place / "red.png")
+        return [str(place / "red.png")]
+    if word == "RECORDING":
+        soundfile = pytest.importorskip("soundfile")
+        sound = 0.1 * np.random.default_rng(0).standard_normal(4000)
+        soundfile.write(place / "noise.wav", sound, 8000)
+        return [str(place / "noise.wav")]
+    if word == "SUITE":
+        (place / "winogrande_dev.jsonl").write_text(json.dumps(QUESTION) + "\n")
+        return ["winogrande", "--data", str(place), "--seeds", "1"]
+    return [{"LANGUAGE": "de", "QUESTION": "is it red?", "STATEMENT": "both are red"}[word]]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_next_commands_are_run(task: str, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes = SMALL | shrunken(task, tmp_path)
+    recipe, run = load_recipe(f"{task}/tiny", changes), tmp_path / "run"
+    recipe.save(tmp_path / "mine.yaml")
+    assert main(["train", str(tmp_path / "mine.yaml"), "--out", str(run)]) == 0
+    assert open_run(run).to_mapping() == recipe.to_mapping()
+    lines = capsys.readouterr().err.splitlines()
+    named = lines[next(n for n, line in enumerate(lines) if line.endswith("next:")) + 1 :]
+    assert len(named) == 2 + len(TASKS[task].verbs)
+    for line in named:
+        _, *words = shlex.split(line)
+        words = [made for word in words
+                 for made in (fill(word, tmp_path) if word.isupper() else [word])]  # fmt: skip
+        if words[0] == "report":  # the pictures of each task have tests of their own
+            command_parser("report").parse(words[1:])
+            continue
+        stdin = io.TextIOWrapper(io.BytesIO(b"a line\n"))
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert main([*words, *MORE.get(words[0], [])]) == 0, line
