@@ -21,7 +21,7 @@ from magneto.language.config import (  # noqa: E402
     TextClassifierConfig,
 )
 from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier  # noqa: E402
-from magneto.translation.vocabulary import TranslationVocabulary  # noqa: E402
+from magneto.translation.prepare import TranslationVocabulary  # noqa: E402
 
 ODD = [
     "", " ", "  ", "the dog", " leads", "  two", "ends ", "a\nb\n\n c", "\n", "\r\n\t\x00", "naïve",

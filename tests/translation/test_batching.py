@@ -17,8 +17,7 @@ from magneto.translation.batching import (
     group_stream,
     temperature_shares,
 )
-from magneto.translation.prepare import ParallelSplit
-from magneto.translation.vocabulary import TranslationVocabulary, load_vocabulary
+from magneto.translation.prepare import ParallelSplit, TranslationVocabulary, load_vocabulary
 
 DE, FR = ("de", "en"), ("en", "fr")
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from magneto.data.counts import EMPTY, Counts
-from magneto.data.tokenizer import load_tokenizer
 from magneto.data.tokenizer_training import train_sentencepiece
 from magneto.progress import SILENT
 from magneto.translation.config import (
@@ -79,15 +78,6 @@ def test_every_batch_is_written_in_order(source: Path) -> None:
         assert sides == [f"en number {i}", f"fr number {i}"]
 
 
-def test_a_pair_is_forgotten_when_its_training_text_is_written(source: Path, tmp_path) -> None:
-    made, seen = Preparation(config(source), SILENT), {}
-    tokenizer = load_tokenizer("bytes")
-    made._write("validation", tmp_path, tokenizer, np.uint16, seen)
-    assert {pair: len(digests) for pair, digests in seen.items()} == dict.fromkeys(PAIRS, 21)
-    made._write("train", tmp_path, tokenizer, np.uint16, seen)
-    assert seen == {}
-
-
 def test_sentencepiece_learns_from_as_many_lines_as_it_is_told(source, monkeypatch) -> None:
     pytest.importorskip("sentencepiece")
     asked: list[int] = []
@@ -98,8 +88,11 @@ def test_sentencepiece_learns_from_as_many_lines_as_it_is_told(source, monkeypat
 
     monkeypatch.setattr("magneto.translation.prepare.train_sentencepiece", train)
     for lines in (700, 900, 900):
-        prepare(source, tokenizer="sentencepiece", vocab_size=290, tokenizer_lines=lines)
+        prepared = prepare(source, tokenizer="sentencepiece", vocab_size=290, tokenizer_lines=lines)
     assert asked == [700, 900]  # another number is another vocabulary; the same is found
+    [tokens] = prepared.vocabulary.encode_source(["the house 7"], "de")
+    assert tokens[0] == prepared.vocabulary.tag("de") and tokens[-1] == prepared.vocabulary.end
+    assert prepared.vocabulary.decode(tokens[1:]) == "the house 7"
     with pytest.raises(ValueError, match="tokenizer_lines must be 1 or more"):
         config(source, tokenizer_lines=0)
 
@@ -137,11 +130,3 @@ def test_a_joint_tokenizer_and_an_older_vocabulary(source: Path, tmp_path: Path)
     assert again.vocabulary.languages == ("de", "en") and again.directions == [("de", "en")]
     with pytest.raises(ValueError, match=r"no language 'fr' \(there is de, en\)"):
         prepare(source, tokenizer=str(saved))
-
-
-def test_a_joint_sentencepiece_model(source: Path) -> None:
-    pytest.importorskip("sentencepiece")
-    prepared = prepare(source, tokenizer="sentencepiece", vocab_size=290)
-    [tokens] = prepared.vocabulary.encode_source(["the house 7"], "de")
-    assert tokens[0] == prepared.vocabulary.tag("de") and tokens[-1] == prepared.vocabulary.end
-    assert prepared.vocabulary.decode(tokens[1:]) == "the house 7"

@@ -301,6 +301,7 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -
     are scored of all.
     """
     from magneto.runs import load_run, run_tokenizer
+    from magneto.translation.prepare import read_tags
     from magneto.translation.splits import chosen, read_test_texts, read_validation_texts
     from magneto.translation.translator import (
         TextTranslator,
@@ -308,7 +309,6 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -
         score_directions,
         score_lines,
     )
-    from magneto.translation.vocabulary import read_tags
 
     report, how = ProgressBars(quiet=not is_main_process()), beam_search_of(given)
     directions = given.directions.split(",") if given.directions else None

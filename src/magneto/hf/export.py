@@ -40,7 +40,7 @@ from magneto.hf.tokenizer import (
 from magneto.hf.wrapper import MagnetoPreTrainedModel
 from magneto.speech.vocabulary import SpeechVocabulary
 from magneto.translation.model import TranslationModel
-from magneto.translation.vocabulary import load_vocabulary
+from magneto.translation.prepare import load_vocabulary
 from magneto.vision.classification import given_names
 from magneto.vision.classifier import ImageClassifier
 
@@ -177,7 +177,7 @@ def export_text(
     Args:
         model: In fp32, on the CPU.
         tokenizer: Of `magneto.data.tokenizer`, a translation model's of
-            `magneto.translation.vocabulary`; all but bytes are written for transformers too.
+            `magneto.translation.prepare`; all but bytes are written for transformers too.
         directory: Where; must not exist, or be empty.
         length: Tokens the model was trained on, told to the tokenizer.
         how: How an encoder's input is put together, and its classes; None for a decoder.

@@ -117,7 +117,7 @@ def translation_tokenizer(vocabulary: Any, length: int) -> Any:
     """Return a tokenizer of transformers that reads "<2de> text", or None.
 
     Args:
-        vocabulary: Of `magneto.translation.vocabulary`: a tokenizer, and a tag per language.
+        vocabulary: Of `magneto.translation.prepare`: a tokenizer, and a tag per language.
         length: Tokens of a source at most.
     """
     tokenizer = vocabulary.tokenizer

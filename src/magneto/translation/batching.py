@@ -16,9 +16,8 @@ import torch
 
 from magneto.data.stream import BatchStream, in_blocks, listed, make_named
 from magneto.functional.cross_entropy import IGNORED
-from magneto.translation.prepare import ParallelSplit
+from magneto.translation.prepare import ParallelSplit, TranslationVocabulary
 from magneto.translation.text import Pair
-from magneto.translation.vocabulary import TranslationVocabulary
 
 # Sides of sentences whose tokens are counted at a time; an even number.
 SIDES = 1 << 20

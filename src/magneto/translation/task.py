@@ -31,12 +31,13 @@ from magneto.translation.model import TranslationModel
 from magneto.translation.prepare import (
     Pair,
     PreparedParallel,
+    TranslationVocabulary,
     known_tags,
+    load_vocabulary,
     prepare_parallel,
 )
 from magneto.translation.splits import read_validation_texts
 from magneto.translation.translator import TextTranslator, score_translations
-from magneto.translation.vocabulary import TranslationVocabulary, load_vocabulary
 
 # Sentences that are translated together in an evaluation.
 TRANSLATED = 64

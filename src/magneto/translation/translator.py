@@ -6,12 +6,13 @@ import math
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from magneto.files import import_extra
 from magneto.progress import Progress
 from magneto.translation.model import TranslationModel
-from magneto.translation.vocabulary import TranslationVocabulary
+from magneto.translation.prepare import TranslationVocabulary
 
 _COLUMNS = "  {:<22}{:>10}{:>8}{:>8}"
 Direction = tuple[str, str]
@@ -31,21 +32,6 @@ class TranslationScores:
     bleu: float
     chrf: float
     sentences: int
-
-
-@dataclass(frozen=True)
-class DirectionAverages:
-    """Unweighted means over directions, as in the paper's table; NaN where there is none.
-
-    Attributes:
-        out: From the language in the middle into the others (En -> X).
-        into: From the others into it (X -> En).
-        both: The mean of the two.
-    """
-
-    out: float
-    into: float
-    both: float
 
 
 def score_translations(translations: Sequence[str], references: Sequence[str]) -> TranslationScores:
@@ -77,20 +63,23 @@ def signatures() -> dict[str, str]:
     return found
 
 
-def average_directions(values: Mapping[Direction, float], pivot_language: str) -> DirectionAverages:
+def average_directions(values: Mapping[Direction, float], pivot_language: str) -> dict[str, float]:
     """Average a score over directions, each counting the same however many sentences it has.
 
     Args:
         values: Score of each direction. Those without `pivot_language` are left out.
         pivot_language: The language in the middle.
+
+    Returns:
+        The means of the paper's table: "out" of the language in the middle (En -> X), "into" it,
+        and "both", their mean; NaN where there is no such direction.
     """
-    out = _mean([value for (source, _), value in values.items() if source == pivot_language])
-    into = _mean([value for (_, target), value in values.items() if target == pivot_language])
-    return DirectionAverages(out, into, (out + into) / 2)
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
+    sides = {
+        name: [value for direction, value in values.items() if direction[end] == pivot_language]
+        for name, end in (("out", 0), ("into", 1))
+    }
+    means = {name: fmean(found) if found else math.nan for name, found in sides.items()}
+    return {**means, "both": (means["out"] + means["into"]) / 2}
 
 
 def import_sacrebleu() -> Any:
@@ -105,9 +94,8 @@ def describe_scores(
     found: dict[str, Any] = {"split": split, "pivot_language": pivot}
     for name in ("bleu", "chrf"):
         values = {direction: getattr(each, name) for direction, each in scores.items()}
-        mean = average_directions(values, pivot)
         found[name] = {"-".join(direction): value for direction, value in values.items()}
-        found[f"{name}_average"] = {"out": mean.out, "into": mean.into, "both": mean.both}
+        found[f"{name}_average"] = average_directions(values, pivot)
     found["sentences"] = {"-".join(d): each.sentences for d, each in scores.items()}
     found["signatures"] = signatures()
     return found
