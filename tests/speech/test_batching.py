@@ -14,9 +14,8 @@ from magneto.data.workers import BatchesAhead
 from magneto.progress import SILENT
 from magneto.speech.audio import NON_FINITE, SILENCE, TRUNCATED, UNREADABLE
 from magneto.speech.augmentation import Augmentation
-from magneto.speech.batching import MIN_FRAMES, SpeechBatch, cut_groups
+from magneto.speech.batching import MIN_FRAMES, PreparedSpeech, SpeechBatch, cut_groups
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig, SyntheticConfig
-from magneto.speech.prepare import PreparedSpeech
 from tests.speech.wavs import tone, write
 
 RANDOM = np.random.default_rng(0)
@@ -74,13 +73,17 @@ def test_a_batch(prepared: PreparedSpeech) -> None:
     batch = maker.evaluation_batch(np.arange(7))
     assert batch.features.dtype == torch.float32 and batch.targets.dtype == torch.int64
     for row in range(7):
-        found = split.utterance(row)
+        found = split.sound(row)
         features = prepared.normaliser(prepared.filter_bank(found.samples))
         length, labels = batch.feature_lengths[row], batch.target_lengths[row]
         assert np.array_equal(batch.features[row, :length].numpy(), features)
         assert not batch.features[row, length:].any() and not batch.targets[row, labels:].any()
-        assert prepared.vocabulary.decode(batch.targets[row].tolist()) == found.text
-        assert (batch.ids[row], batch.texts[row], batch.problems[row]) == (found.id, found.text, "")
+        assert prepared.vocabulary.decode(batch.targets[row].tolist()) == split.texts[row]
+        assert (batch.ids[row], batch.texts[row], batch.problems[row]) == (
+            split.ids[row],
+            split.texts[row],
+            "",
+        )
         assert length == len(features) == maker.lengths()[row, 0]
     assert batch.weights.tolist() == [1.0] * 7
     assert (
@@ -101,7 +104,7 @@ def epoch_of(stream: BatchStream, count: int) -> list[SpeechBatch]:
 def test_an_epoch_has_every_utterance_once(prepared: PreparedSpeech) -> None:
     stream, every = (
         prepared.train_stream(1, 1),
-        sorted(row.id for row in prepared.splits.train.rows),
+        sorted(prepared.splits.train.ids),
     )
     two = [id for batch in epoch_of(stream, 48) for id in batch.ids]
     assert sorted(two[:24]) == sorted(two[24:]) == every and two[:24] != two[24:]

@@ -12,8 +12,8 @@ import pytest
 
 from magneto.cli import main
 from magneto.runs import load_run
+from magneto.speech.batching import PreparedSpeech
 from magneto.speech.config import SpeechDataConfig
-from magneto.speech.prepare import PreparedSpeech
 
 pytest.importorskip("jiwer")
 soundfile = pytest.importorskip("soundfile")
@@ -65,7 +65,7 @@ def test_sentences_become_batches(root: Path) -> None:
     prepared = PreparedSpeech(config, 1)
     assert (len(prepared.splits.train), len(prepared.splits.validation)) == (120, 12)
     assert not prepared.splits.excluded
-    assert {row.speaker for row in prepared.splits.validation.rows} == {"3"}
+    assert set(prepared.splits.validation.table.values("speaker")) == {"3"}
     for batch in prepared.validation_batches():
         assert batch.weights.all() and not any(batch.problems)
 

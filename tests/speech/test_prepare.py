@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from magneto.speech import prepare
+from magneto.speech import features
+from magneto.speech.batching import PreparedSpeech
 from magneto.speech.config import SpeechDataConfig, SyntheticConfig
 from magneto.speech.features import SpeechFeatures
-from magneto.speech.prepare import PreparedSpeech
 from magneto.speech.synthetic import DIGITS
 from tests.said import Said
-from tests.speech.test_files import librispeech
+from tests.speech.test_sources import librispeech
 
 SYNTHETIC = SyntheticConfig(train_utterances=12, validation_utterances=5, words=(1, 2))
 CONFIG = SpeechDataConfig(
@@ -29,7 +29,7 @@ FSDD = Path(__file__).parents[3] / "shared" / "data" / "speech" / "fsdd" / "fsdd
 def test_global_means_are_those_of_the_training_split() -> None:
     prepared = PreparedSpeech(CONFIG, 1)
     train = prepared.splits.train
-    found = [prepared.filter_bank(train.utterance(n).samples) for n in range(len(train))]
+    found = [prepared.filter_bank(train.sound(n).samples) for n in range(len(train))]
     frames = prepared.normaliser(np.concatenate(found))
     assert np.allclose(frames.mean(0), 0, atol=1e-3) and np.allclose(frames.std(0), 1, atol=1e-3)
 
@@ -39,13 +39,13 @@ def test_means_are_of_these_recordings_and_not_of_others_as_long() -> None:
         PreparedSpeech(replace(CONFIG, synthetic=replace(SYNTHETIC, snr=(snr, snr))), 1)
         for snr in (40.0, -5.0)
     )
-    assert loud.splits.train.digest == noisy.splits.train.digest
+    assert loud.splits.train.texts == noisy.splits.train.texts
     assert not np.allclose(loud.normaliser.mean, noisy.normaliser.mean, atol=0.1)
 
 
 def test_means_of_some(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = PreparedSpeech(CONFIG, 1).normaliser
-    monkeypatch.setattr(prepare, "CMVN_UTTERANCES", 4)
+    monkeypatch.setattr(features, "CMVN_UTTERANCES", 4)
     some = PreparedSpeech(CONFIG, 2).normaliser  # of another seed, and so another set
     assert 0 < some.frames < whole.frames
 
@@ -73,9 +73,9 @@ def test_what_a_run_keeps(tmp_path: Path) -> None:
     assert ids[0] == ids[1]
     assert found[0].features.abs().sum() == wanted[0].features.abs().sum()
     assert other.vocabulary.size == prepared.vocabulary.size
-    samples = prepared.splits.validation.utterance(0).samples
-    features = SpeechFeatures(other.config)(samples)  # without any data
-    assert np.array_equal(features, prepared.normaliser(prepared.filter_bank(samples)))
+    samples = prepared.splits.validation.sound(0).samples
+    alone = SpeechFeatures(other.config)(samples)  # without any data
+    assert np.array_equal(alone, prepared.normaliser(prepared.filter_bank(samples)))
     with pytest.raises(ValueError, match="global is of training data"):
         SpeechFeatures(CONFIG)
 
@@ -130,7 +130,7 @@ def test_real_spoken_digits(tmp_path: Path) -> None:
     config = replace(CONFIG, source=str(tmp_path / "digits.jsonl"), max_text_rate=100.0)
     prepared = PreparedSpeech(config, 1)
     assert (len(prepared.splits.train), len(prepared.splits.validation)) == (80, 20)
-    assert len({row.speaker for row in prepared.splits.validation.rows}) == 1
+    assert len(set(prepared.splits.validation.table.values("speaker"))) == 1
     assert not prepared.splits.excluded
     for batch in prepared.validation_batches():
         assert batch.weights.all() and batch.features.abs().max() < 12
@@ -143,7 +143,7 @@ def test_bytes_of_a_recording_are_enough() -> None:
     from magneto.speech.audio import read_sound
 
     prepared = PreparedSpeech(CONFIG, 1)
-    samples = prepared.splits.train.utterance(0).samples
+    samples = prepared.splits.train.sound(0).samples
     file = io.BytesIO()
     soundfile.write(file, samples, 8000, format="WAV", subtype="FLOAT")
     assert np.array_equal(read_sound(file.getvalue(), 8000).samples, samples)

@@ -14,7 +14,7 @@ pytest.importorskip("soundfile")
 
 from magneto.data.stream import BatchStream
 from magneto.runs import load_run
-from magneto.speech import prepare
+from magneto.speech import batching
 from magneto.speech.batching import SpeechBatch
 from magneto.speech.config import (
     FilterBankConfig,
@@ -22,7 +22,7 @@ from magneto.speech.config import (
     SyntheticConfig,
     TransducerConfig,
 )
-from magneto.speech.task import LEFT_OUT, NO_FINITE_LOSS, RECORDINGS_FILE, SpeechRecognition
+from magneto.speech.task import LEFT_OUT, NO_FINITE_LOSS, SpeechRecognition
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import one_process
 from magneto.training.initial import initial_model
@@ -68,7 +68,7 @@ def test_padding_is_the_share_of_places_without_a_frame() -> None:
     model = task.build_model()
     (group, *_) = task.train_stream(1, 1).batch(0)[0]
     maker = task.speech.train_maker
-    numbers = np.array([row for row, each in enumerate(maker.rows) if each.id in group.ids])
+    numbers = np.array([row for row, id in enumerate(maker.ids) if id in group.ids])
     whole = maker.evaluation_batch(numbers)
     features = [maker.source.features(int(number))[0] for number in numbers]
     lost = maker._padded(numbers, [*features[:-1], None], [*[""] * (len(numbers) - 1), "broken"])
@@ -220,7 +220,7 @@ def test_a_run_goes_on_only_with_its_recordings(tmp_path: Path) -> None:
     go_on(1)
     assert go_on(2) == "finished"
     write(folder / "dev.wav", sample_rate=8000, quiet=True)
-    with pytest.raises(ValueError, match=f"{RECORDINGS_FILE} differs"):
+    with pytest.raises(ValueError, match=r"data\.digest differs"):
         go_on(3)
 
 
@@ -244,7 +244,7 @@ def test_a_run_keeps_what_its_model_needs(tmp_path: Path, monkeypatch) -> None:
     def refuse(*given: Any) -> None:
         raise AssertionError("no data is to be touched")
 
-    monkeypatch.setattr(prepare, "load_speech", refuse)
+    monkeypatch.setattr(batching, "load_speech", refuse)
     opened = load_run(run, "auto", {})
     assert opened.task.vocabulary.decode(opened.task.vocabulary.encode(["one"])[0]) == "one"
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from magneto.data.cache import file_states
 from magneto.data.files import read_bytes
 from magneto.files import import_extra
 
@@ -60,6 +61,18 @@ class MediaColumn(ABC):
             OSError: If they can't be read.
         """
 
+    def file(self, number: int) -> str | bytes:
+        """Return the path of one that is a file of its own, else its bytes.
+
+        Raises:
+            OSError: If they can't be read.
+        """
+        return self.read(number)
+
+    def state(self) -> Any:
+        """Return plain values that name the content of all, and change with it."""
+        return [self.key(number) for number in range(len(self))]
+
     def present(self) -> np.ndarray:
         """Return whether a row names one, bool; the file may be missing nevertheless."""
         return np.ones(len(self), bool)
@@ -84,6 +97,14 @@ class Medium:
             OSError: If they can't be read.
         """
         return self.column.read(self.number)
+
+    def file(self) -> str | bytes:
+        """Return its path, if it is a file of its own, else its bytes.
+
+        Raises:
+            OSError: If they can't be read.
+        """
+        return self.column.file(self.number)
 
 
 class Files(MediaColumn):
@@ -118,6 +139,17 @@ class Files(MediaColumn):
         if not self.names[number]:
             raise FileNotFoundError(ENOENT, "there is none")
         return read_bytes(self.root / self.names[number])
+
+    def file(self, number: int) -> str:
+        """Return the path."""
+        return self.name(number)
+
+    def state(self) -> Any:
+        """Return place, size and time of change of each file that is there."""
+        names = dict.fromkeys(self.names)
+        there = {name: path for name in names if os.path.isfile(path := self.root / name)}
+        states = dict(zip(there, file_states(there.values()), strict=True))
+        return [states.get(name) for name in self.names]
 
     def present(self) -> np.ndarray:
         """Return whether there is a name."""
@@ -160,6 +192,10 @@ class Members(MediaColumn):
         with self.shards[shard].open("rb") as file:
             file.seek(first)
             return file.read(size)
+
+    def state(self) -> Any:
+        """Return size and time of change of the shards, and the places in them."""
+        return file_states(self.shards), self.places.tolist()
 
     def present(self) -> np.ndarray:
         """Return whether an example has one."""
@@ -207,7 +243,14 @@ class HubMedia(MediaColumn):
 
     def read(self, number: int) -> bytes:
         """Return the bytes of one; of a file where the data set has its path alone."""
+        found = self.file(number)
+        return read_bytes(Path(found)) if isinstance(found, str) else found
+
+    def file(self, number: int) -> str | bytes:
+        """Return the path, where the data set has that alone, else the bytes."""
         value = self.dataset[number][self.column] or {}
-        if value.get("bytes") is None:
-            return read_bytes(Path(value.get("path") or ""))
-        return value["bytes"]
+        return (value.get("path") or "") if value.get("bytes") is None else value["bytes"]
+
+    def state(self) -> Any:
+        """Return the name that the library gives the content."""
+        return self.dataset._fingerprint

@@ -34,12 +34,20 @@ USUAL = {
     "image": ("image", "img", "image_path", "image_file", "path", "file_name", "filename", "file",
               "filepath"),
     "mask": ("mask", "annotation", "segmentation", "segmentation_mask", "label_map", "mask_path"),
-    "audio": ("audio", "audio_filepath", "audio_path", "path", "file", "wav", "filename"),
+    "audio": ("audio", "audio_filepath", "audio_path", "path", "file", "wav", "file_name",
+              "filename"),
     "text": ("text", "caption", "captions", "texts", "sentence", "sentences", "transcript",
              "transcription", "normalized_text", "raw", "title", "txt"),
     "label": ("label", "labels", "class", "category", "target", "fine_label", "cls"),
     "question": ("question",),
     "answer": ("answer", "answers", "multiple_choice_answer"),
+    "id": ("id", "utterance_id", "utt_id", "key"),
+    "speaker": ("speaker", "speaker_id", "client_id", "spk_id"),
+    # Of a recording, in seconds; and which channel of several.
+    "start": ("start", "offset", "begin"),
+    "stop": ("stop", "end"),
+    "duration": ("duration", "seconds"),
+    "channel": ("channel",),
 }  # fmt: skip
 FROM_TEST = "to validate on, from its test split"
 TEST_UNUSED = "of its test split, not used"

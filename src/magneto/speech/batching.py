@@ -10,19 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from magneto.data.batch import LazyBatches, mixed_order
 from magneto.data.stream import BatchStream, epoch_order, in_blocks, listed, make_named
+from magneto.progress import SILENT, Progress
 from magneto.speech.audio import NO_FRAMES, NON_FINITE
 from magneto.speech.augmentation import Augmentation
-from magneto.speech.feature_sources import FeatureSource
-from magneto.speech.features import AnyNormaliser
-from magneto.speech.vocabulary import BLANK
+from magneto.speech.config import SpeechDataConfig
+from magneto.speech.data import SpeechSplits, Utterances, load_speech
+from magneto.speech.features import (
+    CMVN_FILE,
+    AnyNormaliser,
+    Features,
+    FilterBank,
+    StoredFeatures,
+    make_normaliser,
+)
+from magneto.speech.vocabulary import BLANK, SpeechVocabulary, make_vocabulary
 
 # The fewest frames of a row, so that every front-end makes a feature of it.
 MIN_FRAMES = 8
@@ -87,10 +98,10 @@ class BatchMaker:
     """
 
     def __init__(
-        self, source: FeatureSource, labels: Sequence[np.ndarray], normaliser: AnyNormaliser
+        self, source: Features, labels: Sequence[np.ndarray], normaliser: AnyNormaliser
     ) -> None:
         self.source, self.labels, self.normaliser = source, labels, normaliser
-        self.rows = source.utterances.rows
+        self.ids, self.texts = source.utterances.ids, source.utterances.texts
         self.mel_bins = source.mel_bins
 
     def lengths(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
@@ -160,9 +171,9 @@ class BatchMaker:
             torch.tensor([len(label) for label in labels]),
             [(length, len(label)) for length, label in zip(lengths, labels, strict=True)],
             torch.tensor([float(each is not None) for each in found]),
-            [self.rows[number].id for number in numbers],
+            [self.ids[number] for number in numbers],
             problems,
-            [self.rows[number].text for number in numbers],
+            [self.texts[number] for number in numbers],
             sum(len(each) for each in found if each is not None),
         )
 
@@ -220,7 +231,7 @@ def group_stream(
         batch_size: Groups of a global batch.
         seed: Of the order and of what is varied.
     """
-    count = len(maker.rows)
+    count = len(maker.ids)
 
     @lru_cache(maxsize=2)
     def speeds(epoch: int) -> np.ndarray:
@@ -241,13 +252,81 @@ def group_stream(
         return make_named(
             lambda some: maker.training_batch(some, speeds(epoch), augmentation, (seed, epoch)),
             numbers,
-            lambda number: f"utterance {maker.rows[number].id}",
+            lambda number: f"utterance {maker.ids[number]}",
         )
 
     def describe(piece: list[tuple[int, np.ndarray]]) -> str:
-        return f"utterances {listed([maker.rows[n].id for _, group in piece for n in group])}"
+        return f"utterances {listed([maker.ids[n] for _, group in piece for n in group])}"
 
     def make(piece: list[tuple[int, np.ndarray]]) -> list[SpeechBatch]:
         return [make_group(epoch, numbers) for epoch, numbers in piece]
 
     return BatchStream(in_blocks(groups, batch_size), make, describe)
+
+
+class PreparedSpeech:
+    """Recordings ready for training.
+
+    Args:
+        config: Of the data.
+        seed: Of built-in training sets.
+        progress: Shows the slow work, which is done once.
+
+    Attributes:
+        splits: Training and validation utterances.
+        vocabulary: Of the labels.
+        filter_bank: From samples to features.
+        normaliser: Of features.
+
+    Raises:
+        FileNotFoundError: If there is no such source, tokenizer or file of means.
+        ValueError: If it has nothing to train on.
+    """
+
+    def __init__(self, config: SpeechDataConfig, seed: int, progress: Progress = SILENT) -> None:
+        self.config, self.seed = config, seed
+        self.splits: SpeechSplits = load_speech(config, seed, progress)
+        for line in self.splits.describe(config.source):
+            progress.say(line)
+        train, validation = self.splits.train, self.splits.validation
+        self.vocabulary: SpeechVocabulary = make_vocabulary(config, train.texts)
+        self.filter_bank = FilterBank(config)
+        source = self._source(train, progress)
+        self.normaliser = make_normaliser(config, source, progress)
+        self.train_maker = BatchMaker(source, self.vocabulary.encode(train.texts), self.normaliser)
+        self.validation_maker = BatchMaker(
+            self._source(validation, progress),
+            self.vocabulary.encode(validation.texts),
+            self.normaliser,
+        )
+        self._cut = partial(cut_groups, max_frames=config.max_frames, max_cells=config.max_cells)
+
+    def _source(self, split: Utterances, progress: Progress) -> Features:
+        if self.config.cached:
+            return StoredFeatures(split, self.filter_bank, progress)
+        return Features(split, self.filter_bank)
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return groups of training utterances, `batch_size` groups at a time."""
+        augmentation = Augmentation(self.config.augmentation, self.config.sample_rate)
+        return group_stream(
+            self.train_maker,
+            augmentation,
+            lambda lengths, random: self._cut(lengths, random=random),
+            self.config.block,
+            batch_size,
+            seed,
+        )
+
+    def validation_batches(self) -> Sequence[SpeechBatch]:
+        """Return the groups of the validation split, in mixed order."""
+        random = np.random.default_rng(0)
+        groups = self._cut(self.validation_maker.lengths(), random=random)
+        plans = [groups[number] for number in mixed_order(len(groups))]
+        return LazyBatches(plans, self.validation_maker.evaluation_batch)
+
+    def save(self, directory: Path) -> None:
+        """Write what a run's model needs later: tokenizer and means."""
+        (directory / "tokenizer").mkdir()
+        self.vocabulary.save(directory / "tokenizer")
+        self.normaliser.save(directory / CMVN_FILE)

@@ -140,10 +140,13 @@ class SpeechDataConfig:
     """Recordings and their transcripts: the `data` section of a recipe.
 
     Attributes:
-        source: PATH (LibriSpeech's folders, Common Voice's, Kaldi's, or a .tsv, .csv or .jsonl
-            manifest), hf:NAME[:CONFIG[:SPLIT]], builtin:spoken-digits or builtin:spoken-commands.
+        source: PATH (a .jsonl, .json, .csv or .tsv file of recordings and texts, or a folder of
+            these, LibriSpeech's, Common Voice's or Kaldi's folders, tar shards, parquet files),
+            hf:NAME[:CONFIG[:SPLIT]], builtin:spoken-digits or builtin:spoken-commands.
         validation_source: Another source to validate on: its validation split if it has one, else
             its test split, else all of it.
+        audio_column: Name of the column that has the recordings; null for the usual ones.
+        text_column: Likewise, of what is said in them.
         train_splits: Names of the source's splits to train on, as train-clean-100; null for those
             whose names say so.
         validation_splits: To validate on, as dev-clean,dev-other; null for those whose names say
@@ -178,6 +181,8 @@ class SpeechDataConfig:
 
     source: str = "builtin:spoken-digits"
     validation_source: str | None = None
+    audio_column: str | None = None
+    text_column: str | None = None
     train_splits: tuple[str, ...] | None = None
     validation_splits: tuple[str, ...] | None = None
     validation_fraction: float = 0.05

@@ -1,17 +1,22 @@
-"""Log-mel filterbank features as Kaldi computes them, and their normalisation."""
+"""Log-mel filterbank features as Kaldi computes them, stored if wanted, and their normalisation."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from magneto.data.problems import guarded
+from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
+from magneto.data.problems import BadRecord, guarded
 from magneto.files import user_path, write_json
+from magneto.progress import SILENT, Progress
+from magneto.speech.audio import UNREADABLE
 from magneto.speech.config import SpeechDataConfig
+from magneto.speech.data import Utterances
 
 # Kaldi's, which it applies in this order: each frame less its mean, each sample less 0.97 of the
 # one before, times a Hann window to the power of 0.85.
@@ -22,6 +27,9 @@ FLOOR = float(np.finfo(np.float32).eps)
 CMVN_FILE = "cmvn.json"
 # A feature that is always the same is not blown up.
 LEAST_DEVIATION = 1e-3
+# Training utterances that the global mean and variance are taken over, at most: 16 hours of
+# LibriSpeech, after which they no longer change.
+CMVN_UTTERANCES, CMVN_SEED = 5000, 0
 # Frames of which the spectrum is taken at a time, so that hours take little memory.
 CHUNK = 2000
 
@@ -231,3 +239,121 @@ class FeatureStatistics:
         variance = np.maximum(self.squares / self.count - mean**2, 0)
         deviation = np.maximum(np.sqrt(variance), LEAST_DEVIATION)
         return Normaliser(mean.astype(np.float32), deviation.astype(np.float32), self.count)
+
+
+Vary = Callable[[np.ndarray], np.ndarray]
+"""From samples to samples."""
+
+
+class Features:
+    """Features of a split's utterances, computed each time that they are asked for.
+
+    Args:
+        utterances: The split.
+        filter_bank: What computes them.
+    """
+
+    def __init__(self, utterances: Utterances, filter_bank: FilterBank) -> None:
+        self.utterances, self.filter_bank = utterances, filter_bank
+        self.mel_bins = filter_bank.config.features.mel_bins
+
+    @property
+    def fingerprint(self) -> str:
+        """A name for them, which changes with a recording: of what is kept in the cache."""
+        config = self.filter_bank.config
+        return fingerprint(self.utterances.state, repr(config.features), config.sample_rate)
+
+    def frames(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
+        """Return the frames of each utterance by its header, played at a speed."""
+        samples = self.utterances.seconds * self.utterances.sample_rate / speeds
+        return np.asarray(self.filter_bank.frames(np.ceil(samples).astype(np.int64)))
+
+    def features(self, number: int, vary: Vary = np.asarray) -> tuple[np.ndarray, str]:
+        """Return (frames, mel bins) of an utterance, and what is wrong with it."""
+        try:
+            with guarded():
+                found = self.utterances.sound(number)
+                return self.filter_bank(vary(found.samples)), found.problem
+        except BadRecord:
+            return np.zeros((0, self.mel_bins), np.float32), UNREADABLE
+
+
+class StoredFeatures(Features):
+    """Features that are computed once, and kept in the cache's directory.
+
+    They are float32 as they were computed: an hour of 80 of them, 100 frames a second, is 115 MB.
+
+    Args:
+        utterances: The split.
+        filter_bank: What computes them.
+        progress: Shows it.
+    """
+
+    def __init__(
+        self, utterances: Utterances, filter_bank: FilterBank, progress: Progress = SILENT
+    ) -> None:
+        super().__init__(utterances, filter_bank)
+        held = cache_directory() / f"speech-features-{self.fingerprint}"
+        if not is_kept(held, progress):
+            with made_whole(held) as aside:
+                self._fill(aside, progress)
+        self._offsets = np.load(held / "offsets.npy", allow_pickle=False)
+        self._problems = json.loads((held / "problems.json").read_text(encoding="utf-8"))
+        count = int(self._offsets[-1])
+        self._frames = (
+            np.memmap(held / "features.bin", np.float32, mode="r", shape=(count, self.mel_bins))
+            if count
+            else np.zeros((0, self.mel_bins), np.float32)
+        )  # what is empty can't be mapped
+
+    def _fill(self, directory: Path, progress: Progress) -> None:
+        lengths, problems = [0], []
+        with (directory / "features.bin").open("wb") as file:
+            for number in range(len(self.utterances)):
+                features, problem = super().features(number)
+                features.tofile(file)
+                lengths.append(len(features))
+                problems.append(problem)
+                progress.update("computing features", number + 1, len(self.utterances))
+        np.save(directory / "offsets.npy", np.cumsum(lengths), allow_pickle=False)
+        (directory / "problems.json").write_text(json.dumps(problems), encoding="utf-8")
+
+    def frames(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
+        """Return the frames of each utterance; nothing stored is played at another speed."""
+        return np.diff(self._offsets)
+
+    def features(self, number: int, vary: Vary = np.asarray) -> tuple[np.ndarray, str]:
+        """Return (frames, mel bins) of an utterance as they were stored, and what is wrong."""
+        start, stop = self._offsets[number : number + 2]
+        return np.array(self._frames[start:stop]), self._problems[number]
+
+
+def make_normaliser(
+    config: SpeechDataConfig, source: Features, progress: Progress
+) -> AnyNormaliser:
+    """Make or load what normalises features, as `data.cmvn` says.
+
+    Args:
+        config: Of the data.
+        source: Of training features, for global means.
+        progress: Shows that they are gone through, which is done once.
+
+    Raises:
+        FileNotFoundError: If it names a file that is not there.
+        ValueError: If there is no training utterance to take the mean of.
+    """
+    if config.cmvn != "global":
+        return known_normaliser(config)
+    held = cache_directory() / f"speech-cmvn-{source.fingerprint}"
+    if not is_kept(held, progress):
+        statistics = FeatureStatistics(source.mel_bins)
+        order = np.random.default_rng(CMVN_SEED).permutation(len(source.utterances))
+        chosen = order[:CMVN_UTTERANCES]
+        for done, number in enumerate(chosen, 1):
+            features, problem = source.features(number)
+            if not problem and np.isfinite(features).all():
+                statistics.add(features)
+            progress.update("taking means of features", done, len(chosen))
+        with made_whole(held) as aside:
+            statistics.normaliser().save(aside / CMVN_FILE)
+    return load_normaliser(held / CMVN_FILE, source.mel_bins)

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.problems import BadRecord, guarded
 from magneto.files import import_extra
 from magneto.speech.audio import (
     NO_SAMPLES,
     UNREADABLE,
+    BadSound,
     checked,
     import_soundfile,
-    plausible,
+    opened,
     up_to_damage,
 )
 from magneto.speech.batching import MIN_FRAMES, heard_frames
@@ -264,18 +264,14 @@ def file_pieces(path: Path, wanted: int, tell: Callable[[str], None]) -> Iterato
         wanted: Sample rate, in Hz.
         tell: Told what is wrong with it.
     """
-    library = import_soundfile()
     try:
-        with guarded(), library.SoundFile(path) as found:
-            if not plausible(str(path), found):
-                tell(UNREADABLE)
-                return
+        with opened(str(path)) as found:
             change = StreamResampler(found.samplerate, wanted)
             for samples in _pieces(found, tell):
                 yield change(checked(samples.mean(1)).samples)
             yield change(np.zeros(0, np.float32), last=True)
-    except BadRecord:
-        tell(UNREADABLE)
+    except BadSound as error:
+        tell(str(error))
 
 
 def _pieces(file: Any, tell: Callable[[str], None]) -> Iterator[np.ndarray]:
@@ -288,7 +284,7 @@ def _pieces(file: Any, tell: Callable[[str], None]) -> Iterator[np.ndarray]:
             damaged = False
         except library.LibsndfileError:
             file.seek(count)
-            samples, damaged = up_to_damage(file, size, library), True
+            samples, damaged = up_to_damage(file, size), True
         count += len(samples)
         if len(samples):
             yield samples

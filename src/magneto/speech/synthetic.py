@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from magneto.data.media import MediaColumn
+from magneto.data.table import Table, whole_table
 from magneto.speech.audio import Sound
 from magneto.speech.config import SpeechDataConfig, SyntheticConfig
-from magneto.speech.utterances import Row
 
 
 @dataclass(frozen=True)
@@ -273,6 +273,7 @@ class Spoken:
     """Words spoken by the synthesiser.
 
     Attributes:
+        id: Of the utterance.
         seed: Integers of the utterance.
         words: What is spoken.
         lexicon: Phones of the words.
@@ -281,6 +282,7 @@ class Spoken:
         sample_rate: In Hz.
     """
 
+    id: str
     seed: tuple[int, ...]
     words: tuple[str, ...]
     lexicon: Mapping[str, str]
@@ -288,12 +290,12 @@ class Spoken:
     config: SyntheticConfig
     sample_rate: int
 
-    def seconds(self) -> tuple[float, str]:
+    def seconds(self) -> float:
         """Return how long it takes."""
         planned, _ = self._plan(draw_speaker(self.speaker))
-        return planned_samples(planned, self.sample_rate) / self.sample_rate, ""
+        return planned_samples(planned, self.sample_rate) / self.sample_rate
 
-    def read(self, sample_rate: int) -> Sound:
+    def sound(self, sample_rate: int) -> Sound:
         """Speak it, with noise behind it."""
         speaker = draw_speaker(self.speaker)
         planned, random = self._plan(speaker)
@@ -301,10 +303,6 @@ class Spoken:
         power = float((samples**2).mean()) * 10 ** (-random.uniform(*self.config.snr) / 10)
         noise = np.sqrt(power) * random.standard_normal(len(samples), np.float32)
         return Sound((random.uniform(0.2, 1.0) * (samples + noise)).astype(np.float32))
-
-    def file(self) -> Path | None:
-        """Return none."""
-        return None
 
     def state(self) -> Any:
         """Return all that it is made of."""
@@ -315,8 +313,46 @@ class Spoken:
         return plan(self.words, self.lexicon, speaker, random), random
 
 
-def synthetic_rows(name: str, config: SpeechDataConfig, seed: int, train: bool) -> list[Row]:
-    """Return the rows of a built-in set.
+class SpokenColumn(MediaColumn):
+    """A column of utterances that are spoken when they are asked for.
+
+    Args:
+        spoken: The utterances.
+    """
+
+    def __init__(self, spoken: Sequence[Spoken]) -> None:
+        self.spoken = spoken
+
+    def __len__(self) -> int:
+        return len(self.spoken)
+
+    def __getitem__(self, number: int) -> Spoken:
+        """Return an utterance."""
+        return self.spoken[number]
+
+    def key(self, number: int) -> str:
+        """Return the id of an utterance."""
+        return self.spoken[number].id
+
+    def name(self, number: int) -> str:
+        """Return the id of an utterance."""
+        return self.key(number)
+
+    def sizes(self) -> np.ndarray:
+        """Return -1 for each: there are no files."""
+        return np.full(len(self), -1, np.int64)
+
+    def read(self, number: int) -> bytes:
+        """Return what an utterance is made of."""
+        return repr(self.spoken[number].state()).encode()
+
+    def state(self) -> Any:
+        """Return what they are made of."""
+        return [each.state() for each in self.spoken]
+
+
+def synthetic_table(name: str, config: SpeechDataConfig, seed: int, train: bool) -> Table:
+    """Return the utterances of a built-in set, with columns "audio", "text", "id" and "speaker".
 
     Args:
         name: "spoken-digits" or "spoken-commands".
@@ -328,18 +364,21 @@ def synthetic_rows(name: str, config: SpeechDataConfig, seed: int, train: bool) 
     count = synthetic.train_utterances if train else synthetic.validation_utterances
     part = (TRAIN, seed) if train else (VALIDATION, VALIDATION_SEED)
     lexicon = {"spoken-digits": DIGITS, "spoken-commands": COMMANDS}[name]
-    return [_spoken(lexicon, config, (*part, number)) for number in range(count)]
+    spoken = [_spoken(lexicon, config, (*part, number)) for number in range(count)]
+    columns = {
+        "audio": SpokenColumn(spoken),
+        "text": [" ".join(each.words) for each in spoken],
+        "id": [each.id for each in spoken],
+        "speaker": [f"speaker-{each.speaker[-1]}" for each in spoken],
+    }
+    return whole_table(columns, f"builtin:{name}")
 
 
-def _id(seed: tuple[int, ...]) -> str:
-    return f"{'train' if seed[0] == TRAIN else 'validation'}-{seed[-1]}"
-
-
-def _spoken(lexicon: Mapping[str, str], config: SpeechDataConfig, seed: tuple[int, ...]) -> Row:
+def _spoken(lexicon: Mapping[str, str], config: SpeechDataConfig, seed: tuple[int, ...]) -> Spoken:
     random = np.random.default_rng([*seed, WHAT])
     synthetic, known = config.synthetic, list(lexicon)
     chosen = random.integers(len(known), size=random.integers(*synthetic.words, endpoint=True))
     words = tuple(known[number] for number in chosen)
     speaker = (*seed[:-1], int(random.integers(SPEAKERS)))
-    spoken = Spoken(seed, words, lexicon, speaker, synthetic, config.sample_rate)
-    return Row(_id(seed), spoken, " ".join(words), f"speaker-{speaker[-1]}")
+    id = f"{'train' if seed[0] == TRAIN else 'validation'}-{seed[-1]}"
+    return Spoken(id, seed, words, lexicon, speaker, synthetic, config.sample_rate)

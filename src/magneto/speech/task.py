@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from magneto.data.stream import BatchStream, listed
 from magneto.files import user_path
 from magneto.progress import SILENT, Progress
-from magneto.speech.batching import SpeechBatch
+from magneto.speech.batching import PreparedSpeech, SpeechBatch
 from magneto.speech.config import SpeechDataConfig, TransducerConfig
 from magneto.speech.decoding import GreedySearch, Search
 from magneto.speech.features import CMVN_FILE
 from magneto.speech.model import Transducer
-from magneto.speech.prepare import PreparedSpeech
 from magneto.speech.scores import character_errors, import_jiwer, word_errors
 from magneto.speech.vocabulary import TRAINED, SpeechVocabulary, make_vocabulary
 from magneto.training.task import (
@@ -40,8 +39,6 @@ MOSTLY_EMPTY = 0.9
 # Groups with what was excluded that are held until the next evaluation, at most: more than the
 # paper's recipes have in that time (8 of each of 4000 steps).
 REMEMBERED = 100_000
-# What names the sound of some recordings in a run.
-RECORDINGS_FILE = "recordings.digest"
 # What can be wrong with an utterance.
 LEFT_OUT = "utterance left out of training"
 NO_FINITE_LOSS = "utterance whose loss was not finite"
@@ -97,7 +94,7 @@ class SpeechRecognition(Task):
         if size is not None and size < least:
             raise ValueError(f"model.vocab_size ({size}) is below {least}: the tokenizer's "
                              f"{least - 1} and blank")  # fmt: skip
-        for name, why in self.speech.splits.excluded.items():
+        for name, why in self.speech.splits.excluded:
             self.problems.met(LEFT_OUT, name, why)
 
     def build_model(self) -> Transducer:
@@ -248,11 +245,9 @@ class SpeechRecognition(Task):
         )
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write tokenizer, means and digests; the run stands alone."""
+        """Write tokenizer, means and a digest; the run stands alone."""
         self.speech.save(directory)
-        splits = self.speech.splits
-        (directory / DIGEST_FILE).write_text(splits.digest, encoding="utf-8")
-        (directory / RECORDINGS_FILE).write_text(splits.recordings_digest, encoding="utf-8")
+        (directory / DIGEST_FILE).write_text(self.speech.splits.digest, encoding="utf-8")
         means = directory / CMVN_FILE
         kept: dict[str, Any] = {"data.cmvn": means} if means.is_file() else {}
         return {"data.tokenizer": directory / "tokenizer", "model.pretrained": None, **kept}

@@ -1,0 +1,397 @@
+"""Utterances of any source, as splits that are read by number.
+
+How they are used::
+
+    splits = load_speech(config, seed, progress)     # reads headers; decodes nothing
+    split = splits.train
+    len(split), split.ids[3], split.texts[3]
+    split.sound(3)                                   # samples, and what is wrong with them
+
+A source is a table with a column of sound and one of text: a file of records, tar shards, parquet
+and the hub by `magneto.data.formats`, folders by functions from their files to rows. What is wrong
+with a recording is left out of training, and counted; nothing is left out of validation: what can't
+be read counts there as not recognised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from magneto.config import nearest, shown
+from magneto.data.cache import (
+    cache_directory,
+    content_digest,
+    fingerprint,
+    is_kept,
+    made_whole,
+)
+from magneto.data.counts import EMPTY, Counts
+from magneto.data.formats import (
+    media_column,
+)
+from magneto.data.media import Files, MediaColumn, Medium
+from magneto.data.problems import BadRecord, guarded, read_each
+from magneto.data.sources import VALIDATED, hash_of, split_of
+from magneto.data.table import Table, hold_out, whole_table
+from magneto.files import read_json, write_json
+from magneto.progress import SILENT, Progress
+from magneto.speech.audio import NO_FRAMES, File, Sound, Stretch, header_seconds, read_sound
+from magneto.speech.config import SpeechDataConfig
+from magneto.speech.sources import Tables, open_source
+from magneto.speech.synthetic import Spoken
+
+# What is counted of a split.
+READ, KEPT = "read", "utterances"
+TOO_LONG = "too long"
+TOO_MUCH_TEXT = "with more text than the time allows"
+BEYOND_LIMIT = "beyond the limit"
+ALSO_VALIDATED = "left out of training, as they are validated on"
+# What is known of an utterance beside its sound; and the columns of a source that say more of it.
+COLUMNS = ("id", "text", "speaker", "stretch")
+OTHERS = ("id", "speaker", "start", "stop", "duration", "channel")
+# Of Common Voice, where its tables' recordings lie.
+CLIPS = "clips"
+# Headers are read by several threads, since it is waiting for the disk that takes long; so many
+# rows between two reports of progress.
+THREADS, STEP = 8, 256
+
+
+@dataclass(frozen=True)
+class Utterances:
+    """A split: its utterances, each read when it is asked for.
+
+    Attributes:
+        table: With columns "audio", "text", "id", "speaker" and "stretch" (what is heard of the
+            recording), "seconds" by its header, 0 where nothing could be learnt, and "problem",
+            what is wrong with it as far as headers tell.
+        sample_rate: To which they are brought, in Hz.
+    """
+
+    table: Table
+    sample_rate: int
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Their names."""
+        return self.table.values("id")
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """What is said in each."""
+        return self.table.values("text")
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """How long each is, by its header."""
+        return self.table.values("seconds")
+
+    def sound(self, number: int) -> Sound:
+        """Read an utterance; never raises for what is wrong with it."""
+        row = self.table[number]
+        if isinstance(row["audio"], Spoken):
+            return row["audio"].sound(self.sample_rate)
+        return read_sound(recording(row["audio"]), self.sample_rate, row["stretch"])
+
+    @property
+    def state(self) -> Any:
+        """Plain values that name the recordings, and change with what is in them."""
+        return state_of(self.table)
+
+    @property
+    def digest(self) -> str:
+        """A short name for the content, wherever it lies."""
+        return self.table.digest
+
+
+@dataclass(frozen=True)
+class SpeechSplits:
+    """What a recipe trains and validates on.
+
+    Attributes:
+        train: Training utterances, without those that headers and transcripts show to be wrong.
+        validation: Validation utterances, all of them.
+        counts: What was met in each split, by its name.
+        excluded: Id, and why, of each utterance that is left out of training.
+    """
+
+    train: Utterances
+    validation: Utterances
+    counts: dict[str, Counts]
+    excluded: list[tuple[str, str]]
+
+    @cached_property
+    def digest(self) -> str:
+        """A name for the content of both."""
+        return content_digest(self.train.digest.encode(), self.validation.digest.encode())
+
+    def describe(self, source: str) -> list[str]:
+        """Say in lines what there is and what was left out; nothing of a split that has nothing."""
+        splits = {"train": self.train, "validation": self.validation}
+        return [
+            f"{source}, {name}: {self.counts[name].describe(KEPT, READ)}, "
+            f"{split.seconds.sum() / 3600:.2f} hours"
+            for name, split in splits.items()
+            if self.counts[name][READ]
+        ]
+
+
+def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT) -> SpeechSplits:
+    """Find the utterances of a source and divide them.
+
+    Args:
+        config: Of the data. Where both its sources are one, all of it is to measure on.
+        seed: Of built-in training sets.
+        progress: Shows that headers are read, which is done once.
+
+    Raises:
+        FileNotFoundError: If there is no such source.
+        ValueError: If a split is not there, or has no utterances.
+    """
+    counts = {"train": Counts(), "validation": Counts()}
+    there = open_source(config.source, config, seed, progress)
+    other = there
+    names = config.validation_splits or named(there, "validation")
+    if config.validation_source is not None:
+        if config.validation_source != config.source:
+            other = open_source(config.validation_source, config, seed, progress)
+        kinds = (named(other, kind) for kind in VALIDATED)
+        names = config.validation_splits or next(found for found in kinds if found)
+    validation = read_utterances(other, names, config, counts["validation"]) if names else None
+    if validation is not None and config.validation_source == config.source:
+        train = validation.take(np.zeros(0, np.int64))
+    else:
+        chosen = config.train_splits or named(there, "train")
+        train = read_utterances(there, chosen, config, counts["train"])
+    if validation is None:
+        by_speaker = config.hold_out == "speaker" and len(set(train.values("speaker"))) > 1
+        key = "speaker" if by_speaker else "id"
+        train, validation = hold_out(train, config.validation_fraction, key, counts["train"])
+        counts["train"][READ] -= len(validation)
+        counts["validation"][READ] = len(validation)
+    validation = _limited(validation, config.validation_limit, counts["validation"])
+    train, validation = (with_headers(table, progress) for table in (train, validation))
+    counts["validation"][KEPT] = len(validation)
+    counts["validation"].update(problem for problem in validation.values("problem") if problem)
+    train, excluded = _fit_to_train(train, validation, config, counts["train"])
+    found = {"validation": validation, "train": train}
+    for name, table in found.items():
+        only_measured = name == "train" and config.validation_source == config.source
+        if not len(table) and not only_measured:
+            source = config.validation_source if name == "validation" else None
+            raise ValueError(f"{source or config.source} has no {name} utterances: "
+                             f"{counts[name].describe(KEPT, READ)}")  # fmt: skip
+    rate = config.sample_rate
+    return SpeechSplits(Utterances(train, rate), Utterances(validation, rate), counts, excluded)
+
+
+def named(there: Mapping[str, Any], wanted: str) -> tuple[str, ...]:
+    """Return the names of splits for "train", "validation" or "test".
+
+    A single split is for training, and so are those whose names say nothing if none says "train".
+    """
+    # A folder within another ("data/dev") tells by any part of its place.
+    kinds = {name: split_of(name.lower().replace("/", ".")) for name in there}
+    if len(kinds) == 1:
+        kinds = dict.fromkeys(kinds, "train")
+    elif "train" not in kinds.values():
+        kinds = {name: kind or "train" for name, kind in kinds.items()}
+    return tuple(name for name, kind in kinds.items() if kind == wanted)
+
+
+def read_utterances(
+    there: Mapping[str, Tables], names: Sequence[str], config: SpeechDataConfig, counts: Counts
+) -> Table:
+    """Return the utterances of some splits of a source as one table.
+
+    Raises:
+        ValueError: If one is not there, or they have no utterances.
+    """
+    for name in names:
+        if name not in there:
+            known = ", ".join(there)
+            raise ValueError(f"no split {name!r}{nearest(name, [*there])} (there is {known})")
+    tables = [utterance_table(table, config, counts) for n in names for table in there[n](counts)]
+    if not tables:
+        raise ValueError(f"{', '.join(names) or 'no split'}: no utterances{counts.describe()}")
+    if len(tables) == 1:
+        return tables[0]
+    audio = [table.columns["audio"] for table in tables]
+    if not all(isinstance(column, Files) for column in audio):
+        raise ValueError(f"splits {', '.join(names)} are not of one folder: name one of them")
+    columns = {name: [v for t in tables for v in t.values(name)] for name in COLUMNS}
+    files = [each.names[n] for each, t in zip(audio, tables, strict=True) for n in t.rows.tolist()]
+    return whole_table({"audio": Files(audio[0].root, files), **columns}, tables[0].where)
+
+
+def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> Table:
+    """Return the utterances of a table: columns "audio" and `COLUMNS`.
+
+    Records that make no utterance are counted, and left out.
+
+    Raises:
+        ValueError: If there is no column of sound, or none of text.
+    """
+    media = [name for name, column in table.columns.items() if isinstance(column, MediaColumn)]
+    audio = table.find("audio", config.audio_column, media) or next(iter(media), None)
+    text = table.find("text", config.text_column)
+    if audio is None or text is None:
+        raise table.no_column(*("audio", "text") if audio is None else ("text", "audio"))
+    sound, texts = media_column(table, audio), table.columns[text]
+    if isinstance(sound, Files) and (sound.root / CLIPS).is_dir():  # Common Voice's
+        names = [name if "/" in name or not name else f"{CLIPS}/{name}" for name in sound.names]
+        sound = Files(sound.root, names)
+    others = {what: table.columns[name] for what in OTHERS if (name := table.find(what))}
+    change: Callable[[str], str] = {"keep": str, "lower": str.lower, "upper": str.upper}[
+        config.text_case
+    ]
+    present = sound.present()
+    columns: dict[str, list[Any]] = {name: [None] * len(sound) for name in COLUMNS}
+
+    def read(number: int) -> int:
+        if not present[number] or not isinstance(texts[number], str):
+            raise BadRecord("no sound, or no text")
+        said = {what: column[number] for what, column in others.items()}
+        stretch = stretch_of(said)
+        name = str(PurePath(sound.key(number)).with_suffix(""))
+        name += "" if stretch.stop is None else f"-{stretch.start:.2f}"
+        id = str(said.get("id") or name)
+        speaker = str(said.get("speaker") or id)
+        values = (id, " ".join(change(texts[number]).split()), speaker, stretch)
+        for column, value in zip(columns.values(), values, strict=True):
+            column[number] = value
+        return number
+
+    kept = list(read_each(table.rows.tolist(), read, counts, f"{table.where}, record"))
+    counts[READ] += len(kept)
+    rows = np.array(kept, np.int64)
+    return replace(table, columns={"audio": sound, **columns}, rows=rows)
+
+
+def stretch_of(said: Mapping[str, Any]) -> Stretch:
+    """Return what is heard of a recording; a length alone is that of the file.
+
+    Raises:
+        BadRecord: If start and stop, in seconds, are no stretch, or the channel is no whole number.
+        ValueError: If they are no numbers.
+    """
+    start, stop, duration, channel = (
+        None if said.get(what) in (None, "") else said[what]
+        for what in ("start", "stop", "duration", "channel")
+    )
+    if channel is not None:
+        digits = str(channel)
+        if isinstance(channel, bool) or not (digits.isascii() and digits.isdigit()):
+            raise BadRecord(f"channel {shown(channel)} is no whole number from 0")
+        channel = int(digits)
+    if start is None and stop is None:
+        return Stretch(channel=channel)
+    first = float(start or 0)
+    last = float(stop) if stop is not None else None
+    if last is None and duration is not None:
+        last = first + float(duration)
+    if not 0 <= first < (math.inf if last is None else last) or last == math.inf:
+        raise BadRecord(f"no stretch of sound goes from {first} to {last} s")
+    return Stretch(first, last, channel)
+
+
+def _limited(table: Table, limit: int | None, counts: Counts) -> Table:
+    """Return so many utterances at most, by the hash of their ids, in their order."""
+    if limit is None or len(table) <= limit:
+        return table
+    counts[BEYOND_LIMIT] = len(table) - limit
+    places = np.array([hash_of(id) for id in table.values("id")], np.uint64)
+    return table.take(np.sort(np.argsort(places, kind="stable")[:limit]))
+
+
+def recording(medium: Medium) -> File:
+    """Return the path of a recording, or its bytes; "" where there is none."""
+    try:
+        with guarded():
+            return medium.file()
+    except BadRecord:
+        return ""
+
+
+def state_of(table: Table) -> Any:
+    """Return plain values that name the recordings of a table, and change with them."""
+    stretches = [str(stretch) for stretch in table.values("stretch")]
+    return table.columns["audio"].state(), table.rows.tolist(), stretches
+
+
+def with_headers(table: Table, progress: Progress) -> Table:
+    """Return a table with "seconds" and "problem" of its recordings, by their headers.
+
+    They are read once, and kept in the cache; a file that has changed is read anew.
+    """
+    held = cache_directory() / f"speech-headers-{fingerprint(state_of(table))}"
+    if not is_kept(held, progress):
+        found = []
+        with ThreadPoolExecutor(THREADS) as threads:
+            for start in range(0, len(table), STEP):
+                part = (table[n] for n in range(start, min(start + STEP, len(table))))
+                found += threads.map(_header, part)
+                progress.update("reading headers of recordings", len(found), len(table))
+        with made_whole(held) as aside:
+            write_json(aside / "headers.json", [list(part) for part in zip(*found, strict=True)])
+    known = read_json(held / "headers.json") or [[], []]
+    seconds, problems = np.zeros(len(table.columns["audio"])), [""] * len(table.columns["audio"])
+    seconds[table.rows] = known[0]
+    for number, problem in zip(table.rows.tolist(), known[1], strict=True):
+        problems[number] = problem
+    return replace(table, columns={**table.columns, "seconds": seconds, "problem": problems})
+
+
+def _header(row: Mapping[str, Any]) -> tuple[float, str]:
+    """Return the seconds of a recording by its header, and what is wrong with it so far."""
+    if isinstance(row["audio"], Spoken):
+        return row["audio"].seconds(), ""
+    return header_seconds(recording(row["audio"]), row["stretch"])
+
+
+def _fit_to_train(
+    table: Table, validation: Table, config: SpeechDataConfig, counts: Counts
+) -> tuple[Table, list[tuple[str, str]]]:
+    """Leave out what can't be trained on, and what is validated on; return id and why of these."""
+    validated = set(_places(validation))
+    excluded, kept = [], []
+    for number, place in enumerate(_places(table)):
+        row = table[number]
+        why = row["problem"] or _misfit(row["text"], float(row["seconds"]), config)
+        if not why and place in validated:
+            why = ALSO_VALIDATED
+        if why:
+            excluded.append((row["id"], why))
+            counts[why] += 1
+        else:
+            kept.append(number)
+    counts[KEPT] = len(kept)
+    return table.take(np.array(kept, np.int64)), excluded
+
+
+def _places(table: Table) -> Iterator[tuple[str, str]]:
+    """Yield where each recording lies, and what is heard of it."""
+    audio = table.columns["audio"]
+    for number, stretch in zip(table.rows.tolist(), table.values("stretch"), strict=True):
+        yield audio.name(number), str(stretch)
+
+
+def _misfit(text: str, seconds: float, config: SpeechDataConfig) -> str:
+    """Return why an utterance is not trained on, though its header is in order; "" if it is."""
+    if not text:
+        return EMPTY
+    if seconds > config.max_duration:
+        return TOO_LONG
+    if seconds * 1000 < config.features.frame_length:
+        return NO_FRAMES
+    return TOO_MUCH_TEXT if len(text) > config.max_text_rate * seconds else ""
