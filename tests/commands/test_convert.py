@@ -15,15 +15,15 @@ transformers = pytest.importorskip("transformers")
 from magneto.cli import main  # noqa: E402
 from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
 from magneto.hf.export import wrap  # noqa: E402
-from magneto.hf.formats.beit3_multiway import to_multiway  # noqa: E402
 from magneto.hf.tokenizer import transformers_tokenizer  # noqa: E402
+from magneto.hf.weights.beit3 import to_beit3 as to_multiway  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
 from magneto.vision.classifier import ImageClassifier  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision_language.question_answering.config import QuestionAnsweringConfig  # noqa: E402
 from magneto.vision_language.question_answering.model import QuestionAnswerer  # noqa: E402
-from tests.hf.formats.test_beit3_tokenizer import train as train_spm  # noqa: E402
+from tests.hf.weights.test_beit3_tokenizer import train as train_spm  # noqa: E402
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
 
@@ -102,7 +102,7 @@ def test_torchscale_there_and_back(tmp_path: Path, placement: str) -> None:
 
 
 def test_a_fairseq_checkpoint_brings_its_arguments(tmp_path: Path) -> None:
-    from magneto.hf.formats.torchscale import to_torchscale
+    from magneto.hf.weights.torchscale import to_torchscale
 
     ours = model()
     state, args = to_torchscale(ours)
@@ -141,7 +141,7 @@ def test_a_name_of_timms_on_the_hub_brings_its_weights(
 ) -> None:
     import huggingface_hub
 
-    from magneto.hf.formats.weight_files import save_weight_file
+    from magneto.hf.weights.weight_files import save_weight_file
 
     there, here = tmp_path / "hub", tmp_path / "cache"
     there.mkdir()

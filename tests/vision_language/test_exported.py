@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 spm = pytest.importorskip("sentencepiece")
 
 from magneto.cli import main  # noqa: E402
-from magneto.hf.formats.beit3_multiway import to_multiway  # noqa: E402
+from magneto.hf.weights.beit3 import to_beit3 as to_multiway  # noqa: E402
 from magneto.recipe import load_recipe  # noqa: E402
 from magneto.vision_language.config import FineTunedConfig  # noqa: E402
 from magneto.vision_language.exported import exported_config, is_exported  # noqa: E402
@@ -19,7 +19,7 @@ from magneto.vision_language.model import VisionLanguageEncoder  # noqa: E402
 from magneto.vision_language.modelling.config import MaskedDataModelConfig  # noqa: E402
 from magneto.vision_language.modelling.model import MaskedDataModel  # noqa: E402
 from magneto.vision_language.pretrained import load_pretrained, pretrained_reading  # noqa: E402
-from tests.hf.formats.test_beit3_tokenizer import train as train_spm  # noqa: E402
+from tests.hf.weights.test_beit3_tokenizer import train as train_spm  # noqa: E402
 
 SIZES: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "patch_size": 16}
 PIECES = 60

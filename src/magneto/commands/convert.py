@@ -79,7 +79,7 @@ def main(words: Sequence[str]) -> int:
     import transformers
 
     from magneto.hf.export import whole_directory
-    from magneto.hf.formats.weight_files import WRITTEN
+    from magneto.hf.weights.weight_files import WRITTEN
     from magneto.weights import check_finite
 
     if not sys.stderr.isatty():
@@ -146,7 +146,7 @@ def local(source: str) -> Path:
     path = user_path(source)
     if path.exists():
         return path
-    from magneto.hf.formats.weight_files import SUFFIXES
+    from magneto.hf.weights.weight_files import SUFFIXES
 
     if path.suffix in SUFFIXES or source.count("/") > 1 or source.startswith((".", "/", "~")):
         raise FileNotFoundError(f"nothing in {source}")
@@ -172,8 +172,8 @@ def download(source: str, patterns: list[str]) -> Path:
 def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model of ours, and what else its configuration says of tokens and labels."""
     from magneto.hf.export import auto_class
-    from magneto.hf.formats.conversion import load_with_config, read_config
-    from magneto.hf.formats.weight_files import WEIGHTS, is_weight_directory, load_weight_file
+    from magneto.hf.weights.conversion import load_with_config, read_config
+    from magneto.hf.weights.weight_files import WEIGHTS, is_weight_directory, load_weight_file
 
     if source.is_file():
         return load_weight_file(source, args), {}
@@ -199,8 +199,8 @@ def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict
 def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, Any]) -> str:
     """Write a model in a format, ours if None; return how it is loaded."""
     from magneto.hf.export import auto_class, whole_image_processor, wrap
-    from magneto.hf.formats.conversion import to_transformers
-    from magneto.hf.formats.weight_files import WEIGHTS, WRITTEN, save_weight_file
+    from magneto.hf.weights.conversion import to_transformers
+    from magneto.hf.weights.weight_files import WEIGHTS, WRITTEN, save_weight_file
     from magneto.vision_language.config import VisionLanguageConfig
 
     if to in WRITTEN:
@@ -238,7 +238,7 @@ def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]
     """Write BEiT-3's tokenizer and processor; return what the configuration says of its tokens."""
     from magneto.data.tokenizer import load_tokenizer
     from magneto.hf.export import images_and_texts, save_readers, whole_image_processor
-    from magneto.hf.formats.beit3_tokenizer import write_fairseq_order
+    from magneto.hf.weights.beit3_tokenizer import write_fairseq_order
 
     config, target = model.config, directory / "tokenizer.model"
     write_fairseq_order(user_path(source), target, config.vocab_size)

@@ -12,8 +12,6 @@ if TYPE_CHECKING:  # what is known of the names before they are used
     from magneto.hf.beam_search import *  # noqa: F403
     from magneto.hf.configuration import *  # noqa: F403
     from magneto.hf.export import *  # noqa: F403
-    from magneto.hf.formats.conversion import *  # noqa: F403
-    from magneto.hf.formats.torch_encoder import *  # noqa: F403
     from magneto.hf.generation import *  # noqa: F403
     from magneto.hf.language import *  # noqa: F403
     from magneto.hf.processors import *  # noqa: F403
@@ -22,6 +20,8 @@ if TYPE_CHECKING:  # what is known of the names before they are used
     from magneto.hf.tokenizer import *  # noqa: F403
     from magneto.hf.vision import *  # noqa: F403
     from magneto.hf.vision_language import *  # noqa: F403
+    from magneto.hf.weights.conversion import *  # noqa: F403
+    from magneto.hf.weights.torch_encoder import *  # noqa: F403
 
 HOME = {
     "beam_search": (
@@ -37,10 +37,10 @@ HOME = {
     "export": (
         "export_images", "export_model", "export_text", "wrap",
     ),
-    "formats.conversion": (
+    "weights.conversion": (
         "load", "to_transformers",
     ),
-    "formats.torch_encoder": (
+    "weights.torch_encoder": (
         "from_torch",
     ),
     "generation": (

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from magneto.hf.formats.beit3 import is_beit3, load_beit3, to_beit3
+from magneto.hf.weights.beit3 import is_beit3, load_beit3, to_beit3
 from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig
 
@@ -67,7 +67,7 @@ def test_the_text_half_is_left_behind() -> None:
 def test_timm_reads_the_same_model() -> None:
     """timm's own renaming of the authors' checkpoints, and its class."""
     pytest.importorskip("transformers")
-    from tests.hf.formats.timm_models import images, timm_model
+    from tests.hf.weights.timm_models import images, timm_model
     from tests.nn.grids import timm_module
 
     state = authors_state()

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.hf.formats.beit3_heads import head_of_weights
-from magneto.hf.formats.beit3_multiway import load_multiway, read_config, to_multiway
+from magneto.hf.weights.beit3 import head_of_weights, load_beit3, read_config, to_beit3
 from magneto.vision_language.captioning.config import ImageCaptionerConfig
 from magneto.vision_language.captioning.left_to_right import left_to_right
 from magneto.vision_language.captioning.model import ImageCaptioner
@@ -25,8 +24,8 @@ from magneto.vision_language.reasoning.model import VisualReasoner
 from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
 from magneto.vision_language.retrieval.model import ImageTextRetriever
 from magneto.vision_language.samples import Samples, join_samples
-from tests.hf.formats import beit3_models as authors
-from tests.hf.formats.beit3_models import ARGS, IMAGE, SIDE, TEXT, WIDTH, WORDS, beit3, shaken
+from tests.hf.weights import beit3_models as authors
+from tests.hf.weights.beit3_models import ARGS, IMAGE, SIDE, TEXT, WIDTH, WORDS, beit3, shaken
 
 LENGTHS = (7, 4)
 GENERATOR = torch.Generator().manual_seed(0)
@@ -47,15 +46,15 @@ def check(found: Tensor, expected: Tensor, name: str) -> None:
 def converted(theirs: nn.Module, kind: type) -> Any:
     """Ours of theirs; and ours written back is theirs, bit for bit."""
     state = theirs.state_dict()
-    ours = load_multiway(state, ARGS)
+    ours = load_beit3(state, ARGS)
     assert type(ours) is kind
-    back, args = to_multiway(ours)
+    back, args = to_beit3(ours)
     assert back.keys() == state.keys()
     for name, tensor in state.items():
         # Where no patch is ever hidden, the token is not kept.
         if kind is MaskedDataModel or not name.endswith("mask_token"):
             assert torch.equal(back[name], tensor), name
-    assert load_multiway(back, args).config == ours.config
+    assert load_beit3(back, args).config == ours.config
     theirs.load_state_dict(back)
     return ours
 
@@ -121,11 +120,11 @@ def test_pretraining() -> None:
 def test_torchscale_by_itself() -> None:
     """Its own class without a head; and it is built again from the arguments that are written."""
     theirs = shaken(beit3())
-    ours = load_multiway(theirs.state_dict(), ARGS)
+    ours = load_beit3(theirs.state_dict(), ARGS)
     assert type(ours) is VisionLanguageEncoder
     samples = join_samples(IMAGE, paired=TEXTS)
     vision, language = ours(IMAGES, samples.token_ids, samples.token_positions, samples.packing)
-    state, args = to_multiway(ours)
+    state, args = to_beit3(ours)
     from torchscale.architecture.config import EncoderConfig
     from torchscale.model.BEiT3 import BEiT3
 
@@ -167,8 +166,8 @@ def small(**changes) -> VisionLanguageEncoder:
 
 def test_scaled_words_are_written_scaled() -> None:
     ours = small(embedding_scale="sqrt_width")
-    state, args = to_multiway(ours)
-    again: Any = load_multiway(state, args)
+    state, args = to_beit3(ours)
+    again: Any = load_beit3(state, args)
     assert (ours.config.embedding_scale, again.config.embedding_scale) == ("sqrt_width", "none")
     samples = join_samples(IMAGE, paired=[np.array([1, 2, 3])])
     given = (IMAGES[:1], samples.token_ids, samples.token_positions, samples.packing)
@@ -179,9 +178,9 @@ def test_scaled_words_are_written_scaled() -> None:
 
 
 def test_half_precision_dropout_and_epsilon() -> None:
-    state, args = to_multiway(small(dropout=0.1, norm_eps=1e-6, activation="relu"))
+    state, args = to_beit3(small(dropout=0.1, norm_eps=1e-6, activation="relu"))
     half = {name.removeprefix("beit3."): tensor.half() for name, tensor in state.items()}
-    config: Any = load_multiway(half, args).config
+    config: Any = load_beit3(half, args).config
     assert (config.dropout, config.norm_eps, config.activation) == (0.1, 1e-6, "relu")
 
 
@@ -196,7 +195,7 @@ def test_half_precision_dropout_and_epsilon() -> None:
 )
 def test_what_beit3_cannot_hold_is_named(changes: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        to_multiway(small(**changes))
+        to_beit3(small(**changes))
 
 
 @pytest.mark.parametrize(
@@ -211,23 +210,23 @@ def test_a_head_that_reads_other_features_is_refused(model: Any, config: Any, po
     more = {"answers": 4} if model is QuestionAnswerer else {}
     ours = model(config(**vars(small().config), **more, pooling=pooling))
     with pytest.raises(ValueError, match=f"pooling is '{pooling}' here, 'first' there"):
-        to_multiway(ours)
+        to_beit3(ours)
 
 
 def test_weights_that_do_not_fit_are_named() -> None:
-    state, args = to_multiway(small())
+    state, args = to_beit3(small())
     with pytest.raises(ValueError, match=r"'extra'"):
-        load_multiway(state | {"extra": torch.ones(1)}, args)
+        load_beit3(state | {"extra": torch.ones(1)}, args)
     lacking = {n: t for n, t in state.items() if n != "beit3.text_embed.weight"}
     with pytest.raises(ValueError, match=r"no beit3\.text_embed\.weight"):
-        load_multiway(lacking, args)
+        load_beit3(lacking, args)
     table = "beit3.encoder.embed_positions.A.weight"
     with pytest.raises(ValueError, match="8 patches are no square image"):
-        load_multiway(state | {table: torch.ones(11, 32)}, args)
+        load_beit3(state | {table: torch.ones(11, 32)}, args)
     with pytest.raises(ValueError, match="say how many heads a model of width 32 has"):
-        load_multiway(state)
+        load_beit3(state)
     with pytest.raises(ValueError, match="no counterpart of a Linear"):
-        to_multiway(nn.Linear(1, 1))
+        to_beit3(nn.Linear(1, 1))
 
 
 # Millions of parameters that unilm's README gives, of base and large.
@@ -256,7 +255,7 @@ def test_the_released_sizes(kind: str, size: str) -> None:
             width=width, layers=layers, heads=width // 64, ffn_width=4 * width, placement="sub",
             image_size=side, vocab_size=64010, max_length=1022, embedding_scale="none", **values,
         ))  # fmt: skip
-        state, args = to_multiway(made)
+        state, args = to_beit3(made)
     expected = millions[["base", "large"].index(size)]
     assert sum(tensor.numel() for tensor in state.values()) / 1e6 == pytest.approx(expected, abs=1)
     assert args["max_source_positions"] == 1024

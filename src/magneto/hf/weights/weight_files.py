@@ -4,76 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from magneto.hf.formats.beit3 import is_beit3, load_beit3, to_beit3
-from magneto.hf.formats.beit3_multiway import load_multiway, to_multiway
-from magneto.hf.formats.layout import State
-from magneto.hf.formats.timm import timm_arguments
-from magneto.hf.formats.timm_beit import is_timm_beit, load_timm_beit, to_timm_beit
-from magneto.hf.formats.timm_eva import is_timm_eva, load_timm_eva, to_timm_eva
-from magneto.hf.formats.timm_vit import is_timm_vit, load_timm_vit, to_timm_vit
-from magneto.hf.formats.torchscale import load_torchscale, to_torchscale
-from magneto.vision.classifier import ImageClassifier
+from magneto.hf.weights import beit3, timm, torchscale
+from magneto.hf.weights.layout import State
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 ARGUMENTS = "torchscale.json"
-CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-
-
-def is_torchscale(names: Mapping[str, Tensor]) -> bool:
-    """Whether tensors of these names are torchscale's."""
-    return any(".ffn.fc1." in name or ".self_attn_layer_norm." in name for name in names)
-
-
-def load_any_beit3(state: Mapping[str, Tensor], args: dict[str, Any]) -> nn.Module:
-    """Return BEiT-3's image classifier, which has `fc_norm`, or a model of images with texts."""
-    return (load_beit3 if "fc_norm.weight" in state else load_multiway)(state, args)
-
-
-def to_any_beit3(model: nn.Module) -> tuple[State, dict[str, Any]]:
-    """Return tensors and arguments of either."""
-    return (to_beit3 if type(model) is ImageClassifier else to_multiway)(model)
-
-
-@dataclass(frozen=True)
-class WeightFormat:
-    """A library's files of weights.
-
-    Attributes:
-        arguments: Name of the file beside the weights, with what they do not show.
-        fits: Whether tensors of these names are the library's.
-        load: Our model of them and of the arguments.
-        write: Tensors and arguments of our model.
-    """
-
-    arguments: str
-    fits: Callable[[Mapping[str, Tensor]], bool]
-    load: Callable[[Mapping[str, Tensor], dict[str, Any]], nn.Module]
-    write: Callable[[nn.Module], tuple[State, dict[str, Any]]]
-
-
-# The first that fits is taken: a Beit has an Eva's names, and more.
-FORMATS = {
-    "beit3": WeightFormat(ARGUMENTS, is_beit3, load_any_beit3, to_any_beit3),
-    "timm_beit": WeightFormat(CONFIG, is_timm_beit, load_timm_beit, to_timm_beit),
-    "timm_eva": WeightFormat(CONFIG, is_timm_eva, load_timm_eva, to_timm_eva),
-    "timm_vit": WeightFormat(CONFIG, is_timm_vit, load_timm_vit, to_timm_vit),
-    "torchscale": WeightFormat(ARGUMENTS, is_torchscale, load_torchscale, to_torchscale),
-}
+# The first that fits is taken.
+FORMATS = {**beit3.FORMATS, **timm.FORMATS, **torchscale.FORMATS}
 WRITTEN = tuple(FORMATS)
 
 
 def is_weight_directory(path: Path) -> bool:
     """Whether a directory holds weights with the arguments of timm or torchscale beside them."""
-    return (path / ARGUMENTS).is_file() or "architecture" in _read_json(path / CONFIG)
+    return (path / ARGUMENTS).is_file() or "architecture" in _read_json(path / timm.CONFIG)
 
 
 def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Module:
@@ -90,7 +40,7 @@ def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Modul
     """
     found: dict[str, Any] = {}
     if path.is_dir():
-        found = timm_arguments(_read_json(path / CONFIG)) | _read_json(path / ARGUMENTS)
+        found = timm.timm_arguments(_read_json(path / timm.CONFIG)) | _read_json(path / ARGUMENTS)
         path = path / WEIGHTS
     state, held = read_weights(path)
     given = {**held, **found, **(args or {})}

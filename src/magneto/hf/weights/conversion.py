@@ -18,7 +18,9 @@ import torch
 from torch import nn
 
 from magneto.config import error_line
-from magneto.hf.formats.layout import (
+from magneto.hf.weights import bart, bert, gpt2, kosmos2, llama, vit
+from magneto.hf.weights.layout import (
+    Format,
     State,
     check_same,
     fill,
@@ -26,7 +28,11 @@ from magneto.hf.formats.layout import (
     without_prefix,
     write_state,
 )
-from magneto.hf.formats.model_classes import FORMATS, NAMES, Format
+
+# Of one name, the first reads the classes that no other names.
+FORMATS = (*gpt2.FORMATS, *bert.FORMATS, *bart.FORMATS, *vit.FORMATS, *kosmos2.FORMATS,
+           *llama.FORMATS)  # fmt: skip
+NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
 
 
 def load(source: str | Path | nn.Module) -> nn.Module:
@@ -164,7 +170,10 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
     our_config: Any = model.config
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     values = {**ends, **form.theirs(our_config), **values}
-    their_config = _theirs(form.config)(**values)
+    try:
+        their_config = _theirs(form.config)(**values)
+    except Exception as error:  # its check of values has errors of its own
+        raise ValueError(f"{name} cannot hold this model: {error_line(error)}") from error
     check_same(our_config, form.ours(their_config), name)
     state = model.state_dict()
     for key, expected in form.computed(their_config, our_config).items():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
 
-from magneto.hf.formats.torchscale import load_torchscale, to_torchscale  # noqa: E402
+from magneto.hf.weights.torchscale import load_torchscale, to_torchscale  # noqa: E402
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig  # noqa: E402
 from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402

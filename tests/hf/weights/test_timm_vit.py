@@ -8,10 +8,10 @@ import torch
 
 pytest.importorskip("transformers")
 
-from magneto.hf.formats.timm_vit import load_timm_vit, to_timm_vit
+from magneto.hf.weights.timm import VIT
 from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig
-from tests.hf.formats.timm_models import (
+from tests.hf.weights.timm_models import (
     HEADS,
     check_same_answers,
     check_there_and_back,
@@ -41,7 +41,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def test_timms_own_class_computes_the_same(name: str, tmp_path: Path) -> None:
     architecture, changes, args = MODELS[name]
     theirs = timm_model(architecture, **changes)
-    ours = load_timm_vit(theirs.state_dict(), HEADS | args)
+    ours = VIT.load(theirs.state_dict(), HEADS | args)
     check_same_answers(theirs, ours)
     check_there_and_back(theirs, ours, "timm_vit", tmp_path)
 
@@ -49,7 +49,7 @@ def test_timms_own_class_computes_the_same(name: str, tmp_path: Path) -> None:
 def test_the_names_that_timm_ships_of_beit3() -> None:
     names = timm_model("beit3_base_patch16_224").state_dict()
     assert {"pos_embed", "blocks.0.attn.qkv.weight", "blocks.0.attn.norm.weight"} < names.keys()
-    ours = load_timm_vit(names, HEADS).config
+    ours = VIT.load(names, HEADS).config
     assert (ours.placement, ours.norm_eps, ours.pooling) == ("sub", 1e-5, "mean_then_norm")
 
 
@@ -67,8 +67,8 @@ def small(**changes: Any) -> ImageClassifier:
 def test_ours_there_and_back_without_timm(placement: str, eps: float) -> None:
     ours = small(placement=placement, norm_eps=eps, layer_scale=0.1, layer_decay=0.65)
     torch.nn.init.normal_(ours.get_parameter("encoder.position_embedding.table.weight"))
-    state, held = to_timm_vit(ours)
-    again = load_timm_vit(state, held["model_args"] | {"architecture": held["architecture"]})
+    state, held = VIT.save(ours)
+    again = VIT.load(state, held["model_args"] | {"architecture": held["architecture"]})
     expected = ours.state_dict()
     assert expected.keys() == again.state_dict().keys()
     assert all(torch.equal(again.state_dict()[name], t) for name, t in expected.items())
@@ -76,7 +76,7 @@ def test_ours_there_and_back_without_timm(placement: str, eps: float) -> None:
 
 
 def test_what_does_not_fit_is_named() -> None:
-    state, _ = to_timm_vit(small(placement="pre"))
+    state, _ = VIT.save(small(placement="pre"))
     for changed, args, words in [
         ({"reg_token": torch.ones(1, 4, 32)}, HEADS, "no place here for the tensor 'reg_token'"),
         ({"dist_token": torch.ones(1, 1, 32)}, HEADS, "a distillation token .* no counterpart"),
@@ -88,10 +88,10 @@ def test_what_does_not_fit_is_named() -> None:
         ({"blocks.0.attn.norm.weight": torch.ones(32)}, HEADS, "a norm inside attention alone"),
     ]:
         with pytest.raises(ValueError, match=words):
-            load_timm_vit(state | changed, args)
+            VIT.load(state | changed, args)
     headless = {name: t for name, t in state.items() if not name.startswith("head.")}
     with pytest.raises(ValueError, match="have no classifier"):
-        load_timm_vit(headless, HEADS)
+        VIT.load(headless, HEADS)
     for changes, words in [
         ({"placement": "post"}, "placement is 'post' here, 'pre' or 'sub' there"),
         ({"norm_eps": 1e-4}, r"norm_eps is 0\.0001 here, 1e-06 or 1e-05 there"),
@@ -100,6 +100,6 @@ def test_what_does_not_fit_is_named() -> None:
         ({"dropout": 0.1}, r"dropout is 0\.1 here"),
     ]:
         with pytest.raises(ValueError, match=words):
-            to_timm_vit(small(**{"placement": "pre", **changes}))
+            VIT.save(small(**{"placement": "pre", **changes}))
     with pytest.raises(ValueError, match="no counterpart of a Linear"):
-        to_timm_vit(torch.nn.Linear(1, 1))
+        VIT.save(torch.nn.Linear(1, 1))

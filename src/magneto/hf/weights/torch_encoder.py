@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn import functional as F
 
-from magneto.hf.formats.layout import Pair, fill, module, read_state
+from magneto.hf.weights.layout import Pair, fill, in_layers, modules, read_state
 from magneto.nn.config import Activation, TransformerConfig
 from magneto.nn.transformer import Encoder
 
@@ -56,17 +56,18 @@ def _activation(function: Any) -> Activation:
 
 
 def _pairs(layers: int, slot: str) -> list[Pair]:
-    made = module("final_norm", "norm")
+    names = {
+        "self_attention.attention.out_proj": "self_attn.out_proj",
+        f"self_attention.{slot}": "norm1",
+        "feed_forward.mlp.fc1": "linear1",
+        "feed_forward.mlp.fc2": "linear2",
+        f"feed_forward.{slot}": "norm2",
+    }
+    made = modules({"final_norm": "norm"}) + in_layers(names, "layers", "layers", layers)
     for layer in range(layers):
-        name = f"layers.{layer}"
-        attention = f"{name}.self_attention.attention"
+        projection = f"layers.{layer}.self_attention.attention.qkv_proj"
         made += [
-            Pair(f"{attention}.qkv_proj.{kind}", (f"{name}.self_attn.in_proj_{kind}",))
+            Pair(f"{projection}.{kind}", (f"layers.{layer}.self_attn.in_proj_{kind}",))
             for kind in ("weight", "bias")
         ]
-        made += module(f"{attention}.out_proj", f"{name}.self_attn.out_proj")
-        made += module(f"{name}.self_attention.{slot}", f"{name}.norm1")
-        made += module(f"{name}.feed_forward.mlp.fc1", f"{name}.linear1")
-        made += module(f"{name}.feed_forward.mlp.fc2", f"{name}.linear2")
-        made += module(f"{name}.feed_forward.{slot}", f"{name}.norm2")
     return made

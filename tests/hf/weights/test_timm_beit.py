@@ -8,9 +8,9 @@ import torch
 
 pytest.importorskip("transformers")
 
-from magneto.hf.formats.timm_beit import is_timm_beit, load_timm_beit, to_timm_beit
-from tests.hf.formats.test_timm_vit import small
-from tests.hf.formats.timm_models import (
+from magneto.hf.weights.timm import BEIT, FORMATS
+from tests.hf.weights.test_timm_vit import small
+from tests.hf.weights.timm_models import (
     HEADS,
     check_same_answers,
     check_there_and_back,
@@ -30,8 +30,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_timms_own_class_computes_the_same(name: str, tmp_path: Path) -> None:
     architecture, changes = MODELS[name]
     theirs = timm_model(architecture, **changes)
-    assert is_timm_beit(theirs.state_dict())
-    ours = load_timm_beit(theirs.state_dict(), HEADS | {"init_values": 0.1})
+    assert FORMATS["timm_beit"].fits(theirs.state_dict())
+    ours = BEIT.load(theirs.state_dict(), HEADS | {"init_values": 0.1})
     check_same_answers(theirs, ours)
     check_there_and_back(theirs, ours, "timm_beit", tmp_path)
 
@@ -39,15 +39,15 @@ def test_timms_own_class_computes_the_same(name: str, tmp_path: Path) -> None:
 def test_what_does_not_fit_is_named() -> None:
     given: dict[str, Any] = {"placement": "pre", "norm_eps": 1e-6, "unbiased": ("k",)}
     given["grid_positions"] = "relative_bias"
-    state, held = to_timm_beit(small(**given))
-    again = load_timm_beit(state, held["model_args"]).config
+    state, held = BEIT.save(small(**given))
+    again = BEIT.load(state, held["model_args"]).config
     assert again == small(**given).config
     table = "blocks.0.attn.relative_position_bias_table"
     del state["pos_embed"]
     with pytest.raises(ValueError, match="of no square image"):
-        load_timm_beit(state | {table: torch.ones(13, 4)}, HEADS)
+        BEIT.load(state | {table: torch.ones(13, 4)}, HEADS)
     with pytest.raises(ValueError, match="each layer and shared ones"):
-        load_timm_beit(state | {"rel_pos_bias.relative_position_bias_table": state[table]}, HEADS)
+        BEIT.load(state | {"rel_pos_bias.relative_position_bias_table": state[table]}, HEADS)
     for changes, words in [
         ({"placement": "sub"}, "placement is 'sub' here, 'pre' there"),
         ({"norm_eps": 1e-5}, "norm_eps is 1e-05 here, 1e-06 there"),
@@ -57,4 +57,4 @@ def test_what_does_not_fit_is_named() -> None:
         ({"class_token": "none"}, "class_token is 'none' here"),
     ]:
         with pytest.raises(ValueError, match=words):
-            to_timm_beit(small(**{**given, **changes}))
+            BEIT.save(small(**{**given, **changes}))

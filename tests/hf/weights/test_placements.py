@@ -11,11 +11,9 @@ from torch import nn
 transformers = pytest.importorskip("transformers")
 
 from magneto import PLACEMENTS, Placement, hf  # noqa: E402
-from magneto.hf.formats.beit3 import to_beit3  # noqa: E402
-from magneto.hf.formats.timm_beit import to_timm_beit  # noqa: E402
-from magneto.hf.formats.timm_eva import to_timm_eva  # noqa: E402
-from magneto.hf.formats.timm_vit import to_timm_vit  # noqa: E402
-from magneto.hf.formats.torchscale import load_torchscale, to_torchscale  # noqa: E402
+from magneto.hf.weights.beit3 import to_beit3  # noqa: E402
+from magneto.hf.weights.timm import BEIT, EVA, VIT  # noqa: E402
+from magneto.hf.weights.torchscale import load_torchscale, to_torchscale  # noqa: E402
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig  # noqa: E402
 from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
 from magneto.theory.placement import VARIANTS  # noqa: E402
@@ -138,14 +136,14 @@ def test_torchscale(kind: Any) -> None:
     ("write", "fitting"),
     [
         (to_beit3, {"sub"}),
-        (to_timm_vit, {"pre", "sub"}),
-        (to_timm_beit, {"pre"}),
-        (to_timm_eva, {"pre", "eva02", "sub"}),
+        (VIT.save, {"pre", "sub"}),
+        (BEIT.save, {"pre"}),
+        (EVA.save, {"pre", "eva02", "sub"}),
     ],
 )
 def test_weight_files_of_images(write: Callable[[nn.Module], Any], fitting: set[str]) -> None:
     sizes = {key: value for key, value in TEXT.items() if key != "vocab_size"}
-    keys = write in (to_timm_beit, to_timm_eva)
+    keys = write in (BEIT.save, EVA.save)
     config = ImageClassifierConfig(
         **sizes, image_size=8, patch_size=4, class_token="learned", positions="learned",
         pooling="first" if write is not to_beit3 else "mean_then_norm", max_length=5,

@@ -8,9 +8,9 @@ import torch
 
 pytest.importorskip("transformers")
 
-from magneto.hf.formats.timm_eva import is_timm_eva, load_timm_eva, to_timm_eva
-from tests.hf.formats.test_timm_vit import small
-from tests.hf.formats.timm_models import (
+from magneto.hf.weights.timm import EVA, FORMATS
+from tests.hf.weights.test_timm_vit import small
+from tests.hf.weights.timm_models import (
     HEADS,
     check_same_answers,
     check_there_and_back,
@@ -30,8 +30,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_timms_own_class_computes_the_same(name: str, tmp_path: Path) -> None:
     architecture, changes, placement = MODELS[name]
     theirs = timm_model(architecture, **changes)
-    assert is_timm_eva(theirs.state_dict())
-    ours = load_timm_eva(theirs.state_dict(), HEADS | {"architecture": architecture})
+    assert FORMATS["timm_eva"].fits(theirs.state_dict())
+    ours = EVA.load(theirs.state_dict(), HEADS | {"architecture": architecture})
     assert ours.config.row.name == placement
     assert ours.config.reference_grid == (16 if "02" in architecture else None)
     check_same_answers(theirs, ours)
@@ -41,7 +41,7 @@ def test_timms_own_class_computes_the_same(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("eps", [1e-5, 1e-6])
 def test_ours_there_and_back(eps: float, tmp_path: Path) -> None:
     """Sub-LN with our norms' epsilon, no biases of queries, keys and values, unstretched places."""
-    from magneto.hf.formats.weight_files import save_weight_file
+    from magneto.hf.weights.weight_files import save_weight_file
     from tests.nn.grids import timm_module
 
     ours = small(
@@ -49,8 +49,8 @@ def test_ours_there_and_back(eps: float, tmp_path: Path) -> None:
         grid_positions="rotary", pooling="mean", positions="none", rotary_base=100.0,
     )  # fmt: skip
     torch.nn.init.normal_(ours.get_parameter("head.weight"))
-    state, held = to_timm_eva(ours)
-    again = load_timm_eva(state, held["model_args"] | {"architecture": held["architecture"]})
+    state, held = EVA.save(ours)
+    again = EVA.load(state, held["model_args"] | {"architecture": held["architecture"]})
     assert again.config == ours.config
     assert all(torch.equal(again.state_dict()[name], t) for name, t in ours.state_dict().items())
     save_weight_file(ours, "timm_eva", tmp_path)
@@ -61,14 +61,14 @@ def test_ours_there_and_back(eps: float, tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_named() -> None:
     given: dict[str, Any] = {"placement": "pre", "norm_eps": 1e-6, "unbiased": ("k",)}
-    state, _ = to_timm_eva(small(**given))
+    state, _ = EVA.save(small(**given))
     for args, words in [
         ({"architecture": "vit_base_patch16_rope_224"}, "vit_base_patch16_rope_224 has no"),
         ({"rope_type": "mixed"}, "rope_type='mixed' has no counterpart"),
         ({"use_rot_pos_emb": True, "ref_feat_shape": [7, 9]}, r"\[7, 9\] is no square"),
     ]:
         with pytest.raises(ValueError, match=words):
-            load_timm_eva(state, HEADS | args)
+            EVA.load(state, HEADS | args)
     for changes, words in [
         ({"placement": "deepnorm"}, "placement is 'deepnorm' here, 'pre' or 'eva02' or 'sub'"),
         ({"activation": "geglu"}, "activation is 'geglu' here"),
@@ -79,4 +79,4 @@ def test_what_does_not_fit_is_named() -> None:
         ({"unbiased": ()}, r"unbiased is \(\) here, \('k',\) there"),
     ]:
         with pytest.raises(ValueError, match=words):
-            to_timm_eva(small(**{**given, **changes}))
+            EVA.save(small(**{**given, **changes}))

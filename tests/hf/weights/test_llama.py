@@ -1,5 +1,6 @@
 """Llama and Mistral against transformers' own classes; BitNet's is Sub-LN by other hands."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.hf.formats import llama  # noqa: E402
-from magneto.hf.formats.layout import fill, module, read_state, without_prefix  # noqa: E402
+from magneto.hf.weights import llama  # noqa: E402
+from magneto.hf.weights.layout import fill, in_layers, read_state, without_prefix  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
-from tests.hf.formats.test_conversion import check, right_padding, shake, tokens  # noqa: E402
+from tests.hf.weights.test_conversion import check, right_padding, shake, tokens  # noqa: E402
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "hidden_size": 32,
@@ -78,14 +79,14 @@ def test_bitnets_own_class_is_sub_ln(changes: dict[str, Any]) -> None:
     """Without the rounding of its released weights: where its norms sit, and how wide they are."""
     theirs = build("BitNet", **changes)
     theirs_config, ids = theirs.config, tokens()
-    values = llama.values(theirs_config) | llama.gate(theirs_config.hidden_act)
-    ours = LanguageModel(LanguageModelConfig(**values, placement="sub"))
-    pairs = llama.pairs(ours.config)
-    for layer in range(ours.config.layers):
-        mine, their = f"decoder.layers.{layer}", f"layers.{layer}"
-        inside = f"{mine}.self_attention.attention.inside"
-        pairs += module(inside, f"{their}.self_attn.attn_sub_norm")
-        pairs += module(f"{mine}.feed_forward.mlp.inside", f"{their}.mlp.ffn_sub_norm")
+    llama_config = llama.LLAMA.ours(theirs_config)
+    ours = LanguageModel(replace(llama_config, placement="sub"))
+    inside = {
+        "self_attention.attention.inside": "self_attn.attn_sub_norm",
+        "feed_forward.mlp.inside": "mlp.ffn_sub_norm",
+    }
+    pairs = llama.LLAMA.pairs(ours.config)
+    pairs += in_layers(inside, "decoder.layers", "layers", ours.config.layers)
     fill(ours, read_state(pairs, without_prefix(theirs.state_dict(), "model."), "^lm_head"))
     mask = right_padding(ids)
     real = mask.bool()

@@ -421,9 +421,9 @@ def test_what_the_other_format_cannot_hold_is_named() -> None:
 
 
 def test_weights_that_do_not_fit_are_named() -> None:
-    from magneto.hf.formats.layout import fill, module, read_state, write_state
+    from magneto.hf.weights.layout import fill, modules, read_state, write_state
 
-    pairs = [*module("qkv", "q", "k"), *module("out", "o")]
+    pairs = modules({"qkv": ("q", "k"), "out": "o"})
     whole = {name: torch.ones(2, 2) for name in ("q.weight", "k.weight", "o.weight")}
     assert read_state(pairs, whole)["qkv.weight"].shape == (4, 2)
     with pytest.raises(ValueError, match=r"have q\.weight but not k\.weight"):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.hf.formats.weight_files import load_weight_file, save_weight_file
+from magneto.hf.weights.weight_files import load_weight_file, save_weight_file
 from magneto.vision.classifier import ImageClassifier
 from tests.nn.grids import timm_module
 

@@ -1,0 +1,333 @@
+"""BEiT-3 (arXiv 2208.10442) as ours, and back, by its authors' names.
+
+Read are their image classifiers, their pre-trained weights over images and texts, those fine-tuned
+on VQA v2, NLVR2, retrieval and captioning, and torchscale's BEiT3 by itself. Names are those of
+unilm's beit3/modeling_finetune.py, and of the pre-trained weights, which have `mlm_head` and
+`mim_head`; "A" is vision and "B" language. Of tables of positions the first two rows are never
+read, and written as zeros. Of an image classifier's weights the text half is left behind, and is
+not written. timm's BEiT-3 has other names: see `timm`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from magneto.hf.weights.layout import (
+    Names,
+    Pair,
+    State,
+    WeightFormat,
+    activation,
+    add_two,
+    as_token,
+    check_fields,
+    check_placement,
+    check_same,
+    fill,
+    in_float32,
+    in_layers,
+    modules,
+    read_state,
+    skip_two,
+    square,
+    squeezed,
+    write_state,
+)
+from magneto.hf.weights.timm import head_count
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassifierConfig
+from magneto.vision_language.captioning.config import ImageCaptionerConfig
+from magneto.vision_language.captioning.model import ImageCaptioner
+from magneto.vision_language.config import VisionLanguageConfig
+from magneto.vision_language.model import VisionLanguageEncoder
+from magneto.vision_language.modelling.config import MaskedDataModelConfig
+from magneto.vision_language.modelling.model import MaskedDataModel
+from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
+from magneto.vision_language.question_answering.model import QuestionAnswerer
+from magneto.vision_language.reasoning.config import VisualReasonerConfig
+from magneto.vision_language.reasoning.model import VisualReasoner
+from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
+from magneto.vision_language.retrieval.model import ImageTextRetriever
+
+PREFIX = "beit3."
+MASK_TOKEN = f"{PREFIX}vision_embed.mask_token"
+CLASS_TOKEN = f"{PREFIX}vision_embed.cls_token"
+POSITIONS = f"{PREFIX}encoder.embed_positions"
+WORDS = f"{PREFIX}text_embed.weight"
+PATCHES = f"{PREFIX}vision_embed.proj"
+FINAL_NORM = f"{PREFIX}encoder.layer_norm"
+BLOCKS = f"{PREFIX}encoder.layers"
+TEXT_HALF = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"
+EPSILON = 1e-5
+"""Of norms: torchscale's default, and torch's, which the authors' heads have."""
+MODALITIES = (("vision", "A"), ("language", "B"))
+RATES = ("dropout", "attention_dropout", "activation_dropout")
+ACTIVATION = activation("activation_fn")
+
+
+def layer(letter: str, expert: str = "") -> Names:
+    """Return the modules of a layer, of one modality.
+
+    Args:
+        letter: Of the modality, in their names.
+        expert: The same in ours, ".experts.vision" for example.
+    """
+    attention, mlp = f"self_attention{expert}.", f"feed_forward{expert}."
+    return {
+        f"{attention}before": f"self_attn_layer_norm.{letter}",
+        f"{attention}attention.qkv_proj": tuple(f"self_attn.{p}_proj.{letter}" for p in "qkv"),
+        f"{attention}attention.inside": f"self_attn.inner_attn_ln.{letter}",
+        f"{attention}attention.out_proj": f"self_attn.out_proj.{letter}",
+        f"{mlp}before": f"final_layer_norm.{letter}",
+        f"{mlp}mlp.fc1": f"ffn.{letter}.fc1",
+        f"{mlp}mlp.inside": f"ffn.{letter}.ffn_layernorm",
+        f"{mlp}mlp.fc2": f"ffn.{letter}.fc2",
+    }
+
+
+@dataclass(frozen=True)
+class Head:
+    """One of the authors' models over images and texts, and ours that computes the same.
+
+    Attributes:
+        mark: A tensor of theirs that no model before it in `HEADS` has.
+        model: Our class.
+        config: Its configuration.
+        pairs: Which tensor of the head is which.
+        encoder: Prefix of our encoder's tensors.
+        sizes: Our sizes that belong to the head, by the tensor of theirs that is so long.
+        normed: Whether the head has norms, whose epsilon is torch's own in theirs.
+    """
+
+    mark: str
+    model: Callable[[Any], nn.Module]
+    config: Callable[..., VisionLanguageConfig]
+    pairs: tuple[Pair, ...] = ()
+    encoder: str = "encoder."
+    sizes: tuple[tuple[str, str], ...] = ()
+    normed: bool = False
+
+
+ANSWERS = Head(
+    "pooler.dense.weight", QuestionAnswerer, QuestionAnsweringConfig,
+    (*modules({
+        "pooler.0": "pooler.norm", "pooler.1": "pooler.dense", "head.0": "head.0",
+        "head.1": "head.1", "head.3": "head.3",
+    }),),
+    sizes=(("answers", "head.3.bias"),), normed=True,
+)  # fmt: skip
+STATEMENTS = Head(
+    "head.dense1.weight", VisualReasoner, VisualReasonerConfig,
+    (*modules({
+        "head.0": "head.norm1", "head.1": "head.dense1", "head.2": "head.norm2",
+        "head.4": "head.dense2",
+    }),),
+    normed=True,
+)  # fmt: skip
+RETRIEVAL = Head(
+    "vision_head.weight", ImageTextRetriever, ImageTextRetrieverConfig,
+    (
+        *modules({"vision_head": "vision_head", "language_head": "language_head"}),
+        Pair("scale.logarithm", ("logit_scale",)),
+    ),
+)  # fmt: skip
+PRETRAINING = Head(
+    "mim_head.weight", MaskedDataModel, MaskedDataModelConfig,
+    (
+        *modules({"patch_head": "mim_head", "word_head": "mlm_head"}),
+        Pair("encoder.vision_embedding.mask_token.vector", (MASK_TOKEN,), squeezed, as_token),
+    ),
+    sizes=(("codes", "mim_head.bias"),),
+)  # fmt: skip
+CAPTIONS = Head(
+    "mlm_head.weight", ImageCaptioner, ImageCaptionerConfig,
+    (*modules({"word_head": "mlm_head"}),),
+)  # fmt: skip
+BARE = Head("", VisionLanguageEncoder, VisionLanguageConfig, encoder="")
+# The first whose mark is there is taken.
+HEADS = (ANSWERS, STATEMENTS, RETRIEVAL, PRETRAINING, CAPTIONS, BARE)
+
+
+def head_of_weights(names: Mapping[str, Tensor]) -> Head:
+    """Return which of the authors' models has tensors of these names."""
+    return next(head for head in HEADS if head.mark in names or head is BARE)
+
+
+def whole_names(state: Mapping[str, Tensor]) -> State:
+    """Return tensors in single precision, with the prefix that the authors' models give them."""
+    parts = ("text_embed.", "vision_embed.", "encoder.")
+    return {
+        f"{PREFIX}{name}" if name.startswith(parts) else name: tensor
+        for name, tensor in in_float32(state).items()
+    }
+
+
+def sizes(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of our configuration that all of the authors' models show alike."""
+    width, channels, patch, _ = state[f"{PATCHES}.weight"].shape
+    side = square(len(state[f"{POSITIONS}.A.weight"]) - 3)
+    layers = [int(name.removeprefix(BLOCKS).split(".")[1]) for name in state if BLOCKS in name]
+    heads = args.get("encoder_attention_heads")
+    return {
+        "width": width, "layers": 1 + max(layers), "placement": "sub",
+        "heads": head_count(width, {"num_heads": heads} if heads else {}),
+        "ffn_width": len(state[f"{BLOCKS}.0.ffn.A.fc1.weight"]),
+        "activation": ACTIVATION.read(args.get("activation_fn", "gelu")),
+        "norm_eps": args.get("layernorm_eps", EPSILON),
+        "image_size": side * patch, "patch_size": patch, "channels": channels,
+    }  # fmt: skip
+
+
+def classifier_config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
+    """Return the configuration of an image classifier."""
+    return ImageClassifierConfig(
+        **sizes(state, args), positions="learned", class_token="learned", pooling="mean_then_norm",
+        max_length=len(state[f"{POSITIONS}.A.weight"]) - 2, classes=len(state["head.weight"]),
+    )  # fmt: skip
+
+
+def classifier_pairs(config: ImageClassifierConfig) -> list[Pair]:
+    """Return which tensor is which of the authors' BEiT3ForImageClassification."""
+    table = "encoder.position_embedding.table.weight"
+    top = {"embedding.proj": PATCHES, "pooled_norm": "fc_norm", "head": "head"}
+    return [
+        Pair("class_token.vector", (CLASS_TOKEN,), squeezed, as_token),
+        Pair(table, (f"{POSITIONS}.A.weight",), skip_two, add_two),
+        *modules(top),
+        *in_layers(layer("A"), "encoder.layers", BLOCKS, config.layers),
+    ]
+
+
+def read_config(state: State, head: Head, args: Mapping[str, Any]) -> VisionLanguageConfig:
+    """Return the configuration of a model over images and texts.
+
+    Raises:
+        ValueError: If the tensors are no BEiT-3's, or an argument has no counterpart.
+    """
+    known = sizes(state, args)
+    if head.normed and known["norm_eps"] != EPSILON:
+        raise ValueError(f"beit3's head has norms with an epsilon of {EPSILON:g}, its layers of "
+                         f"{known['norm_eps']:g}: here they share it")  # fmt: skip
+    return head.config(
+        **known, vocab_size=len(state[WORDS]), embedding_scale="none",
+        max_length=len(state[f"{POSITIONS}.B.weight"]) - 2,
+        final_norm="placement" if f"{FINAL_NORM}.A.weight" in state else "none",
+        drop_path=args.get("drop_path_rate", 0.0), **{name: args.get(name, 0.0) for name in RATES},
+        **{size: len(state[name]) for size, name in head.sizes},
+    )  # fmt: skip
+
+
+def multiway_pairs(config: Any, head: Head) -> list[Pair]:
+    """Return which tensor is which; a norm on top may be in neither."""
+    ours, stack = head.encoder, f"{head.encoder}transformer"
+    image, text = f"{ours}vision_embedding", f"{ours}text_embedding"
+    made = [
+        *head.pairs,
+        Pair(f"{image}.class_token.vector", (CLASS_TOKEN,), squeezed, as_token),
+        Pair(f"{image}.positions.weight", (f"{POSITIONS}.A.weight",), skip_two, add_two),
+        Pair(f"{text}.positions.weight", (f"{POSITIONS}.B.weight",), skip_two, add_two),
+        Pair(f"{text}.words.table.weight", (WORDS,)),
+        *modules({f"{image}.patches.proj": PATCHES}),
+    ]
+    for modality, letter in MODALITIES:
+        made += modules({f"{stack}.final_norm.{modality}": f"{FINAL_NORM}.{letter}"})
+        names = layer(letter, f".experts.{modality}")
+        made += in_layers(names, f"{stack}.layers", BLOCKS, config.layers)
+    return made
+
+
+def load_beit3(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = None) -> nn.Module:
+    """Return one of the authors' models as ours, in evaluation mode.
+
+    Args:
+        state: Of one of the authors' models, or of torchscale's BEiT3. With `fc_norm` it is an
+            image classifier.
+        args: By torchscale's names: `encoder_attention_heads`, by default those of BEiT-3 at that
+            width; `layernorm_eps`, 1e-5; `activation_fn`, "gelu"; rates of dropout, 0.
+
+    Raises:
+        ValueError: If tensors are missing, or what it computes has no counterpart.
+    """
+    if "fc_norm.weight" in state:
+        kept = {name: tensor for name, tensor in state.items() if not re.search(TEXT_HALF, name)}
+        named = whole_names(kept)
+        if "head.weight" not in named:
+            raise ValueError("these BEiT-3 weights have no classifier (head.weight): convert those "
+                             "of image classification")  # fmt: skip
+        config: Any = classifier_config(named, args or {})
+        made = read_state(classifier_pairs(config), named)
+        return fill(ImageClassifier(config), made).eval()
+    named = whole_names(state)
+    for name in (WORDS, f"{PATCHES}.weight", f"{POSITIONS}.A.weight", f"{POSITIONS}.B.weight"):
+        if name not in named:
+            raise ValueError(f"these BEiT-3 weights have no {name}: they read no images with texts")
+    head = head_of_weights(named)
+    config = read_config(named, head, args or {})
+    # All of the authors' models have a mask token; only that of pre-training uses it.
+    made = read_state(multiway_pairs(config, head), named, re.escape(MASK_TOKEN))
+    return fill(head.model(config), made).eval()
+
+
+def to_beit3(model: nn.Module) -> tuple[State, dict[str, Any]]:
+    """Return a model of ours by the authors' names, and torchscale's arguments.
+
+    Raises:
+        ValueError: If BEiT-3 has no counterpart; the first difference is named.
+    """
+    config: Any = getattr(model, "config", None)
+    if type(model) is ImageClassifier:
+        check_placement(config, ["sub"], "beit3")
+        check_fields(config, "beit3", {
+            "class_token": ("learned",), "positions": ("learned",), "grid_positions": ("none",),
+            "pooling": ("mean_then_norm",),
+        })  # fmt: skip
+        args = {
+            "encoder_attention_heads": config.heads, "layernorm_eps": config.norm_eps,
+            "activation_fn": config.activation,
+        }  # fmt: skip
+        state = write_state(classifier_pairs(config), model.state_dict())
+        check_same(config, classifier_config(state, args), "beit3")
+        return state, args
+    head = next((head for head in HEADS if type(model) is head.model), None)
+    if head is None:
+        raise ValueError(f"beit3 has no counterpart of a {type(model).__name__}")
+    check_placement(config, ["sub"], "beit3")
+    check_fields(config, "beit3", {"experts": ("decoupled",)})
+    state = write_state(multiway_pairs(config, head), model.state_dict())
+    # Theirs multiplies the words by nothing.
+    if config.embedding_scale == "sqrt_width":
+        state[WORDS] = state[WORDS] * math.sqrt(config.width)
+        config = replace(config, embedding_scale="none")
+    state.setdefault(MASK_TOKEN, torch.zeros(1, 1, config.width))
+    args = their_arguments(config)
+    check_same(config, read_config(state, head, args), "beit3")
+    return state, args
+
+
+def their_arguments(config: VisionLanguageConfig) -> dict[str, Any]:
+    """Return the arguments of torchscale's EncoderConfig, by which it builds the same BEiT3."""
+    return {
+        "multiway": True, "layernorm_embedding": False, "no_output_layer": True,
+        "normalize_output": config.final_norm == "placement",
+        "encoder_embed_dim": config.width, "encoder_layers": config.layers,
+        "encoder_attention_heads": config.heads, "encoder_ffn_embed_dim": config.ffn_width,
+        "activation_fn": ACTIVATION.write(config.activation), "layernorm_eps": config.norm_eps,
+        "img_size": config.image_size, "patch_size": config.patch_size, "in_chans": config.channels,
+        "vocab_size": config.vocab_size, "max_source_positions": config.max_length + 2,
+        "drop_path_rate": config.drop_path, **{name: getattr(config, name) for name in RATES},
+    }  # fmt: skip
+
+
+def is_beit3(names: Mapping[str, Tensor]) -> bool:
+    """Whether tensors of these names are a BEiT-3's, as its authors call them."""
+    return any(re.match(r"(beit3\.)?vision_embed\.", name) for name in names)
+
+
+FORMATS = {"beit3": WeightFormat("torchscale.json", is_beit3, load_beit3, to_beit3)}

@@ -1,0 +1,447 @@
+"""What every conversion uses: which tensor and field of ours is which of theirs, both ways."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from magneto.nn.config import TransformerConfig
+
+State = dict[str, Tensor]
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+# Say how a model is trained, or where its numbers lie, not what it computes.
+FREE = {
+    "init", "loss_chunk", "residual_dtype", "checkpoint_activations", "drop_path", "rotary_base",
+    "label_smoothing", "layers", "pretrained", "objective", "layer_decay", "head_rate",
+    "temperature",
+}  # fmt: skip
+
+
+def same(value: Any) -> Any:
+    """Return a tensor or a value as it is."""
+    return value
+
+
+def first(tensor: Tensor) -> Tensor:
+    """Return a table of positions (1, length, width) as (length, width)."""
+    return tensor[0]
+
+
+def as_row(tensor: Tensor) -> Tensor:
+    """Return a tensor with an axis of one before it."""
+    return tensor[None]
+
+
+def squeezed(token: Tensor) -> Tensor:
+    """Return a class token (1, 1, width) as (width,)."""
+    return token[0, 0]
+
+
+def as_token(token: Tensor) -> Tensor:
+    """Return a class token (width,) as (1, 1, width)."""
+    return token[None, None]
+
+
+def skip_two(table: Tensor) -> Tensor:
+    """Return a table of positions without its first two rows, which fairseq never uses."""
+    return table[2:]
+
+
+def add_two(table: Tensor) -> Tensor:
+    """Return a table of positions with two rows of zeros before it."""
+    return nn.functional.pad(table, (0, 0, 2, 0))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One tensor of ours.
+
+    Attributes:
+        ours: Its name.
+        theirs: Theirs; several are stacked along the first axis in ours.
+        read: From theirs to ours, before stacking.
+        write: Back.
+        rows: Of ours that each of theirs has, where they are not alike.
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+    read: Callable[[Tensor], Tensor] = same
+    write: Callable[[Tensor], Tensor] = same
+    rows: tuple[int, ...] = ()
+
+    def parts(self, tensor: Tensor) -> Sequence[Tensor]:
+        """Return what of our tensor belongs to each of theirs."""
+        if len(self.theirs) == 1:
+            return (tensor,)  # a scalar has no chunks
+        return tensor.split(self.rows) if self.rows else tensor.chunk(len(self.theirs))
+
+
+Names = Mapping[str, str | tuple[str, ...]]
+"""Modules of ours, and theirs; of several theirs, ours is stacked."""
+
+
+def no_pairs(config: Any) -> list[Pair]:
+    """Return no pairs: all tensors are modules'."""
+    return []
+
+
+def modules(
+    names: Names,
+    ours: str = "",
+    theirs: str = "",
+    read: Callable[[Tensor], Tensor] = same,
+    write: Callable[[Tensor], Tensor] = same,
+) -> list[Pair]:
+    """Return the pairs of modules' weights and biases.
+
+    Args:
+        names: Of ours and theirs.
+        ours: Beginning of all names of ours.
+        theirs: Of theirs.
+        read: From theirs to ours.
+        write: Back.
+    """
+    made = []
+    for mine, other in names.items():
+        parts = (other,) if isinstance(other, str) else other
+        for kind in ("weight", "bias"):
+            named = tuple(f"{theirs}{part}.{kind}" for part in parts)
+            made.append(Pair(f"{ours}{mine}.{kind}", named, read, write))
+    return made
+
+
+def in_layers(names: Names, ours: str, theirs: str, layers: int) -> list[Pair]:
+    """Return the pairs of modules of all layers, "ours.0." and so on."""
+    return [
+        pair
+        for layer in range(layers)
+        for pair in modules(names, f"{ours}.{layer}.", f"{theirs}.{layer}.")
+    ]
+
+
+def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str = "") -> State:
+    """Return our tensors from theirs; what neither has (a bias) is left out.
+
+    Args:
+        pairs: Of all tensors of ours.
+        state: Theirs.
+        ignored: A regular expression; what it finds in a name of theirs may be left behind.
+
+    Raises:
+        ValueError: If a tensor of theirs has no place here, or is there only in part.
+    """
+    ours: State = {}
+    used: set[str] = set()
+    for pair in pairs:
+        found = [name for name in pair.theirs if name in state]
+        if not found:
+            continue
+        if len(found) < len(pair.theirs):
+            lacking = ", ".join(set(pair.theirs) - set(found))
+            raise ValueError(f"the weights have {found[0]} but not {lacking}")
+        parts = [pair.read(state[name]) for name in pair.theirs]
+        ours[pair.ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
+        used.update(found)
+    left = [name for name in state if name not in used]
+    left = [name for name in left if not (ignored and re.search(ignored, name))]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise ValueError(f"no place here for the tensor {left[0]!r}{more}")
+    return ours
+
+
+def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
+    """Return their tensors from ours; tied ones may come under each of their names.
+
+    Raises:
+        ValueError: If a tensor of ours has no place there.
+    """
+    theirs: State = {}
+    used: set[str] = set()
+    for pair in pairs:
+        if pair.ours not in state:
+            continue
+        parts = pair.parts(state[pair.ours])
+        theirs |= {
+            name: pair.write(part).contiguous()
+            for name, part in zip(pair.theirs, parts, strict=True)
+        }
+        used.add(pair.ours)
+    taken = {state[name].data_ptr() for name in used}
+    left = [name for name in state if name not in used and state[name].data_ptr() not in taken]
+    if left:
+        raise ValueError(f"no place there for our tensor {left[0]!r}")
+    return theirs
+
+
+def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> nn.Module:
+    """Load a state; a tied tensor may come under one of its names.
+
+    Args:
+        model: To fill.
+        state: Of tensors with the model's shapes.
+        computed: A regular expression of names that need not come: they hold no weights.
+
+    Raises:
+        ValueError: If a tensor is missing, has no place, or another shape.
+    """
+    own = model.state_dict()
+    for name, tensor in state.items():
+        if name not in own:
+            raise ValueError(f"no place for the tensor {name!r}")
+        if own[name].shape != tensor.shape:
+            raise ValueError(f"{name} is {tuple(tensor.shape)}, not {tuple(own[name].shape)}")
+    filled = {own[name].data_ptr() for name in state}
+    for name, tensor in own.items():
+        known = tensor.data_ptr() in filled or (computed and re.search(computed, name))
+        if not known:
+            raise ValueError(f"the tensor {name!r} is missing")
+    model.load_state_dict(dict(state), strict=False)
+    return model
+
+
+def without_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
+    """Return the state of a model with or without a head on it, under the same names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of theirs whose values have other names in ours.
+
+    Attributes:
+        theirs: Its name.
+        read: From their value to ours.
+        write: Back.
+    """
+
+    theirs: str
+    read: Callable[[Any], Any] = same
+    write: Callable[[Any], Any] = same
+
+
+Fields = Mapping[str, str | Field]
+"""Fields of ours, and theirs: a name alone where the values are the same."""
+
+
+def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
+    """Return the field of an activation.
+
+    Args:
+        theirs: Their name of the field.
+        known: Our names of their values; of what we have none, a ValueError names it.
+    """
+
+    def read(name: str) -> str:
+        if name not in known:
+            raise ValueError(f"no activation {name!r} here: there are {', '.join(known)}")
+        return known[name]
+
+    def write(name: str) -> str:
+        return next((their for their, mine in known.items() if mine == name), name)
+
+    return Field(theirs, read, write)
+
+
+def scaled(theirs: str) -> Field:
+    """Return the field that says whether embeddings are multiplied by the root of the width."""
+    return Field(
+        theirs, lambda yes: "sqrt_width" if yes else "none", lambda kind: kind == "sqrt_width"
+    )
+
+
+def require(config: Any, **wanted: Any) -> None:
+    """Raise ValueError if an option of their configuration is not as we have it."""
+    for name, value in wanted.items():
+        found = getattr(config, name, value)
+        if found != value:
+            kind = getattr(config, "model_type", "the model")
+            raise ValueError(f"{kind} with {name}={found!r} has no counterpart here "
+                             f"(only {value!r})")  # fmt: skip
+
+
+def check_placement(config: TransformerConfig, wanted: Sequence[str], format_name: str) -> None:
+    """Check that a model's placement is one of the table's rows that a format can hold.
+
+    Raises:
+        ValueError: If it is another, or another row of the same name.
+    """
+    row = config.row
+    if row.name in wanted and replace(config, placement=row.name).row == row:
+        return
+    found = f"another {row.name!r} than the table's" if row.name in wanted else repr(row.name)
+    raise ValueError(f"{format_name} cannot hold this model: placement is {found} here, "
+                     f"{' or '.join(map(repr, wanted))} there")  # fmt: skip
+
+
+def check_same(ours: TransformerConfig, returned: TransformerConfig, format_name: str) -> None:
+    """Check that a configuration of ours survives a format: it comes back as it went.
+
+    Raises:
+        ValueError: If a field that says what the model computes does not.
+    """
+    check_placement(ours, [returned.row.name], format_name)
+    for name in [each.name for each in fields(ours)]:
+        if name in FREE and not (name == "layers" and ours.encoder_layers is None):
+            continue
+        mine, theirs = getattr(ours, name), getattr(returned, name, None)
+        if name == "placement":
+            continue
+        if name == "key_value_heads":
+            mine, theirs = mine or ours.heads, theirs or returned.heads
+        if name == "head_dim":
+            mine, theirs = ours.head_width, returned.head_width
+        if name == "windows":
+            mine, theirs = (
+                [config.window(layer) for layer in range(ours.layers)]
+                for config in (ours, returned)
+            )
+        if name == "max_length" and ours.positions != "learned":
+            continue
+        if mine != theirs:
+            raise ValueError(f"{format_name} cannot hold this model: {name} is {mine!r} here, "
+                             f"{theirs!r} there")  # fmt: skip
+
+
+def nothing(*configs: Any) -> dict[str, Any]:
+    """Return no values, or no tensors: names alone say all."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Format:
+    """One model class of transformers, and ours that computes the same.
+
+    Attributes:
+        name: Their `model_type`.
+        config: Name of their configuration's class.
+        classes: Names of their classes whose weights it reads; the first is what is written.
+        model: Our class.
+        shape: Our configuration.
+        fields: Fields of ours, and theirs.
+        fixed: Of our fields, those that are the same in all of theirs.
+        required: Of their fields, what has no counterpart by another value.
+        read: Other values of ours from their configuration; it may refuse with a ValueError.
+        write: Other values of theirs from ours.
+        modules: Modules of ours, and theirs.
+        layers: Beginnings of the names of a stack's layers, ours and theirs, and a layer's modules.
+        tensors: Pairs that are no modules.
+        prefix: Of their tensors' names, in a model with a head.
+        ignored: Of their tensors, what may be left behind, as a regular expression.
+        absent: Of their tensors, what is computed and need not be written.
+        computed: Tensors of ours that theirs computes.
+        options: Of the constructor of their class.
+    """
+
+    name: str
+    config: str
+    classes: tuple[str, ...]
+    model: Callable[[Any], nn.Module]
+    shape: Callable[..., Any]
+    fields: Fields
+    modules: Names
+    layers: tuple[tuple[str, str, Names], ...]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    required: Mapping[str, Any] = field(default_factory=dict)
+    read: Callable[[Any], dict[str, Any]] = nothing
+    write: Callable[[Any], dict[str, Any]] = nothing
+    tensors: Callable[[Any], list[Pair]] = no_pairs
+    prefix: str = "model."
+    ignored: str = ""
+    absent: str = ""
+    computed: Callable[[Any, Any], State] = nothing
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def ours(self, config: Any) -> Any:
+        """Return our configuration.
+
+        Raises:
+            ValueError: For an option that has no counterpart.
+        """
+        require(config, **self.required)
+        known = {
+            mine: pair.read(getattr(config, pair.theirs))
+            for mine, pair in self._fields()
+            if hasattr(config, pair.theirs)
+        }
+        return self.shape(**{**known, **self.fixed, **self.read(config)})
+
+    def theirs(self, config: Any) -> dict[str, Any]:
+        """Return the values of their configuration."""
+        known = {pair.theirs: pair.write(getattr(config, mine)) for mine, pair in self._fields()}
+        return known | self.write(config)
+
+    def _fields(self) -> list[tuple[str, Field]]:
+        return [
+            (mine, Field(name) if isinstance(name, str) else name)
+            for mine, name in self.fields.items()
+        ]
+
+    def pairs(self, config: Any) -> list[Pair]:
+        """Return which tensor is which."""
+        made = modules(self.modules) + self.tensors(config)
+        for ours, theirs, names in self.layers:
+            stack = "decoder" if "decoder" in ours else "encoder"
+            made += in_layers(names, ours, theirs, config.depth(stack).layers)
+        return made
+
+
+@dataclass(frozen=True)
+class WeightFormat:
+    """A library's files of weights.
+
+    Attributes:
+        arguments: Name of the file beside the weights, with what they do not show.
+        fits: Whether tensors of these names are the library's.
+        load: Our model of them and of the arguments.
+        write: Tensors and arguments of our model.
+    """
+
+    arguments: str
+    fits: Callable[[Mapping[str, Tensor]], bool]
+    load: Callable[[Mapping[str, Tensor], dict[str, Any]], nn.Module]
+    write: Callable[[nn.Module], tuple[State, dict[str, Any]]]
+
+
+def in_float32(state: Mapping[str, Tensor]) -> State:
+    """Return copies of tensors in single precision."""
+    return {name: tensor.detach().clone().float() for name, tensor in state.items()}
+
+
+def square(patches: int) -> int:
+    """Return how many patches a square image of so many is high and wide.
+
+    Raises:
+        ValueError: If there is no such image.
+    """
+    if patches <= 0 or math.isqrt(patches) ** 2 != patches:
+        raise ValueError(f"{patches} patches are no square image")
+    return math.isqrt(patches)
+
+
+def check_fields(
+    config: TransformerConfig, format_name: str, allowed: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Check that a model's options are among those that a format has.
+
+    Raises:
+        ValueError: For the first that is not.
+    """
+    for name, values in allowed.items():
+        if (found := getattr(config, name)) not in values:
+            raise ValueError(f"{format_name} cannot hold this model: {name} is {found!r} here, "
+                             f"{' or '.join(map(repr, values))} there")  # fmt: skip

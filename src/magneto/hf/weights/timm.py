@@ -1,0 +1,503 @@
+"""timm's image classifiers as ours, and back: ViT, DeiT, BEiT-3, BEiT, BEiT v2, EVA and EVA-02.
+
+A file of weights says most of what its model is; the rest are arguments by timm's names: those of
+the config.json beside the weights (`architecture`, `model_args`), or given by hand.
+
+- `timm_vit` is its VisionTransformer. Since timm 1.0.16 BEiT-3 is one, with a norm inside attention
+  and one inside the feed-forward network.
+- `timm_beit` has a table of relative positions in each layer, or one for all.
+- `timm_eva` (arXiv 2303.11331): EVA-02 is gated, with a norm after the gate and in some models one
+  inside attention, and turns queries and keys by row and column. EVA turns neighbours (2i, 2i + 1)
+  of a head, ours turns (i, i + half): rows of the projections are moved, and the same is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from magneto.hf.weights.layout import (
+    Pair,
+    State,
+    WeightFormat,
+    as_row,
+    as_token,
+    check_fields,
+    check_placement,
+    check_same,
+    fill,
+    first,
+    in_float32,
+    in_layers,
+    modules,
+    read_state,
+    square,
+    squeezed,
+    write_state,
+)
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassifierConfig
+
+CONFIG = "config.json"
+# Heads of those widths at which timm's models have heads of another width than 64.
+HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
+HEAD_WIDTH = 64
+# Weights' names do not show that these compute something else.
+UNREAD = ("quickgelu", "siglip")
+# Rows and columns that the places of every released EVA-02 are stretched to.
+REFERENCE = 16
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
+TABLE = "relative_position_bias_table"
+SHARED = f"rel_pos_bias.{TABLE}"
+TOP = {
+    "embedding.proj": "patch_embed.proj", "pooled_norm": "fc_norm", "encoder.final_norm": "norm",
+    "head": "head",
+}  # fmt: skip
+LAYER = {
+    "self_attention.before": "norm1",
+    "self_attention.attention.inside": "attn.norm",
+    "self_attention.attention.out_proj": "attn.proj",
+    "feed_forward.before": "norm2",
+    "feed_forward.mlp.fc1": "mlp.fc1",
+    "feed_forward.mlp.inside": "mlp.norm",
+    "feed_forward.mlp.fc2": "mlp.fc2",
+}
+
+
+def timm_arguments(held: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that timm's config.json has, `architecture` and `global_pool` too."""
+    names = ("architecture", "global_pool")
+    return {name: held[name] for name in names if name in held} | dict(held.get("model_args", {}))
+
+
+def head_count(width: int, args: Mapping[str, Any]) -> int:
+    """Return the number of attention's heads, which no tensor shows.
+
+    Raises:
+        ValueError: If it is not given, and none of timm's models is so wide.
+    """
+    if "num_heads" in args:
+        return int(args["num_heads"])
+    if width not in HEADS and width % HEAD_WIDTH:
+        raise ValueError(f"say how many heads a model of width {width} has: "
+                         '--config FILE with {"num_heads": 4}')  # fmt: skip
+    return HEADS.get(width, width // HEAD_WIDTH)
+
+
+def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
+    """Return how many patches an image is high and wide.
+
+    Raises:
+        ValueError: If that can't be seen, or the image is not square.
+    """
+    if "pos_embed" in state:
+        return square(state["pos_embed"].shape[1] - ("cls_token" in state))
+    table = next((t for n, t in state.items() if n.endswith(TABLE)), None)
+    if table is not None:
+        side = (math.isqrt(len(table) - 3) + 1) // 2
+        if (2 * side - 1) ** 2 + 3 != len(table):
+            raise ValueError("a table of relative positions of no square image")
+        return side
+    if "img_size" not in args:
+        raise ValueError('say how large an image is: --config FILE with {"img_size": 224}')
+    return int(args["img_size"]) // patch
+
+
+def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of our configuration that all of timm's models show alike.
+
+    Raises:
+        ValueError: If there is no classifier, or a size can't be seen.
+    """
+    if "head.weight" not in state:
+        raise ValueError("these weights have no classifier (head.weight): convert those of image "
+                         "classification")  # fmt: skip
+    if "dist_token" in state:
+        raise ValueError("a distillation token (dist_token) has no counterpart here")
+    if "norm.weight" in state and "fc_norm.weight" in state:
+        raise ValueError("a norm before pooling and one after have no counterpart here")
+    width, channels, patch, _ = state["patch_embed.proj.weight"].shape
+    side = table_side(state, args, patch)
+    token = "learned" if "cls_token" in state else "none"
+    scaled = any(name.endswith(("ls1.gamma", "gamma_1")) for name in state)
+    pooling = "mean" if token == "none" or args.get("global_pool") == "avg" else "first"
+    blocks = [int(name.split(".")[1]) for name in state if name.startswith("blocks.")]
+    return {
+        "width": width, "layers": 1 + max(blocks), "heads": head_count(width, args),
+        "ffn_width": state["blocks.0.mlp.fc2.weight"].shape[1], "channels": channels,
+        "image_size": side * patch, "patch_size": patch, "classes": len(state["head.weight"]),
+        "class_token": token, "pooling": "mean_then_norm" if "fc_norm.weight" in state else pooling,
+        "positions": "learned" if "pos_embed" in state else "none",
+        "max_length": side**2 + ("cls_token" in state), "placement": placement(state),
+        "layer_scale": float(args.get("init_values") or 1e-5) if scaled else None,
+    }  # fmt: skip
+
+
+def placement(state: State) -> str:
+    """Return the row of the placement table, by the norms that a block has.
+
+    Raises:
+        ValueError: If no row has them.
+    """
+    inside = "blocks.0.attn.norm.weight" in state, "blocks.0.mlp.norm.weight" in state
+    rows = {(False, False): "pre", (False, True): "eva02", (True, True): "sub"}
+    if inside not in rows:
+        raise ValueError("a norm inside attention alone has no counterpart here")
+    return rows[inside]
+
+
+def arguments(config: ImageClassifierConfig) -> dict[str, Any]:
+    """Return the arguments that all of timm's models take."""
+    ratio = config.ffn_width / config.width
+    if int(config.width * ratio) != config.ffn_width:  # timm rounds down
+        ratio = (config.ffn_width + 0.5) / config.width
+    return {
+        "img_size": config.image_size, "patch_size": config.patch_size, "in_chans": config.channels,
+        "num_classes": config.classes, "embed_dim": config.width, "depth": config.layers,
+        "num_heads": config.heads, "mlp_ratio": ratio, "init_values": config.layer_scale,
+        "global_pool": "token" if config.pooling == "first" else "avg",
+        "qkv_bias": config.biased("q"),
+    }  # fmt: skip
+
+
+def common_pairs(config: ImageClassifierConfig, *scales: str) -> list[Pair]:
+    """Return which tensor is which, of all but queries, keys and values.
+
+    Args:
+        config: Of the model.
+        scales: Names of LayerScale's two vectors in a block.
+    """
+    made = [
+        Pair("class_token.vector", ("cls_token",), squeezed, as_token),
+        Pair("encoder.position_embedding.table.weight", ("pos_embed",), first, as_row),
+        *modules(TOP),
+        *in_layers(LAYER, "encoder.layers", "blocks", config.layers),
+    ]
+    for layer in range(config.layers):
+        for kind, name in zip(("self_attention", "feed_forward"), scales, strict=True):
+            scale = f"encoder.layers.{layer}.{kind}.layer_scale.weight"
+            made.append(Pair(scale, (f"blocks.{layer}.{name}",)))
+    return made
+
+
+def timm_config(
+    config: ImageClassifierConfig, name: str, known: Mapping[float, str], args: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what timm's config.json holds: `timm.create_model("local-dir:DIR", pretrained=True)`.
+
+    Args:
+        config: Of our model.
+        name: Of the format, for the error.
+        known: Architectures by the epsilon of their norms, which is no argument; the rest is.
+        args: All other arguments.
+
+    Raises:
+        ValueError: If no architecture has norms of the model's epsilon.
+    """
+    if config.norm_eps not in known:
+        there = " or ".join(map(str, known))
+        raise ValueError(f"{name} cannot hold this model: norm_eps is {config.norm_eps} here, "
+                         f"{there} there")  # fmt: skip
+    return {
+        "architecture": known[config.norm_eps], "num_classes": config.classes,
+        "num_features": config.width, "global_pool": args["global_pool"], "model_args": args,
+        "pretrained_cfg": {
+            "input_size": [config.channels, config.image_size, config.image_size],
+            "num_classes": config.classes, "fixed_input_size": True,
+            "first_conv": "patch_embed.proj", "classifier": "head",
+        },
+    }  # fmt: skip
+
+
+def unchanged(state: State, config: ImageClassifierConfig) -> State:
+    """Return a state as it is."""
+    return state
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One of timm's classes.
+
+    Attributes:
+        name: Of the format.
+        placements: Rows of the table that it can be.
+        architectures: Names of models by the epsilon of their norms.
+        config: Our configuration of the weights and arguments.
+        arguments: Its arguments beside those that all have.
+        pairs: Which tensor is which.
+        fields: Values of ours that it can have.
+        refused: Arguments with the only values that have a counterpart.
+        read: Changes the weights before their names are read.
+        write: Changes them back.
+    """
+
+    name: str
+    placements: tuple[str, ...]
+    architectures: Mapping[float, str]
+    config: Callable[[State, Mapping[str, Any]], ImageClassifierConfig]
+    arguments: Callable[[ImageClassifierConfig], dict[str, Any]]
+    pairs: Callable[[ImageClassifierConfig], list[Pair]]
+    fields: Mapping[str, tuple[str, ...]]
+    refused: Mapping[str, Any] = field(default_factory=dict)
+    read: Callable[[State, ImageClassifierConfig], State] = unchanged
+    write: Callable[[State, ImageClassifierConfig], State] = unchanged
+
+    def load(self, weights: Mapping[str, Tensor], args: Mapping[str, Any]) -> ImageClassifier:
+        """Return a model of timm's with a classifier as ours, in evaluation mode.
+
+        Args:
+            weights: Of timm's model.
+            args: By timm's names, `num_heads` for example, and the `architecture` of its
+                config.json; what is not there is timm's default.
+
+        Raises:
+            ValueError: If there is no counterpart for what it computes.
+        """
+        architecture = str(args.get("architecture", ""))
+        if any(word in architecture for word in UNREAD):
+            raise ValueError(f"timm's {architecture} has no counterpart here")
+        for name, value in self.refused.items():
+            if args.get(name, value) != value:
+                raise ValueError(f"timm's model with {name}={args[name]!r} has no counterpart here "
+                                 f"(only {value!r})")  # fmt: skip
+        state = in_float32(weights)
+        config = self.config(state, args)
+        made = read_state(self.pairs(config), self.read(state, config))
+        return fill(ImageClassifier(config), made).eval()  # type: ignore[return-value]
+
+    def save(self, model: nn.Module) -> tuple[State, dict[str, Any]]:
+        """Return an image classifier of ours by timm's names, and what its config.json says.
+
+        Raises:
+            ValueError: If there is no counterpart; the first difference is named.
+        """
+        if not isinstance(model, ImageClassifier):
+            raise ValueError(f"{self.name} has no counterpart of a {type(model).__name__}")
+        config = model.config
+        check_placement(config, self.placements, self.name)
+        check_fields(config, self.name, self.fields)
+        args = arguments(config) | self.arguments(config)
+        state = write_state(self.pairs(config), model.state_dict())
+        state = self.write(state, config)
+        held = timm_config(config, self.name, self.architectures, args)
+        check_same(config, self.config(state, {**args, "norm_eps": config.norm_eps}), self.name)
+        return state, held
+
+
+def vit_config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
+    """Return a VisionTransformer's configuration."""
+    known = shape(state, args)
+    default = "beit3" if known["placement"] == "sub" else ""
+    beit3 = str(args.get("architecture", default)).startswith("beit3")
+    function = args.get("act_layer") or "gelu"
+    if function not in ACTIVATIONS:
+        raise ValueError(f"no activation {function!r} here: there are {', '.join(ACTIVATIONS)}")
+    return ImageClassifierConfig(
+        **known, activation=function, norm_eps=args.get("norm_eps", 1e-5 if beit3 else 1e-6),
+        unbiased=() if "blocks.0.attn.qkv.bias" in state else ("q", "k", "v"),
+    )  # fmt: skip
+
+
+def vit_arguments(config: ImageClassifierConfig) -> dict[str, Any]:
+    """Return a VisionTransformer's arguments."""
+    return {
+        "act_layer": config.activation, "scale_attn_norm": config.row.name == "sub",
+        "scale_mlp_norm": config.row.name == "sub",
+        "class_token": config.class_token == "learned",
+        "fc_norm": config.pooling == "mean_then_norm",
+        "pos_embed": "learn" if config.positions == "learned" else "none",
+    }  # fmt: skip
+
+
+def vit_pairs(config: ImageClassifierConfig) -> list[Pair]:
+    """Return which tensor of a VisionTransformer is which."""
+    qkv = {"self_attention.attention.qkv_proj": "attn.qkv"}
+    return [
+        *common_pairs(config, "ls1.gamma", "ls2.gamma"),
+        *in_layers(qkv, "encoder.layers", "blocks", config.layers),
+    ]
+
+
+def beit_config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
+    """Return a Beit's configuration."""
+    own, shared = f"blocks.0.attn.{TABLE}" in state, SHARED in state
+    if own and shared:
+        raise ValueError("relative positions of each layer and shared ones have no counterpart")
+    return ImageClassifierConfig(
+        **shape(state, args), norm_eps=1e-6,
+        grid_positions="relative_bias" if own else "shared_relative_bias" if shared else "none",
+        unbiased=("k",) if "blocks.0.attn.q_bias" in state else ("q", "k", "v"),
+    )  # fmt: skip
+
+
+def beit_arguments(config: ImageClassifierConfig) -> dict[str, Any]:
+    """Return a Beit's arguments."""
+    return {
+        "use_fc_norm": config.pooling == "mean_then_norm",
+        "use_abs_pos_emb": config.positions == "learned",
+        "use_rel_pos_bias": config.grid_positions == "relative_bias",
+        "use_shared_rel_pos_bias": config.grid_positions == "shared_relative_bias",
+    }
+
+
+def beit_pairs(config: ImageClassifierConfig) -> list[Pair]:
+    """Return which tensor of a Beit is which."""
+    made = common_pairs(config, "gamma_1", "gamma_2")
+    made.append(Pair("encoder.grid_positions.bias.weight", (SHARED,)))
+    for layer in range(config.layers):
+        mine, their = f"encoder.layers.{layer}.self_attention.attention", f"blocks.{layer}.attn"
+        made += [
+            Pair(f"{mine}.qkv_proj.weight", (f"{their}.qkv.weight",)),
+            Pair(f"{mine}.qkv_proj.bias", (f"{their}.q_bias", f"{their}.v_bias")),
+            Pair(f"{mine}.positions.bias.weight", (f"{their}.{TABLE}",)),
+        ]
+    return made
+
+
+def eva_config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
+    """Return an Eva's configuration; what is not given is EVA-02's where the weights are gated."""
+    name = str(args.get("architecture", "eva"))
+    if not name.startswith("eva") and "use_rot_pos_emb" not in args:
+        raise ValueError(f"timm's {name} has no counterpart here: only EVA and EVA-02")
+    known = shape(state, args)
+    inner = state["blocks.0.mlp.fc2.weight"].shape[1]
+    fc1 = state.get("blocks.0.mlp.fc1.weight")
+    gated = fc1 is None or len(fc1) == 2 * inner
+    rotary = bool(args.get("use_rot_pos_emb", gated))
+    grid = args.get("ref_feat_shape", REFERENCE) if rotary else None
+    rows = {grid} if grid is None or isinstance(grid, int) else set(grid)
+    if len(rows) > 1:
+        raise ValueError(f"ref_feat_shape {grid} is no square")
+    biased = {"blocks.0.attn.q_proj.bias", "blocks.0.attn.q_bias"} & state.keys()
+    return ImageClassifierConfig(
+        **known, activation="swiglu" if gated else "gelu",
+        norm_eps=args.get("norm_eps", 1e-5 if name == EVA.architectures[1e-5] else 1e-6),
+        grid_positions="rotary" if rotary else "none", reference_grid=rows.pop(),
+        rotary_base=args.get("rope_temperature", 10000.0),
+        unbiased=("k",) if biased else ("q", "k", "v"),
+    )  # fmt: skip
+
+
+def eva_arguments(config: ImageClassifierConfig) -> dict[str, Any]:
+    """Return all of an Eva's arguments, since those of the architecture's name are another's."""
+    after, row = config.pooling == "mean_then_norm", config.row.name
+    return {
+        "qkv_fused": row == "pre", "swiglu_mlp": config.activation == "swiglu",
+        "scale_mlp": row != "pre", "scale_attn_inner": row == "sub", "use_fc_norm": after,
+        "use_post_transformer_norm": not after, "use_pre_transformer_norm": False,
+        "class_token": config.class_token == "learned",
+        "use_abs_pos_emb": config.positions == "learned",
+        "use_rot_pos_emb": config.grid_positions == "rotary", "attn_type": "eva",
+        "ref_feat_shape": config.reference_grid, "rope_temperature": config.rotary_base,
+        "rope_grid_offset": 0.0, "rope_grid_indexing": "ij",
+    }  # fmt: skip
+
+
+def eva_pairs(config: ImageClassifierConfig) -> list[Pair]:
+    """Return which tensor of an Eva is which, with queries, keys and values apart."""
+    made = common_pairs(config, "gamma_1", "gamma_2")
+    if config.activation == "swiglu" and config.row.name != "pre":
+        made = [pair for pair in made if ".mlp.fc1." not in pair.ours]
+        fc1 = {"feed_forward.mlp.fc1": ("mlp.fc1_g", "mlp.fc1_x")}
+        made += in_layers(fc1, "encoder.layers", "blocks", config.layers)
+    for layer in range(config.layers):
+        mine = f"encoder.layers.{layer}.self_attention.attention.qkv_proj"
+        names = {"weight": "qkv", "bias": "qv" if config.biased("q") else ""}
+        made += [
+            Pair(f"{mine}.{kind}", tuple(f"blocks.{layer}.attn.{p}_proj.{kind}" for p in parts))
+            for kind, parts in names.items()
+        ]
+    return made
+
+
+def eva_read(state: State, config: ImageClassifierConfig) -> State:
+    """Return queries, keys and values under names of their own, with halves that are turned."""
+    made: State = {}
+    for name, tensor in state.items():
+        if name.endswith(".attn.qkv.weight"):
+            names = [name.replace(".qkv.", f".{part}_proj.") for part in "qkv"]
+            made |= dict(zip(names, tensor.chunk(3), strict=True))
+        elif name.endswith((".attn.q_bias", ".attn.v_bias")):
+            made[name.replace("_bias", "_proj.bias")] = tensor
+        else:
+            made[name] = tensor
+    return turned(made, config, (-1, config.head_width // 2, 2))
+
+
+def eva_write(state: State, config: ImageClassifierConfig) -> State:
+    """Return neighbours that are turned, and what timm keeps fused in one tensor."""
+    made = turned(state, config, (-1, 2, config.head_width // 2))
+    if not eva_arguments(config)["qkv_fused"]:
+        return made
+    for layer in range(config.layers):
+        block = f"blocks.{layer}.attn"
+        parts = [made.pop(f"{block}.{part}_proj.weight") for part in "qkv"]
+        made[f"{block}.qkv.weight"] = torch.cat(parts)
+        for part in "qv":
+            if f"{block}.{part}_proj.bias" in made:
+                made[f"{block}.{part}_bias"] = made.pop(f"{block}.{part}_proj.bias")
+    return made
+
+
+def turned(state: State, config: ImageClassifierConfig, heads: tuple[int, ...]) -> State:
+    """Return a state in which rows of queries and keys are moved, if they are turned at all.
+
+    Args:
+        state: With queries and keys apart.
+        config: Of our model.
+        heads: Sizes of heads and their two inner axes, which change places.
+    """
+    if config.grid_positions == "none":
+        return dict(state)
+    return {
+        name: tensor.unflatten(0, heads).transpose(1, 2).flatten(0, 2)
+        if ".q_proj." in name or ".k_proj." in name
+        else tensor
+        for name, tensor in state.items()
+    }
+
+
+VIT = Kind(
+    "timm_vit", ("pre", "sub"), {1e-6: "vit_base_patch16_224", 1e-5: "beit3_base_patch16_224"},
+    vit_config, vit_arguments, vit_pairs,
+    fields={"grid_positions": ("none",), "activation": ACTIVATIONS},
+    refused={"norm_layer": None, "pool_include_prefix": False},
+)  # fmt: skip
+BEIT = Kind(
+    "timm_beit", ("pre",), {1e-6: "beit_base_patch16_224"}, beit_config, beit_arguments, beit_pairs,
+    fields={
+        "class_token": ("learned",),
+        "grid_positions": ("none", "relative_bias", "shared_relative_bias"),
+    },
+)  # fmt: skip
+EVA = Kind(
+    "timm_eva", ("pre", "eva02", "sub"),
+    {1e-6: "eva02_base_patch14_224", 1e-5: "vit_pe_core_base_patch16_224"},
+    eva_config, eva_arguments, eva_pairs,
+    fields={"grid_positions": ("none", "rotary")},
+    refused={
+        "rope_type": "cat", "rope_grid_offset": 0.0, "rope_grid_indexing": "ij",
+        "rope_rotate_half": False, "attn_type": "eva", "no_embed_class": False,
+    },
+    read=eva_read, write=eva_write,
+)  # fmt: skip
+# The first that fits is taken: a Beit has an Eva's names, and more.
+FORMATS = {
+    "timm_beit": WeightFormat(
+        CONFIG, lambda names: SHARED in names or f"blocks.0.attn.{TABLE}" in names,
+        BEIT.load, BEIT.save,
+    ),
+    "timm_eva": WeightFormat(
+        CONFIG,
+        lambda names: bool({"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight"} & names.keys()),
+        EVA.load, EVA.save,
+    ),
+    "timm_vit": WeightFormat(
+        CONFIG, lambda names: "blocks.0.attn.qkv.weight" in names, VIT.load, VIT.save
+    ),
+}  # fmt: skip

@@ -1,0 +1,325 @@
+"""torchscale's state dicts as our models, and back: Sub-LN, DeepNorm, Pre-LN, Post-LN.
+
+What a state dict does not tell (heads, DeepNorm, how embeddings are scaled) comes from the
+arguments of torchscale's configuration. Its known deviations are met here so:
+
+- its initialisation (biases scaled with the weights, another gain for a DeepNorm encoder beside a
+  decoder) is in the weights, which are taken as they are;
+- a DeepNorm decoder that was built Pre-LN, and a Sub-LN decoder that was built Post-LN, compute
+  what no placement here does: they are refused, and the message says so;
+- so are relative positions of a decoder: half of its buckets were never used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from magneto.hf.weights.kosmos2 import fairseq_sinusoids
+from magneto.hf.weights.layout import (
+    Pair,
+    State,
+    WeightFormat,
+    activation,
+    add_two,
+    check_placement,
+    check_same,
+    fill,
+    in_layers,
+    modules,
+    read_state,
+    skip_two,
+    write_state,
+)
+from magneto.language.config import LanguageModelConfig, TextEncoderConfig
+from magneto.language.models import LanguageModel, TextEncoder
+from magneto.nn.config import TransformerConfig
+from magneto.translation.config import TranslationConfig
+from magneto.translation.model import TranslationModel
+
+ACTIVATION = activation("activation_fn", {"gelu": "gelu", "relu": "relu", "swish": "silu"})
+RATES = ("dropout", "attention_dropout", "activation_dropout")
+UNKNOWN = {"multiway": False, "moe_freq": 0, "xpos_rel_pos": False, "normalize_output": True}
+# Says which version wrote it, or is a head that was not asked for.
+IGNORED = r"(^|\.)version$|_float_tensor$"
+
+
+def load_torchscale(state: Mapping[str, Tensor], args: Mapping[str, Any]) -> nn.Module:
+    """Return a torchscale model as one of ours, in evaluation mode.
+
+    Args:
+        state: Of a `Decoder`, an `Encoder` or an `EncoderDecoder` with embeddings, also as fairseq
+            wraps them. An encoder's output projection is left behind.
+        args: Of its configuration; `encoder_attention_heads` or `decoder_attention_heads` must be
+            there, for the rest torchscale's defaults hold.
+
+    Returns:
+        A `LanguageModel`, a `TextEncoder` or a `TranslationModel`.
+
+    Raises:
+        ValueError: If heads are not given, or what it computes has no counterpart.
+    """
+    for name, value in UNKNOWN.items():
+        if args.get(name, value) != value:
+            raise ValueError(f"torchscale with {name}={args[name]!r} has no counterpart here")
+    state = _whole_names(state, args)
+    stacks = stacks_of(state)
+    tied = _untie(state, stacks)
+    config = our_config(state, args)
+    kind, pairs = _model(config, stacks, tied)
+    made = read_state(pairs, state, IGNORED + ("|^encoder.output" if len(stacks) == 1 else ""))
+    for stack in stacks:
+        if f"{stack}.embed_positions._float_tensor" in state:
+            table = fairseq_sinusoids(config.max_length, config.width, 2)
+            made[f"{_mine(stack, stacks)}.position_embedding.table.weight"] = table
+    absent = "^logits_bias$|^token_type"
+    return fill(kind, {k: v.detach().clone().float() for k, v in made.items()}, absent).eval()
+
+
+def to_torchscale(model: nn.Module) -> tuple[State, dict[str, Any]]:
+    """Return a model of ours as torchscale's state dict and the arguments of its configuration.
+
+    Raises:
+        ValueError: If torchscale has no counterpart; the first difference is named.
+    """
+    kinds: dict[type, tuple[str, ...]] = {
+        LanguageModel: ("decoder",), TextEncoder: ("encoder",),
+        TranslationModel: ("encoder", "decoder"),
+    }  # fmt: skip
+    if type(model) not in kinds:
+        raise ValueError(f"torchscale has no counterpart of a {type(model).__name__}")
+    config: Any = model.config
+    stacks = kinds[type(model)]
+    check_placement(config, ["pre", "post", "sub", "deepnorm"], "torchscale")
+    args = their_arguments(config, stacks)
+    own = model.state_dict()
+    if "logits_bias" in own and own.pop("logits_bias").any():
+        raise ValueError("torchscale has no bias of the logits, and this model has one")
+    if "token_type.weight" in own and own.pop("token_type.weight").any():
+        raise ValueError("torchscale has no token types, and this model has them")
+    tied = getattr(config, "tie_embeddings", True)
+    state = write_state(_model(config, stacks, tied)[1], own)
+    table = state[f"{stacks[0]}.embed_tokens.weight"]
+    if stacks[-1] == "decoder":
+        state.setdefault("decoder.embed_tokens.weight", table)
+        state.setdefault("decoder.output_projection.weight", table)
+    check_same(config, our_config(state, args), "torchscale")
+    if len(stacks) == 1:
+        state = {name.removeprefix(f"{stacks[0]}."): tensor for name, tensor in state.items()}
+    return state, args
+
+
+def _whole_names(state: Mapping[str, Tensor], args: Mapping[str, Any]) -> State:
+    """Return the state with each name beginning with encoder. or decoder."""
+    if any(name.startswith(("encoder.", "decoder.")) for name in state):
+        return dict(state)
+    stacks = [stack for stack in ("encoder", "decoder") if f"{stack}_attention_heads" in args]
+    if len(stacks) != 1:
+        raise ValueError("the weights do not say whether they are an encoder's or a decoder's: "
+                         "give encoder_attention_heads or decoder_attention_heads")  # fmt: skip
+    return {f"{stacks[0]}.{name}": tensor for name, tensor in state.items()}
+
+
+def _mine(stack: str, stacks: tuple[str, ...]) -> str:
+    return f"transformer.{stack}" if len(stacks) == 2 else stack
+
+
+def _untie(state: State, stacks: tuple[str, ...]) -> bool:
+    """Drop copies of the embedding table; return whether the output projection was one."""
+    if not stacks:
+        raise ValueError("no layers.0 among the weights: this is no torchscale model")
+    table = state.get(f"{stacks[0]}.embed_tokens.weight")
+    if table is None:
+        raise ValueError(f"no {stacks[0]}.embed_tokens.weight: only models with embeddings")
+    copies = ["decoder.output_projection.weight"] if "decoder" in stacks else []
+    copies += ["decoder.embed_tokens.weight"] if len(stacks) == 2 else []
+    equal = [name in state and torch.equal(state[name], table) for name in copies]
+    if len(stacks) == 2 and not all(equal):
+        raise ValueError("source, target and output have tables of their own; here they share one")
+    for name, is_copy in zip(copies, equal, strict=True):
+        if is_copy:
+            del state[name]
+    return all(equal)
+
+
+def _model(config: Any, stacks: tuple[str, ...], tied: bool) -> tuple[nn.Module, list[Pair]]:
+    """Build ours, and say which tensor is which."""
+    pairs = modules({"embedding.table": f"{stacks[0]}.embed_tokens"})
+    for stack in stacks:
+        pairs += _stack_pairs(config, stack, _mine(stack, stacks))
+    if len(stacks) == 2:
+        return TranslationModel(config), pairs
+    if stacks == ("encoder",):
+        return TextEncoder(config), pairs
+    if not tied:
+        pairs += modules({"head": "decoder.output_projection"})
+    return LanguageModel(config), pairs
+
+
+def _stack_pairs(config: TransformerConfig, stack: str, mine: str) -> list[Pair]:
+    """Return the pairs of one stack; the slot of the outer norms is the placement's."""
+    outer = "before" if "before" in config.row.self_attention else "after"
+    table = f"{mine}.position_embedding"
+    names = {
+        "self_attention.attention.qkv_proj": tuple(f"self_attn.{part}_proj" for part in "qkv"),
+        "self_attention.attention.inside": "self_attn.inner_attn_ln",
+        "self_attention.attention.out_proj": "self_attn.out_proj",
+        f"self_attention.{outer}": "self_attn_layer_norm",
+        f"cross_attention.{outer}": "encoder_attn_layer_norm",
+        "feed_forward.mlp.fc1": "ffn.fc1",
+        "feed_forward.mlp.inside": "ffn.ffn_layernorm",
+        "feed_forward.mlp.fc2": "ffn.fc2",
+        f"feed_forward.{outer}": "final_layer_norm",
+    }
+    for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        names[f"cross_attention.attention.{part}"] = f"encoder_attn.{part}"
+    layers = config.depth("encoder" if stack == "encoder" else "decoder").layers
+    return [
+        Pair(f"{table}.table.weight", (f"{stack}.embed_positions.weight",), skip_two, add_two),
+        Pair(f"{table}.bias.weight",
+             (f"{stack}.relative_position.relative_attention_bias.weight",)),
+        *modules({
+            f"{mine}.input_norm": f"{stack}.layernorm_embedding",
+            f"{mine}.final_norm": f"{stack}.layer_norm",
+        }),
+        *in_layers(names, f"{mine}.layers", f"{stack}.layers", layers),
+    ]  # fmt: skip
+
+
+def stacks_of(state: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+    """Return which stacks a state with whole names has: encoder, decoder or both."""
+    return tuple(
+        stack
+        for stack in ("encoder", "decoder")
+        if any(name.startswith(f"{stack}.layers.") for name in state)
+    )
+
+
+def our_config(state: State, args: Mapping[str, Any]) -> Any:
+    """Return our configuration.
+
+    Raises:
+        ValueError: If heads are not given, or what it computes has no counterpart.
+    """
+    stacks = stacks_of(state)
+    values = [_stack_values(state, stack, args) for stack in stacks]
+    layers = {f"{s}_layers": value.pop("layers") for s, value in zip(stacks, values, strict=True)}
+    for name, value in values[0].items():
+        if values[-1][name] != value:
+            raise ValueError(f"encoder and decoder differ in {name}: {value!r}, "
+                             f"{values[-1][name]!r}; here they share it")  # fmt: skip
+    table = state[f"{stacks[0]}.embed_tokens.weight"]
+    shared: dict[str, Any] = {
+        "vocab_size": len(table), "norm_eps": args.get("layernorm_eps", 1e-5),
+        "embedding_scale": "none" if args.get("no_scale_embedding", True) else "sqrt_width",
+        **{name: args.get(name, 0.0) for name in RATES},
+        "drop_path": args.get("drop_path_rate", 0.0), **values[0],
+    }  # fmt: skip
+    if len(stacks) == 2:
+        return TranslationConfig(**shared, **layers)
+    if stacks == ("encoder",):
+        return TextEncoderConfig(**shared, layers=layers["encoder_layers"])
+    output = state.get("decoder.output_projection.weight", table)
+    tied = torch.equal(output, table)
+    return LanguageModelConfig(**shared, layers=layers["decoder_layers"], tie_embeddings=tied)
+
+
+def _stack_values(state: State, stack: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    heads = args.get(f"{stack}_attention_heads")
+    if not heads:
+        raise ValueError(f"the weights do not tell how many heads: give {stack}_attention_heads")
+    fc1 = state.get(f"{stack}.layers.0.ffn.fc1.weight")
+    if fc1 is None:
+        raise ValueError(f"no {stack}.layers.0.ffn.fc1.weight: only plain feed-forward networks")
+    positions, length = _positions(state, stack, args)
+    numbers = [n.split(".")[2] for n in state if n.startswith(f"{stack}.layers.")]
+    return {
+        "layers": 1 + max(map(int, numbers)), "width": fc1.shape[1], "ffn_width": fc1.shape[0],
+        "heads": int(heads), "activation": ACTIVATION.read(str(args.get("activation_fn", "gelu"))),
+        "placement": _placement(state, stack, args), "positions": positions, "max_length": length,
+        "input_norm": "layernorm" if f"{stack}.layernorm_embedding.weight" in state else "none",
+    }  # fmt: skip
+
+
+def _placement(state: State, stack: str, args: Mapping[str, Any]) -> str:
+    inner = f"{stack}.layers.0.self_attn.inner_attn_ln.weight" in state
+    final = f"{stack}.layer_norm.weight" in state
+    deepnorm = bool(args.get("deepnorm", False)) and not inner
+    if inner and not final:
+        raise ValueError(
+            f"the {stack} has norms inside its sublayers and none on top: torchscale built it "
+            "Post-LN with Sub-LN's inner norms, which no placement has"
+        )
+    if deepnorm and final:
+        raise ValueError(
+            f"the {stack} is Pre-LN with DeepNorm's alpha: torchscale built it so where "
+            "normalize_before was left on, and no placement is that"
+        )
+    if inner:
+        return "sub"
+    if final:
+        return "pre"
+    return "deepnorm" if deepnorm else "post"
+
+
+def _positions(state: State, stack: str, args: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the kind of positions, and how many there are."""
+    table = state.get(f"{stack}.embed_positions.weight")
+    sinusoids = f"{stack}.embed_positions._float_tensor" in state
+    biases = [name for name in state if name.endswith("relative_attention_bias.weight")]
+    if any(name.startswith(f"{stack}.") for name in biases):
+        shape = args.get("rel_pos_buckets", 32), args.get("max_rel_pos", 128)
+        if stack == "decoder" or shape != (32, 128) or table is not None or sinusoids:
+            raise ValueError(
+                "torchscale's relative positions have a counterpart only in an encoder with 32 "
+                "buckets up to 128, and no other positions"
+            )
+        return "t5", 512
+    if table is not None:
+        return "learned", len(table) - 2
+    if sinusoids:
+        key = "max_source_positions" if stack == "encoder" else "max_target_positions"
+        return "learned", int(args.get(key, 1024))
+    return "none", 512
+
+
+def their_arguments(config: Any, stacks: tuple[str, ...]) -> dict[str, Any]:
+    """Return the arguments of EncoderConfig, DecoderConfig or EncoderDecoderConfig."""
+    row = config.row
+    args: dict[str, Any] = {
+        "subln": row.name == "sub", "deepnorm": row.name == "deepnorm",
+        "activation_fn": ACTIVATION.write(config.activation), "drop_path_rate": config.drop_path,
+        **{name: getattr(config, name) for name in RATES},
+        "layernorm_eps": config.norm_eps, "no_scale_embedding": config.embedding_scale == "none",
+        "layernorm_embedding": config.input_norm == "layernorm", "vocab_size": config.vocab_size,
+    }  # fmt: skip
+    if config.positions == "t5":
+        args |= {"rel_pos_buckets": 32, "max_rel_pos": 128}
+    for stack in stacks:
+        args |= {
+            f"{stack}_embed_dim": config.width, f"{stack}_attention_heads": config.heads,
+            f"{stack}_ffn_embed_dim": config.ffn_width,
+            f"{stack}_layers": config.depth(stack).layers,
+            # Said outright: deepnorm=True alone does not take it back from a decoder.
+            f"{stack}_normalize_before": "before" in row.self_attention,
+        }  # fmt: skip
+    if stacks == ("encoder",):
+        args["no_output_layer"] = True
+    elif len(stacks) == 2:
+        args["share_all_embeddings"] = True
+    else:
+        args["share_decoder_input_output_embed"] = config.tie_embeddings
+    return args
+
+
+def is_torchscale(names: Mapping[str, Tensor]) -> bool:
+    """Whether tensors of these names are torchscale's."""
+    return any(".ffn.fc1." in name or ".self_attn_layer_norm." in name for name in names)
+
+
+FORMATS = {
+    "torchscale": WeightFormat("torchscale.json", is_torchscale, load_torchscale, to_torchscale)
+}
