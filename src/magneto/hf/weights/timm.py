@@ -69,12 +69,6 @@ LAYER = {
 }
 
 
-def timm_arguments(held: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that timm's config.json has, `architecture` and `global_pool` too."""
-    names = ("architecture", "global_pool")
-    return {name: held[name] for name in names if name in held} | dict(held.get("model_args", {}))
-
-
 def head_count(width: int, args: Mapping[str, Any]) -> int:
     """Return the number of attention's heads, which no tensor shows.
 

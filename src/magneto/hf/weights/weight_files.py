@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ WEIGHTS = "model.safetensors"
 # The first that fits is taken.
 FORMATS = {**beit3.FORMATS, **timm.FORMATS, **torchscale.FORMATS}
 WRITTEN = tuple(FORMATS)
+
+
+def timm_arguments(held: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that timm's config.json has, `architecture` and `global_pool` too."""
+    names = ("architecture", "global_pool")
+    return {name: held[name] for name in names if name in held} | dict(held.get("model_args", {}))
 
 
 def is_weight_directory(path: Path) -> bool:
@@ -40,7 +47,7 @@ def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Modul
     """
     found: dict[str, Any] = {}
     if path.is_dir():
-        found = timm.timm_arguments(_read_json(path / timm.CONFIG)) | _read_json(path / ARGUMENTS)
+        found = timm_arguments(_read_json(path / timm.CONFIG)) | _read_json(path / ARGUMENTS)
         path = path / WEIGHTS
     state, held = read_weights(path)
     given = {**held, **found, **(args or {})}
