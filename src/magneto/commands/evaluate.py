@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -357,22 +357,16 @@ def judge_features(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """
     from magneto.runs import load_run
     from magneto.vision.frozen_features import collect_features, score_features, score_lines
-    from magneto.vision.images import UNLABELLED
 
     if given.data:
         other = {"data.source": given.data, "data.validation_source": None, "data.classes": None}
         overrides = {**other, **overrides}
     opened: Any = load_run(given.run, given.weights, overrides)
-    report, splits, found = ProgressBars(), opened.task.splits, []
-    for split in (splits.train, splits.validation):
-        if (split.labels_of() == UNLABELLED).any():
-            raise ValueError("there are images without a label: give labelled ones, --data")
-        batches = islice(opened.task.fixed_batches(split), given.limit)
-        found.append(collect_features(opened.model, batches, report))
-    train, held = found
+    report = ProgressBars()
+    train, held = collect_features(opened.task, opened.model, given.limit, report)
     scores = score_features(train, held, report)
     report.finish()
-    for part in found:
+    for part in (train, held):
         if part.broken:
             report.say(f"{part.broken} images could not be read and are left out")
     if given.json:

@@ -7,8 +7,9 @@ looked at: BEiT's last layer says little, its middle much.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,14 @@ from torch.nn import functional as F
 
 from magneto.files import import_extra
 from magneto.progress import SILENT, Progress
+from magneto.vision.image_task import ImageTask
+from magneto.vision.images import UNLABELLED
 
 # Neighbours that vote, and the temperature of their weights: DINO's (arXiv 2104.14294).
 NEIGHBOURS, TEMPERATURE = 20, 0.07
 # Iterations of the linear probe at most; images that are compared with all others at once.
 ITERATIONS, PIECE = 300, 1024
-POOLINGS = ("class_token", "mean")
-
-
-POOLING_NAMES = {"class_token": "[CLS]", "mean": "mean"}
+POOLINGS = {"class_token": "[CLS]", "mean": "mean"}
 
 
 @dataclass(frozen=True)
@@ -86,29 +86,37 @@ def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
 
 
 def collect_features(
-    model: Any, batches: Iterable[dict[str, Tensor]], progress: Progress = SILENT
-) -> Features:
-    """Return the features of all images of some batches.
+    task: ImageTask, model: Any, limit: int | None = None, progress: Progress = SILENT
+) -> list[Features]:
+    """Return the features of a task's training and validation images.
 
     Args:
+        task: Prepared.
         model: In evaluation mode.
-        batches: With "images", "labels" and "broken".
+        limit: Of batches of each; None for all.
         progress: Shows it.
+
+    Raises:
+        ValueError: If an image has no label, or none can be read.
     """
-    device = next(model.parameters()).device
-    found: list[dict[str, Tensor]] = []
-    labels, broken = [], 0
-    for number, batch in enumerate(batches, 1):
-        good = ~batch["broken"]
-        broken += int(batch["broken"].sum())
-        if good.any():
-            found.append(layer_features(model, batch["images"][good].to(device)))
-            labels.append(batch["labels"][good])
-        progress.update("batches of features", number, None)
-    if not found:
-        raise ValueError("none of the images can be read")
-    layers = {name: torch.cat([part[name] for part in found], 1) for name in found[0]}
-    return Features(layers, torch.cat(labels), broken)
+    device, found = next(model.parameters()).device, []
+    for split in (task.splits.train, task.splits.validation):
+        if (split.labels_of() == UNLABELLED).any():
+            raise ValueError("there are images without a label: give labelled ones, --data")
+        parts: list[tuple[dict[str, Tensor], Tensor]] = []
+        broken = 0
+        for number, batch in enumerate(islice(task.fixed_batches(split), limit), 1):
+            good = ~batch["broken"]
+            broken += int((~good).sum())
+            if good.any():
+                layers = layer_features(model, batch["images"][good].to(device))
+                parts.append((layers, batch["labels"][good]))
+            progress.update("batches of features", number, None)
+        if not parts:
+            raise ValueError("none of the images can be read")
+        layers = {name: torch.cat([part[name] for part, _ in parts], 1) for name in parts[0][0]}
+        found.append(Features(layers, torch.cat([labels for _, labels in parts]), broken))
+    return found
 
 
 def score_features(
@@ -168,7 +176,7 @@ def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Ten
 def score_lines(scores: Sequence[FeatureScore]) -> list[str]:
     """Return a line per layer: accuracies of both methods for each way of pooling."""
     poolings = list(dict.fromkeys(score.pooling for score in scores))
-    head = [f"{POOLING_NAMES[p]} {method}" for p in poolings for method in ("linear", "k-NN")]
+    head = [f"{POOLINGS[p]} {method}" for p in poolings for method in ("linear", "k-NN")]
     lines = ["layer       " + "".join(f"{word:>14}" for word in head)]
     by_place = {(score.layer, score.pooling): score for score in scores}
     for layer in dict.fromkeys(score.layer for score in scores):
