@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from magneto.cli import main
-from tests.vision.classification.trained import train_classifier
-from tests.vision.image_files import Image
-from tests.vision.segmentation.folders import write_pairs
+from tests.vision.image_files import Image, write_pairs
+from tests.vision.small import train_classifier
 
 
 @pytest.fixture(scope="module")

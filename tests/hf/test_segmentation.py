@@ -14,7 +14,7 @@ from magneto import hf  # noqa: E402
 from magneto.vision.config import SegmentationDataConfig  # noqa: E402
 from magneto.vision.segmentation import Segmentation  # noqa: E402
 from tests.hf.conftest import Newcomer  # noqa: E402
-from tests.vision.segmentation.small import small_config, small_model  # noqa: E402
+from tests.vision.small import small_config, small_model  # noqa: E402
 
 NAMES = ("sky", "road", "tree", "car", "sign")
 

@@ -32,7 +32,7 @@ from magneto.vision_language.question_answering.model import QuestionAnswerer  #
 from magneto.vision_language.reasoning.config import VisualReasonerConfig  # noqa: E402
 from magneto.vision_language.reasoning.model import VisualReasoner  # noqa: E402
 from magneto.vision_language.samples import join_samples  # noqa: E402
-from tests.vision.segmentation.small import small_model  # noqa: E402
+from tests.vision.small import small_model  # noqa: E402
 
 ROWS, RATE = 7, 0.05
 STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}

@@ -1,6 +1,7 @@
 """Image files for tests, made here."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,3 +41,24 @@ def class_folders(root: Path, classes: tuple[str, ...] = ("cat", "dog"), each: i
                 root / name / f"{index:03}.jpg", encoded(pixels, "JPEG", quality=95, subsampling=0)
             )
     return root
+
+
+def write_pairs(folder: Path, sizes: Sequence[tuple[int, int]], classes: int = 5) -> None:
+    """Write images/N.png and annotations/N.png: stripes whose brightness tells their class."""
+    for number, (height, width) in enumerate(sizes):
+        random = np.random.default_rng(number)
+        stripes = np.arange(height)[:, None] * classes // height + np.zeros((1, width), int)
+        mask = ((stripes + number) % classes).astype(np.uint8)
+        shades = mask[..., None] * (255 // classes) + random.integers(0, 20, (height, width, 3))
+        write(folder / "images" / f"{number}.png", encoded(shades.astype(np.uint8)))
+        write(folder / "annotations" / f"{number}.png", encoded(mask))
+
+
+def write_colours(folder: Path, names: dict[str, str], each: int = 6) -> Path:
+    """Write a folder per class with images of one colour, each of another brightness."""
+    for place, colour in names.items():
+        for number in range(each):
+            image = Image.new("RGB", (9 + number, 12), colour)
+            image = Image.blend(image, Image.new("RGB", image.size, "grey"), number / 20)
+            write(folder / place / f"ILSVRC2012_val_{number + 1:08}.png", encoded(image))
+    return folder

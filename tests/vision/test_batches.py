@@ -54,12 +54,6 @@ def test_workers_and_ranks_change_nothing(split, workers: int, parts: int) -> No
     assert wanted["images"].shape == (48, 3, 8, 8) and wanted["images"].dtype == torch.float32
 
 
-def test_a_batch_is_a_function_of_seed_and_step(split) -> None:
-    batches = [batch for (batch,), _ in zip(stream(split).batches(), range(5), strict=False)]
-    assert torch.equal(stream(split).batch(3)[0]["images"], batches[3]["images"])
-    assert not torch.equal(stream(split, 2).batch(0)[0]["images"], batches[0]["images"])
-
-
 def test_a_broken_image_is_replaced_in_training(split) -> None:
     found = taken(split, 0, 15)
     broken = found["broken"]

@@ -47,16 +47,6 @@ def test_simplejpeg_agrees_with_pillow(quality, subsampling, progressive) -> Non
         assert np.abs(found.astype(int) - wanted).max() <= 1
 
 
-def test_a_smaller_scale_is_the_same_picture(decoder) -> None:
-    content = encoded(photo(2, 64, 96), "JPEG", quality=95)
-    picture = EncodedPicture(content)
-    half = picture.pixels(2)
-    assert half.shape == (32, 48, 3)
-    blocks = picture.pixels().reshape(32, 2, 48, 2, 3).mean((1, 3))
-    assert np.abs(half - blocks).mean() < 3
-    assert EncodedPicture(encoded(photo())).pixels(2).shape == (48, 64, 3)  # PNG has one size
-
-
 @pytest.mark.parametrize("way", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
 def test_exif_orientations(way: int, kind: str, decoder) -> None:

@@ -17,7 +17,6 @@ from magneto.vision.config import ImageDataConfig
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import (
     NOT_PAIRED,
-    UNLABELLED,
     WITHOUT_IMAGE,
     WITHOUT_MASK,
     ImageSplits,
@@ -62,13 +61,6 @@ def test_a_test_split_is_measured_on_and_never_trained_on(tmp_path: Path) -> Non
     assert len(load(tmp_path, validation_source=str(tmp_path)).validation) == 2
 
 
-def test_a_validation_split_alone_is_no_class(tmp_path: Path) -> None:
-    class_folders(tmp_path / "train" / "train")
-    class_folders(tmp_path / "held" / "val", each=2)
-    found = load(tmp_path / "train", validation_source=str(tmp_path / "held"))
-    assert (len(found.validation), found.classes) == (4, ["cat", "dog"])
-
-
 def test_what_is_held_out_follows_names_and_not_the_place(tmp_path: Path) -> None:
     found = load(class_folders(tmp_path / "a", each=40), validation_fraction=0.3)
     other = load(class_folders(tmp_path / "b", each=41), validation_fraction=0.3)
@@ -91,13 +83,6 @@ def test_a_validation_source_of_fewer_classes_keeps_their_numbers(tmp_path: Path
         load(train, validation_source=str(held))
     named = load(train, classes=("cat", "bee", "ant"))
     assert named.train.label(0) == 2
-
-
-def test_images_without_labels(tmp_path: Path) -> None:
-    for number in range(20):
-        write(tmp_path / f"{number}.PNG", encoded(photo(number)))
-    found = load(tmp_path)
-    assert found.classes == [] and set(found.train.labels_of()) == {UNLABELLED}
 
 
 def test_a_test_split_without_masks_is_left_out(tmp_path: Path) -> None:
@@ -180,11 +165,6 @@ def test_json_lines_of_images_and_labels(tmp_path: Path, label: type) -> None:
     assert not found.train.has_masks and found.train.pixels(0).shape == (12, 16, 3)
 
 
-def test_a_table_without_a_header_is_answered_with_one(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="write one above it: image<TAB>label"):
-        load(write(tmp_path / "a.tsv", b"a.jpg\tcat\nb.jpg\tdog\n"))
-
-
 def shard(path: Path, members: dict[str, bytes]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as file:
@@ -228,16 +208,6 @@ def test_tar_shards(tmp_path: Path, cache: Path) -> None:
     assert len(list(cache.glob("shards-*"))) == 5  # and those that have moved
 
 
-def test_a_shard_that_is_cut_off_is_counted(tmp_path: Path) -> None:
-    path = shard(tmp_path / "all.tar", examples(0, lambda n: {f"{n:04}.seg.png": b"mask"}))
-    path.write_bytes(path.read_bytes()[:7000])
-    found = load(path, validation_source=str(path))
-    assert found.counts[MALFORMED] == 2 and 1 <= len(found.train) < 4
-    path.write_bytes(b"no tar at all" * 99)
-    with pytest.raises(ValueError, match="no examples in the tar files"):
-        load(path)
-
-
 def test_hugging_face_data_sets(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     rows = {
@@ -277,14 +247,6 @@ def test_digits_and_scenes() -> None:
     assert seen == set(range(11))
     # Digits are brighter than what is behind them.
     assert image[mask > 0].mean() > image[mask == 0].mean() + 30
-
-
-def test_a_digest_names_the_content(tmp_path: Path) -> None:
-    one = load(class_folders(tmp_path / "one")).train.digest
-    assert load(class_folders(tmp_path / "two")).train.digest == one
-    path = tmp_path / "two" / "cat" / "003.jpg"
-    path.write_bytes(path.read_bytes()[:-2] + b"\xff\xd8")  # of the same size
-    assert load(tmp_path / "two").train.digest != one
 
 
 def test_wrong_sources(tmp_path: Path) -> None:

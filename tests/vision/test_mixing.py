@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from magneto.vision.mixing import Mixing, draw_mixing, mixed, pair_generators, soft_targets
+from magneto.vision.mixing import Mixing, draw_mixing, mixed, soft_targets
 
 
 def test_neighbours_are_mixed_by_their_shares() -> None:
@@ -42,23 +42,3 @@ def test_shares_follow_a_beta_distribution() -> None:
     shares = [draw_mixing(random, 0.8, 0, 8, 8).share for _ in range(4000)]
     assert np.mean(shares) == pytest.approx(0.5, abs=0.02)
     assert np.var(shares) == pytest.approx(1 / (4 * (2 * 0.8 + 1)), abs=0.01)
-
-
-def test_a_batch_in_pieces_is_mixed_as_the_whole() -> None:
-    numbers, draws = np.arange(8) * 7, np.full(8, 3)
-    images, targets = torch.rand(8, 3, 6, 6), torch.rand(8, 4)
-
-    def piece(part: slice) -> tuple:
-        generators = pair_generators(1, draws[part], numbers[part])
-        how = [draw_mixing(random, 0.8, 1.0, 6, 6) for random in generators]
-        return mixed(images[part], targets[part], how)
-
-    whole = piece(slice(None))
-    halves = [piece(slice(0, 4)), piece(slice(4, 8))]
-    for number in (0, 1):
-        assert torch.equal(torch.cat([half[number] for half in halves]), whole[number])
-
-
-def test_soft_targets() -> None:
-    found = soft_targets(torch.tensor([1]), 4, 0.1)
-    assert found[0].tolist() == pytest.approx([0.025, 0.925, 0.025, 0.025])

@@ -6,7 +6,7 @@ import pytest
 from magneto.vision.config import IGNORED, PairedAugmentationConfig
 from magneto.vision.decoding import BrokenImage, PixelPicture
 from magneto.vision.paired_transforms import PairedAugmentation, distorted, resized_mask
-from magneto.vision.transforms import Reading, fitted_size
+from magneto.vision.transforms import Reading
 from tests.vision.image_files import Image, photo
 
 READING = Reading(32)
@@ -61,13 +61,6 @@ def test_masks_are_resized_to_the_nearest() -> None:
         wanted = Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST)
         found = resized_mask(mask, height, width, (0, 0, height, width))
         assert (found != np.asarray(wanted)).mean() < 0.03  # where two pixels are as near
-
-
-def test_images_are_fitted_as_mmsegmentation_does() -> None:
-    assert fitted_size(512, 683, (2048, 512)) == (512, 683)
-    assert fitted_size(300, 400, (2048, 512)) == (512, 683)
-    assert fitted_size(300, 2400, (2048, 512)) == (256, 2048)
-    assert fitted_size(9, 5, None) == (9, 5)
 
 
 def test_distortion_changes_colours_alone() -> None:

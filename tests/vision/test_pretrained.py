@@ -17,12 +17,12 @@ from magneto.recipe import build_recipe, load_recipe
 from magneto.training.loop import train
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import SegmentationDataConfig
-from magneto.vision.pretrained import encoder_weights
+from magneto.vision.pretrained import encoder_weights, layer_decay_multipliers
 from magneto.vision.segmentation import Segmentation
 from magneto.weights import open_tensors
 from tests.said import Said
-from tests.vision.segmentation.folders import write_pairs
-from tests.vision.segmentation.small import small_config, small_model
+from tests.vision.image_files import write_pairs
+from tests.vision.small import small_config, small_model
 
 MODEL: dict[str, Any] = {
     "width": 16, "layers": 4, "heads": 2, "ffn_width": 24, "positions": "learned", "max_length": 5,
@@ -127,6 +127,19 @@ def test_another_encoder_is_refused(run: Path, changes: dict[str, Any], words: s
         encoder_weights(small_model(**changes), config)
 
 
-def test_no_such_run(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no run in"):
-        encoder_weights(small_model(), small_config(pretrained=str(tmp_path / "none")))
+def test_groups_are_beit_s() -> None:
+    """12 layers have 14 groups: embeddings 0, layer l group l + 1, heads 13."""
+    model = small_model(layers=12, feature_layers=(3, 5, 7, 11))
+    found = layer_decay_multipliers(model, 12, 0.75)
+    assert found.keys() == dict(model.named_parameters()).keys()
+    expected = {
+        "embedding.proj.weight": 13, "class_token.vector": 13,
+        "encoder.position_embedding.table.weight": 13,
+        "encoder.layers.0.feed_forward.mlp.fc1.weight": 12,
+        "encoder.layers.11.self_attention.before.weight": 1,
+        "encoder.layers.10.self_attention.before.weight": 2,
+        "pyramid.levels.1.weight": 0, "head.classifier.bias": 0,
+    }  # fmt: skip
+    for name, power in expected.items():
+        assert found[name] == pytest.approx(0.75**power), name
+    assert layer_decay_multipliers(model, 12, 1.0) == {}

@@ -1,4 +1,4 @@
-"""RandAugment's operations; compared with timm's, bit by bit, where timm is installed."""
+"""RandAugment's operations, compared with timm's bit by bit; colours and erasing."""
 
 import numpy as np
 import pytest

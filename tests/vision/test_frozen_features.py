@@ -14,13 +14,13 @@ from magneto.vision.config import ImageClassifierConfig
 from magneto.vision.frozen_features import (
     NEIGHBOURS,
     Features,
-    collect_features,
     layer_features,
     linear_accuracy,
     neighbour_accuracy,
     score_features,
 )
-from tests.vision.classification.trained import train_classifier, write_colours
+from tests.vision.image_files import write_colours
+from tests.vision.small import train_classifier
 
 pytest.importorskip("sklearn")
 
@@ -45,18 +45,6 @@ def test_every_layer_s_features() -> None:
     torch.testing.assert_close(found["mean"][2], last[:, 1:].mean(1))
     torch.testing.assert_close(found["mean"][0], F.layer_norm(x, (16,))[:, 1:].mean(1))
     assert list(layer_features(model("none"), images)) == ["mean"]
-
-
-def test_broken_images_are_left_out() -> None:
-    batch = {
-        "images": torch.randn(3, 3, 8, 8), "labels": torch.arange(3),
-        "broken": torch.tensor([False, True, False]),
-    }  # fmt: skip
-    found = collect_features(model(), [batch, {**batch, "broken": torch.ones(3).bool()}])
-    assert found.labels.tolist() == [0, 2] and found.broken == 4
-    assert found.layers["mean"].shape == (3, 2, 16)
-    with pytest.raises(ValueError, match="none of the images can be read"):
-        collect_features(model(), [{**batch, "broken": torch.ones(3).bool()}])
 
 
 def test_what_can_be_told_is_told() -> None:

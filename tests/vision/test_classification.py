@@ -1,6 +1,7 @@
-"""Image classification on one's own images, on sets of some of the classes, and by numbers."""
+"""Image classifiers: poolings, scores, one's own images and sets of some of the classes."""
 
 import json
+import math
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,13 +12,100 @@ import pytest
 import torch
 
 from magneto.cli import main
-from magneto.recipe import load_recipe
 from magneto.runs import load_run
 from magneto.training.task import figures_of
-from magneto.vision.classification import ImageClassification
+from magneto.vision.classification import (
+    BINS,
+    ImageClassification,
+    answer_sums,
+    classification_scores,
+)
+from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig, given_names
-from tests.vision.classification.trained import COLOURS, train_classifier, write_colours
-from tests.vision.modelling.trained import train_model
+from tests.vision.image_files import write_colours
+from tests.vision.small import COLOURS, train_classifier, train_small
+
+POOLED = {
+    "width": 16, "layers": 2, "heads": 2, "ffn_width": 32, "image_size": 8, "patch_size": 4,
+    "channels": 1, "classes": 3, "positions": "learned", "max_length": 5,
+}  # fmt: skip
+
+
+def build(**changes) -> ImageClassifier:
+    torch.manual_seed(0)
+    return ImageClassifier(ImageClassifierConfig(**{**POOLED, **changes})).eval()
+
+
+def test_poolings_are_what_they_say() -> None:
+    images = torch.randn(2, 1, 8, 8)
+    model = build(class_token="learned", pooling="first")
+    read = model.class_token(model.embedding(images))
+    assert read.shape == (2, 5, 16)
+    features = model.encoder(read)
+    assert torch.equal(model(images), model.head(features[:, 0]))
+
+    mean = build(class_token="learned", pooling="mean")
+    expected = mean.head(mean.encoder(mean.class_token(mean.embedding(images)))[:, 1:].mean(1))
+    assert torch.allclose(mean(images), expected)
+
+    late = build(class_token="learned", pooling="mean_then_norm")
+    late.load_state_dict(
+        {
+            name.replace("encoder.final_norm", "pooled_norm"): tensor
+            for name, tensor in mean.state_dict().items()
+        }
+    )
+    assert not torch.allclose(late(images), mean(images))
+    unnormed = late.encoder(late.class_token(late.embedding(images)))[:, 1:].mean(1)
+    normed = torch.nn.functional.layer_norm(unnormed, (16,))
+    assert torch.allclose(late(images), late.head(normed), atol=1e-6)
+
+
+def test_patches_are_read_alone_and_must_divide_the_image() -> None:
+    sizes = {"width": 32, "heads": 4, "ffn_width": 48, "layers": 2, "channels": 1, "classes": 10}
+    model = ImageClassifier(ImageClassifierConfig(**sizes, image_size=8, patch_size=2))
+    images = torch.randn(5, 1, 8, 8)
+    moved = images.clone()
+    moved[:, :, :2, :2] = 0
+    assert torch.equal(model.embedding(moved)[:, 5], model.embedding(images)[:, 5])
+    loss = torch.nn.functional.cross_entropy(model(images), torch.arange(5))
+    assert loss.item() == pytest.approx(2.3026, abs=0.05)
+    with pytest.raises(ValueError, match="must divide image_size"):
+        ImageClassifierConfig(**sizes, image_size=9, patch_size=2)
+
+
+LOGITS = torch.tensor([[4.0, 0, 0, 0, 0, 0, 0], [0, 1.0, 2, 3, 4, 5, 6], [0, 9.0, 0, 0, 0, 0, 0]])
+
+
+def sums(labels: list[int], broken: list[bool]) -> dict:
+    found = answer_sums(LOGITS, torch.tensor(labels), torch.tensor(broken))
+    return {name: value.tolist() for name, value in found.items()} | {"loss": 6.0}
+
+
+def test_right_and_within_five() -> None:
+    found = classification_scores(sums([0, 2, 3], [False] * 3), 7)
+    assert found["loss"] == 2.0
+    assert found["accuracy"] == pytest.approx(1 / 3)
+    # In the third row five of six equal classes are among the best: which, nobody says.
+    assert found["accuracy_top5"] in (pytest.approx(2 / 3), 1.0)
+    assert "broken" not in found
+
+
+def test_a_broken_image_is_wrong() -> None:
+    found = classification_scores(sums([0, 6, 1], [True, False, False]), 7)
+    assert found["accuracy"] == pytest.approx(2 / 3) and found["broken"] == 1
+
+
+def test_calibration_error_by_hand() -> None:
+    confidence = LOGITS.softmax(1).amax(1).tolist()
+    right = [1.0, 0.0, 1.0]
+    by_bin: dict[int, list[float]] = {}
+    for sure, hit in zip(confidence, right, strict=True):
+        by_bin.setdefault(math.ceil(sure * BINS), []).append(sure - hit)
+    expected = sum(abs(sum(gaps)) for gaps in by_bin.values()) / 3
+    found = classification_scores(sums([0, 2, 1], [False] * 3), 7)
+    assert found["calibration_error"] == pytest.approx(expected, abs=1e-6)
+
 
 MODEL: dict[str, Any] = {
     "width": 16, "layers": 1, "heads": 2, "ffn_width": 16, "image_size": 8, "patch_size": 4,
@@ -115,7 +203,7 @@ def test_a_run_keeps_the_names_that_a_file_gave(run: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("pooling", ["mean", "mean_then_norm"])
 def test_it_begins_with_a_masked_image_model(pooling: str, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    train_model(tmp_path / "run", training__steps=1)
+    train_small("image-modelling", tmp_path / "run", training__steps=1)
     pretrained = load_run(tmp_path / "run", "auto", {}).model
     shape: dict[str, Any] = {
         "layers": 2, "ffn_width": 32, "patch_size": 2, "channels": 1, "classes": 10,
@@ -176,27 +264,6 @@ def test_the_objectives(tmp_path: Path) -> None:
     assert (int(found.count), int(found.logs["broken"])) == (3, 1)
 
 
-def test_batches_have_soft_targets_however_they_are_cut(tmp_path: Path) -> None:
-    folder = write_colours(tmp_path / "set", COLOURS)
-    options = {"mixup": 0.8, "cutmix": 1.0}
-    task = small_task(folder, {"label_smoothing": 0.1}, **options)
-    [whole] = task.train_stream(8, 1).batch(0)
-    pieces = task.train_stream(8, 1).batch(0, 2, [0, 1])
-    for name in ("images", "targets", "labels"):
-        assert torch.equal(whole[name], torch.cat([piece[name] for piece in pieces])), name
-    torch.testing.assert_close(whole["targets"].sum(1), torch.ones(8))
-    assert whole["targets"].min() >= 0.1 / 6 - 1e-6
-
-
-def test_the_rates_of_layers(tmp_path: Path) -> None:
-    task = small_task(tmp_path, {"layers": 3, "layer_decay": 0.5})
-    found = task.rate_multipliers(task.build_model())
-    assert {v for n, v in found.items() if n.startswith("embedding.")} == {0.5**4}
-    assert found["head.weight"] == 1
-    assert {v for n, v in found.items() if n.startswith("encoder.layers.2.")} == {0.5}
-    assert {v for n, v in found.items() if n.startswith("encoder.layers.0.")} == {0.125}
-
-
 def test_what_the_loop_asks(run: Path) -> None:
     task = load_run(run, "auto", {}).task
     assert isinstance(task, ImageClassification)
@@ -207,29 +274,3 @@ def test_what_the_loop_asks(run: Path) -> None:
     figures = figures_of(task, load_run(run, "auto", {}).model)
     names = [figure.name for figure in figures]
     assert [name for name in names if name != "mistakes"] == ["confusion", "attention"]
-
-
-@pytest.mark.parametrize(
-    ("name", "rate", "decay", "drop", "epochs", "warmup"),
-    [
-        ("imagenet-base", 5e-4, 0.65, 0.1, 100, 0.2),
-        ("imagenet-large", 3e-4, 0.8, 0.2, 50, 0.1),
-    ],
-)
-def test_the_papers_fine_tuning(name, rate, decay, drop, epochs, warmup) -> None:
-    recipe = load_recipe(f"image-classification/{name}")
-    training, model, data = recipe.training, recipe.model, recipe.data
-    assert (training.learning_rate, training.epochs, training.warmup_ratio) == (
-        rate,
-        epochs,
-        warmup,
-    )
-    assert (training.batch_size, training.final_learning_rate) == (1024, 1e-6)
-    assert (training.betas, training.eps, training.weight_decay) == ((0.9, 0.999), 1e-8, 0.05)
-    assert training.clip_norm is None and training.ema_decay is None
-    assert (model.layer_decay, model.drop_path, model.label_smoothing) == (decay, drop, 0.1)
-    assert (model.pooling, model.objective, model.dropout) == ("mean_then_norm", "cross_entropy", 0)
-    assert (data.mixup, data.cutmix, data.resize, model.image_size) == (0.8, 1.0, 256, 224)
-    changes = data.augmentation
-    assert (changes.erasing, changes.rand_augment, changes.rand_augment_std) == (0.25, 9, 0.5)
-    assert changes.repeats == 1

@@ -1,9 +1,9 @@
-"""The codebook's moving average, its use, and the revival of codes out of use."""
+"""The codebook: k-means at first, a moving average then, and the revival of codes out of use."""
 
 import torch
 from torch.nn import functional as F
 
-from magneto.vision.codebook import Codebook
+from magneto.vision.codebook import Codebook, k_means, nearest
 
 CODES, WIDTH = 8, 4
 
@@ -62,12 +62,6 @@ def test_use_is_a_moving_average_of_shares() -> None:
     shares = numbers.bincount(minlength=CODES) / 40
     assert torch.allclose(book.use, 0.9 / CODES + 0.1 * shares)
     assert torch.isclose(book.use.sum(), torch.ones(()))
-
-
-def test_nothing_is_remembered_in_evaluation() -> None:
-    book = codebook().eval()
-    book(directions(40))
-    assert not book.seen.any()
 
 
 def test_micro_batches_and_ranks_change_nothing() -> None:
@@ -131,12 +125,6 @@ def test_a_code_out_of_use_takes_half_of_a_much_used_one() -> None:
     assert len(numbers.unique()) == 4  # soon every code is used
 
 
-def test_without_revival_a_code_out_of_use_stays_so() -> None:
-    book, rows = lopsided(0.0), two_clusters()
-    numbers = [use(book, rows) for _ in range(200)][-1]
-    assert not numbers.any() and book.revived == 0
-
-
 def test_a_code_with_one_feature_gives_none() -> None:
     """Its smaller half is empty."""
     book = lopsided(0.5)
@@ -152,10 +140,31 @@ def test_an_empty_step_changes_nothing() -> None:
     assert torch.allclose(book.vectors, before) and book.revived == 0
 
 
-def test_drawing_again_gives_the_same() -> None:
-    torch.manual_seed(5)
-    book = Codebook(CODES, WIDTH, 0.9, 0.1)
-    first = book.vectors.clone()
-    torch.manual_seed(5)
-    book.reset_parameters()
-    assert torch.equal(book.vectors, first) and (book.use == 1 / CODES).all()
+def test_clusters_far_apart_are_found() -> None:
+    draw = torch.Generator().manual_seed(0)
+    centres = torch.eye(6)
+    rows = F.normalize(centres.repeat(50, 1) + 0.05 * torch.randn(300, 6, generator=draw), dim=-1)
+    # From rows drawn at random two may begin in one cluster: from many starts one finds all six.
+    best = max(
+        (k_means(rows, 6, 10, seed) for seed in range(20)),
+        key=lambda found: float((rows @ found.t()).amax(-1).sum()),
+    )
+    assert (centres @ best.t()).amax(-1).min() > 0.99
+    assert torch.allclose(best.norm(dim=-1), torch.ones(6))
+    means = torch.stack([rows[nearest(rows, best) == number].mean(0) for number in range(6)])
+    assert torch.allclose(F.normalize(means, dim=-1), best, atol=1e-6)
+
+
+def test_fewer_rows_than_clusters() -> None:
+    rows = torch.eye(3)
+    found = k_means(rows, 8, 5, 0)
+    assert torch.allclose(found.norm(dim=-1), torch.ones(8))
+    assert torch.isclose(rows @ found.t(), torch.ones(())).any(-1).all()
+
+
+def test_pieces_of_rows_change_nothing(monkeypatch) -> None:
+    rows = F.normalize(torch.randn(50, 4, generator=torch.Generator().manual_seed(1)), dim=-1)
+    whole = nearest(rows, rows[:7])
+    monkeypatch.setattr("magneto.vision.codebook.CHUNK", 8)
+    assert torch.equal(nearest(rows, rows[:7]), whole)
+    assert torch.equal(whole[:7], torch.arange(7))
