@@ -242,7 +242,7 @@ def test_masks_that_do_not_fit(tmp_path: Path) -> None:
     write_pairs(tmp_path, [(16, 16)] * 2, classes=1)
     for path in (tmp_path / "annotations").iterdir():
         write(path, encoded(np.full((16, 16), 4, np.uint8)))
-    with pytest.raises(ValueError, match="can be read: .* has 4, there are 4 classes"):
+    with pytest.raises(ValueError, match=r"can be read: .* has 4, there are 4 classes"):
         task_of(tmp_path, classes=4).prepare()
 
 
