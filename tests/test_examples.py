@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from magneto.cli import main as magneto
-from magneto.vision_language.question_answering.config import QuestionAnsweringDataConfig
-from magneto.vision_language.question_answering.sources import read_source
+from magneto.data.problems import DataProblems
+from magneto.vision_language.config import QuestionAnsweringDataConfig
+from magneto.vision_language.question_answering.questions import load_questions
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # The built-in text takes two seconds to make, and most examples read it.
@@ -69,24 +70,23 @@ def test_new_placement() -> None:
     assert len(set(ratios.values())) == len(ratios)
 
 
-def test_easy_vqa_to_vqa(tmp_path: Path) -> None:
+def test_easy_vqa_table(tmp_path: Path) -> None:
     """Its questions and answers, with the images that they are about."""
     image = pytest.importorskip("PIL.Image")
     for split in ("train", "test"):
-        (tmp_path / "easy" / split / "images").mkdir(parents=True)
+        (tmp_path / split / "images").mkdir(parents=True)
         rows = [["is it red?", "no", 1], ["what color is it?", "grey", 0]]
-        (tmp_path / "easy" / split / "questions.json").write_text(json.dumps(rows))
+        (tmp_path / split / "questions.json").write_text(json.dumps(rows))
         for number in range(2):
-            name = tmp_path / "easy" / split / "images" / f"{number}.png"
+            name = tmp_path / split / "images" / f"{number}.png"
             image.new("RGB", (8, 8), (9 * number,) * 3).save(name)
-    load("easy_vqa_to_vqa").main(tmp_path / "easy", tmp_path / "vqa")
-    config = QuestionAnsweringDataConfig(source=str(tmp_path / "vqa"), validation_split="val2014")
-    found = read_source(config)
-    for part in (found.train, found.validation):
-        assert [(asked.text, asked.answers) for asked in part.questions] == [
-            ("is it red?", ("no",) * 10), ("what color is it?", ("grey",) * 10),
-        ]  # fmt: skip
-        assert [int(part.open(row).pixels()[0, 0, 0]) for row in range(2)] == [9, 0]
+    load("easy_vqa_table").main(tmp_path)
+    found = load_questions(QuestionAnsweringDataConfig(source=str(tmp_path)), DataProblems())
+    assert found.answers == ["grey", "no"]
+    for rows_of in (found.train, found.validation):
+        assert rows_of.values("question") == ["is it red?", "what color is it?"]
+        assert rows_of.values("answers") == [("no",) * 10, ("grey",) * 10]
+        assert [int(rows_of.open(row)[0].pixels()[0, 0, 0]) for row in range(2)] == [9, 0]
 
 
 def test_new_task(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ import torch
 pytest.importorskip("transformers")
 
 from magneto.hf.export import wrap
-from magneto.vision_language.config import VisionLanguageConfig
+from magneto.vision_language.config import MaskedDataModelConfig, VisionLanguageConfig
 from magneto.vision_language.model import VisionLanguageEncoder
-from magneto.vision_language.modelling.config import MaskedDataModelConfig
 from magneto.vision_language.modelling.model import MaskedDataModel
 from magneto.vision_language.samples import join_samples
 

@@ -10,13 +10,15 @@ from torch.nn import functional as F
 pytest.importorskip("transformers")
 
 from magneto.hf.export import wrap
-from magneto.vision_language.captioning.config import ImageCaptionerConfig
 from magneto.vision_language.captioning.model import ImageCaptioner
-from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
+from magneto.vision_language.config import (
+    ImageCaptionerConfig,
+    ImageTextRetrieverConfig,
+    QuestionAnsweringConfig,
+    VisualReasonerConfig,
+)
 from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.reasoning.config import VisualReasonerConfig
 from magneto.vision_language.reasoning.model import VisualReasoner
-from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
 from magneto.vision_language.retrieval.model import ImageTextRetriever
 from tests.hf.test_vision_language import IDS, IMAGES, MASK, SIZES
 

@@ -64,8 +64,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     """A folder with two images, a pre-trained run, and a run of each head that began with it."""
     folder = tmp_path_factory.mktemp("chain")
     scenes = scene_statements()["validation"]
-    for side, number in zip(("left", "right"), scenes.pictures[0].tolist(), strict=True):
-        Image.fromarray(scenes.images[number].pixels()).save(folder / f"{side}.png")
+    for side in ("left", "right"):
+        Image.fromarray(scenes[0][side].pixels()).save(folder / f"{side}.png")
     pre = folder / "pre"
     assert main(["train", "vision-language-modelling/tiny", "--out", str(pre), *SMALL]) == 0
     for name, (task, _) in HEADS.items():

@@ -13,12 +13,15 @@ spm = pytest.importorskip("sentencepiece")
 from magneto.cli import main  # noqa: E402
 from magneto.hf.weights.beit3 import to_beit3 as to_multiway  # noqa: E402
 from magneto.recipe import load_recipe  # noqa: E402
-from magneto.vision_language.config import FineTunedConfig  # noqa: E402
-from magneto.vision_language.exported import exported_config, is_exported  # noqa: E402
+from magneto.vision_language.config import FineTunedConfig, MaskedDataModelConfig  # noqa: E402
 from magneto.vision_language.model import VisionLanguageEncoder  # noqa: E402
-from magneto.vision_language.modelling.config import MaskedDataModelConfig  # noqa: E402
 from magneto.vision_language.modelling.model import MaskedDataModel  # noqa: E402
-from magneto.vision_language.pretrained import load_pretrained, pretrained_reading  # noqa: E402
+from magneto.vision_language.pretrained import (  # noqa: E402
+    exported_config,
+    is_exported,
+    load_pretrained,
+    pretrained_reading,
+)
 from tests.hf.weights.test_beit3_tokenizer import train as train_spm  # noqa: E402
 
 SIZES: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "patch_size": 16}
@@ -59,7 +62,7 @@ def test_fine_tuning_begins_with_converted_weights(released: Path, converted: Pa
     task.prepare()
     model = task.build_model()
     assert task.tokenizer.vocab_size == model.config.vocab_size == PIECES
-    assert task.framed("training", "questions", ["a blue cross"])[0][0] == 0
+    assert task.framed("training", ["a blue cross"])[0][0] == 0
     state = torch.load(released / "beit3_small_patch16_32.pth")["model"]
     found = {name: tensor.read() for name, tensor in task.initial_weights().items()}
     assert found.keys() == {n for n in model.state_dict() if n.startswith("encoder.")}

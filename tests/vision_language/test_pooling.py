@@ -9,7 +9,13 @@ import torch
 from magneto.config import ConfigError
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.recipe import load_recipe
-from magneto.vision_language.pooling import (
+from magneto.vision_language.config import (
+    IMAGES,
+    ImageTextRetrieverConfig,
+    QuestionAnsweringConfig,
+    VisualReasonerConfig,
+)
+from magneto.vision_language.model import (
     FirstOfImage,
     FirstOfText,
     MaskOfText,
@@ -17,11 +23,8 @@ from magneto.vision_language.pooling import (
     MeanOfText,
     PairPooling,
 )
-from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
 from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.reasoning.config import IMAGES, VisualReasonerConfig
 from magneto.vision_language.reasoning.model import VisualReasoner
-from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
 from magneto.vision_language.retrieval.model import ImageTextRetriever
 from magneto.vision_language.samples import Samples, join_samples
 
@@ -146,7 +149,7 @@ def test_a_mask_stands_behind_the_words() -> None:
     task: Any = load_recipe("visual-question-answering/tiny", changes).build_task()
     tokenizer = ByteTokenizer()
     begin, mask, end = tokenizer.begin, tokenizer.mask, tokenizer.end
-    framed = task.framed("training", "questions", ["", "abcde", "abcdef"])
+    framed = task.framed("training", ["", "abcde", "abcdef"])
     assert [row.tolist() for row in framed] == [
         [begin, mask, end], [begin, *b"abcde", mask, end], [begin, *b"abcde", mask, end]
     ]  # fmt: skip
@@ -161,7 +164,7 @@ def test_a_tokenizer_without_a_mask_is_refused() -> None:
     task.tokenizer = ByteTokenizer()
     task.tokenizer.mask = None
     with pytest.raises(ValueError, match=r"model\.pooling mask_token: the tokenizer has no mask"):
-        task.framed("training", "statements", ["a"])
+        task.framed("training", ["a"])
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from magneto.data.table import Table
 from magneto.vision_language import scenes
-from magneto.vision_language.shapes import (
+from magneto.vision_language.scenes import (
     CELL,
     CELLS,
     COLOURS,
@@ -24,6 +25,11 @@ from magneto.vision_language.shapes import (
 questions = cache(scenes.scene_questions)
 statements = cache(scenes.scene_statements)
 pairs = cache(scenes.scene_pairs)
+
+
+def of(table: Table, *names: str) -> list[tuple]:
+    """Return what some columns have in each row."""
+    return list(zip(*(table.values(name) for name in names), strict=True))
 
 
 def seen(image: np.ndarray) -> dict[str, tuple[str, str]]:
@@ -64,26 +70,25 @@ def answer(image: np.ndarray, question: str) -> str:
 def test_captions_say_what_is_there() -> None:
     for split in ("train", "validation"):
         found = pairs()[split]
-        for number in range(0, len(found.texts), 40):
-            objects = seen(found.images[number].pixels())
+        for number in range(0, len(found), 40):
+            objects = seen(found[number]["image"].pixels())
             said = {part.split(" at the ")[1]: tuple(part.split(" at the ")[0].split()[1:])
-                    for part in found.texts[number].split(" and ")}  # fmt: skip
+                    for part in found[number]["caption"].split(" and ")}  # fmt: skip
             assert said == objects and 1 <= len(objects) <= MOST_OBJECTS
 
 
 def test_answers_are_right() -> None:
     for split, step in (("train", 37), ("validation", 11)):
         found = questions()[split]
-        for number in range(0, len(found.questions), step):
-            image = found.images[number].pixels()
-            assert answer(image, found.questions[number]) == found.answers[number]
+        for number in range(0, len(found), step):
+            row = found[number]
+            assert answer(row["image"].pixels(), row["question"]) == row["answer"]
 
 
 def test_every_question_has_each_of_its_answers_equally_often() -> None:
     for split in ("train", "validation"):
         counts: dict[str, Counter] = defaultdict(Counter)
-        for question, word in zip(questions()[split].questions, questions()[split].answers,
-                                  strict=True):  # fmt: skip
+        for question, word in of(questions()[split], "question", "answer"):
             counts[question][word] += 1
         assert len(counts) == 31
         for question, found in counts.items():
@@ -92,10 +97,8 @@ def test_every_question_has_each_of_its_answers_equally_often() -> None:
 
 def test_the_best_guess_from_text_alone_is_chance() -> None:
     """The commonest answer in training to each question, or to each statement, whatever is seen."""
-    asked = {split: list(zip(found.questions, found.answers, strict=True))
-             for split, found in questions().items()}  # fmt: skip
-    said = {split: list(zip(found.statements, found.truths.tolist(), strict=True))
-            for split, found in statements().items()}  # fmt: skip
+    asked = {split: of(found, "question", "answer") for split, found in questions().items()}
+    said = {split: of(found, "statement", "truth") for split, found in statements().items()}
     assert guessed(said) == 0.5
     answers: dict[str, set] = defaultdict(set)
     for question, word in asked["train"]:
@@ -120,16 +123,17 @@ def test_statements_are_right_and_no_pair_of_images_tells() -> None:
     for split in ("train", "validation"):
         found = statements()[split]
         truths = defaultdict(list)
-        for pair, truth in zip(found.pictures.tolist(), found.truths, strict=True):
-            truths[tuple(pair)].append(truth)
+        for pair, truth in of(found, "group", "truth"):
+            truths[pair].append(truth)
         assert all(sorted(both) == [False, True] for both in truths.values())
         begun = {words: set() for words in rules}
-        for number, said in enumerate(found.statements):
+        for number, said in enumerate(found.values("statement")):
             (words,) = [words for words in rules if said.startswith(f"{words} ")]
             begun[words].add(said)
             if number % 29 == 0:
-                has = [holds(found.images[i].pixels(), said) for i in found.pictures[number]]
-                assert found.truths[number] == rules[words](*has)
+                row = found[number]
+                has = [holds(row[side].pixels(), said) for side in ("left", "right")]
+                assert row["truth"] == rules[words](*has)
         assert all(len(said) == 7 for said in begun.values())
 
 
@@ -140,11 +144,10 @@ def holds(image: np.ndarray, statement: str) -> bool:
 
 def test_they_are_the_same_every_time_and_splits_differ() -> None:
     again = scenes.scene_pairs()
-    assert again["train"].texts == pairs()["train"].texts
-    assert np.array_equal(again["train"].images.all, pairs()["train"].images.all)
-    assert again["train"].texts[:400] != again["validation"].texts[:400]
-    images = scenes.scene_images()
-    assert not np.array_equal(images["train"].all[:400], pairs()["train"].images.all[:400])
+    assert again["train"].digest == pairs()["train"].digest
+    assert again["train"].values("caption")[:400] != again["validation"].values("caption")
+    images, first = scenes.scene_images(), pairs()["train"].columns["image"]
+    assert not np.array_equal(images["train"].all[:400], first.all[:400])
 
 
 def test_texts_alone_hold_no_answers() -> None:

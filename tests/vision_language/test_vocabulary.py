@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from magneto.vision_language import vocabulary
-from magneto.vision_language.vocabulary import limited, text_tokenizer
+from magneto.vision_language import samples
+from magneto.vision_language.samples import limited, text_tokenizer
 
 
 def test_it_is_learnt_once(cache: Path) -> None:
@@ -31,5 +31,5 @@ def test_a_given_one_reads_no_texts() -> None:
 
 
 def test_not_more_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary, "BPE_CHARACTERS", 5)
+    monkeypatch.setattr(samples, "BPE_CHARACTERS", 5)
     assert list(limited(["abc", "abc", "abc"])) == ["abc", "abc"]

@@ -107,6 +107,11 @@ class Medium:
         return self.column.file(self.number)
 
 
+def size_of(path: Path) -> int:
+    """Return the bytes of a file; -1 where there is none."""
+    return os.path.getsize(path) if os.path.isfile(path) else -1
+
+
 class Files(MediaColumn):
     """Files.
 
@@ -131,8 +136,8 @@ class Files(MediaColumn):
 
     def sizes(self) -> np.ndarray:
         """Return the sizes of the files."""
-        paths = (self.root / name for name in self.names)
-        return np.array([os.path.getsize(p) if os.path.isfile(p) else -1 for p in paths], np.int64)
+        known = {name: size_of(self.root / name) for name in dict.fromkeys(self.names)}
+        return np.array([known[name] for name in self.names], np.int64)
 
     def read(self, number: int) -> bytes:
         """Return the content of a file."""

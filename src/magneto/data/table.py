@@ -48,6 +48,11 @@ USUAL = {
     "stop": ("stop", "end"),
     "duration": ("duration", "seconds"),
     "channel": ("channel",),
+    "left": ("left", "left_image", "image_left", "image1", "image_1", "image_a", "first_image"),
+    "right": ("right", "right_image", "image_right", "image2", "image_2", "image_b",
+              "second_image"),
+    "statement": ("statement", "sentence", "text", "caption"),
+    "truth": ("truth", "label", "answer", "true", "is_true", "target"),
 }  # fmt: skip
 FROM_TEST = "to validate on, from its test split"
 TEST_UNUSED = "of its test split, not used"

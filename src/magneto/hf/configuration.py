@@ -21,12 +21,14 @@ from magneto.nn.config import TransformerConfig
 from magneto.speech.config import TransducerConfig
 from magneto.translation.config import TranslationConfig
 from magneto.vision.config import ImageClassifierConfig, SegmenterConfig
-from magneto.vision_language.captioning.config import ImageCaptionerConfig
-from magneto.vision_language.config import VisionLanguageConfig
-from magneto.vision_language.modelling.config import MaskedDataModelConfig
-from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
-from magneto.vision_language.reasoning.config import VisualReasonerConfig
-from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
+from magneto.vision_language.config import (
+    ImageCaptionerConfig,
+    ImageTextRetrieverConfig,
+    MaskedDataModelConfig,
+    QuestionAnsweringConfig,
+    VisionLanguageConfig,
+    VisualReasonerConfig,
+)
 
 SHARED = {"vocab_size", "max_length", "head_dim"}
 """Names that transformers has too."""

@@ -29,10 +29,10 @@ from magneto.nn.multiway import MultiwayEncoder
 from magneto.vision_language.captioning.decoding import CaptionSearch, CaptionWriter
 from magneto.vision_language.captioning.left_to_right import left_to_right
 from magneto.vision_language.captioning.model import ImageCaptioner
+from magneto.vision_language.config import IMAGES
 from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.modelling.model import MaskedDataModel
 from magneto.vision_language.question_answering.model import AnswerHead, QuestionAnswerer
-from magneto.vision_language.reasoning.config import IMAGES
 from magneto.vision_language.reasoning.model import VisualReasoner
 from magneto.vision_language.retrieval.contrastive import contrastive_losses
 from magneto.vision_language.retrieval.model import ImageTextRetriever

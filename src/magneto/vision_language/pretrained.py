@@ -19,21 +19,21 @@ from typing import Any
 from torch import nn
 
 from magneto.data.stream import listed
+from magneto.data.tokenizer import load_tokenizer
+from magneto.files import read_json, read_object
 from magneto.nn.config import MultiwayConfig
 from magneto.runs import open_run, run_tokenizer
 from magneto.vision.pretrained import in_memory, pretrained_run
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
-from magneto.vision_language.exported import (
-    exported_config,
-    exported_normalisation,
-    exported_tensors,
-    exported_tokenizer,
-    is_exported,
-)
 from magneto.vision_language.model import interpolate_positions
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
 PREFIX = "encoder."
+# A folder that `magneto export` or `magneto convert` wrote, read without transformers.
+CONFIG, PICTURES = "config.json", "preprocessor_config.json"
+# Begins all tensors' names; an encoder without a head has one that begins so.
+CORE = "core."
+EMBEDDING = "vision_embedding."
 WANTED = "give a run of vision-language-modelling, or of what was fine-tuned from one"
 # Names of tensors that a message lists.
 LISTED = 8
@@ -160,3 +160,54 @@ def _word(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
+
+
+def is_exported(folder: Path) -> bool:
+    """Return whether a folder is an exported or a converted model, not a run."""
+    return (folder / CONFIG).is_file() and not (folder / "recipe.yaml").is_file()
+
+
+def exported_config(folder: Path) -> VisionLanguageConfig:
+    """Return the configuration of the folder's encoder.
+
+    Raises:
+        ValueError: If it is no model of vision and language.
+    """
+    core: Any = read_object(folder / CONFIG).get("core")
+    names = {field.name for field in fields(VisionLanguageConfig)}
+    if not isinstance(core, dict) or not {"experts", "image_size"} <= core.keys():
+        raise ValueError(f"{folder} is no model of vision and language")
+    return VisionLanguageConfig(**{name: core[name] for name in names & core.keys()})
+
+
+def exported_normalisation(folder: Path) -> str:
+    """Return the normalisation of the images that the model reads.
+
+    Raises:
+        FileNotFoundError: If the folder does not tell.
+    """
+    path = folder / PICTURES
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} has no {PICTURES}, which tells how it reads images")
+    return str(read_json(path)["normalisation"])
+
+
+def exported_tokenizer(folder: Path) -> str:
+    """Return the folder as what `load_tokenizer` reads.
+
+    Raises:
+        FileNotFoundError: If it has no tokenizer.
+    """
+    try:
+        load_tokenizer(folder)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{folder} has no tokenizer: convert the weights again with "
+                                "--tokenizer beit3.spm") from error  # fmt: skip
+    return str(folder)
+
+
+def exported_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Return the model's tensors by our names, the encoder's with its prefix; none is read yet."""
+    found = {name.removeprefix(CORE): t for name, t in open_tensors(folder).items()}
+    bare = any(name.startswith(EMBEDDING) for name in found)
+    return {f"{PREFIX}{name}": t for name, t in found.items()} if bare else found

@@ -2,36 +2,39 @@
 
 Each question comes equally often with each of its answers, each statement is as often true as
 false, and so is what is said of each pair of images: neither words nor images alone tell. The sets
-are the same for every seed.
+are the same for every seed, and tables of "train" and "validation" as any source gives them.
 
-How they are read::
-
-    pairs = scene_pairs()["train"]            # images[i].pixels(), texts[i]
-    questions = scene_questions()["train"]    # images, questions[i], answers[i]
-    statements = scene_statements()["train"]  # images, pictures[i] (left, right), truths[i]
+A scene has 3 x 3 cells of 16 x 16 pixels, each empty or with a coloured shape. It is a row of
+numbers, (CELLS,) int64: `EMPTY`, or shape * colours + colour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
+from magneto.data.table import Table, whole_table
 from magneto.vision.decoding import Pixels
-from magneto.vision_language.shapes import (
-    CELLS,
-    COLOURS,
-    PLACES,
-    SHAPES,
-    colours_of,
-    describe,
-    draw_scenes,
-    render,
-    shapes_of,
-)
+from magneto.vision_language.config import BUILTIN
 
+GRID, CELL = 3, 16
+SIZE = GRID * CELL
+CELLS = GRID * GRID
+PLACES = (
+    *("top left", "top", "top right"),
+    *("left", "middle", "right"),
+    *("bottom left", "bottom", "bottom right"),
+)
+SHAPES = ("circle", "square", "cross")
+COLOURS = ("red", "green", "blue", "yellow")
+PAINT = ((205, 40, 40), (40, 150, 60), (50, 80, 200), (225, 190, 30))
+EMPTY = -1
+# Objects of a scene.
+MOST_OBJECTS = 4
+# Grey of the ground. There is no noise: k-means of patches would tell grounds apart by it.
+GROUND = 230
 # Images with captions, and as many without; texts alone are a quarter more.
 PAIRS = {"train": 4000, "validation": 400}
 # Scenes for each question and answer: 96 together.
@@ -59,59 +62,14 @@ STATEMENT_KINDS: dict[str, Callable[[bool, bool], bool]] = {
 }
 
 
-@dataclass(frozen=True)
-class ScenePairs:
-    """Images with captions.
-
-    Attributes:
-        images: One for each caption.
-        texts: The captions.
-    """
-
-    images: Pixels
-    texts: list[str]
-
-
-@dataclass(frozen=True)
-class SceneQuestions:
-    """Questions about images.
-
-    Attributes:
-        images: One for each question.
-        questions: As words.
-        answers: A word each.
-    """
-
-    images: Pixels
-    questions: list[str]
-    answers: list[str]
-
-
-@dataclass(frozen=True)
-class SceneStatements:
-    """Statements about two images.
-
-    Attributes:
-        images: Each pair stands in two statements.
-        pictures: Numbers of the left and the right image of each statement, int64 (statements, 2).
-        statements: As words.
-        truths: Whether each is true, boolean.
-    """
-
-    images: Pixels
-    pictures: np.ndarray
-    statements: list[str]
-    truths: np.ndarray
-
-
-def scene_pairs() -> dict[str, ScenePairs]:
-    """Return "train" and "validation": images, and captions that say what is where."""
+def scene_pairs() -> dict[str, Table]:
+    """Return images, each with a "caption" that says what is where."""
     found = {}
     for split, count in PAIRS.items():
         random = generator(split, PAIR_SET)
         scenes = draw_scenes(count, random)
-        images = Pixels(render(scenes))
-        found[split] = ScenePairs(images, [describe(scene) for scene in scenes])
+        captions = [describe(scene) for scene in scenes]
+        found[split] = whole_table({"image": Pixels(render(scenes)), "caption": captions}, BUILTIN)
     return found
 
 
@@ -140,8 +98,8 @@ def scene_texts() -> dict[str, list[str]]:
     return found
 
 
-def scene_questions() -> dict[str, SceneQuestions]:
-    """Return "train" and "validation": questions, each with each of its answers equally often."""
+def scene_questions() -> dict[str, Table]:
+    """Return images, each with a "question"; each has each "answer" that it can have as often."""
     found = {}
     for split, each in ANSWERED.items():
         random = generator(split, QUESTION_SET)
@@ -150,12 +108,13 @@ def scene_questions() -> dict[str, SceneQuestions]:
         order = random.permutation(len(scenes))
         images = Pixels(render(scenes[order]))
         questions, answers = ([kinds[row // each][part] for row in order] for part in (0, 1))
-        found[split] = SceneQuestions(images, questions, answers)
+        columns = {"image": images, "question": questions, "answer": answers}
+        found[split] = whole_table(columns, BUILTIN)
     return found
 
 
-def scene_statements() -> dict[str, SceneStatements]:
-    """Return "train" and "validation": statements about what two images have.
+def scene_statements() -> dict[str, Table]:
+    """Return a "statement" about what the "left" and the "right" image have, and its "truth".
 
     Each pair of images stands in two statements of one kind about two things: one is true, one not.
     """
@@ -175,10 +134,11 @@ def scene_statements() -> dict[str, SceneStatements]:
                     fitting = np.flatnonzero((has[:, [first, second]] == wanted).all(1))
                     scenes.append(pool[random.choice(fitting)])
         mixed = [rows[number] for number in random.permutation(len(rows))]
-        images = Pixels(render(np.stack(scenes)))
-        pictures = np.array([(2 * pair, 2 * pair + 1) for pair, _, _ in mixed], np.int64)
-        truths = np.array([truth for _, _, truth in mixed], bool)
-        found[split] = SceneStatements(images, pictures, [said for _, said, _ in mixed], truths)
+        pairs, said, truths = zip(*mixed, strict=True)
+        left, right = (Pixels(render(np.stack(scenes[side::2]))[[*pairs]]) for side in (0, 1))
+        columns = {"left": left, "right": right, "statement": [*said], "truth": [*truths],
+                   "group": [*pairs]}  # fmt: skip
+        found[split] = whole_table(columns, BUILTIN)
     return found
 
 
@@ -260,3 +220,51 @@ def draw_where(holds: Condition, count: int, random: np.random.Generator) -> np.
         scenes = draw_scenes(DRAWN, random)
         found = np.concatenate([found, scenes[holds(scenes)]])
     return found[:count]
+
+
+def draw_scenes(count: int, random: np.random.Generator) -> np.ndarray:
+    """Draw scenes of 1 to `MOST_OBJECTS` objects, in other cells each, (count, CELLS)."""
+    objects = random.integers(1, MOST_OBJECTS + 1, (count, 1))
+    rank = random.random((count, CELLS)).argsort(1)
+    things = random.integers(0, len(SHAPES) * len(COLOURS), (count, CELLS))
+    return np.where(rank < objects, things, EMPTY)
+
+
+def shapes_of(scenes: np.ndarray) -> np.ndarray:
+    """Return the number of the shape in each cell, `EMPTY` where there is none."""
+    return np.where(scenes == EMPTY, EMPTY, scenes // len(COLOURS))
+
+
+def colours_of(scenes: np.ndarray) -> np.ndarray:
+    """Return the number of the colour in each cell, `EMPTY` where there is none."""
+    return np.where(scenes == EMPTY, EMPTY, scenes % len(COLOURS))
+
+
+def describe(scene: np.ndarray) -> str:
+    """Return a caption: "a red circle at the top left and a blue cross at the right"."""
+    return " and ".join(
+        f"a {COLOURS[thing % len(COLOURS)]} {SHAPES[thing // len(COLOURS)]} at the {PLACES[cell]}"
+        for cell, thing in enumerate(scene.tolist())
+        if thing != EMPTY
+    )
+
+
+def silhouettes() -> np.ndarray:
+    """Return where each shape, and at last nothing, has paint: (shapes + 1, CELL, CELL) boolean."""
+    y, x = np.mgrid[:CELL, :CELL] - (CELL - 1) / 2
+    half, thick = CELL * 0.38, CELL * 0.13
+    near, far = np.minimum(abs(x), abs(y)), np.maximum(abs(x), abs(y))
+    circle = x**2 + y**2 <= half**2
+    square = far <= half * 0.9
+    cross = (near <= thick) & (far <= half)
+    return np.stack([circle, square, cross, np.zeros((CELL, CELL), bool)])
+
+
+def render(scenes: np.ndarray) -> np.ndarray:
+    """Return images of scenes, (count, CELLS), as uint8 (count, SIZE, SIZE, 3)."""
+    cells = scenes.reshape(-1, GRID, GRID)
+    # EMPTY is the last of both.
+    painted = silhouettes()[shapes_of(cells)]
+    paint = np.array([*PAINT, (0, 0, 0)], np.uint8)[colours_of(cells)]
+    tiles = np.where(painted[..., None], paint[:, :, :, None, None], np.uint8(GROUND))
+    return tiles.transpose(0, 1, 3, 2, 4, 5).reshape(-1, SIZE, SIZE, 3)

@@ -10,18 +10,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.hf.weights.beit3 import head_of_weights, load_beit3, read_config, to_beit3
-from magneto.vision_language.captioning.config import ImageCaptionerConfig
 from magneto.vision_language.captioning.left_to_right import left_to_right
 from magneto.vision_language.captioning.model import ImageCaptioner
-from magneto.vision_language.config import VisionLanguageConfig
+from magneto.vision_language.config import (
+    ImageCaptionerConfig,
+    ImageTextRetrieverConfig,
+    MaskedDataModelConfig,
+    QuestionAnsweringConfig,
+    VisionLanguageConfig,
+    VisualReasonerConfig,
+)
 from magneto.vision_language.model import VisionLanguageEncoder, interpolate_positions
-from magneto.vision_language.modelling.config import MaskedDataModelConfig
 from magneto.vision_language.modelling.model import MaskedDataModel, MaskedSamples
-from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
 from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.reasoning.config import VisualReasonerConfig
 from magneto.vision_language.reasoning.model import VisualReasoner
-from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
 from magneto.vision_language.retrieval.model import ImageTextRetriever
 from magneto.vision_language.samples import Samples, join_samples
 from tests.hf.weights import beit3_models as authors

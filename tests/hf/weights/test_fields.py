@@ -20,7 +20,7 @@ from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
 from magneto.vision.classifier import ImageClassifier  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
-from magneto.vision_language.question_answering.config import QuestionAnsweringConfig  # noqa: E402
+from magneto.vision_language.config import QuestionAnsweringConfig  # noqa: E402
 from magneto.vision_language.question_answering.model import QuestionAnswerer  # noqa: E402
 from magneto.vision_language.samples import join_samples  # noqa: E402
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from magneto.config import ConfigError
 from magneto.data.batch import named_tensors
 from magneto.data.tokenizer import ByteTokenizer
-from magneto.vision_language.captioning.config import ImageCaptionerConfig
 from magneto.vision_language.captioning.decoding import CaptionSearch, CaptionWriter, even_samples
 from magneto.vision_language.captioning.left_to_right import left_to_right
 from magneto.vision_language.captioning.model import ImageCaptioner
+from magneto.vision_language.config import ImageCaptionerConfig
 from magneto.vision_language.samples import join_samples
 
 SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 32, "image_size": 8,

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from magneto.data.tokenizer import ByteTokenizer
-from magneto.vision_language.captioning.config import ImageCaptionerConfig
 from magneto.vision_language.captioning.left_to_right import caption_hiding, left_to_right
 from magneto.vision_language.captioning.model import ImageCaptioner
+from magneto.vision_language.config import ImageCaptionerConfig
 from magneto.vision_language.samples import Samples, join_samples
 
 SIZES: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 32, "image_size": 8,

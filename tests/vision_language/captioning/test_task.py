@@ -1,5 +1,6 @@
 """Image captioning as a task: hidden words, CIDEr, baseline, the command that describes images."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ from magneto.progress import ProgressBars
 from magneto.recipe import Recipe
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
-from magneto.vision_language.captioning.config import CaptioningDataConfig, ImageCaptionerConfig
+from magneto.training.task import figures_of
 from magneto.vision_language.captioning.task import ImageCaptioning
+from magneto.vision_language.config import CaptioningDataConfig, ImageCaptionerConfig
+from magneto.vision_language.figures import readable_rows
+from magneto.vision_language.tables import MISSING
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
 from tests.problems import listed
@@ -76,8 +80,7 @@ def test_what_there_is_is_said_of_every_layout(tmp_path: Path) -> None:
     for source in (tmp_path / "coco", pairs):
         task_of(tmp_path / "coco", source=str(source)).prepare(said)
     coco, rows = (line for line in said.lines if "to train on" in line)
-    odd = "1 images with captions whose file is missing"
-    assert coco.endswith(f"coco: 3 images to train on, 2 to validate on ({odd})")
+    assert coco.endswith(f"coco: 3 images to train on, 2 to validate on (1 {MISSING})")
     counts = [int(word) for word in rows.replace(":", "").split() if word.isdigit()]
     assert sum(counts[:2]) == 30
     assert f"to validate on (1 records without an image left out [{tmp_path}" in rows
@@ -95,7 +98,7 @@ def write_pairs(folder: Path, count: int) -> Path:
 def test_metrics(tmp_path: Path) -> None:
     """A caption that is a reference scores most; one of a broken image is empty."""
     task = task_of(tmp_path)
-    rows = task.splits.validation.rows
+    rows = task.splits.validation
     said = [[*text.encode(), task.tokenizer.end] for text in ("image 3 of val", "brightness 120")]
     written = torch.zeros(2, 20, dtype=torch.long)
     for row, tokens in enumerate(said):
@@ -130,7 +133,7 @@ def test_broken_images_are_replaced_or_marked(tmp_path: Path) -> None:
     assert measured(task, task.build_model())["broken"] == 1
     task.problems.keep_in(tmp_path)
     names = ["COCO_1.jpg", "COCO_3.jpg"]
-    assert [name for _, name, _ in listed(tmp_path)] == names
+    assert [Path(name).name for _, name, _ in listed(tmp_path)] == names
 
 
 def test_a_run_is_the_same_however_it_is_made_and_describes_images(
@@ -169,3 +172,26 @@ def test_impossible_values_are_named() -> None:
         CaptioningDataConfig(mask_ratio=0.0)
     with pytest.raises(ConfigError, match="label_smoothing must be in"):
         ImageCaptionerConfig(**SIZES, label_smoothing=1.0)
+
+
+def test_pictures_of_what_is_said(tmp_path: Path) -> None:
+    """Images that can't be read are not drawn."""
+    from PIL import Image
+
+    write_karpathy(tmp_path, ("train", "train", "val", "val", "val"))
+    task = task_of(tmp_path, {"max_length": 6})
+    model = task.build_model().eval()
+    assert sorted(readable_rows(task.splits.validation)) == [0, 1, 2]
+    (figure,) = figures_of(task, model)
+    picture = np.asarray(Image.open(io.BytesIO(figure.image)))  # type: ignore[arg-type]
+    assert picture.std() > 10 and min(picture.shape[:2]) > 200
+    for path in (tmp_path / "val2014").iterdir():
+        path.write_bytes(b"no image")
+    assert figures_of(task, model) == []
+
+
+def test_drawn_scenes_have_captions_of_their_own() -> None:
+    config = CaptioningDataConfig(source="builtin:shapes", tokenizer="bytes")
+    splits = ImageCaptioning(ImageCaptionerConfig(**SIZES), config, 1).splits
+    for rows in (splits.train, splits.validation):
+        assert len({*rows.values("captions")}) == len(rows) > 100

@@ -18,11 +18,11 @@ from magneto.vision_language.modelling.examples import (
     PairExamples,
     TextExamples,
     WordHiding,
+    close_texts,
     fixed_examples,
     join_examples,
     readable,
 )
-from magneto.vision_language.modelling.sources import close_texts
 
 TOKENIZER = ByteTokenizer()
 READING = Reading(12)

@@ -15,8 +15,8 @@ from magneto.recipe import load_recipe
 from magneto.runs import load_run
 from magneto.training.loop import train
 from magneto.training.task import place_companion
-from magneto.vision_language.modelling.scores import KINDS
-from magneto.vision_language.modelling.task import MaskedDataModelling
+from magneto.vision_language.modelling.data import stream_sizes
+from magneto.vision_language.modelling.task import KINDS, MaskedDataModelling
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
 from tests.ranks import run_ranks
@@ -161,7 +161,7 @@ def test_hidden_words_are_masked_and_asked_for(shared: MaskedDataModelling) -> N
     restored[masked.words] = batch["words"]
     first = restored[: given.text_starts[1]]
     assert first[-1] == tokenizer.end
-    assert tokenizer.decode(first.tolist()) in set(shared.data.pairs.train.texts)
+    assert tokenizer.decode(first.tolist()) in set(shared.data.pairs[0].texts)
     # Half of the words of pairs.
     plain = shared.data.words.plain[restored[: given.packing.language_paired].numpy()].sum()
     assert abs(masked.paired_words / plain - 0.5) < 0.03
@@ -296,3 +296,21 @@ def test_the_papers_recipe(name: str, rate: float) -> None:
     assert (training.learning_rate, training.steps, training.batch_size) == (rate, 300000, 12288)
     assert (training.betas, training.eps, training.weight_decay) == ((0.9, 0.98), 1e-6, 0.05)
     assert (training.warmup_steps, training.clip_norm) == (20000, 3.0)
+
+
+def test_the_largest_batch_has_all_three_kinds_in_their_shares() -> None:
+    changes = {"data.batch_shares": [1, 2, 1], "model.max_length": 20}
+    task: Any = load_recipe("vision-language-modelling/tiny", changes).build_task()
+    made = task.dummy_batch(8)
+    samples, data = made["masked"].samples, task.data
+    assert len(made["images"]) == 2 + 2
+    assert len(samples.image_starts) == 4 and len(samples.text_starts) == 2 + 4
+    assert len(samples.token_ids) == 2 * data.paired_text_length + 4 * data.text_length
+    assert made["masked"].hidden.sum().item() == 4 * data.patches.count
+    assert len(made["words"]) > 0
+
+
+def test_how_a_batch_is_shared() -> None:
+    assert stream_sizes(12, (1, 2, 3)) == {"images": 2, "texts": 4, "pairs": 6}
+    with pytest.raises(ValueError, match=r"a multiple of 6, .*: 12 for"):
+        stream_sizes(13, (1, 2, 3))

@@ -3,10 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from magneto.vision_language.question_answering.answers import (
+    commonest_answers,
+    gather_targets,
     known_answers,
+    mean_loss,
     read_answers,
     share_known,
     soft_target,
@@ -74,3 +78,28 @@ def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> Non
         read_answers(str(tmp_path / "answers"))
     with pytest.raises(FileNotFoundError, match=r"answer.*did you mean"):
         read_answers(str(tmp_path / "answer"))
+
+
+def test_dense_targets() -> None:
+    questions = [("yes",) * 10, ("no",) * 3 + ("yes",) + ("x",) * 6, ("unheard of",) * 10, ()]
+    found = gather_targets(questions, ["no", "yes"], "raw")
+    assert np.allclose(found.dense([0, 1, 2, 3]), [[0, 1], [0.9, 0.3], [0, 0], [0, 0]])
+    assert np.allclose(found.dense([1]), [[0.9, 0.3]])
+    assert found.known.tolist() == [True, True, False, False]
+    assert np.allclose(found.means(), [0.9 / 4, 1.3 / 4])
+
+
+def test_the_commonest_answer_to_the_same_words() -> None:
+    """To words that were never asked: the commonest of all; of several, the first."""
+    rows = [("a?", "no"), ("a?", "yes"), ("a?", "yes"), ("b?", "no"), ("b?", "maybe"),
+            ("c?", "yes")]  # fmt: skip
+    texts, answers = [text for text, _ in rows], ["maybe", "no", "yes"]
+    targets = gather_targets([(said,) * 10 for _, said in rows], answers, "raw")
+    found = commonest_answers(texts, targets, ["a?", "b?", "new?"])
+    assert [answers[number] for number in found] == ["yes", "maybe", "yes"]
+
+
+def test_the_loss_of_the_mean_targets() -> None:
+    means, targets = np.array([0.5, 0.25]), np.array([[1.0, 0.0], [0.0, 0.3]])
+    likely = -np.log(0.5) - np.log(0.75) - np.log(0.5) - 0.3 * np.log(0.25) - 0.7 * np.log(0.75)
+    assert mean_loss(means, targets) == pytest.approx(likely)

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from magneto.cli import main
-from magneto.vision_language.question_answering.held_out import trained_on
+from magneto.vision_language.question_answering.questions import trained_on
 from tests.vision_language.question_answering.folders import write_vqa
 from tests.vision_language.question_answering.test_task import run, task_of
 

@@ -3,15 +3,20 @@
 import itertools
 import random
 
+import numpy as np
 import pytest
 
 from magneto.vision_language.question_answering.metric import (
+    CONTRACTIONS,
     When,
+    answer_scores,
     answerable,
     leave_one_out,
-    mean_by_kind,
-    percentages,
+    normalise_answer,
+    normalise_words,
     question_accuracy,
+    strip_punctuation,
+    summary,
 )
 from tests.vision_language.question_answering import official_rules
 
@@ -117,12 +122,6 @@ def test_none_is_zero_only_where_they_disagree() -> None:
     assert question_accuracy("none", ["0"] * 5 + ["zero"] * 5) == 1
 
 
-def test_means_by_kind() -> None:
-    found = mean_by_kind([("other", 1.0), ("number", 0.3), ("other", 0.0)])
-    assert found == {"number": 0.3, "other": 0.5}
-    assert percentages({"other": 1 / 3}) == {"other": 33.33}
-
-
 def test_whether_any_known_answer_is_right() -> None:
     """As trying them all one by one says, and raw spelling does not keep an answer from it."""
     known, draw = ["2", "dog", "two dogs", "a cat", "t-shirt"], random.Random(0)
@@ -134,3 +133,68 @@ def test_whether_any_known_answer_is_right() -> None:
         tried = [any(question_accuracy(one, said, when) > 0 for one in known) for said in asked]
         assert list(answerable(asked, known, when)) == tried
         assert tried[:6] == [True, when == "always", True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("The Red-White one.", "red white 1"),
+        ("1,000 t-shirts", "1000 tshirts"),
+        ("black- and-white", "black andwhite"),
+        ("dont know", "don't know"),
+        ("somebody'd", "somebodyd"),
+        ("1.5 miles.", "1.5 miles"),
+        ("None", "0"),
+        ("a", ""),
+    ],
+)
+def test_normalised_by_hand(answer: str, expected: str) -> None:
+    assert normalise_answer(answer) == expected
+
+
+def test_full_stops_beyond_the_32nd_stay() -> None:
+    assert strip_punctuation("." * 40) == "." * 8
+
+
+def test_the_contractions_are_those_published() -> None:
+    """But for those that change nothing, and those with a capital, which no small letter meets."""
+    published = {
+        key: value
+        for key, value in official_rules.CONTRACTIONS.items()
+        if key != value and key == key.lower()
+    }
+    assert published == CONTRACTIONS
+    assert all(normalise_words(key) == value for key, value in published.items())
+
+
+def test_random_answers() -> None:
+    """Of letters that the rules speak of, 5000 answers as published."""
+    letters = [*official_rules.MARKS, *"aA1 .,'", " ", "the", " none ", "dont", "1,0", ". ", ".5"]
+    random = np.random.default_rng(0)
+    for _ in range(5000):
+        answer = "".join(letters[i] for i in random.integers(len(letters), size=7))
+        assert normalise_answer(answer) == official_rules.normalised(answer), answer
+
+
+ANSWERS = [("yes",) * 10, ("two",) * 10, ("dog",) * 2 + ("The cat",) * 8]
+TYPES = ["yes/no", "number", "other"]
+
+
+def test_accuracy_by_type() -> None:
+    given = ["yes", "2", "dog"]
+    found = answer_scores(ANSWERS, TYPES, given, "where_annotators_disagree")
+    assert found == pytest.approx(
+        {"accuracy": 1.6 / 3, "accuracy_number": 0, "accuracy_other": 0.6, "accuracy_yes_no": 1}
+    )
+    assert answer_scores(ANSWERS, TYPES, given, "always")["accuracy_number"] == 1
+    none = answer_scores(ANSWERS, TYPES, [None, None, "cat"], "always")
+    assert none["accuracy"] == pytest.approx(1 / 3)
+
+
+def test_summary() -> None:
+    sums = {"loss": 6.0, "soft_score": 1.5, "unknown": 1, "broken": 2, "count": 3}
+    found = summary(sums, ANSWERS, TYPES, ["yes", None, None], "always")
+    assert found["loss"] == 2 and found["soft_score"] == 0.5 and found["broken"] == 2
+    assert found["unknown"] == pytest.approx(1 / 3) and found["accuracy"] == pytest.approx(1 / 3)
+    unanswered = summary({**sums, "count": 1}, [()], [""], ["x"], "always")
+    assert unanswered == {"questions": 1, "broken": 2}

@@ -8,7 +8,7 @@ import torch
 
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.recipe import load_recipe
-from magneto.vision_language.reasoning.config import VisualReasonerConfig
+from magneto.vision_language.config import VisualReasonerConfig
 from magneto.vision_language.reasoning.model import VisualReasoner
 from magneto.vision_language.samples import join_samples
 

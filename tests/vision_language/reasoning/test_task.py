@@ -1,5 +1,6 @@
 """Visual reasoning as a task: sums, scores, baseline, runs that begin with another, errors."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from magneto.recipe import Recipe
 from magneto.runs import load_run
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
-from magneto.vision_language.reasoning.config import StatementDataConfig, VisualReasonerConfig
-from magneto.vision_language.reasoning.task import VisualReasoning
+from magneto.training.task import figures_of
+from magneto.vision_language import figures
+from magneto.vision_language.config import StatementDataConfig, VisualReasonerConfig
+from magneto.vision_language.reasoning.task import VisualReasoning, consistency
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
 from tests.problems import listed
@@ -208,19 +211,94 @@ def test_statements_that_are_cut_are_counted(tmp_path: Path) -> None:
 
     task = task_of(tmp_path)
     task.prepare(Told())
-    assert task.train and task.validation
+    assert task.train_tokens and task.validation_tokens
     assert said[-2:] == ["training: 12 statements cut to model.max_length (24)",
                          "validation: 12 statements cut to model.max_length (24)"]  # fmt: skip
 
 
 def test_missing_and_broken_images_are_listed(tmp_path: Path) -> None:
     task = task_of(tmp_path)
-    (tmp_path / "dev" / "dev-0-0-img0.png").unlink()
-    broken = sorted(tmp_path.glob("images/train/**/*.png"))[0]
-    broken.write_bytes(b"no image")
+    first, second = sorted(tmp_path.glob("images/train/**/*.png"))[:3:2]
+    first.unlink()
+    second.write_bytes(b"no image")
     run(task, tmp_path / "run", steps=8)
     rows = listed(tmp_path / "run")
-    assert rows[0] == ["missing image", "dev-0-0-img0.png", "no such file"]
+    assert rows[0] == ["missing image", str(tmp_path / first.name), "no such file"]
     kind, names, why = rows[1]
-    assert kind == "broken image" and str(broken) in names.split(", ") and "no image file" in why
+    assert kind == "broken image" and str(second) in names.split(", ") and "no image file" in why
     assert len(rows) == 2
+
+
+def texts_of(task: VisualReasoning, batch: dict[str, Any]) -> list[str]:
+    """Return the text beside each image."""
+    samples = batch["samples"]
+    ends = [*samples.text_starts.tolist()[1:], len(samples.token_ids)]
+    return [task.tokenizer.decode(samples.token_ids[start:end].tolist())
+            for start, end in zip(samples.text_starts.tolist(), ends, strict=True)]  # fmt: skip
+
+
+def test_texts_stand_beside_their_images(tmp_path: Path) -> None:
+    task = task_of(tmp_path, {"max_length": 40})
+    splits = task.splits
+    parts = ((splits.train, task.train_stream(4, 1).batch(0, 2, [0, 1])),
+             (splits.validation, task.validation_batches()))  # fmt: skip
+    for rows, batches in parts:
+        for batch in batches:
+            said = rows.values("statement")
+            expected = [said[row] for row in batch["rows"].tolist() for _ in range(2)]
+            assert texts_of(task, batch) == expected
+            left, right = batch["images"][:, 0, 0, 0].unflatten(0, (-1, 2)).unbind(1)
+            assert ((left < right) == (batch["labels"] == 1)).all()
+            assert not batch["broken"].any() and len(batch["images"]) == len(expected)
+    every = torch.cat([batch["rows"] for batch in task.validation_batches()])
+    assert sorted(every.tolist()) == list(range(12))
+
+
+def test_what_is_broken_is_replaced_or_marked(tmp_path: Path) -> None:
+    """In training by a statement with its own text and label, whoever makes the batch."""
+    task = task_of(tmp_path, {"max_length": 40})
+    (tmp_path / "dev" / "dev-0-0-img0.png").unlink()
+    (tmp_path / "dev" / "dev-1-0-img1.png").write_bytes(b"no image")
+    sorted(tmp_path.glob("images/train/**/*.png"))[0].write_bytes(b"no image")
+    (batch,) = task.validation_batches()
+    assert sorted(batch["rows"][batch["broken"]].tolist()) == [0, 2]
+    images = batch["images"].unflatten(0, (-1, 2))
+    assert (images[batch["broken"]] == 0).all() and (images[~batch["broken"]] != 0).all()
+    (batch,) = task.train_stream(12, 1).batch(0)
+    assert batch["broken"].sum() == 1
+    rows = task.splits.train
+    assert texts_of(task, batch)[::2] == [rows.values("statement")[r] for r in batch["rows"]]
+    assert batch["labels"].tolist() == [rows.values("truth")[row] for row in batch["rows"]]
+    halves = task.train_stream(12, 1).batch(0, 2, [0, 1])
+    assert torch.cat([half["rows"] for half in halves]).tolist() == batch["rows"].tolist()
+
+
+@pytest.mark.parametrize("given", ["both", "images"])
+def test_where_words_look(given: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows for each statement; none without words, and none of broken images."""
+    from PIL import Image
+
+    monkeypatch.setattr(figures, "TEXTS", 2)
+    task = task_of(tmp_path, input=given)
+    model = task.build_model().eval()
+    drawn = figures_of(task, model)
+    if given == "images":
+        assert drawn == []
+        return
+    (figure,) = drawn
+    picture = np.asarray(Image.open(io.BytesIO(figure.image)))  # type: ignore[arg-type]
+    assert picture.shape[0] > 2 * 2 * 100 and picture.std() > 10
+    assert "layer 1 of 1" in figure.caption
+    texts = task.splits.validation.values("statement")
+    rows = figures.some_rows(texts, task.validation_tokens)
+    assert len({texts[row] for row in rows}) == 2
+    for path in tmp_path.glob("dev/*.png"):
+        path.write_bytes(b"no image")
+    assert figures_of(task, model) == []
+
+
+def test_a_sentence_is_consistent_where_all_of_its_uses_are_right() -> None:
+    said = ["a", "b", "a", "c", "b", "d"]
+    assert consistency(said, np.array([1, 1, 1, 0, 0, 1], bool)) == pytest.approx(2 / 4)
+    assert consistency(said, np.ones(6, bool)) == 1.0
+    assert consistency(said, np.zeros(6, bool)) == 0.0

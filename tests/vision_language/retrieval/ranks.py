@@ -12,8 +12,7 @@ from typing import Any
 from magneto.progress import ProgressBars
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
-from magneto.vision_language.caption_config import CaptionDataConfig
-from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
+from magneto.vision_language.config import CaptionDataConfig, ImageTextRetrieverConfig
 from magneto.vision_language.retrieval.task import ImageTextRetrieval
 
 

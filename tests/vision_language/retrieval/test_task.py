@@ -1,6 +1,5 @@
 """Image-text retrieval as a task: negatives of the whole batch, recall, baseline, ranks."""
 
-from dataclasses import replace
 from math import log
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,18 @@ import pytest
 import torch
 
 from magneto.config import ConfigError
+from magneto.data.table import whole_table
 from magneto.progress import ProgressBars
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
+from magneto.training.task import figures_of
 from magneto.vision.decoding import Pixels
-from magneto.vision_language.caption_config import CaptionDataConfig
-from magneto.vision_language.captions import CaptionSplit, CaptionSplits
-from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
+from magneto.vision_language.config import CaptionDataConfig, ImageTextRetrieverConfig
+from magneto.vision_language.figures import searches_figure
 from magneto.vision_language.retrieval.model import MOST_SCALE
 from magneto.vision_language.retrieval.task import ImageTextRetrieval
 from magneto.vision_language.samples import join_samples
+from magneto.vision_language.tables import ImageRows, RowSplits
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
 from tests.problems import listed
@@ -109,16 +110,17 @@ def test_broken_images_are_replaced_or_marked(tmp_path: Path) -> None:
     assert measured(task, task.build_model())["broken"] == 1
     task.problems.keep_in(tmp_path)
     names = ["COCO_1.jpg", "COCO_3.jpg"]
-    assert [name for _, name, _ in listed(tmp_path)] == names
+    assert [Path(name).name for _, name, _ in listed(tmp_path)] == names
 
 
 def test_it_learns(tmp_path: Path) -> None:
     """Four images of noise, by heart."""
     task = task_of(tmp_path)
-    rows = task.splits.train.rows
-    noise = np.random.default_rng(0).integers(0, 256, (len(rows), 8, 8, 3), np.uint8)
-    split = CaptionSplit(Pixels(noise), [replace(r, image=n) for n, r in enumerate(rows)])
-    task.splits = CaptionSplits(split, split)  # type: ignore[misc]
+    train = task.splits.train
+    noise = np.random.default_rng(0).integers(0, 256, (len(train), 8, 8, 3), np.uint8)
+    columns = {"image": Pixels(noise), "captions": train.values("captions")}
+    rows = ImageRows(whole_table(columns))
+    task._splits = RowSplits(rows, rows)
     torch.manual_seed(0)
     model = task.build_model()
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
@@ -174,3 +176,19 @@ def test_ranks_have_the_negatives_of_the_whole_batch(tmp_path: Path) -> None:
     assert alone.keys() == ranks.keys()
     for name in alone:
         torch.testing.assert_close(ranks[name].read(), alone[name].read(), rtol=1e-4, atol=1e-5)
+
+
+def test_captions_that_find_their_images_are_counted(tmp_path: Path) -> None:
+    write_karpathy(tmp_path, ("train", "train", "val", "val", "val"))
+    task = task_of(tmp_path)
+    model = task.build_model().eval()
+    (figure,) = figures_of(task, model)
+    assert isinstance(figure.image, bytes) and figure.image.startswith(b"\x89PNG")
+    rows, texts = task.splits.validation, torch.eye(3)
+    found = searches_figure(rows, [0, 1, 2], texts, texts)
+    assert "caption's own in 3 of 3" in found.caption
+    turned = searches_figure(rows, [0, 1, 2], texts[[1, 0, 2]], texts)
+    assert "caption's own in 1 of 3" in turned.caption
+    for path in (tmp_path / "val2014").iterdir():
+        path.write_bytes(b"no image")
+    assert figures_of(task, model) == []

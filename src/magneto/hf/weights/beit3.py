@@ -43,17 +43,19 @@ from magneto.hf.weights.layout import (
 from magneto.hf.weights.timm import head_count
 from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig
-from magneto.vision_language.captioning.config import ImageCaptionerConfig
 from magneto.vision_language.captioning.model import ImageCaptioner
-from magneto.vision_language.config import VisionLanguageConfig
+from magneto.vision_language.config import (
+    ImageCaptionerConfig,
+    ImageTextRetrieverConfig,
+    MaskedDataModelConfig,
+    QuestionAnsweringConfig,
+    VisionLanguageConfig,
+    VisualReasonerConfig,
+)
 from magneto.vision_language.model import VisionLanguageEncoder
-from magneto.vision_language.modelling.config import MaskedDataModelConfig
 from magneto.vision_language.modelling.model import MaskedDataModel
-from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
 from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.reasoning.config import VisualReasonerConfig
 from magneto.vision_language.reasoning.model import VisualReasoner
-from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
 from magneto.vision_language.retrieval.model import ImageTextRetriever
 
 PREFIX = "beit3."

@@ -12,8 +12,8 @@ from magneto.config import ConfigError
 from magneto.data.tokenizer import Tokenizer
 from magneto.nn.config import wrong_sizes
 from magneto.nn.multiway import Packing
-from magneto.vision_language.captioning.config import ImageCaptionerConfig
 from magneto.vision_language.captioning.left_to_right import left_to_right
+from magneto.vision_language.config import ImageCaptionerConfig
 from magneto.vision_language.samples import Samples
 
 

@@ -7,7 +7,9 @@ a `<mask>` at its end is the next word.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from magneto.data.tokenizer import Tokenizer
 from magneto.language.config import MaskedTextDataConfig
 from magneto.language.masking import Masking
 from magneto.nn.multiway import Packing
+from magneto.vision_language.samples import join_samples, joined
 
 
 def left_to_right(packing: Packing, image_tokens: int) -> Packing:
@@ -68,3 +71,32 @@ def caption_hiding(tokenizer: Tokenizer, ratio: float) -> CaptionHiding:
         ValueError: If the tokenizer has no mask token.
     """
     return CaptionHiding(Masking(MaskedTextDataConfig(corruption="bert"), tokenizer), ratio)
+
+
+def hide_words(
+    texts: Sequence[np.ndarray],
+    hiding: CaptionHiding,
+    image_tokens: int,
+    keys: Sequence[Sequence[int]],
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Hide words of texts, each by its key; return the batch's parts, and words per text.
+
+    Args:
+        texts: Tokens of each, `<s>` ... `</s>`.
+        hiding: Which words are hidden.
+        image_tokens: Vision tokens of an image.
+        keys: Integers for each.
+    """
+    both = [hiding(text, np.random.default_rng(list(key)))
+            for text, key in zip(texts, keys, strict=True)]  # fmt: skip
+    samples = join_samples(image_tokens, paired=[seen for seen, _ in both])
+    starts = samples.text_starts.tolist()
+    places = [start + chosen for start, (_, chosen) in zip(starts, both, strict=True)]
+    targets = [text[chosen] for text, (_, chosen) in zip(texts, both, strict=True)]
+    packing = left_to_right(samples.packing, image_tokens)
+    parts = {
+        "samples": replace(samples, packing=packing),
+        "words": torch.from_numpy(joined(places)),
+        "targets": torch.from_numpy(joined(targets)),
+    }
+    return parts, np.array([len(chosen) for _, chosen in both])

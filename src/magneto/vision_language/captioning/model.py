@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from magneto.functional.cross_entropy import CrossEntropyLoss, linear_cross_entropy
 from magneto.nn.init import NORMAL_STD, NormalLinear
-from magneto.vision_language.captioning.config import ImageCaptionerConfig
+from magneto.vision_language.config import ImageCaptionerConfig
 from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.samples import Samples
 

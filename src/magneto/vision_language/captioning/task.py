@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -11,19 +12,21 @@ import numpy as np
 import torch
 from torch import nn
 
+from magneto.data.batch import EVALUATION_SEED
 from magneto.data.frequencies import count_numbers, frequency_nats
+from magneto.data.stream import BatchStream
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.decoding import Picture
-from magneto.vision.transforms import Reading
-from magneto.vision_language.captioned_task import CaptionedTask
-from magneto.vision_language.captioning.batches import CaptionBatches, hide_words
 from magneto.vision_language.captioning.cider import cider
-from magneto.vision_language.captioning.config import CaptioningDataConfig, ImageCaptionerConfig
 from magneto.vision_language.captioning.decoding import CaptionSearch, CaptionWriter
-from magneto.vision_language.captioning.left_to_right import caption_hiding
+from magneto.vision_language.captioning.left_to_right import (
+    CaptionHiding,
+    caption_hiding,
+    hide_words,
+)
 from magneto.vision_language.captioning.model import ImageCaptioner
-from magneto.vision_language.captions import CaptionSplit
-from magneto.vision_language.whole_images import WholeImage
+from magneto.vision_language.config import CaptioningDataConfig, ImageCaptionerConfig
+from magneto.vision_language.finetuning import CaptionedTask
 
 
 class ImageCaptioning(CaptionedTask):
@@ -38,18 +41,43 @@ class ImageCaptioning(CaptionedTask):
         """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
         return ImageCaptioner(self.sized_config())
 
-    def batches(self, split: CaptionSplit, texts: Sequence[Sequence[np.ndarray]]) -> CaptionBatches:
-        """Return what hides words of a split's captions, and makes batches."""
-        hiding = caption_hiding(self.tokenizer, self.data_config.mask_ratio)
-        tokens = self.model_config.image_tokens
-        return CaptionBatches(split, texts, hiding, tokens, self.reading.blank)
+    @cached_property
+    def _hiding(self) -> CaptionHiding:
+        return caption_hiding(self.tokenizer, self.data_config.mask_ratio)
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return shuffled pairs of an image and one of its captions, words of them hidden.
+
+        A batch has "images"; "samples", pairs that are read from left to right; "words", numbers
+        of the words to guess among the language tokens; "targets", what they are; and "broken", how
+        many of them are of pairs in the place of others. Words are hidden anew in every epoch.
+        """
+        tokens, pairs = self.train_tokens, self.pairs
+        hiding, image_tokens = self._hiding, self.model_config.image_tokens
+
+        def finish(batch: dict[str, Any], numbers: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
+            texts = [tokens[row][own] for row, own in pairs[batch["rows"].numpy()].tolist()]
+            keys = [(seed, int(draw), int(number), 1)
+                    for number, draw in zip(numbers, draws, strict=True)]  # fmt: skip
+            hidden, counts = hide_words(texts, hiding, image_tokens, keys)
+            broken = int(counts[batch["broken"].numpy()].sum())
+            return {"images": batch["images"], **hidden, "broken": torch.tensor(broken)}
+
+        return self.shuffled_rows(batch_size, seed, finish, pairs[:, 0])
+
+    def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Add the first caption of each image, always hidden alike."""
+        rows = batch["rows"].tolist()
+        texts = [self.validation_tokens[row][0] for row in rows]
+        keys = [(EVALUATION_SEED, row) for row in rows]
+        hidden, _ = hide_words(texts, self._hiding, self.model_config.image_tokens, keys)
+        return {**batch, **hidden}
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
         """Return black images with the longest captions, words of them hidden."""
         texts = self.longest_texts(examples)
-        hiding = caption_hiding(self.tokenizer, self.data_config.mask_ratio)
         keys = [(self.seed, number) for number in range(examples)]
-        hidden, _ = hide_words(texts, hiding, self.model_config.image_tokens, keys)
+        hidden, _ = hide_words(texts, self._hiding, self.model_config.image_tokens, keys)
         return {"images": self.black_images(examples), **hidden, "broken": torch.tensor(0)}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
@@ -89,12 +117,13 @@ class ImageCaptioning(CaptionedTask):
         return self.tokenizer.decode(list(tokens[:stop])).strip()
 
     def _references(self, rows: Iterable[int]) -> list[Sequence[str]]:
-        return [self.splits.validation.rows[row].captions for row in rows]
+        captions = self.splits.validation.values("captions")
+        return [captions[row] for row in rows]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the words' frequencies, and the CIDEr of the commonest caption."""
         size = self.tokenizer.vocab_size
-        train = np.concatenate([text[1:] for texts in self.train.texts for text in texts])
+        train = np.concatenate([text[1:] for texts in self.train_tokens for text in texts])
         batches = list(islice(self.validation_batches(), limit))
         asked = torch.cat([batch["targets"] for batch in batches]).numpy()
         nats = frequency_nats(count_numbers(train, size), count_numbers(asked, size))
@@ -111,11 +140,8 @@ class ImageCaptioning(CaptionedTask):
             pictures: That can be decoded.
             how: To search.
         """
-        config, random = self.model_config, np.random.default_rng(0)
-        transform = WholeImage(Reading(config.image_size, config.channels,
-                                       self.data_config.normalisation))  # fmt: skip
-        images = torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
-        writer = CaptionWriter(model, config, self.tokenizer)
+        images = self.read_pictures(pictures)
+        writer = CaptionWriter(model, self.model_config, self.tokenizer)
         found = writer.search(images.to(next(model.parameters()).device), how)
         return [self.text(tokens) for tokens in found]
 
@@ -123,10 +149,10 @@ class ImageCaptioning(CaptionedTask):
 @torch.no_grad()
 def figures(task: ImageCaptioning, model: nn.Module) -> Sequence[Figure]:
     """Return some validation images with what the model says of them."""
-    from magneto.vision_language.caption_pictures import captions_figure, readable_rows
+    from magneto.vision_language.figures import captions_figure, readable_rows
 
-    split = task.splits.validation
-    if not (rows := readable_rows(split)):
+    held = task.splits.validation
+    if not (rows := readable_rows(held)):
         return []
-    written = task.caption(model, [split.open(row) for row in rows], CaptionSearch())
-    return [captions_figure(split, rows, written)]
+    pictures = [held.open(row)[0] for row in rows]
+    return [captions_figure(held, rows, task.caption(model, pictures, CaptionSearch()))]

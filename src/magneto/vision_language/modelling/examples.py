@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,49 @@ from torch import Tensor
 
 from magneto.data.batch import EVALUATION_SEED
 from magneto.data.problems import guarded
+from magneto.data.tokenizer import Tokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.masking import Masking
+from magneto.language.text import tokenised
 from magneto.vision.batches import Told, Transform, stacked
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
 from magneto.vision.targets import BlockMasking
 from magneto.vision.transforms import Reading
 from magneto.vision_language.modelling.model import MaskedSamples
-from magneto.vision_language.modelling.sources import ClosedTexts
 from magneto.vision_language.samples import join_samples, joined
 
 Example = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ClosedTexts:
+    """Tokens of texts one after another, each closed by the end token.
+
+    Attributes:
+        tokens: (tokens,), of a type that is as small as the vocabulary allows, or mapped from disk.
+        end: Number of the end token.
+    """
+
+    tokens: np.ndarray
+    end: int
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """Places of the end tokens, (texts,)."""
+        return np.flatnonzero(self.tokens == self.end)
+
+    def text(self, number: int) -> np.ndarray:
+        """Return the tokens of a text, without the end token."""
+        start = self.ends[number - 1] + 1 if number else 0
+        return self.tokens[start : self.ends[number]]
+
+
+def close_texts(texts: Iterable[str], tokenizer: Tokenizer) -> ClosedTexts:
+    """Tokenise texts that are in memory."""
+    kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+    parts = [part.astype(kind) for part, _ in tokenised(texts, tokenizer)]
+    return ClosedTexts(np.concatenate([np.zeros(0, kind), *parts]), tokenizer.end)
 
 
 @dataclass(frozen=True)

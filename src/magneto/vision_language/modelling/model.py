@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from magneto.functional.cross_entropy import CrossEntropyLoss, linear_cross_entropy
 from magneto.nn.embedding import MaskToken
 from magneto.nn.init import NORMAL_STD, NormalLinear
+from magneto.vision_language.config import MaskedDataModelConfig
 from magneto.vision_language.model import VisionLanguageEncoder
-from magneto.vision_language.modelling.config import MaskedDataModelConfig
 from magneto.vision_language.samples import Samples
 
 

@@ -6,9 +6,13 @@ from torch import Tensor, nn
 
 from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.nn.norm import build_norm
-from magneto.vision_language.model import VisionLanguageEncoder
-from magneto.vision_language.pooling import FirstOfImage, MaskOfText, PairPooling
-from magneto.vision_language.question_answering.config import QuestionAnsweringConfig
+from magneto.vision_language.config import QuestionAnsweringConfig
+from magneto.vision_language.model import (
+    FirstOfImage,
+    MaskOfText,
+    PairPooling,
+    VisionLanguageEncoder,
+)
 from magneto.vision_language.samples import Samples
 
 

@@ -17,35 +17,29 @@ from torch.nn import functional as F
 from magneto.data.stream import BatchStream
 from magneto.files import write_json
 from magneto.training.task import Figure, Loss, Scores
-from magneto.vision.batches import Transform
 from magneto.vision.decoding import Picture
 from magneto.vision.image_task import Prediction
-from magneto.vision.images import MISSING_IMAGE
-from magneto.vision.transforms import Reading
-from magneto.vision_language.fine_tuned_task import FineTunedTask
-from magneto.vision_language.question_answering.answers import read_answers
-from magneto.vision_language.question_answering.baseline import text_only_scores
-from magneto.vision_language.question_answering.batches import QuestionBatches
-from magneto.vision_language.question_answering.config import (
-    QuestionAnsweringConfig,
-    QuestionAnsweringDataConfig,
+from magneto.vision_language.config import QuestionAnsweringConfig, QuestionAnsweringDataConfig
+from magneto.vision_language.finetuning import FineTunedTask
+from magneto.vision_language.question_answering.answers import (
+    Targets,
+    commonest_answers,
+    mean_loss,
+    read_answers,
 )
-from magneto.vision_language.question_answering.data import (
-    PreparedQuestions,
-    prepare_questions,
+from magneto.vision_language.question_answering.metric import NO_ANSWER, summary
+from magneto.vision_language.question_answering.model import QuestionAnswerer
+from magneto.vision_language.question_answering.questions import (
+    HELD_OUT_FILE,
+    Questions,
+    check_held_out,
+    image_keys,
+    load_questions,
     without_answers,
 )
-from magneto.vision_language.question_answering.figures import question_figures
-from magneto.vision_language.question_answering.held_out import HELD_OUT_FILE, check_held_out
-from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.question_answering.questions import Question, QuestionSplit
-from magneto.vision_language.question_answering.scores import NO_ANSWER, summary
-from magneto.vision_language.question_answering.targets import Targets
 from magneto.vision_language.samples import join_samples
-from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentation
+from magneto.vision_language.tables import ImageRows
 
-# Questions of an evaluation batch.
-EVALUATION_BATCH = 64
 ANSWERS_FILE = "answers.json"
 
 
@@ -53,14 +47,14 @@ class QuestionAnswering(FineTunedTask):
     """Questions about images, a `QuestionAnswerer`, binary cross-entropy in nats per question."""
 
     primary_metric = "accuracy"
-    unit = "questions"
+    unit = words = "questions"
 
     model_config: QuestionAnsweringConfig
     data_config: QuestionAnsweringDataConfig
 
-    def read_splits(self) -> PreparedQuestions:
+    def read_splits(self) -> Questions:
         """Training and validation questions."""
-        return prepare_questions(self.data_config)
+        return load_questions(self.data_config, self.problems, self._progress)
 
     @cached_property
     def answers(self) -> list[str]:
@@ -70,26 +64,19 @@ class QuestionAnswering(FineTunedTask):
 
     def training_texts(self) -> Iterable[str]:
         """Return the training questions."""
-        return (question.text for question in self._taught.questions)
+        self._check_answered()
+        return self.splits.train.values("question")
 
-    def examples(self) -> int:
-        """Return how many questions there are to train on."""
-        return len(self._taught)
-
-    @property
-    def _taught(self) -> QuestionSplit:
-        """The questions to train on; a test split is read without them."""
-        if not self.splits.validation.answered:
+    def _check_answered(self) -> None:
+        """Raise ValueError for a test split, which is read without questions to train on."""
+        if not self.splits.answered:
             raise ValueError(without_answers(self.data_config.validation_split))
-        return self.splits.train
 
     def check_data(self) -> None:
-        """Say how many questions there are, what was odd, and which images are missing."""
+        """Say how many questions there are, and what was odd; see what a run was trained on."""
         self._progress.say(f"{self.data_config.source}: {self.splits.describe()}")
-        for name in self.splits.missing:
-            self.problems.met(MISSING_IMAGE, name, "no such file; its questions are left out")
         if self.data_config.held_out is not None:
-            measured = self.splits.validation.image_keys()
+            measured = image_keys(self.splits.validation)
             check_held_out(self.data_config, measured, self._progress)
         found, wanted = len(self.answers), self.model_config.answers
         if wanted not in (None, found):
@@ -107,27 +94,15 @@ class QuestionAnswering(FineTunedTask):
         names = (name for name, _ in model.named_parameters() if name.startswith("head."))
         return {} if rate == 1 else dict.fromkeys(names, rate)
 
-    @cached_property
-    def train(self) -> QuestionBatches:
-        """The training questions, tokenised, with augmented images."""
-        taught, targets = self._taught, self.splits.train_targets
-        transform = WholeImageAugmentation(self.reading, self.data_config.augmentation)
-        return self._batches("training", taught, targets, transform)
+    @property
+    def sees_images(self) -> bool:
+        """Whether the model reads images, and not the questions alone."""
+        return self.data_config.input != "question"
 
-    @cached_property
-    def validation(self) -> QuestionBatches:
-        """The validation questions, tokenised, with whole images."""
-        found, transform = self.splits, WholeImage(self.reading)
-        return self._batches("validation", found.validation, found.validation_targets, transform)
-
-    def _batches(
-        self, name: str, split: QuestionSplit, targets: Targets, transform: Transform
-    ) -> QuestionBatches:
-        blank, shows = self.reading.blank, self.data_config.input
-        texts = ["" if shows == "image" else question.text for question in split.questions]
-        seen: Transform = (lambda picture, random: blank) if shows == "question" else transform
-        tokens = self.framed(name, "questions", texts)
-        return QuestionBatches(split, tokens, targets, seen, blank, self.model_config.image_tokens)
+    def tokenised(self, split: str, rows: ImageRows) -> list[np.ndarray]:
+        """Return the tokens of each question; of none of its words if images alone are read."""
+        alone = self.data_config.input == "image"
+        return self.framed(split, [""] * len(rows) if alone else rows.values("question"))
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return shuffled questions.
@@ -135,7 +110,23 @@ class QuestionAnswering(FineTunedTask):
         Raises:
             ValueError: If the validation questions have no answers to choose checkpoints by.
         """
-        return self.train.training(batch_size, seed)
+        self._check_answered()
+        tokens, targets = self.train_tokens, self.splits.train_targets
+        return self.shuffled_rows(
+            batch_size, seed, lambda batch, *_: self._whole(batch, tokens, targets)
+        )
+
+    def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Add the questions and their targets to images of validation questions."""
+        return self._whole(batch, self.validation_tokens, self.splits.validation_targets)
+
+    def _whole(
+        self, batch: dict[str, Any], tokens: Sequence[np.ndarray], targets: Targets
+    ) -> dict[str, Any]:
+        """Add "samples", the questions beside their images, and "targets" (questions, answers)."""
+        rows = batch["rows"].numpy()
+        samples = join_samples(self.model_config.image_tokens, paired=[tokens[r] for r in rows])
+        return {**batch, "samples": samples, "targets": torch.from_numpy(targets.dense(rows))}
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
         """Return black images with the longest questions."""
@@ -161,10 +152,6 @@ class QuestionAnswering(FineTunedTask):
         logs = {"soft_score": credit, "broken": batch["broken"].sum()}
         return Loss(total, torch.ones_like(batch["rows"]).sum(), logs)
 
-    def validation_batches(self) -> Sequence[dict[str, Any]]:
-        """Return all validation questions in mixed order."""
-        return self.validation.evaluation(EVALUATION_BATCH)
-
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
         """Sum losses and the released code's score; keep which answers were chosen."""
         logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
@@ -180,35 +167,51 @@ class QuestionAnswering(FineTunedTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return the official accuracy, of all and by type of answer, the loss and what is odd.
 
-        See `magneto.vision_language.question_answering.scores.summary`.
+        See `magneto.vision_language.question_answering.metric.summary`.
         """
-        rows, questions, given = self._given(predictions)
+        rows, given = self._given(predictions)
         unknown = int((~self.splits.answerable[rows]).sum())
-        sums = {**sums, "unknown": unknown}
-        return summary(sums, questions, given, self.data_config.normalise_answers)
+        return self._summary({**sums, "unknown": unknown}, rows, given)
 
-    def given_answers(self, predictions: Sequence[Any]) -> list[tuple[int, str]]:
-        """Return the answers of an evaluation by the questions' numbers; "" where there is none."""
-        _, questions, given = self._given(predictions)
-        pairs = zip(questions, given, strict=True)
-        return sorted((question.number, answer or "") for question, answer in pairs)
+    def _summary(
+        self, sums: Mapping[str, Any], rows: Sequence[int], given: Sequence[str | None]
+    ) -> dict[str, float]:
+        asked = self.splits.validation.take(np.array(rows))
+        answers, kinds = asked.values("answers"), asked.values("kind")
+        return summary(sums, answers, kinds, given, self.data_config.normalise_answers)
 
-    def _given(
-        self, predictions: Sequence[Any]
-    ) -> tuple[list[int], list[Question], list[str | None]]:
-        """Return rows, questions and chosen answers of scored batches."""
+    def given_answers(self, predictions: Sequence[Any]) -> list[tuple[Any, str]]:
+        """Return the answers of an evaluation by the questions' ids; "" where there is none."""
+        ids = self.splits.validation.values("id")
+        pairs = sorted(zip(*self._given(predictions), strict=True), key=lambda pair: pair[0])
+        return [(ids[row], answer or "") for row, answer in pairs]
+
+    def _given(self, predictions: Sequence[Any]) -> tuple[list[int], list[str | None]]:
+        """Return rows and chosen answers of scored batches."""
         rows, numbers = (torch.cat(part).tolist() for part in zip(*predictions, strict=True))
-        questions = [self.splits.validation.questions[row] for row in rows]
-        given = [None if number == NO_ANSWER else self.answers[number] for number in numbers]
-        return rows, questions, given
+        return rows, [None if n == NO_ANSWER else self.answers[n] for n in numbers]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the scores of who reads the question and sees no image; of a test split none."""
-        if not self.splits.validation.answered:
+        """Return the scores of who reads the question and sees no image; of a test split none.
+
+        The answer is the commonest to training questions of the same words; the loss is that of the
+        mean targets, whatever the question.
+        """
+        found = self.splits
+        if not found.answered:
             return {}
-        plans = self.validation.evaluation(EVALUATION_BATCH).plans
-        rows = np.concatenate(list(islice(plans, limit)))
-        return text_only_scores(self.splits, rows, self.data_config.normalise_answers)
+        batches = [*islice(self.validation_batches().plans, limit)]
+        rows, means = np.concatenate(batches), found.train_targets.means()
+        asked = found.validation.take(rows).values("question")
+        chosen = commonest_answers(found.train.values("question"), found.train_targets, asked)
+        sums = {"loss": 0.0, "soft_score": 0.0, "broken": 0, "count": len(rows),
+                "unknown": float((~found.answerable[rows]).sum())}  # fmt: skip
+        ends = np.cumsum([*map(len, batches)])
+        for part, numbers in zip(batches, np.split(chosen, ends[:-1]), strict=True):
+            targets = found.validation_targets.dense(part)
+            sums["loss"] += mean_loss(means, targets)
+            sums["soft_score"] += float(targets[np.arange(len(targets)), numbers].sum())
+        return self._summary(sums, rows.tolist(), [found.answers[number] for number in chosen])
 
     @torch.no_grad()
     def predict(self, model: nn.Module, pictures: Sequence[Picture], text: str) -> list[Prediction]:
@@ -225,13 +228,11 @@ class QuestionAnswering(FineTunedTask):
         Raises:
             ValueError: If the model reads shorter questions.
         """
-        config, random = self.model_config, np.random.default_rng(0)
-        transform = WholeImage(Reading(config.image_size, config.channels,
-                                       self.data_config.normalisation))  # fmt: skip
-        images = torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
         samples = join_samples(
-            config.image_tokens, paired=[self.framed_whole(text, "question")] * len(pictures)
+            self.model_config.image_tokens,
+            paired=[self.framed_whole(text, "question")] * len(pictures),
         )
+        images = self.read_pictures(pictures)
         device = next(model.parameters()).device
         logits = model(images.to(device), samples.to(device)).float().cpu()
         shares, order = logits.sigmoid().sort(dim=1, descending=True, stable=True)
@@ -243,7 +244,7 @@ class QuestionAnswering(FineTunedTask):
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer, the answers, and which images are validated on."""
         write_json(directory / ANSWERS_FILE, self.answers)
-        write_json(directory / HELD_OUT_FILE, self.splits.validation.image_keys())
+        write_json(directory / HELD_OUT_FILE, image_keys(self.splits.validation))
         kept = super().save_assets(directory)
         kept["data.held_out"] = directory / HELD_OUT_FILE
         return {**kept, "data.answers": directory / ANSWERS_FILE}
@@ -254,6 +255,21 @@ def likeliest_target(logits: Tensor, targets: Tensor) -> Tensor:
     return targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
 
 
+@torch.no_grad()
 def figures(task: QuestionAnswering, model: nn.Module) -> Sequence[Figure]:
-    """Return where the words of questions look in their images, and wrong answers."""
-    return question_figures(model, task.validation, task.answers, task.tokenizer, task.reading)
+    """Return where the words of some questions look in their images."""
+    from magneto.vision_language.figures import attention_figure, some_rows
+
+    held = task.splits.validation
+    texts, majorities = held.values("question"), held.values("majority")
+    rows = some_rows(texts, task.validation_tokens)
+    if not len(rows):
+        return []
+    batch, device = task.fixed_rows(rows), next(model.parameters()).device
+    logits = model(batch["images"].to(device), batch["samples"].to(device))
+    headings = [
+        f"{texts[row]}   —   model: {task.answers[number]}"
+        + (f"; annotators: {majorities[row]}" if majorities[row] else "")
+        for row, number in zip(rows, logits.argmax(1).tolist(), strict=True)
+    ]
+    return attention_figure(model, batch, headings, task.tokenizer, task.reading)

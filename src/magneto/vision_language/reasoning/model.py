@@ -5,11 +5,18 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from magneto.nn.init import NORMAL_STD, NormalLinear
-from magneto.vision_language.model import VisionLanguageEncoder
-from magneto.vision_language.pooling import FirstOfImage, FirstOfText, MaskOfText, PairPooling
-from magneto.vision_language.reasoning.config import IMAGES, VisualReasonerConfig
-from magneto.vision_language.reasoning.statements import ANSWERS
+from magneto.vision_language.config import IMAGES, VisualReasonerConfig
+from magneto.vision_language.model import (
+    FirstOfImage,
+    FirstOfText,
+    MaskOfText,
+    PairPooling,
+    VisionLanguageEncoder,
+)
 from magneto.vision_language.samples import Samples
+
+# Names of the two answers, in the order of their numbers.
+ANSWERS = ("False", "True")
 
 
 def statement_pooling(config: VisualReasonerConfig) -> PairPooling:

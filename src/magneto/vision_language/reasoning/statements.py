@@ -1,131 +1,176 @@
-"""Statements about images, as a task reads them by number."""
+"""Statements about two images: NLVR2's, of any table, or about rendered scenes.
+
+NLVR2, as its authors give it (arXiv 1811.00491), is a .json file per split, a JSON object per line.
+An identifier is SPLIT-SET-PAIR-SENTENCE; the images are SPLIT-SET-PAIR-img0.png and -img1.png; a
+label is "True" or "False".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from magneto.data.cache import content_digest
-from magneto.data.counts import Counts
+from magneto.data.counts import EMPTY, Counts
+from magneto.data.files import existing_path, has_ending, unpacked_name, walk_files
+from magneto.data.formats import read_file
 from magneto.data.media import MediaColumn
-from magneto.data.problems import DataProblems
-from magneto.data.sources import held_out
-from magneto.vision.decoding import BrokenImage, Picture
-from magneto.vision.images import BROKEN, ImageSplit, images_of
+from magneto.data.problems import BadRecord, DataProblems, read_each
+from magneto.data.sources import parse_source
+from magneto.data.table import Table
+from magneto.progress import SILENT, Progress
+from magneto.vision_language.config import StatementDataConfig
+from magneto.vision_language.scenes import scene_statements
+from magneto.vision_language.tables import (
+    RowSplits,
+    image_files,
+    load_rows,
+    named_images,
+    read_tables,
+    with_images,
+    with_words,
+)
 
-MISSING = -1
-"""In the place of an image's number: there is no such file."""
-# Names of the two answers, in the order of their numbers.
-ANSWERS = ("False", "True")
+SIDES = ("left", "right")
+TRUTHS = {"true": 1, "yes": 1, "1": 1, "false": 0, "no": 0, "0": 0}
+DUPLICATES = "statements with an identifier met before left out"
+UNLABELLED = "statements without a label left out"
+ENDINGS = (".json", ".jsonl")
+# Names of the file of a split, without its ending, best first.
+FILES = {
+    "train": ("train",),
+    "validation": ("dev", "val", "validation"),
+    "test": ("test1", "test"),
+    "hidden": ("test2", "hidden"),
+}
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A sentence about images.
+def load_statements(
+    config: StatementDataConfig, problems: DataProblems, progress: Progress = SILENT
+) -> RowSplits:
+    """Return statements: columns "left", "right", "statement", "truth" (1 or 0), "said", "group".
 
-    Attributes:
-        identifier: As the set calls it, "dev-850-0-0".
-        sentence: What is said.
-        label: 1 if it is true, 0 if not.
-        images: Numbers of the images in their store, left before right; `MISSING` for what is not
-            there.
-        group: All statements about one set of images have one: they stay together when some are
-            held out, as NLVR2's authors ask.
-        said: All uses of one sentence have one: it is consistent where all are right.
+    All statements that share an image have one "group": they stay together where some are held out.
+    All uses of one sentence have one "said": it is consistent where all are right.
+
+    Raises:
+        FileNotFoundError: If there is no such path.
+        ValueError: If there are no statements or no images, or not the split that is asked for.
     """
+    counts = Counts()
 
-    identifier: str
-    sentence: str
-    label: int
-    images: tuple[int, ...]
-    group: str
-    said: str
+    def tables(source: str) -> dict[str, Table]:
+        there = statement_files(source)
+        found = ({split: read_file(path, counts) for split, path in there.items()} if there
+                 else read_tables(source, scene_statements, counts, progress))  # fmt: skip
+        if any("identifier" in table.columns for table in found.values()):
+            root = existing_path(config.image_folder or source)
+            known = image_files(root, counts)
+            found = {split: nlvr2_table(table, root, known) for split, table in found.items()}
+        return {split: statement_table(table, config, counts) for split, table in found.items()}
+
+    wanted = {"dev": "validation"}.get(config.validation_split, config.validation_split)
+    return load_rows(config, tables, problems, counts, wanted, SIDES, key="group")
 
 
-@dataclass(frozen=True)
-class StatementSplit:
-    """Statements and the store of their images.
+def statement_files(source: str) -> dict[str, Path]:
+    """Return the files of statements below a folder by split, as far as they are there.
 
-    Attributes:
-        store: Of the images.
-        statements: In the order of their file.
-        missing: Names of image files that statements are about and that are not there.
-        problems: Told of images that are not read as they should be.
+    The authors' repository has another set beside NLVR2; then NLVR2 is read.
+
+    Raises:
+        ValueError: If there are several of one name.
     """
-
-    store: MediaColumn
-    statements: Sequence[Statement]
-    missing: Sequence[str] = ()
-    problems: DataProblems = field(default_factory=DataProblems)
-
-    def __len__(self) -> int:
-        return len(self.statements)
-
-    @cached_property
-    def labels(self) -> np.ndarray:
-        """Of all statements, int64."""
-        return np.array([one.label for one in self.statements], np.int64)
-
-    @cached_property
-    def images(self) -> ImageSplit:
-        """All images of the store, by their numbers."""
-        return images_of(self.store, problems=self.problems)
-
-    def broken(self, index: int, error: BrokenImage) -> None:
-        """Note that one of a statement's images is broken; those missing are known."""
-        numbers = self.statements[index].images
-        if MISSING not in numbers:
-            names = ", ".join(self.store.name(number) for number in numbers)
-            self.problems.met(BROKEN, names, str(error))
-
-    def open(self, index: int) -> list[Picture]:
-        """Open the images of a statement.
-
-        Raises:
-            BrokenImage: If one is missing, can't be read, or is no image.
-        """
-        numbers = self.statements[index].images
-        if MISSING in numbers:
-            raise BrokenImage("is missing")
-        return [self.images.open(number) for number in numbers]
-
-    @cached_property
-    def complete(self) -> StatementSplit:
-        """The statements whose images are all there."""
-        kept = [one for one in self.statements if MISSING not in one.images]
-        return replace(self, statements=kept)
-
-    @property
-    def digest(self) -> str:
-        """A short name for the content: all statements, sizes of their images, bytes of some."""
-        words = "\n".join(f"{s.identifier} {s.label} {s.sentence}" for s in self.statements)
-        used = np.unique([number for s in self.statements for number in s.images])
-        images = images_of(self.store, used[used >= 0])
-        return content_digest(words.encode(errors="surrogatepass"), images.digest.encode())
+    if parse_source(source).kind != "path" or not existing_path(source).is_dir():
+        return {}
+    folder = existing_path(source)
+    stems = {stem: split for split, names in FILES.items() for stem in names}
+    found: dict[str, Path] = {}
+    paths = [path for path in walk_files(folder) if has_ending(path, ENDINGS)]
+    newer = [path for path in paths if "nlvr2" in path.relative_to(folder).parts]
+    for path in newer or paths:
+        stem = Path(unpacked_name(path)).stem.lower()
+        if stem in stems and found.setdefault(stem, path) != path:
+            raise ValueError(f"{folder} has two files of {stem} statements, {found[stem]} and "
+                             f"{path}: name the folder of one (data.source), and of the images "
+                             "(data.image_folder)")  # fmt: skip
+    return {split: next(found[name] for name in names if name in found)
+            for split, names in FILES.items() if found.keys() & {*names}}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class StatementSplits:
-    """What a source has.
+def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
+    """Return a table whose identifiers name its images, with "left", "right", "group" and "said".
 
-    Attributes:
-        train: To train on; images of all are there.
-        validation: To validate on; where an image is missing, the answer counts as wrong.
-        counts: What was met while reading.
+    Args:
+        table: With a column "identifier"; a row whose identifier is another has no images.
+        folder: Below which the images lie.
+        known: Their paths there, by name.
     """
+    parts = [str(one).split("-") for one in table.columns["identifier"]]
+    sound = [len(part) == 4 for part in parts]
+    columns: dict[str, Any] = dict(table.columns)
+    for side, name in enumerate(SIDES):
+        names = [f"{'-'.join(part[:3])}-img{side}.png" if whole else ""
+                 for part, whole in zip(parts, sound, strict=True)]  # fmt: skip
+        columns[name] = named_images(names, folder, known)
+    columns["group"] = ["-".join(part[:2]) for part in parts]
+    columns["said"] = [f"{'-'.join(part[:2])}-{part[-1]}" for part in parts]
+    return replace(table, columns=columns)
 
-    train: StatementSplit
-    validation: StatementSplit
-    counts: Counts = field(default_factory=Counts)
+
+def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -> Table:
+    """Return the statements of a table with two images, a statement and its truth in each row.
+
+    Raises:
+        ValueError: If it has no such columns; names those it has.
+    """
+    given = {"left": config.left_column, "right": config.right_column}
+    table = with_images(table, given, config.image_folder, counts, "statement", "truth")
+    statement = table.find("statement", config.statement_column)
+    truth = table.find("truth", config.truth_column)
+    if statement is None or truth is None:
+        raise table.no_column(*(("statement",) if statement is None else ()), "truth")
+    groups = table.columns.get("group")
+    if groups is None:
+        groups = groups_of([table.columns[side] for side in SIDES])
+    identifiers = table.columns.get("identifier")
+    met: set[str] = set()
+
+    def read(row: int) -> tuple[int, dict[str, Any]] | None:
+        said = table.columns[statement][row]
+        label = TRUTHS.get(str(table.columns[truth][row]).strip().lower())
+        if not isinstance(said, str):
+            raise BadRecord("no statement")
+        if not said.strip() or label is None:
+            counts[EMPTY if label is not None else UNLABELLED] += 1
+            return None
+        if identifiers is not None:
+            if identifiers[row] in met:
+                counts.met(DUPLICATES, table.where, str(identifiers[row]))
+                return None
+            met.add(identifiers[row])
+        own = table.columns["said"][row] if "said" in table.columns else said.strip()
+        return row, {"statement": said.strip(), "truth": label, "said": own,
+                     "group": str(groups[row])}  # fmt: skip
+
+    rows = read_each(table.rows.tolist(), read, counts, f"{table.where}, record")
+    return with_words(table, SIDES, dict(rows), counts)
 
 
-def hold_out(split: StatementSplit, fraction: float) -> tuple[StatementSplit, StatementSplit]:
-    """Cut a split in one to train and one to validate on, by a hash of each set of images."""
-    parts: tuple[list[Statement], list[Statement]] = ([], [])
-    for one in split.statements:
-        parts[held_out(f"validation:{one.group}", fraction)].append(one)
-    train, validation = (StatementSplit(split.store, part, split.missing) for part in parts)
-    return train, validation
+def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
+    """Return a name for each row that all rows have which share an image, also over others."""
+    parents: dict[str, str] = {}
+
+    def first_of(key: str) -> str:
+        while (parent := parents.setdefault(key, key)) != key:
+            parents[key] = parents[parent]
+            key = parents[key]
+        return key
+
+    keys = [[column.key(row) for column in columns] for row in range(len(columns[0]))]
+    for pair in keys:
+        first, *others = sorted(map(first_of, pair))
+        for other in others:
+            parents[other] = first
+    return [first_of(pair[0]) for pair in keys]

@@ -15,86 +15,85 @@ from torch.nn import functional as F
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.stream import BatchStream
 from magneto.training.task import Figure, Loss, Scores
-from magneto.vision.batches import Transform
 from magneto.vision.decoding import Picture
 from magneto.vision.image_task import Prediction
-from magneto.vision.images import MISSING_IMAGE
-from magneto.vision.transforms import Reading
-from magneto.vision_language.fine_tuned_task import FineTunedTask
-from magneto.vision_language.reasoning.batches import StatementBatches
-from magneto.vision_language.reasoning.config import (
-    IMAGES,
-    StatementDataConfig,
-    VisualReasonerConfig,
-)
-from magneto.vision_language.reasoning.figures import statement_figures
-from magneto.vision_language.reasoning.files import STATEMENTS
-from magneto.vision_language.reasoning.model import VisualReasoner
-from magneto.vision_language.reasoning.scores import consistency
-from magneto.vision_language.reasoning.sources import load_statements
-from magneto.vision_language.reasoning.statements import ANSWERS, StatementSplit, StatementSplits
+from magneto.vision_language.config import IMAGES, StatementDataConfig, VisualReasonerConfig
+from magneto.vision_language.finetuning import FineTunedTask
+from magneto.vision_language.reasoning.model import ANSWERS, VisualReasoner
+from magneto.vision_language.reasoning.statements import SIDES, load_statements
 from magneto.vision_language.samples import join_samples
-from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentation
-
-EVALUATION_BATCH = 64
+from magneto.vision_language.tables import ImageRows, RowSplits
 
 
 class VisualReasoning(FineTunedTask):
     """Statements about images, a `VisualReasoner`; nats per statement."""
 
     primary_metric = "accuracy"
-    unit = "statements"
+    unit = words = "statements"
     model_config: VisualReasonerConfig
     data_config: StatementDataConfig
 
-    def read_splits(self) -> StatementSplits:
+    def read_splits(self) -> RowSplits:
         """Training and validation statements."""
-        return load_statements(self.data_config)
+        return load_statements(self.data_config, self.problems, self._progress)
 
     def training_texts(self) -> Iterable[str]:
         """Return the training statements."""
-        return (one.sentence for one in self.splits.train.statements)
+        return self.splits.train.values("statement")
 
     def check_data(self) -> None:
-        """Say how many statements there are, and which images are missing."""
-        where, found = self.data_config.source, self.splits
-        train, held = found.train, found.validation
-        odd = found.counts.describe(STATEMENTS) if found.counts else "built in"
-        self._progress.say(f"{where}: {len(train):,} statements to train on, {len(held):,} to "
-                           f"validate on; read: {odd}")  # fmt: skip
-        for name in sorted({*train.missing, *held.missing}):
-            self.problems.met(MISSING_IMAGE, name, "no such file")
+        """Say how many statements there are, and what was odd."""
+        found = self.splits
+        parts = {"statements to train on": len(found.train),
+                 "to validate on": len(found.validation)}  # fmt: skip
+        self._progress.say(f"{self.data_config.source}: {found.counts.beside(parts)}")
 
     def build_model(self) -> VisualReasoner:
         """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
         return VisualReasoner(self.sized_config())
 
-    @cached_property
-    def train(self) -> StatementBatches:
-        """The training statements, tokenised."""
-        return self._batches("training", self.splits.train)
+    @property
+    def sees_images(self) -> bool:
+        """Whether the model reads images, and not the statements alone."""
+        return self.data_config.input != "statement"
 
-    @cached_property
-    def validation(self) -> StatementBatches:
-        """The validation statements, tokenised."""
-        return self._batches("validation", self.splits.validation)
-
-    def _batches(self, name: str, split: StatementSplit) -> StatementBatches:
-        config, left_out = self.model_config, self.data_config.input == "images"
-        said = ["" if left_out else one.sentence for one in split.statements]
-        texts, blank = self.framed(name, STATEMENTS, said), self.reading.blank
-        return StatementBatches(split, texts, config.image_tokens, blank)
+    def tokenised(self, split: str, rows: ImageRows) -> list[np.ndarray]:
+        """Return the tokens of each statement; of none of its words if images alone are read."""
+        alone = self.data_config.input == "images"
+        return self.framed(split, [""] * len(rows) if alone else rows.values("statement"))
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return statements in random order, their images augmented."""
-        transform = WholeImageAugmentation(self.reading, self.data_config.augmentation)
-        return self.train.training(self._seen(transform), batch_size, seed)
+        rows, tokens = self.splits.train, self.train_tokens
+        truths = np.array(rows.values("truth"), np.int64)
+        return self.shuffled_rows(
+            batch_size, seed, lambda batch, *_: self._whole(batch, tokens, truths)
+        )
 
-    def _seen(self, transform: Transform) -> Transform:
-        """Return what is done to an image: nothing is seen of it if statements alone are read."""
-        if self.data_config.input != "statement":
-            return transform
-        return lambda picture, random: self.reading.blank
+    def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Add the statements and their labels to images of validation statements."""
+        return self._whole(batch, self.validation_tokens, self._truths)
+
+    @cached_property
+    def _truths(self) -> np.ndarray:
+        """Labels of the validation statements, int64."""
+        return np.array(self.splits.validation.values("truth"), np.int64)
+
+    def _whole(
+        self, batch: dict[str, Any], tokens: Sequence[np.ndarray], truths: np.ndarray
+    ) -> dict[str, Any]:
+        """Return a batch with "samples", each image with its statement, and "labels".
+
+        "images" (statements * images, channels, height, width) are left before right.
+        """
+        rows = batch["rows"].numpy()
+        pairs = [tokens[row] for row in rows for _ in range(IMAGES)]
+        return {
+            **batch,
+            "images": batch["images"].flatten(0, 1),
+            "samples": join_samples(self.model_config.image_tokens, paired=pairs),
+            "labels": torch.from_numpy(truths[rows]),
+        }
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
         """Return black images with the longest statements."""
@@ -119,10 +118,6 @@ class VisualReasoning(FineTunedTask):
         logs = {"accuracy": right, "broken": batch["broken"].sum()}
         return Loss(total, torch.ones_like(labels).sum(), logs, units=len(labels))
 
-    def validation_batches(self) -> Sequence[dict[str, Any]]:
-        """Return the validation statements, in mixed order."""
-        return self.validation.evaluation(self._seen(WholeImage(self.reading)), EVALUATION_BATCH)
-
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
         """Sum losses and right answers; one about an image that can't be read is wrong."""
         logits, labels = model(batch["images"], batch["samples"]).float(), batch["labels"]
@@ -138,20 +133,20 @@ class VisualReasoning(FineTunedTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return "loss", "accuracy" and "consistency"; "broken" statements, if there are any."""
         rows, right = (torch.cat(parts).numpy() for parts in zip(*predictions, strict=True))
-        statements = self.splits.validation.statements
+        said = self.splits.validation.take(rows).values("said")
         found = {
             "loss": sums["loss"] / sums["count"],
             "accuracy": sums["right"] / sums["count"],
-            "consistency": consistency([statements[row].said for row in rows], right),
+            "consistency": consistency(said, right),
         }
         return found | ({"broken": sums["broken"]} if sums["broken"] else {})
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the labels' frequencies and the scores of the commoner label."""
-        train = count_numbers(self.splits.train.labels, len(ANSWERS))
-        plans: Any = self.validation_batches()
-        rows = np.concatenate(list(islice(plans.plans, limit)))
-        labels = self.splits.validation.labels[rows]
+        truths = np.array(self.splits.train.values("truth"), np.int64)
+        train = count_numbers(truths, len(ANSWERS))
+        rows = np.concatenate([*islice(self.validation_batches().plans, limit)])
+        labels = self._truths[rows]
         right = labels == train.argmax()
         nats = frequency_nats(train, count_numbers(labels, len(ANSWERS)))
         sums = {"loss": nats, "right": int(right.sum()), "count": len(rows), "broken": 0}
@@ -177,13 +172,11 @@ class VisualReasoning(FineTunedTask):
         Raises:
             ValueError: If the model reads shorter statements.
         """
-        config, random = self.model_config, np.random.default_rng(0)
-        normalisation = self.data_config.normalisation
-        transform = WholeImage(Reading(config.image_size, config.channels, normalisation))
-        images = torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
         samples = join_samples(
-            config.image_tokens, paired=[self.framed_whole(text, "statement")] * len(pictures)
+            self.model_config.image_tokens,
+            paired=[self.framed_whole(text, "statement")] * len(pictures),
         )
+        images = self.read_pictures(pictures)
         device = next(model.parameters()).device
         shares = model(images.to(device), samples.to(device)).float().softmax(1).cpu()
         said = [sorted(zip(ANSWERS, row, strict=True), key=lambda pair: -pair[1])
@@ -191,7 +184,34 @@ class VisualReasoning(FineTunedTask):
         return [Prediction(labels) for labels in said for _ in range(IMAGES)]
 
 
+@torch.no_grad()
 def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
-    """Return where the words of some statements look in their images."""
-    transform = task._seen(WholeImage(task.reading))
-    return statement_figures(model, task.validation, transform, task.tokenizer, task.reading)
+    """Return where the words of some statements look in each of their images."""
+    from magneto.vision_language.figures import attention_figure, some_rows
+
+    held = task.splits.validation
+    texts = held.values("statement")
+    rows = some_rows(texts, task.validation_tokens)
+    if not len(rows):
+        return []
+    batch, device = task.fixed_rows(rows), next(model.parameters()).device
+    logits = model(batch["images"].to(device), batch["samples"].to(device))
+    headings = [
+        f"{texts[row]}   —   model: {ANSWERS[answer]}; it is {ANSWERS[truth]}"
+        for row, answer, truth in zip(
+            rows, logits.argmax(1).tolist(), batch["labels"].tolist(), strict=True
+        )
+    ]
+    return attention_figure(model, batch, headings, task.tokenizer, task.reading, SIDES)
+
+
+def consistency(said: Sequence[str], right: np.ndarray) -> float:
+    """Return the share of sentences that are judged rightly everywhere they are said.
+
+    Args:
+        said: Of each answer, which sentence it is about.
+        right: Whether it is right, boolean.
+    """
+    _, number = np.unique(np.array(said), return_inverse=True)
+    wrong = np.bincount(number, weights=~right)
+    return float((wrong == 0).mean())

@@ -9,9 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.init import NORMAL_STD, NormalLinear
-from magneto.vision_language.model import VisionLanguageEncoder
-from magneto.vision_language.pooling import FirstOfImage, FirstOfText, MeanOfImage, MeanOfText
-from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
+from magneto.vision_language.config import ImageTextRetrieverConfig
+from magneto.vision_language.model import (
+    FirstOfImage,
+    FirstOfText,
+    MeanOfImage,
+    MeanOfText,
+    VisionLanguageEncoder,
+)
 from magneto.vision_language.samples import Samples
 
 # Similarities are multiplied by no more (CLIP, arXiv 2103.00020).

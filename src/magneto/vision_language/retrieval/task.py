@@ -12,12 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from magneto.data.stream import BatchStream, place_of
 from magneto.training.task import Figure, Loss, Scores
-from magneto.vision_language.caption_config import CaptionDataConfig
-from magneto.vision_language.captioned_task import EVALUATION_BATCH, CaptionedTask
-from magneto.vision_language.captions import CaptionSplit
-from magneto.vision_language.retrieval.batches import RetrievalBatches
-from magneto.vision_language.retrieval.config import ImageTextRetrieverConfig
+from magneto.vision_language.config import CaptionDataConfig, ImageTextRetrieverConfig
+from magneto.vision_language.finetuning import CaptionedTask
 from magneto.vision_language.retrieval.contrastive import (
     contrastive_losses,
     gather_at,
@@ -26,7 +24,24 @@ from magneto.vision_language.retrieval.contrastive import (
 from magneto.vision_language.retrieval.model import ImageTextRetriever
 from magneto.vision_language.retrieval.scores import RANKS, chance, mean_recall, recalls
 from magneto.vision_language.samples import join_samples
-from magneto.vision_language.whole_images import WholeImage
+
+
+class WholeBatchStream(BatchStream):
+    """Pieces of a global batch that know where they stand in it, for negatives from all of it.
+
+    To each piece are added "start", how many examples stand before it in the global batch, and
+    "total", how many there are. The first of the pieces that are asked for has all of them in
+    "pieces", so that they can be embedded before any of them is learnt from.
+    """
+
+    def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
+        """Make the pieces numbered `wanted` of a step's global batch."""
+        total = len(self.plan(step))
+        made = [
+            {**piece, "start": place_of(number, total, parts), "total": total}
+            for piece, number in zip(super().batch(step, parts, wanted), wanted, strict=True)
+        ]
+        return [{**made[0], "pieces": made}, *made[1:]] if parts > 1 else made
 
 
 class ImageTextRetrieval(CaptionedTask):
@@ -47,11 +62,38 @@ class ImageTextRetrieval(CaptionedTask):
         """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
         return ImageTextRetriever(self.sized_config())
 
-    def batches(
-        self, split: CaptionSplit, texts: Sequence[Sequence[np.ndarray]]
-    ) -> RetrievalBatches:
-        """Return what makes batches of a split, in which each image has all of its captions."""
-        return RetrievalBatches(split, texts, self.model_config.image_tokens, self.reading.blank)
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return shuffled pairs of an image and one of its captions.
+
+        A batch has "images", "samples" (images alone, then as many texts alone) and "broken".
+        """
+        tokens, pairs, count = self.train_tokens, self.pairs, self.model_config.image_tokens
+
+        def finish(batch: dict[str, Any], *_: np.ndarray) -> dict[str, Any]:
+            chosen = pairs[batch.pop("rows").numpy()].tolist()
+            texts = [tokens[row][caption] for row, caption in chosen]
+            return {**batch, "samples": join_samples(count, images=len(texts), alone=texts)}
+
+        made = self.shuffled_rows(batch_size, seed, finish, pairs[:, 0])
+        return WholeBatchStream(made.plan, made.make, made.describe)
+
+    def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Add all captions of the images.
+
+        They are in "samples" (images alone, then texts alone); "owners" (texts) has the row of
+        each, "first" (images) which text is the first of each image.
+        """
+        rows = batch["rows"].numpy()
+        own = [self.validation_tokens[row] for row in rows]
+        counts = np.array([*map(len, own)])
+        texts = [text for each in own for text in each]
+        tokens = self.model_config.image_tokens
+        return {
+            **batch,
+            "samples": join_samples(tokens, images=len(rows), alone=texts),
+            "owners": torch.from_numpy(rows.repeat(counts)),
+            "first": torch.from_numpy(counts.cumsum() - counts),
+        }
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
         """Return black images and the longest captions apart; all of a batch."""
@@ -126,10 +168,10 @@ class ImageTextRetrieval(CaptionedTask):
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the recalls of a random order, and the loss of a model that sees no difference."""
-        batches = self.validation.evaluation(WholeImage(self.reading), EVALUATION_BATCH)
-        plans = list(islice(batches.plans, limit))
+        plans = list(islice(self.validation_batches().plans, limit))
         rows = np.concatenate(plans)
-        captions = Counter(len(self.validation.texts[row]) for row in rows)
+        given = self.splits.validation.values("captions")
+        captions = Counter(len(given[row]) for row in rows)
         texts = sum(count * images for count, images in captions.items())
         kinds = {"text": chance(texts, captions), "image": chance(len(rows), {1: texts})}
         found = {f"{kind}_recall_at_{rank}": kinds[kind][rank]
@@ -141,7 +183,7 @@ class ImageTextRetrieval(CaptionedTask):
 @torch.no_grad()
 def figures(task: ImageTextRetrieval, model: nn.Module) -> Sequence[Figure]:
     """Return which validation images some of their captions find."""
-    from magneto.vision_language.caption_pictures import searches_figure
+    from magneto.vision_language.figures import searches_figure
 
     batch, device = task.validation_batches()[0], next(model.parameters()).device
     images, texts, _ = model(batch["images"].to(device), batch["samples"].to(device))

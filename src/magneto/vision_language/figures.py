@@ -1,0 +1,218 @@
+"""Pictures for reports: where words look in images, and what is said of images or found by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from magneto.data.batch import mixed_order
+from magneto.data.tokenizer import Tokenizer
+from magneto.figures import Panel, Section, image_panels
+from magneto.training.task import Figure
+from magneto.vision.decoding import BrokenImage
+from magneto.vision.transforms import Reading
+from magneto.vision_language.config import VisionLanguageConfig
+from magneto.vision_language.model import VisionLanguageEncoder
+from magneto.vision_language.samples import Samples
+from magneto.vision_language.tables import ImageRows
+
+# Texts that are drawn with their words, each of another wording as far as there are so many; rows
+# among which they are looked for; words in a line, and of a text, that are drawn.
+TEXTS, LOOKED_AT = 5, 256
+ACROSS, WORDS = 5, 20
+# How bright a patch stays that gets no attention.
+DARKEST = 0.12
+# Images with what is said of them, and in a line; captions that are searched with, and images found
+# for each.
+SHOWN, IN_LINE = 6, 3
+SEARCHES, FOUND = 4, 3
+
+
+def some_rows(texts: Sequence[str], tokens: Sequence[np.ndarray]) -> np.ndarray:
+    """Return numbers of rows whose text has words, the first of each wording, int64.
+
+    Args:
+        texts: Of the rows.
+        tokens: Of the texts, `<s>` ... `</s>`.
+    """
+    rows: list[int] = [
+        row for row in mixed_order(len(tokens))[:LOOKED_AT].tolist() if len(tokens[row]) > 2
+    ]
+    first: dict[str, int] = {}
+    for row in rows:
+        first.setdefault(texts[row], row)
+    return np.array([*dict.fromkeys([*first.values(), *rows])][:TEXTS], np.int64)
+
+
+@torch.no_grad()
+def attention_figure(
+    model: Any,
+    batch: dict[str, Any],
+    headings: Sequence[str],
+    tokenizer: Tokenizer,
+    reading: Reading,
+    sides: Sequence[str] = ("",),
+) -> list[Figure]:
+    """Show each text beside its images as its words look at them; nothing if no image is there.
+
+    Args:
+        model: With an `encoder`, in evaluation mode, on its device.
+        batch: "images", the sides of each row after another; "samples", each image with its text;
+            and "broken", of the rows.
+        headings: Of the rows.
+        tokenizer: Of the texts.
+        reading: The form of the images.
+        sides: What the images of a row are called.
+    """
+    device, pieces = next(model.parameters()).device, tokenizer.pieces()
+    samples, layer = batch["samples"].to(device), reading_layer(model.config)
+    maps = attention_to_patches(model.encoder, batch["images"].to(device), samples, layer)
+    starts, ends = (part.tolist() for part in (samples.text_starts, samples.text_ends))
+    ids, first = samples.token_ids.tolist(), model.config.image_tokens
+    sections, shares, cut = [], [], False
+    for number, image in enumerate(batch["images"]):
+        row, side = divmod(number, len(sides))
+        words = [pieces[token].strip() for token in ids[starts[number] + 1 : ends[number]]]
+        if batch["broken"][row] or not words:
+            continue
+        looked = maps[number, first + 1 : first + 1 + len(words)]
+        shares.append(looked.sum((1, 2)))
+        pixels = reading.restore(image.numpy())
+        drawn = [Panel(darkened(pixels, weights), word)
+                 for word, weights in zip(words[:WORDS], looked.numpy(), strict=False)]  # fmt: skip
+        lines = [drawn[start : start + ACROSS] for start in range(0, len(drawn), ACROSS)]
+        panels = [Panel(pixels), *lines[0]]
+        for line in lines[1:]:
+            panels += [Panel(), *line]
+        heading = headings[row] if side == 0 else ""
+        said = "   —   ".join(filter(None, (heading, sides[side])))
+        sections.append(Section(panels, said))
+        cut |= len(words) > WORDS
+    if not sections:
+        return []
+    share = float(torch.cat(shares).mean())
+    caption = (
+        "Validation rows: what is asked or said, what the model answers and what the data does. "
+        "Then the image, and the image as each word looks at it: the less attention a patch gets, "
+        f"all heads together, the darker it is (layer {layer + 1} of {model.config.layers} from "
+        f"below). {share:.0%} of these words' attention goes to patches, the rest to words and "
+        f"the class token.{f' Of longer texts the first {WORDS} words are drawn.' if cut else ''}"
+    )
+    picture = image_panels(sections, 1 + ACROSS, side=1.15)
+    return [Figure("attention", "Where words look in their images", caption, picture)]
+
+
+def attention_to_patches(
+    encoder: VisionLanguageEncoder, images: Tensor, samples: Samples, layer: int
+) -> Tensor:
+    """Return how much attention each token gives to each patch of its image, the heads' mean.
+
+    Args:
+        encoder: In evaluation mode.
+        images: (pairs, channels, height, width), on its device.
+        samples: Their texts, on its device; every text has an image.
+        layer: Its number from 0; negative ones count from the top.
+
+    Returns:
+        (pairs, length, grid rows, grid columns), on the CPU: first the class token, then the
+        patches, then the text's tokens; what is behind them is padding.
+    """
+    grid = encoder.config.image_grid
+    found = encoder.attention_weights(
+        images, samples.token_ids, samples.token_positions, samples.packing, layer
+    )
+    patches = found.mean(1)[:, :, grid.prefix : grid.length].cpu()
+    return patches.unflatten(2, (grid.rows, grid.columns))
+
+
+def reading_layer(config: VisionLanguageConfig) -> int:
+    """Return the layer whose words are drawn: the one below the top.
+
+    Where only one token is read from the top layer, nothing teaches its words where to look.
+    """
+    return max(config.layers - 2, 0)
+
+
+def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return an image, darker where less is looked, uint8 (height, width, channels).
+
+    Args:
+        image: uint8 (height, width, channels).
+        weights: Of its patches, (rows, columns).
+    """
+    shares = weights / max(float(weights.max()), 1e-9)
+    down, across = image.shape[0] // weights.shape[0], image.shape[1] // weights.shape[1]
+    light = DARKEST + (1 - DARKEST) * shares.repeat(down, 0).repeat(across, 1)
+    return (image * light[..., None]).astype(np.uint8)
+
+
+def readable_rows(rows: ImageRows) -> list[int]:
+    """Return some rows whose image can be read, always the same ones."""
+    found: list[int] = []
+    for row in mixed_order(len(rows)).tolist():
+        try:
+            pixels_of(rows, row)
+        except BrokenImage:
+            continue
+        found.append(row)
+        if len(found) == SHOWN:
+            break
+    return found
+
+
+def pixels_of(rows: ImageRows, row: int) -> np.ndarray:
+    """Return the image of a row, uint8 (height, width, channels)."""
+    return rows.open(row)[0].pixels()
+
+
+def captions_figure(rows: ImageRows, chosen: Sequence[int], written: Sequence[str]) -> Figure:
+    """Show what a model says of images, beside what somebody else said.
+
+    Args:
+        rows: Of images with captions.
+        chosen: Which of them; their images can be read.
+        written: A caption of each.
+    """
+    given = rows.values("captions")
+    panels = [Panel(pixels_of(rows, row), f"says: {said}\ngiven: {given[row][0]}")
+              for row, said in zip(chosen, written, strict=True)]  # fmt: skip
+    caption = (
+        f"{len(panels)} validation images: what the model says of each, and the first of the "
+        "captions that are given with it."
+    )
+    picture = image_panels([Section(panels)], IN_LINE)
+    return Figure("captions", "What the model says", caption, picture)
+
+
+def searches_figure(
+    rows: ImageRows, chosen: Sequence[int], images: Tensor, texts: Tensor
+) -> Figure:
+    """Show which images are found first for some captions.
+
+    Args:
+        rows: Of images with captions.
+        chosen: Those that are searched; their images can be read.
+        images: Their embeddings, of length 1, (chosen, width).
+        texts: Those of their first captions, (chosen, width).
+    """
+    given, panels = rows.values("captions"), list[Panel]()
+    shown, found, right = min(SEARCHES, len(chosen)), min(FOUND, len(chosen)), 0
+    for asked, likeness in enumerate((texts @ images.T)[:shown]):
+        panels.append(Panel(pixels_of(rows, chosen[asked]), f"for: {given[chosen[asked]][0]}"))
+        best = likeness.topk(found)
+        right += int(best.indices[0]) == asked
+        for place, index in enumerate(best.indices.tolist()):
+            mark = ", the caption's own" if index == asked else ""
+            words = f"{place + 1}: {float(best.values[place]):.2f}{mark}"
+            panels.append(Panel(pixels_of(rows, chosen[index]), words))
+    caption = (
+        f"On the left {shown} captions with their own images; beside each the images that lie "
+        f"nearest to the caption among {len(chosen)}, with the cosine of the two. The nearest is "
+        f"the caption's own in {right} of {shown}."
+    )
+    picture = image_panels([Section(panels)], 1 + found)
+    return Figure("searches", "What captions find", caption, picture)
