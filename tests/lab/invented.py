@@ -1,6 +1,11 @@
-"""Cells of grids whose answer is known."""
+"""Cells of grids whose answer is known, and comparisons of them."""
 
-from magneto.lab.outcome import Scored
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from magneto.lab.answer import answer
+from magneto.lab.outcome import Judge, Scored, summarise
 
 BASELINE = 7.5
 
@@ -23,3 +28,27 @@ def cells(
         for rate, scores in table.items()
         for seed, score in enumerate(scores)
     ]  # fmt: skip
+
+
+def assemble(cells: Sequence[Scored], judge: Judge) -> dict[str, Any]:
+    """Return the comparison of some cells."""
+    placements = list(dict.fromkeys(cell.placement for cell in cells))
+    higher = judge.higher_is_better
+    summaries = [summarise(cells, name, higher) for name in placements]
+    return {
+        "recipe": "causal-lm/tiny", "task": "causal-lm", "metric": judge.metric,
+        "higher_is_better": higher, "baseline": judge.baseline, "threshold": judge.threshold,
+        "unit": "tokens", "overrides": {"model.layers": 24},
+        "command": "magneto compare causal-lm/tiny --placements 'post,sub,<mine>'",
+        "created": "2026-01-02T03:04:05+00:00",
+        "environment": {"python": ["3.12.1"], "torch": ["2.13.0", "2.14.0"],
+                        "commit": ["abc123"]},
+        "config": {"task": "causal-lm", "model": {"layers": 24, "width": 48},
+                   "training": {"steps": 200}},
+        "placements": placements,
+        "learning_rates": sorted({cell.learning_rate for cell in cells}),
+        "seeds": sorted({cell.seed for cell in cells}),
+        "cells": [asdict(cell) for cell in cells],
+        "summary": [asdict(summary) for summary in summaries],
+        "answer": answer(summaries, higher, judge.metric),
+    }  # fmt: skip

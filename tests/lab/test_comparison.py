@@ -30,7 +30,6 @@ from magneto.lab.grid import (
     open_sweep,
     read_sweep,
 )
-from magneto.lab.report.words import facts
 from magneto.lab.update import bounds_over
 from magneto.recipe import Recipe
 from magneto.theory.bounds import bound
@@ -191,17 +190,3 @@ def test_environments_of_runs_are_told_together(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_places_are_not_told(text: str, told: str) -> None:
     assert without_places({"a": [text, 3]}) == {"a": [told, 3]}
-
-
-def test_facts_count_what_has_run() -> None:
-    cells = [{"status": "finished", "seconds": 7200.0}, {"status": "missing", "seconds": 0.0}]
-    told = dict(
-        facts(
-            {
-                "recipe": "r", "overrides": {}, "seeds": [1, 2], "created": "now", "cells": cells,
-                "environment": {"torch": ["1", "2"]},
-            }
-        )
-    )  # fmt: skip
-    assert told["runs"].startswith("1 of 2; 2.0 hours")
-    assert told["changed in all runs"] == "nothing" and told["torch"] == "1, 2"

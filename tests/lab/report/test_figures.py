@@ -1,7 +1,6 @@
 """What the figures show of failures, baselines and curves, and what their captions say."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +9,8 @@ from magneto.lab.outcome import Group, Judge, Scored, group_cells
 from magneto.lab.report.curves import draw_curves, thinned
 from magneto.lab.report.figures import draw_scores, failure_marks
 from magneto.lab.report.plot import Plot, series_of
+from tests.lab.invented import assemble
 
-Assemble = Callable[..., dict[str, Any]]
 LEARNED, SPLIT = Group((4.0, 4.2), 2, 0, 0, 0), Group((4.0,), 1, 0, 1, 0)
 LOST, SAT, UNKNOWN = Group((), 0, 0, 2, 0), Group((), 0, 2, 0, 0), Group((), 0, 0, 0, 2)
 
@@ -40,9 +39,7 @@ def curves_of(comparison: dict[str, Any]) -> list:
     return draw_curves(comparison, series_of(comparison["placements"], {"sub": "Sub-LN"}))
 
 
-def test_a_failed_rate_is_not_bridged_in_the_drawing(
-    assemble: Assemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_rate_is_not_bridged_in_the_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plot, "finish", lambda plot: plot)
     scores = [4.0, None, 5.0]
     comparison = assemble([run(10.0**i, y) for i, y in enumerate(scores)], Judge("loss", False))
@@ -61,7 +58,7 @@ def test_marks_say_how_a_rate_failed() -> None:
     ]  # fmt: skip
 
 
-def test_the_baseline_is_drawn_or_named_at_the_frame(assemble: Assemble) -> None:
+def test_the_baseline_is_drawn_or_named_at_the_frame() -> None:
     cells = [run(1e-3, 4.0), run(1e-2, 5.0)]
     assert "trivial baseline 6<" in scores_of(assemble(cells, Judge("loss", False, 6.0)))
     far = scores_of(assemble(cells, Judge("loss", False, 60.0)))
@@ -73,7 +70,7 @@ def test_the_baseline_is_drawn_or_named_at_the_frame(assemble: Assemble) -> None
     )
 
 
-def test_what_diverged_stands_above_the_curves(assemble: Assemble) -> None:
+def test_what_diverged_stands_above_the_curves() -> None:
     comparison = assemble([run(1e-3, 4.0), run(1e-3, None, 2)], Judge("loss", False))
     (panel,) = curves_of(comparison)
     curve, lost = sorted(panel.hits, key=lambda hit: "diverged" in hit["points"][0][2])
@@ -102,6 +99,6 @@ def test_a_loss_that_is_not_finite_breaks_the_line() -> None:
         (["validation", "training"], ">loss<"),
     ],
 )
-def test_curves_say_of_what_they_are(kinds: list[str], axis: str, assemble: Assemble) -> None:
+def test_curves_say_of_what_they_are(kinds: list[str], axis: str) -> None:
     cells = [run(1e-3, 4.0, seed, curve_of=kind) for seed, kind in enumerate(kinds)]
     assert axis in curves_of(assemble(cells, Judge("loss", False)))[0].svg
