@@ -16,7 +16,15 @@ from typing import Any, TypeGuard
 
 from magneto.config import ConfigError
 from magneto.files import Damaged, read_json, read_object
-from magneto.lab.grid import PLACEMENT, RATE, SEED
+from magneto.lab.grid import (
+    PLACEMENT,
+    RATE,
+    SEED,
+    SPEC_FILE,
+    cell_directory,
+    read_result,
+    read_sweep,
+)
 from magneto.recipe import Recipe, open_run
 
 SCORES = "scores"
@@ -122,7 +130,6 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
         ConfigError: If a run is of another task, is there twice, or is no seed of its row.
         Damaged: If a result or a score is none.
     """
-    from magneto.lab.grid import SPEC_FILE
     from magneto.training.assets import ASSETS
     from magneto.training.task import DIGEST_FILE
 
@@ -141,8 +148,6 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
 
 def comparison(folder: Path) -> Iterator[Found]:
     """Yield the runs of a comparison; points are without placement and seed."""
-    from magneto.lab.grid import cell_directory, read_result, read_sweep
-
     sweep = read_sweep(folder)
     for cell in sweep.cells():
         run, outcome = cell_directory(folder, cell), read_result(folder, cell) or {}
@@ -262,13 +267,10 @@ def kept_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str
     value = found["metrics"].get(metric)
     if value is not None and not is_number(value):
         raise Damaged(f"{file} is damaged: its {metric} is {value!r}")
-    return {} if value is None else {file.stem: kept_of(found["metrics"], metric, scale)}
-
-
-def kept_of(metrics: Mapping[str, Any], metric: str, scale: float) -> Kept:
-    """Return a metric and its half-width, if that was measured too."""
-    half = metrics.get(f"{metric}_half_width")
-    return Kept(scale * metrics[metric], scale * half if is_number(half) else math.nan)
+    if value is None:
+        return {}
+    half = found["metrics"].get(f"{metric}_half_width")
+    return {file.stem: Kept(scale * value, scale * half if is_number(half) else math.nan)}
 
 
 def leaderboard_scores(file: Path, found: Any) -> dict[str, Kept]:
