@@ -26,7 +26,7 @@ LINES = {"seconds": ("time", *ROWS["sub"]), "peak_bytes": ("memory", *ROWS["post
 
 def draw(curves: dict[str, Any]) -> str:
     """Return the figure in the light theme's colours: a panel per curve, both axes logarithmic."""
-    with rc_context(STYLE):
+    with rc_context({**STYLE, "figure.facecolor": "none"}):  # the page's own stands behind it
         figure = Figure(figsize=(2.0 * len(curves), 2.5), dpi=72, layout="constrained")
         panels = figure.subplots(1, len(curves), squeeze=False)[0]
         for axes, (name, curve) in zip(panels, curves.items(), strict=True):

@@ -65,6 +65,7 @@ def draw(theme: str) -> str:
     colours = LIGHT if theme == "light" else dark_theme()
     found, baseline = means(), read_json(COMPARISON)["baseline"]
     style = STYLE | {
+        "figure.facecolor": "none",  # the page's own stands behind it
         "text.color": colours["ink"], "axes.labelcolor": colours["ink"],
         "xtick.labelcolor": colours["ink"], "ytick.labelcolor": colours["ink"],
         "axes.edgecolor": colours["faint"], "xtick.color": colours["faint"],
