@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from magneto.data.batch import LazyBatches
+from magneto.data.batch import EVALUATION_SEED, LazyBatches
 from magneto.data.counts import Counts
 from magneto.data.documents import DOCUMENTS
 from magneto.data.frequencies import count_numbers, count_targets, frequency_nats
@@ -30,6 +30,9 @@ from magneto.language.text import (
 )
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
+
+# Sequences of an evaluation batch.
+EVALUATION_BATCH = 16
 
 
 class TextTask(Task):
@@ -70,37 +73,42 @@ class TextTask(Task):
         """Return the model's vocabulary: the tokenizer's, if none is set."""
         return self.model_config.vocab_size or self.tokenizer.vocab_size
 
-    def windows(
-        self,
-        length: int,
-        batch_size: int,
-        seed: int,
-        make: Callable[[np.ndarray, np.ndarray, np.ndarray], Any],
-    ) -> BatchStream:
-        """Return batches of training windows in random order.
+    @property
+    def length(self) -> int:
+        """Tokens of a window, each of which has the next token behind it."""
+        return self.data_config.max_length
+
+    def make(self, windows: np.ndarray, seeds: Sequence[tuple[int, ...]]) -> dict[str, Tensor]:
+        """Return a batch.
 
         Args:
-            length: Tokens of a window.
-            batch_size: Windows of a global batch.
-            seed: Of the order.
-            make: From windows with their next token, (batch, length + 1), their numbers and their
-                draws to a batch.
+            windows: Tokens, each row with its next one, (batch, length + 1).
+            seeds: Of what is random in each row.
         """
+        raise NotImplementedError
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return packed windows in random order."""
+
+        def make(windows: np.ndarray, numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
+            keys = zip(draws.tolist(), numbers.tolist(), strict=True)
+            return self.make(windows, [(seed, *key) for key in keys])
+
         if self.data_config.streaming:
-            return self._streamed_windows(length, batch_size, seed, make)
-        tokens = self.text.train.tokens
+            return self._streamed_windows(batch_size, seed, make)
+        tokens, length = self.text.train.tokens, self.length
         return example_stream(
             shuffled(cut_windows(tokens, length), batch_size, seed),
             lambda numbers, draws: make(windows_of(tokens, length, numbers), numbers, draws),
         )
 
     def _streamed_windows(
-        self, length: int, batch_size: int, seed: int, make: Callable[..., Any]
+        self, batch_size: int, seed: int, make: Callable[..., Any]
     ) -> BatchStream:
         data = self.data_config
         blocks = StreamedBlocks(
-            self._train_documents, self._encode, length, data.shuffle_documents, seed,
-            block_counts(data, length),
+            self._train_documents, self._encode, self.length, data.shuffle_documents, seed,
+            block_counts(data, self.length),
         )  # fmt: skip
 
         def make_piece(piece: list[tuple[int, int, np.ndarray]]) -> Any:
@@ -115,6 +123,21 @@ class TextTask(Task):
 
     def _encode(self, texts: list[str]) -> np.ndarray:
         return np.concatenate([part for part, _ in tokenised(texts, self.tokenizer)])
+
+    def validation_batches(self) -> Sequence[dict[str, Tensor]]:
+        """Return the windows of the validation split, in their order.
+
+        What is random in them is the same each time, whatever the recipe's seed.
+        """
+        tokens, length = self.text.validation.tokens, self.length
+        numbers = np.arange(cut_windows(tokens, length))
+        plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))
+
+        def make(rows: np.ndarray) -> dict[str, Tensor]:
+            seeds = [(EVALUATION_SEED, number) for number in rows.tolist()]
+            return self.make(windows_of(tokens, length, rows), seeds)
+
+        return LazyBatches(plans, make)
 
     def attention_mask(self, tokens: Tensor) -> Tensor | None:
         """Return who may attend to whom: nothing to say, unless documents are kept apart."""
@@ -135,18 +158,23 @@ class TextTask(Task):
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of the training split's token frequencies; none of streamed text."""
-        return {} if self.data_config.streaming else self._baseline(limit)
+        if self.data_config.streaming:
+            return {}
+        size, allowed = self.tokenizer.vocab_size, self.allowed
+        train = count_numbers(self.text.train.tokens, size)
+        asked = count_targets(self.validation_batches(), size, limit)
+        right = asked[(train * allowed).argmax()]
+        sums = {"loss": frequency_nats(train, asked, allowed), "right": right, "count": asked.sum()}
+        return self.summarise({name: float(value) for name, value in sums.items()}, ())
 
-    def _baseline(self, limit: int | None) -> dict[str, float]:
-        raise NotImplementedError
+    @property
+    def allowed(self) -> np.ndarray:
+        """Which tokens can be asked for, (vocabulary,)."""
+        return np.ones(self.tokenizer.vocab_size, bool)
 
     def documents(self, split: str) -> list[str]:
         """Return the text of "train" or "validation"."""
         return list(split_documents(self.data_config, split, Counts()))
-
-
-# Sequences of an evaluation batch.
-EVALUATION_BATCH = 16
 
 
 class CausalLanguageModeling(TextTask):
@@ -156,10 +184,9 @@ class CausalLanguageModeling(TextTask):
         """Build the model, with the tokenizer's vocabulary if none is set."""
         return LanguageModel(replace(self.model_config, vocab_size=self.vocabulary()))
 
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return packed windows in random order."""
-        length = self.data_config.max_length
-        return self.windows(length, batch_size, seed, lambda windows, *_: with_targets(windows))
+    def make(self, windows: np.ndarray, seeds: Sequence[tuple[int, ...]]) -> dict[str, Tensor]:
+        """Return the windows' tokens, and those that follow them."""
+        return with_targets(windows)
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return windows of one token."""
@@ -170,13 +197,6 @@ class CausalLanguageModeling(TextTask):
         """Sum the cross-entropy over the batch's tokens."""
         loss = model(batch["tokens"], self.attention_mask(batch["tokens"]), batch["targets"])
         return Loss(loss.total, loss.count, units=batch["tokens"].numel())
-
-    def validation_batches(self) -> Sequence[dict[str, Tensor]]:
-        """Return the windows of the validation split, in their order."""
-        tokens, length = self.text.validation.tokens, self.data_config.max_length
-        numbers = np.arange(cut_windows(tokens, length))
-        plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))
-        return LazyBatches(plans, lambda rows: with_targets(windows_of(tokens, length, rows)))
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Sum the cross-entropy, and count the tokens."""
@@ -196,10 +216,3 @@ class CausalLanguageModeling(TextTask):
             "perplexity": math.exp(min(loss, 700.0)),
             "bits_per_byte": loss / math.log(2) / bytes_per_token,
         }
-
-    def _baseline(self, limit: int | None) -> dict[str, float]:
-        size = self.tokenizer.vocab_size
-        train = count_numbers(self.text.train.tokens, size)
-        asked = count_targets(self.validation_batches(), size, limit)
-        nats = frequency_nats(train, asked)
-        return self.summarise({"loss": nats, "count": float(asked.sum())}, ())

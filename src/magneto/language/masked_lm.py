@@ -13,11 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.batch import EVALUATION_SEED, LazyBatches
-from magneto.data.frequencies import count_numbers, count_targets, frequency_nats
-from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import load_tokenizer
-from magneto.data.windows import cut_windows, windows_of
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.causal_lm import TextTask
 from magneto.language.config import MaskedTextDataConfig
@@ -25,9 +21,6 @@ from magneto.language.masking import Masking
 from magneto.language.models import MaskedLanguageModel
 from magneto.progress import SILENT, Progress
 from magneto.training.task import Loss, Scores
-
-# Sequences of an evaluation batch; and such batches that the plateau is measured on.
-EVALUATION_BATCH = 16
 
 
 class MaskedLanguageModeling(TextTask):
@@ -50,14 +43,20 @@ class MaskedLanguageModeling(TextTask):
         """Build the model, with the tokenizer's vocabulary if none is set."""
         return MaskedLanguageModel(replace(self.model_config, vocab_size=self.vocabulary()))
 
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return packed windows in random order, other tokens hidden each time they come."""
+    @property
+    def length(self) -> int:
+        """Tokens of a window: `<s>` stands before it."""
+        return self.data_config.max_length - 1
 
-        def make(windows: np.ndarray, numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
-            seeds = [(seed, *map(int, key)) for key in zip(draws, numbers, strict=True)]
-            return self.masking.batch(self._begun(windows[:, :-1]), seeds)
+    def make(self, windows: np.ndarray, seeds: Sequence[tuple[int, ...]]) -> dict[str, Tensor]:
+        """Return the windows behind a `<s>`, other tokens hidden each time they come."""
+        begin = np.full((len(windows), 1), self.tokenizer.begin, windows.dtype)
+        return self.masking.batch(np.concatenate([begin, windows[:, :-1]], axis=1), seeds)
 
-        return self.windows(self.data_config.max_length - 1, batch_size, seed, make)
+    @property
+    def allowed(self) -> np.ndarray:
+        """Which tokens can be hidden, (vocabulary,): no special one ever is."""
+        return self.masking.plain
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return rows of one token with as many hidden as there may be."""
@@ -67,31 +66,11 @@ class MaskedLanguageModeling(TextTask):
             name: torch.zeros(examples, length, dtype=torch.long) for name, length in shapes.items()
         }
 
-    def _begun(self, rows: np.ndarray) -> np.ndarray:
-        """Put the token that begins an input before each row."""
-        first = np.full((len(rows), 1), self.tokenizer.begin, rows.dtype)
-        return np.concatenate([first, rows], axis=1)
-
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the cross-entropy over the hidden tokens."""
         mask = self.attention_mask(batch["tokens"])
         loss = model(batch["tokens"], mask, batch["positions"], batch["targets"])
         return Loss(loss.total, loss.count, units=batch["tokens"].numel())
-
-    def validation_batches(self) -> Sequence[dict[str, Tensor]]:
-        """Return the windows of the validation split, in their order.
-
-        The same tokens are hidden each time, whatever the recipe's seed.
-        """
-        tokens, length = self.text.validation.tokens, self.data_config.max_length - 1
-        numbers = np.arange(cut_windows(tokens, length))
-        plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))
-
-        def make(rows: np.ndarray) -> dict[str, Tensor]:
-            seeds = [(EVALUATION_SEED, int(number)) for number in rows]
-            return self.masking.batch(self._begun(windows_of(tokens, length, rows)[:, :-1]), seeds)
-
-        return LazyBatches(plans, make)
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Sum the cross-entropy over the hidden tokens; count them, and those guessed right."""
@@ -110,15 +89,3 @@ class MaskedLanguageModeling(TextTask):
             "perplexity": math.exp(min(loss, 700.0)),
             "masked_accuracy": sums["right"] / sums["count"],
         }
-
-    def _baseline(self, limit: int | None) -> dict[str, float]:
-        # No special token is ever hidden.
-        plain, size = self.masking.plain, self.tokenizer.vocab_size
-        train = count_numbers(self.text.train.tokens, size)
-        asked = count_targets(self.validation_batches(), size, limit)
-        sums = {
-            "loss": frequency_nats(train, asked, plain),
-            "right": asked[(train * plain).argmax()],
-            "count": asked.sum(),
-        }
-        return self.summarise({name: float(value) for name, value in sums.items()}, ())
