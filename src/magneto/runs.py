@@ -5,12 +5,13 @@ Torch is imported when a run is there and is opened: what is wrong with its name
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magneto.config import ConfigError
+from magneto.files import user_path
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe, open_run, task_class
 from magneto.tasks import TASKS, TaskEntry, command, task_entry
@@ -141,3 +142,45 @@ def other_data(run: Path, source: str) -> dict[str, Any]:
     if hasattr(open_run(run).data, "validation_source"):
         fields["data.validation_source"] = source
     return fields
+
+
+# Fields of a model that change no tensor, and nothing that its weights compute.
+FREE = frozenset({
+    *("dropout", "attention_dropout", "activation_dropout", "drop_path", "init"),
+    *("residual_dtype", "checkpoint_activations"),
+})  # fmt: skip
+
+
+def pretrained_run(config: Any) -> Path:
+    """Return the directory that a configuration's `pretrained` names, for its placement."""
+    return user_path((config.pretrained or "").replace("{placement}", config.row.name))
+
+
+def check_same_encoder(run: Path, held: Any, config: Any, names: Iterable[str]) -> None:
+    """See that a run has the encoder that a configuration describes.
+
+    Args:
+        run: Its directory, for the message.
+        held: Its model's configuration.
+        config: The other one.
+        names: Of the encoder's fields; those that are free, or that a run's has not, may differ.
+
+    Raises:
+        ValueError: If they differ; names the options that make them alike.
+    """
+    shared = [name for name in sorted({*names} - FREE) if hasattr(held, name)]
+    different = [
+        f"--model.{name} {_word(held, name)}"
+        for name in shared
+        if _word(held, name) != _word(config, name)
+    ]
+    if different:
+        raise ValueError(f"{run} has an encoder of another shape: give {' '.join(different)}")
+
+
+def _word(config: Any, name: str) -> str:
+    """Write a field as the command line takes it; a placement by its name in the table."""
+    value = config.row.name if name == "placement" else getattr(config, name)
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

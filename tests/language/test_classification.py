@@ -15,10 +15,8 @@ from magneto.cli import main
 from magneto.data.batch import mixed_order
 from magneto.files import Damaged, whole_directory
 from magneto.language.classification import (
-    FREE,
     TextClassification,
     check_pretrained,
-    pretrained_run,
     pretrained_weights,
 )
 from magneto.language.classification_inputs import label_values
@@ -33,6 +31,7 @@ from magneto.language.config import (
 from magneto.language.models import MaskedLanguageModel, TextClassifier
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
+from magneto.runs import FREE, pretrained_run
 from magneto.training.assets import fitting_assets, put_in_place
 from magneto.training.checkpoint import fill, model_pieces
 from magneto.training.loop import train

@@ -19,7 +19,6 @@ from magneto.data.frequencies import warn_unlearnt
 from magneto.data.stream import BatchStream, by_length, example_stream
 from magneto.data.table import Table
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
-from magneto.files import user_path
 from magneto.language.classification_inputs import (
     Examples,
     assemble_all,
@@ -44,7 +43,7 @@ from magneto.language.config import (
 from magneto.language.labelled_texts import ROWS, TextPair, Texts, is_empty, pairs_of, read_texts
 from magneto.language.models import TextClassifier, TextEncoder
 from magneto.progress import SILENT, Progress
-from magneto.runs import open_run, run_tokenizer
+from magneto.runs import check_same_encoder, open_run, pretrained_run, run_tokenizer
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
@@ -332,16 +331,6 @@ def _numbers(answers: torch.Tensor) -> Iterator[TextPrediction]:
 
 
 PREFIX = "text_encoder."
-# What another run may choose anew: it changes no tensor and nothing that the weights compute.
-FREE = {
-    *("dropout", "attention_dropout", "activation_dropout", "drop_path", "init"),
-    *("residual_dtype", "checkpoint_activations"),
-}
-
-
-def pretrained_run(config: Any) -> Path:
-    """Return the directory that a configuration's `pretrained` names."""
-    return user_path(config.pretrained.replace("{placement}", config.row.name))
 
 
 def check_pretrained(config: Any) -> None:
@@ -352,16 +341,8 @@ def check_pretrained(config: Any) -> None:
         ValueError: If its encoder has another shape; names the options that give it that shape.
     """
     run = pretrained_run(config)
-    held = open_run(run).model
-    different = [
-        f"--model.{field.name} {_word(getattr(held, field.name))}"
-        for field in fields(TextEncoderConfig)
-        if field.name not in FREE
-        and hasattr(held, field.name)
-        and _word(getattr(held, field.name)) != _word(getattr(config, field.name))
-    ]
-    if different:
-        raise ValueError(f"{run} has an encoder of another shape: give {' '.join(different)}")
+    names = (field.name for field in fields(TextEncoderConfig))
+    check_same_encoder(run, open_run(run).model, config, names)
     find_weights(run)
 
 
@@ -387,10 +368,3 @@ def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTenso
             name = name.removeprefix(PREFIX)
             raise ValueError(f"{run} has another encoder: {name} is {there}, the model has {here}")
     return tensors
-
-
-def _word(value: Any) -> str:
-    """Write a value as the command line takes it; a recipe's lists are a configuration's tuples."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)

@@ -15,10 +15,11 @@ from magneto.data.batch import LazyBatches
 from magneto.data.cache import content_digest
 from magneto.data.frequencies import warn_unlearnt
 from magneto.progress import SILENT, Progress
+from magneto.runs import pretrained_run
 from magneto.training.task import DIGEST_FILE, Task
 from magneto.vision.batches import evaluation_images
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
-from magneto.vision.pretrained import encoder_weights, layer_decay_multipliers, pretrained_run
+from magneto.vision.pretrained import encoder_weights, layer_decay_multipliers
 from magneto.vision.transforms import Reading, validation_transform
 from magneto.weights import StoredTensor
 

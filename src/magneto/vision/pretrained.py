@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from magneto.files import user_path
 from magneto.nn.config import TransformerConfig
 from magneto.nn.position import resize_positions
-from magneto.runs import open_run
+from magneto.runs import check_same_encoder, open_run, pretrained_run
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
 WANTED = "give an image-modelling or image-classification run"
@@ -21,10 +19,7 @@ PARTS = ("embedding.", "class_token.", "encoder.")
 SAME = {
     *(field.name for field in fields(TransformerConfig)),
     *("patch_size", "channels", "class_token"),
-} - {
-    *("dropout", "attention_dropout", "activation_dropout", "drop_path", "init"),
-    *("max_length", "residual_dtype", "checkpoint_activations"),
-}
+} - {"max_length"}
 
 
 @dataclass(frozen=True)
@@ -40,11 +35,6 @@ class HeldTensor:
     def get_slice(self, name: str) -> Tensor:
         """Return it, to be cut by rows."""
         return self.tensor
-
-
-def pretrained_run(config: Any) -> Path:
-    """Return the directory that a configuration's `pretrained` names."""
-    return user_path((config.pretrained or "").replace("{placement}", config.row.name))
 
 
 def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
@@ -65,13 +55,7 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
     held: Any = open_run(run).model
     if getattr(held, "grid", None) is None:
         raise ValueError(f"{run} is no run of images: {WANTED}")
-    different = [
-        f"--model.{name} {_word(getattr(held, name))}"
-        for name in sorted(SAME)
-        if hasattr(held, name) and _same(held, name) != _same(config, name)
-    ]
-    if different:
-        raise ValueError(f"{run} has an encoder of another shape: give {' '.join(different)}")
+    check_same_encoder(run, held, config, SAME)
     stored = open_tensors(find_weights(run))
     wanted = {n: t for n, t in model.state_dict().items() if n.startswith(PARTS)}
     missing = sorted(wanted.keys() - stored.keys())
@@ -85,15 +69,6 @@ def in_memory(name: str, tensor: Tensor) -> StoredTensor:
     """Return a tensor as those that are read from files."""
     rows = len(tensor) if tensor.ndim else 1
     return StoredTensor(name, tuple(tensor.shape), ((HeldTensor(tensor), 0, rows),))
-
-
-def _same(config: Any, name: str) -> Any:
-    return config.row.name if name == "placement" else getattr(config, name)
-
-
-def _word(value: Any) -> str:
-    """Write a value as the command line takes it."""
-    return "none" if value is None else str(value)
 
 
 LAYER = re.compile(r"encoder\.layers\.(\d+)\.")

@@ -41,10 +41,7 @@ LISTED = 8
 SAME = {
     *(field.name for field in fields(MultiwayConfig)),
     *("patch_size", "channels", "embedding_scale"),
-} - {
-    *("dropout", "attention_dropout", "activation_dropout", "drop_path", "init"),
-    *("max_length", "residual_dtype", "checkpoint_activations"),
-}
+} - {"max_length"}
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ def load_pretrained(model: nn.Module, config: FineTunedConfig) -> Pretrained:
     run = pretrained_run(config)
     held: Any = exported_config(run) if is_exported(run) else open_run(run).model
     check_kind(run, held)
-    check_same(run, held, config)
+    check_same_encoder(run, held, config, SAME)
     stored = exported_tensors(run) if is_exported(run) else open_tensors(find_weights(run))
     there = {name: tensor for name, tensor in stored.items() if name.startswith(PREFIX)}
     here = {n: t for n, t in model.state_dict().items() if n.startswith(PREFIX)}
