@@ -22,8 +22,8 @@ from magneto.data.stream import listed
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import read_json, read_object
 from magneto.nn.config import MultiwayConfig
-from magneto.runs import open_run, run_tokenizer
-from magneto.vision.pretrained import in_memory, pretrained_run
+from magneto.runs import check_same_encoder, open_run, pretrained_run, run_tokenizer
+from magneto.vision.pretrained import in_memory
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
 from magneto.vision_language.model import interpolate_positions
 from magneto.weights import StoredTensor, find_weights, open_tensors
@@ -135,28 +135,6 @@ def check_kind(run: Path, held: Any) -> None:
     """Raise ValueError if a run's model configuration is not of vision and language."""
     if getattr(held, "image_grid", None) is None:
         raise ValueError(f"{run} is no run of vision and language: {WANTED}")
-
-
-def check_same(run: Path, held: Any, config: VisionLanguageConfig) -> None:
-    """Raise ValueError if two encoders differ; names the options that make them alike."""
-    different = [
-        f"--model.{name} {_word(getattr(held, name))}"
-        for name in sorted(SAME)
-        if _same(held, name) != _same(config, name)
-    ]
-    if different:
-        raise ValueError(f"{run} has an encoder of another shape: give {' '.join(different)}")
-
-
-def _same(config: Any, name: str) -> Any:
-    return config.row.name if name == "placement" else getattr(config, name)
-
-
-def _word(value: Any) -> str:
-    """Write a value as the command line takes it; a configuration's tuples are lists there."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
 
 
 def is_exported(folder: Path) -> bool:
