@@ -40,29 +40,11 @@ def test_the_papers_masks() -> None:
     assert most_bins > 40 and most_frames > 110  # the limits are approached
 
 
-@pytest.mark.parametrize("option", ["time", "frequency"])
-def test_one_mask_and_its_limit(option: str) -> None:
-    width = {"frequency_width": 27} if option == "frequency" else {"time_ratio": 0.04}
-    one = made(**{f"{option}_masks": 1}, **width)
-    widths = []
-    for number in range(400):
-        found = one.features(FEATURES, (1, 0, number))
-        widths.append(masked(found)[option == "frequency"].sum())
-        assert np.unique(found[found != FEATURES]).size <= 1  # the mean, everywhere
-    assert min(widths) == 0 and max(widths) == (27 if option == "frequency" else 20)
-
-
 def test_masks_have_the_mean() -> None:
     shifted = FEATURES + 3
     found = Augmentation(AugmentationConfig(), 16000).features(shifted, (1, 2, 3))
     assert np.allclose(found[found != shifted], shifted.mean())
     assert shifted.min() < 0  # and the input is left as it was
-
-
-def test_masks_by_length() -> None:
-    by_length = made(time_masks=10, time_masks_ratio=0.01)
-    assert [by_length.time_masks(n) for n in (50, 100, 550, 1000, 9999)] == [0, 1, 5, 10, 10]
-    assert made(time_masks=7).time_masks(50) == 7
 
 
 def test_narrow_and_short_inputs() -> None:

@@ -1,4 +1,4 @@
-"""Groups keep their budgets and are a function of seed and epoch; broken utterances weigh 0."""
+"""Groups keep their budgets and are a function of the step; broken utterances weigh nothing."""
 
 import json
 from contextlib import closing
@@ -16,10 +16,17 @@ from magneto.speech.audio import NON_FINITE, SILENCE, TRUNCATED, UNREADABLE
 from magneto.speech.augmentation import Augmentation
 from magneto.speech.batching import MIN_FRAMES, PreparedSpeech, SpeechBatch, cut_groups
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig, SyntheticConfig
+from magneto.speech.features import SpeechFeatures
+from tests.said import Said
+from tests.speech.test_sources import librispeech
 from tests.speech.wavs import tone, write
 
 RANDOM = np.random.default_rng(0)
+
+
 SYNTHETIC = SyntheticConfig(train_utterances=24, validation_utterances=7, words=(1, 2))
+
+
 CONFIG = SpeechDataConfig(
     tokenizer="bytes", sample_rate=8000, max_duration=4.0, max_frames=500, synthetic=SYNTHETIC
 )
@@ -61,13 +68,6 @@ def test_groups_keep_their_budgets(max_frames: int, max_cells: int) -> None:
     assert (sizes * longest > 0.8 * max_frames).mean() > 0.8 or max_cells < 10**9
 
 
-def test_one_too_long_utterance_is_a_group_of_its_own() -> None:
-    lengths = np.array([[900, 5], [10, 5], [12, 5]])
-    groups = cut_groups(lengths, 100, 10**6, RANDOM)
-    assert sorted(map(len, groups)) == [1, 2]
-    assert cut_groups(lengths[:0], 100, 10**6, RANDOM) == []
-
-
 def test_a_batch(prepared: PreparedSpeech) -> None:
     maker, split = prepared.validation_maker, prepared.splits.validation
     batch = maker.evaluation_batch(np.arange(7))
@@ -79,11 +79,8 @@ def test_a_batch(prepared: PreparedSpeech) -> None:
         assert np.array_equal(batch.features[row, :length].numpy(), features)
         assert not batch.features[row, length:].any() and not batch.targets[row, labels:].any()
         assert prepared.vocabulary.decode(batch.targets[row].tolist()) == split.texts[row]
-        assert (batch.ids[row], batch.texts[row], batch.problems[row]) == (
-            split.ids[row],
-            split.texts[row],
-            "",
-        )
+        assert (batch.ids[row], batch.texts[row]) == (split.ids[row], split.texts[row])
+        assert batch.problems[row] == ""
         assert length == len(features) == maker.lengths()[row, 0]
     assert batch.weights.tolist() == [1.0] * 7
     assert (
@@ -102,10 +99,7 @@ def epoch_of(stream: BatchStream, count: int) -> list[SpeechBatch]:
 
 
 def test_an_epoch_has_every_utterance_once(prepared: PreparedSpeech) -> None:
-    stream, every = (
-        prepared.train_stream(1, 1),
-        sorted(prepared.splits.train.ids),
-    )
+    stream, every = prepared.train_stream(1, 1), sorted(prepared.splits.train.ids)
     two = [id for batch in epoch_of(stream, 48) for id in batch.ids]
     assert sorted(two[:24]) == sorted(two[24:]) == every and two[:24] != two[24:]
     other = [id for batch in epoch_of(prepared.train_stream(1, 2), 24) for id in batch.ids]
@@ -213,3 +207,81 @@ def test_evaluation_keeps_what_can_be_read(tmp_path: Path) -> None:
     assert batch.problems == ["", TRUNCATED, UNREADABLE, SILENCE, NON_FINITE, NON_FINITE]
     assert batch.texts == ["hello"] * 6
     assert torch.isfinite(batch.features).all() and 900 < batch.feature_lengths[1] < 1000
+
+
+FEW = SyntheticConfig(train_utterances=12, validation_utterances=5, words=(1, 2))
+
+
+PLAIN = SpeechDataConfig(
+    tokenizer="characters", sample_rate=8000, max_duration=10.0, max_frames=1000,
+    synthetic=FEW,
+)  # fmt: skip
+
+
+def test_global_means_are_those_of_the_training_split() -> None:
+    prepared = PreparedSpeech(PLAIN, 1)
+    train = prepared.splits.train
+    found = [prepared.filter_bank(train.sound(n).samples) for n in range(len(train))]
+    frames = prepared.normaliser(np.concatenate(found))
+    assert np.allclose(frames.mean(0), 0, atol=1e-3) and np.allclose(frames.std(0), 1, atol=1e-3)
+
+
+def test_means_are_of_these_recordings_and_not_of_others_as_long() -> None:
+    loud, noisy = (
+        PreparedSpeech(replace(PLAIN, synthetic=replace(FEW, snr=(snr, snr))), 1)
+        for snr in (40.0, -5.0)
+    )
+    assert loud.splits.train.texts == noisy.splits.train.texts
+    assert not np.allclose(loud.normaliser.mean, noisy.normaliser.mean, atol=0.1)
+
+
+def test_what_a_run_keeps(tmp_path: Path) -> None:
+    prepared, run = PreparedSpeech(PLAIN, 1), tmp_path / "run"
+    run.mkdir()
+    prepared.save(run)
+    values = {"tokenizer": str(run / "tokenizer"), "cmvn": str(run / "cmvn.json")}
+    other = PreparedSpeech(replace(PLAIN, **values, validation_source=PLAIN.source), 3)
+    assert len(other.splits.train) == 0
+    wanted, found = (sorted(each.validation_batches(), key=lambda batch: batch.ids)
+                     for each in (prepared, other))  # fmt: skip
+    ids = [sorted(id for batch in each for id in batch.ids) for each in (wanted, found)]
+    assert ids[0] == ids[1]
+    assert found[0].features.abs().sum() == wanted[0].features.abs().sum()
+    assert other.vocabulary.size == prepared.vocabulary.size
+    samples = prepared.splits.validation.sound(0).samples
+    alone = SpeechFeatures(other.config)(samples)  # without any data
+    assert np.array_equal(alone, prepared.normaliser(prepared.filter_bank(samples)))
+    with pytest.raises(ValueError, match="global is of training data"):
+        SpeechFeatures(PLAIN)
+
+
+def test_cached_features_change_nothing() -> None:
+    plain, cached = PreparedSpeech(PLAIN, 1), PreparedSpeech(replace(PLAIN, cached=True), 1)
+    streams = [each.train_stream(2, 5) for each in (plain, cached)]
+    for step in range(3):
+        ((one, *_),), ((other, *_),) = (stream.batch(step) for stream in streams)
+        assert one.ids == other.ids and torch.equal(one.features, other.features)
+
+
+def test_slow_work_is_done_once_and_said() -> None:
+    said = Said()
+    PreparedSpeech(replace(PLAIN, cached=True), 1, said)
+    assert said.work == {
+        "reading headers of recordings", "computing features", "taking means of features",
+    }  # fmt: skip
+    assert "builtin:spoken-digits, train: 12 utterances, 12 read, 0.00 hours" in said.lines
+    said.work.clear()
+    PreparedSpeech(replace(PLAIN, cached=True), 1, said)
+    assert not said.work
+
+
+def test_librispeech_from_folders_to_batches(tmp_path: Path) -> None:
+    pytest.importorskip("soundfile", reason="soundfile is not installed")
+    root = librispeech(tmp_path / "LibriSpeech")
+    config = SpeechDataConfig(source=str(root), tokenizer="characters", text_case="lower")
+    prepared = PreparedSpeech(config, 1)
+    assert (len(prepared.splits.train), len(prepared.splits.validation)) == (4, 2)
+    (batch,) = prepared.train_stream(1, 1).batch(0)[0]
+    assert sorted(batch.texts)[0] == "chapter 1 line 0"
+    assert batch.features.shape == (4, 198, 80)
+    assert batch.targets.shape == (4, len("chapter 198 line 0"))

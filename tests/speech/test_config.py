@@ -2,24 +2,19 @@
 
 import pytest
 
-from magneto.config import ConfigError, build, to_mapping
-from magneto.speech.config import AugmentationConfig, SpeechDataConfig, SyntheticConfig
+from magneto.config import ConfigError, build
+from magneto.speech.config import (
+    AugmentationConfig,
+    SpeechDataConfig,
+    SyntheticConfig,
+    TransducerConfig,
+)
 
 
 def problems(kind: type, values: dict) -> list[str]:
     with pytest.raises(ConfigError) as found:
         build(kind, values, "data")
     return found.value.lines
-
-
-def test_the_defaults_are_the_papers() -> None:
-    config = SpeechDataConfig()
-    assert (config.features.mel_bins, config.features.frame_length) == (80, 25)
-    varied = config.augmentation
-    assert (varied.frequency_masks, varied.frequency_width) == (2, 27)
-    assert (varied.time_masks, varied.time_ratio) == (10, 0.04)
-    assert varied.speeds == (1.0,) and not (varied.time_warp or varied.gain or varied.noise)
-    assert build(SpeechDataConfig, to_mapping(config)) == config
 
 
 @pytest.mark.parametrize(
@@ -57,3 +52,15 @@ def test_all_at_once() -> None:
     assert len(problems(SpeechDataConfig, {"sample_rate": 1, "block": 0, "vocab_size": 0})) > 2
     assert len(problems(AugmentationConfig, {"noise": 2, "gain": -1, "speeds": [9]})) == 3
     assert len(problems(SyntheticConfig, {"drift": 2, "snr": [1, 0]})) == 2
+
+
+def test_impossible_models() -> None:
+    with pytest.raises(ConfigError) as error:
+        TransducerConfig(mel_bins=10, lm_smoothing=1.0, ctc_weight=-1.0, joint_width=0,
+                         intermediate_layers=(11,), encoder_layers=1, decoder_layers=1)  # fmt: skip
+    said = str(error.value)
+    for words in ("multiple of 4", "lm_smoothing", "ctc_weight", "joint_width",
+                  "below the last layer, 11", "no encoder_layers"):  # fmt: skip
+        assert words in said
+    with pytest.raises(ConfigError, match="need intermediate_layers"):
+        TransducerConfig(kl_weight=0.2)

@@ -1,4 +1,4 @@
-"""The transducer: its losses against plain ones, batches against single utterances, its size."""
+"""The transducer: losses against plain ones, batches against single utterances, its size."""
 
 import pytest
 import torch
@@ -6,12 +6,23 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from magneto.functional.transducer import transducer_loss
+from magneto.speech import model as model_module
 from magneto.speech.config import TransducerConfig
-from magneto.speech.model import Transducer, TransducerLoss
+from magneto.speech.model import (
+    FrontEnd,
+    Transducer,
+    TransducerLoss,
+    build_predictor,
+    ctc_loss,
+    label_loss,
+    symmetric_divergence,
+)
 from magneto.training.initial import Writes, why_not_by_module
 from tests.speech.searching import small_model
 
 LENGTHS, LABELS = [33, 18, 41], [3, 0, 5]
+
+
 EVERYTHING = {"intermediate_weight": 0.4, "intermediate_layers": (0,), "kl_weight": 0.2}
 
 
@@ -76,14 +87,6 @@ def test_the_losses_are_what_they_are_called() -> None:
     torch.testing.assert_close(smoothed, expected)
 
 
-def test_without_auxiliary_losses_there_are_no_heads() -> None:
-    model = small_model(ctc_weight=0.0, lm_weight=0.0)
-    assert not [name for name, _ in model.named_parameters() if "head" in name]
-    found = model(*utterances())
-    assert list(found.parts) == ["transducer"]
-    torch.testing.assert_close(found.parts["transducer"], found.total)
-
-
 def gradients(model: Transducer, given) -> tuple[TransducerLoss, dict[str, Tensor]]:
     model.zero_grad()
     found = model(*given)
@@ -142,3 +145,91 @@ def test_the_papers_models_are_as_large_as_it_says(layers: int, millions: float)
     assert why_not_by_module(model, building) == ""
     count = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     assert count == pytest.approx(millions, abs=0.1)
+
+
+def test_what_stands_in_the_padding_does_not_matter() -> None:
+    front_end = FrontEnd(TransducerConfig(mel_bins=8, front_channels=(3, 4), width=16, heads=2))
+    features = torch.randn(2, 21, 8)
+    other = features.clone()
+    other[0, 13:] = 7.0
+    lengths = torch.tensor([13, 21])
+    one, found = front_end(features, lengths)
+    assert found.tolist() == [3, 5]
+    torch.testing.assert_close(front_end(other, lengths)[0][0, :3], one[0, :3])
+    torch.testing.assert_close(front_end(features[:1, :13], lengths[:1])[0], one[:1, :3])
+
+
+def test_what_the_encoder_reads_at_first_changes_over_time() -> None:
+    """Of its square at least 30 % on these sounds; as torch draws convolutions 1.5 to 8 %."""
+    config = TransducerConfig(mel_bins=40, front_channels=(8, 16), width=96, heads=4)
+    shares = []
+    for seed in range(5):
+        torch.manual_seed(seed)
+        read = FrontEnd(config)(sounds(), torch.tensor([240]))[0][0]
+        moving = read - read.mean(0)
+        shares.append((moving.square().sum() / read.square().sum()).item())
+    assert min(shares) > 0.2
+
+
+def sounds() -> torch.Tensor:
+    """Return features of 240 frames whose spectrum stays for 12 frames, then is another one."""
+    coarse = torch.randn(1, 1, 20, 5, generator=torch.Generator().manual_seed(1))
+    return F.interpolate(coarse, (240, 40), mode="bilinear")[0] * 1.5
+
+
+@pytest.mark.parametrize("given", [
+    {"predictor": "lstm", "predictor_layers": 1}, {"predictor": "lstm"},
+    {"predictor": "stateless"}, {"predictor": "stateless", "predictor_context": 3},
+], ids=str)  # fmt: skip
+def test_step_by_step_as_at_once(given: dict) -> None:
+    torch.manual_seed(0)
+    config = TransducerConfig(vocab_size=7, predictor_width=6, **given)
+    predictor = build_predictor(config).eval()
+    labels = torch.randint(1, 7, (3, 5))
+    whole = predictor(labels)
+    assert whole.shape == (3, 6, 6)
+    state = predictor.begin(3, labels.device)
+    found = []
+    for label in (torch.zeros(3, dtype=torch.long), *labels.T):
+        output, state = predictor.step(label, state)
+        found.append(output)
+    torch.testing.assert_close(torch.stack(found, 1), whole)
+
+
+def test_ctc_has_no_loss_where_there_is_no_path() -> None:
+    logits = torch.randn(3, 4, 6, requires_grad=True)
+    targets = torch.tensor([[1, 2, 3, 4, 5], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0]])
+    found = ctc_loss(logits, targets, [4, 4, 4], [5, 2, 3])
+    assert found[0] == 0 and found[1] > 0
+    assert found[2] == 0  # three equal labels need a blank between each
+    found.sum().backward()
+    assert logits.grad is not None and logits.grad.isfinite().all()
+    assert not logits.grad[0].any() and logits.grad[1].any()
+
+
+def test_labels_beyond_the_end_count_for_nothing() -> None:
+    logits, targets = torch.randn(2, 3, 5), torch.tensor([[1, 2, 3], [4, 0, 0]])
+    found = label_loss(logits, targets, torch.tensor([3, 1]), 0.1)
+    expected = F.cross_entropy(logits[1, :1], targets[1, :1], label_smoothing=0.1)
+    torch.testing.assert_close(found[1], expected)
+
+
+def test_divergence_is_of_both_posteriors(monkeypatch) -> None:
+    monkeypatch.setattr(model_module, "CELLS", 1)  # a frame at a time
+    torch.manual_seed(0)
+    first, second = torch.randn(2, 2, 4, 3, dtype=torch.float64, requires_grad=True)
+    predictor, weight, bias = torch.randn(2, 3, 3), torch.randn(5, 3), torch.randn(5)
+    rest = [each.double() for each in (predictor, weight, bias)]
+    frames, labels = torch.tensor([4, 2]), torch.tensor([2, 1])
+    found = symmetric_divergence(first, second, *rest, frames, labels)
+    for row, (frame, label) in enumerate(zip(frames.tolist(), labels.tolist(), strict=True)):
+        posteriors = [
+            F.linear(torch.tanh(x[row, :frame, None] + rest[0][row, None, : label + 1]), *rest[1:])
+            for x in (first, second)
+        ]  # fmt: skip
+        p, q = (each.log_softmax(-1) for each in posteriors)
+        both = F.kl_div(q, p, log_target=True, reduction="none").sum(-1)
+        both = both + F.kl_div(p, q, log_target=True, reduction="none").sum(-1)
+        torch.testing.assert_close(found[row], both.mean(), check_dtype=False, atol=1e-6, rtol=1e-5)
+    same = symmetric_divergence(first, first, *rest, frames, labels)
+    torch.testing.assert_close(same, torch.zeros_like(same))

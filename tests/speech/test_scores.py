@@ -1,8 +1,15 @@
-"""Error rates against counts made by hand."""
+"""Error rates against counts made by hand; normalisers do what Whisper's paper says of them."""
 
 import pytest
 
-from magneto.speech.scores import ErrorCounts, character_errors, errors_by_word, word_errors
+from magneto.config import ConfigError
+from magneto.speech.scores import (
+    ErrorCounts,
+    character_errors,
+    errors_by_word,
+    text_normaliser,
+    word_errors,
+)
 
 pytest.importorskip("jiwer")
 
@@ -31,3 +38,20 @@ def test_by_word() -> None:
     assert [(r.word, r.said, r.right, r.missing, r.instead) for r in rows] == [
         ("one", 2, 1, 1, []), ("two", 2, 1, 0, [("too", 1)]), ("", 0, 0, 0, [("x", 1), ("two", 1)]),
     ]  # fmt: skip
+
+
+def test_english() -> None:
+    transformers = pytest.importorskip("transformers")
+    made = text_normaliser("whisper-english")
+    said = "Mr. Smith's  um twenty-one dogs didn't bark [noise], OK?"
+    assert made.normalise(said) == "mister smith is 21 dogs did not bark ok"
+    assert made.normalise("the colour") == "the colour"
+    assert made.title == (
+        f"whisper-english (transformers {transformers.__version__}, British spellings left as they "
+        "are)"
+    )
+
+
+def test_a_name_that_there_is_not() -> None:
+    with pytest.raises(ConfigError, match=r"no normaliser 'whisper_english'.*whisper-english"):
+        text_normaliser("whisper_english")

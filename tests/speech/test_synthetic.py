@@ -1,12 +1,22 @@
-"""Built-in sets: one utterance for the same integers, other speakers to validate on."""
+"""The built-in sets and their voice: the same for the same integers, formants where they belong."""
 
 import numpy as np
 import pytest
 
 from magneto.speech.config import NAMES, SpeechDataConfig, SyntheticConfig
-from magneto.speech.synthetic import synthetic_table
+from magneto.speech.synthetic import (
+    DIGITS,
+    PHONES,
+    Speaker,
+    plan,
+    planned_samples,
+    speak,
+    synthetic_table,
+)
 
 SMALL = SyntheticConfig(train_utterances=20, validation_utterances=10)
+
+
 CONFIG = SpeechDataConfig(synthetic=SMALL)
 
 
@@ -53,3 +63,30 @@ def test_speakers_of_validation_are_others() -> None:
         for split in (True, False)
     )
     assert not train & held
+
+
+CLEAR = Speaker(pitch=100.0, tract=1.0, rate=0.5, breath=0.0, tilt=1.0)
+
+
+def spoken(words: str, lexicon=DIGITS, speaker=CLEAR, rate=16000, seed=0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    planned = plan(words.split(), lexicon, speaker, random)
+    samples = speak(planned, speaker, rate, random)
+    assert len(samples) == planned_samples(planned, rate)
+    return samples
+
+
+def band(samples: np.ndarray, low: float, high: float) -> float:
+    """Return the share of the power that is between two frequencies."""
+    power = np.abs(np.fft.rfft(samples)) ** 2
+    frequencies = np.fft.rfftfreq(len(samples), 1 / 16000)
+    return power[(frequencies >= low) & (frequencies < high)].sum() / power.sum()
+
+
+@pytest.mark.parametrize("vowel", ["IY", "EH", "AA", "UW"])
+def test_a_vowel_has_its_formants(vowel: str) -> None:
+    first, second, _ = PHONES[vowel].formants
+    samples = spoken("word", {"word": f"{vowel} {vowel} {vowel}"})
+    around = sum(band(samples, 0.75 * f, 1.25 * f) for f in (first, second))
+    between = band(samples, 1.25 * first, 0.75 * second) if second > 2 * first else 0.0
+    assert around > 0.6 and between < 0.3

@@ -28,7 +28,6 @@ from magneto.training.distributed import one_process
 from magneto.training.initial import initial_model
 from magneto.training.loop import train
 from magneto.training.task import NON_FINITE
-from tests.evaluating import measured
 from tests.problems import listed
 from tests.said import Said
 from tests.speech.searching import SIZES
@@ -113,15 +112,6 @@ def test_empty_transcripts_are_told() -> None:
     before = len(said.lines)
     task.summarise(sums, [[*answers[:9], ("9", "one", "two")]])
     assert len(said.lines) == before
-
-
-def test_the_baseline_answers_the_commonest_word() -> None:
-    task = made()
-    words = [w for text in task.speech.splits.train.texts for w in text.split()]
-    common = max(sorted(set(words), key=words.index), key=words.count)
-    texts = [text.split() for text in task.speech.splits.validation.texts]
-    missed = sum(len(text) - (common in text) for text in texts)
-    assert task.baseline()["wer"] == pytest.approx(missed / sum(map(len, texts)))
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -249,20 +239,6 @@ def test_a_run_keeps_what_its_model_needs(tmp_path: Path, monkeypatch) -> None:
     assert opened.task.vocabulary.decode(opened.task.vocabulary.encode(["one"])[0]) == "one"
 
 
-def test_a_short_training_is_the_same_twice() -> None:
-    found = []
-    for _ in range(2):
-        task = made()
-        torch.manual_seed(0)
-        model = task.build_model()
-        stream = task.train_stream(2, 1).batches()
-        loss = task.loss(model, next(stream)[0])
-        loss.total.backward()
-        found.append([p.grad for p in model.parameters()])
-        assert measured(task, model)["loss"] > 0
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
-
-
 def test_a_run_begins_with_the_weights_of_another(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,12 +267,6 @@ def test_a_run_begins_with_the_weights_of_another(
     words[1:] = [str(bare), "--data.tokenizer", str(bare / "assets" / "tokenizer")]
     train_small(tmp_path / "third", *words)
     assert "drawn anew, as it has none: ctc_head.weight" in capsys.readouterr().err
-
-
-def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
-    task = SpeechRecognition(replace(MODEL, pretrained=str(tmp_path / "none")), DATA, 1)
-    with pytest.raises(FileNotFoundError, match=r"no run in .*none: there is no such folder"):
-        task.initial_weights()
 
 
 def test_weights_of_another_shape_are_refused(
