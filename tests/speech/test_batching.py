@@ -265,13 +265,13 @@ def test_cached_features_change_nothing() -> None:
 
 def test_slow_work_is_done_once_and_said() -> None:
     said = Said()
-    PreparedSpeech(replace(PLAIN, cached=True), 1, said)
+    PreparedSpeech(replace(PLAIN, cached=True), 5, said)
     assert said.work == {
         "reading headers of recordings", "computing features", "taking means of features",
     }  # fmt: skip
     assert "builtin:spoken-digits, train: 12 utterances, 12 read, 0.00 hours" in said.lines
     said.work.clear()
-    PreparedSpeech(replace(PLAIN, cached=True), 1, said)
+    PreparedSpeech(replace(PLAIN, cached=True), 5, said)
     assert not said.work
 
 

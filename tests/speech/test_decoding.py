@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from magneto.speech.decoding import GreedySearch, Hypothesis, ModifiedBeamSearch, StreamingSearch
+from magneto.speech.decoding import GreedySearch, Hypothesis, ModifiedBeamSearch, Search
 from tests.speech.searching import every_score, features, plain_greedy, small_model
 
 LENGTHS = [9, 0, 13, 1]
@@ -85,7 +85,7 @@ def test_alone_as_in_a_batch(search) -> None:
     ],
     ids=repr,
 )  # fmt: skip
-def test_in_parts_as_at_once(search: StreamingSearch) -> None:
+def test_in_parts_as_at_once(search: Search) -> None:
     """However the frames are cut; and a state can be gone on from twice."""
     for seed, predictor in enumerate(("lstm", "stateless")):
         model = small_model(seed, predictor=predictor)

@@ -8,7 +8,7 @@ function of (seed, epoch), so that a run resumes exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from magneto.speech.features import (
     AnyNormaliser,
     Features,
     FilterBank,
+    Normaliser,
     StoredFeatures,
     make_normaliser,
 )
@@ -213,57 +214,6 @@ def cut_groups(
     return groups
 
 
-def group_stream(
-    maker: BatchMaker,
-    augmentation: Augmentation,
-    cut: Callable[[np.ndarray, np.random.Generator], list[np.ndarray]],
-    block: int,
-    batch_size: int,
-    seed: int,
-) -> BatchStream:
-    """Return batches of groups, varied anew in each epoch; a piece of a batch is a list of groups.
-
-    Args:
-        maker: Of groups.
-        augmentation: How utterances are varied.
-        cut: From lengths and a random generator to groups.
-        block: Utterances that are sorted by length at a time.
-        batch_size: Groups of a global batch.
-        seed: Of the order and of what is varied.
-    """
-    count = len(maker.ids)
-
-    @lru_cache(maxsize=2)
-    def speeds(epoch: int) -> np.ndarray:
-        return augmentation.speeds(count, seed, epoch)
-
-    def groups(epoch: int) -> list[tuple[int, np.ndarray]]:
-        """Return the epoch, and the numbers of the utterances, of each of its groups."""
-        lengths = maker.lengths(speeds(epoch))
-        order = epoch_order(count, seed, epoch)
-        random = np.random.default_rng([seed, epoch, 1])
-        found: list[np.ndarray] = []
-        for start in range(0, count, block):
-            numbers = order[start : start + block]
-            found += [numbers[group] for group in cut(lengths[numbers], random)]
-        return [(epoch, found[place]) for place in random.permutation(len(found))]
-
-    def make_group(epoch: int, numbers: np.ndarray) -> SpeechBatch:
-        return make_named(
-            lambda some: maker.training_batch(some, speeds(epoch), augmentation, (seed, epoch)),
-            numbers,
-            lambda number: f"utterance {maker.ids[number]}",
-        )
-
-    def describe(piece: list[tuple[int, np.ndarray]]) -> str:
-        return f"utterances {listed([maker.ids[n] for _, group in piece for n in group])}"
-
-    def make(piece: list[tuple[int, np.ndarray]]) -> list[SpeechBatch]:
-        return [make_group(epoch, numbers) for epoch, numbers in piece]
-
-    return BatchStream(in_blocks(groups, batch_size), make, describe)
-
-
 class PreparedSpeech:
     """Recordings ready for training.
 
@@ -307,16 +257,46 @@ class PreparedSpeech:
         return Features(split, self.filter_bank)
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return groups of training utterances, `batch_size` groups at a time."""
+        """Return batches of groups, varied anew in each epoch; a piece is a list of groups.
+
+        Args:
+            batch_size: Groups of a global batch.
+            seed: Of the order and of what is varied.
+        """
+        maker, block = self.train_maker, self.config.block
         augmentation = Augmentation(self.config.augmentation, self.config.sample_rate)
-        return group_stream(
-            self.train_maker,
-            augmentation,
-            lambda lengths, random: self._cut(lengths, random=random),
-            self.config.block,
-            batch_size,
-            seed,
-        )
+        count = len(maker.ids)
+
+        @lru_cache(maxsize=2)
+        def speeds(epoch: int) -> np.ndarray:
+            return augmentation.speeds(count, seed, epoch)
+
+        def groups(epoch: int) -> list[tuple[int, np.ndarray]]:
+            """Return the epoch, and the numbers of the utterances, of each of its groups."""
+            lengths = maker.lengths(speeds(epoch))
+            order = epoch_order(count, seed, epoch)
+            random = np.random.default_rng([seed, epoch, 1])
+            found: list[np.ndarray] = []
+            for start in range(0, count, block):
+                numbers = order[start : start + block]
+                found += [numbers[group] for group in self._cut(lengths[numbers], random=random)]
+            return [(epoch, found[place]) for place in random.permutation(len(found))]
+
+        def make(piece: list[tuple[int, np.ndarray]]) -> list[SpeechBatch]:
+            return [
+                make_named(
+                    partial(maker.training_batch, speeds=speeds(epoch), augmentation=augmentation,
+                            seed=(seed, epoch)),
+                    numbers,
+                    lambda number: f"utterance {maker.ids[number]}",
+                )
+                for epoch, numbers in piece
+            ]  # fmt: skip
+
+        def describe(piece: list[tuple[int, np.ndarray]]) -> str:
+            return f"utterances {listed([maker.ids[n] for _, group in piece for n in group])}"
+
+        return BatchStream(in_blocks(groups, batch_size), make, describe)
 
     def validation_batches(self) -> Sequence[SpeechBatch]:
         """Return the groups of the validation split, in mixed order."""
@@ -329,4 +309,5 @@ class PreparedSpeech:
         """Write what a run's model needs later: tokenizer and means."""
         (directory / "tokenizer").mkdir()
         self.vocabulary.save(directory / "tokenizer")
-        self.normaliser.save(directory / CMVN_FILE)
+        if isinstance(self.normaliser, Normaliser):
+            self.normaliser.save(directory / CMVN_FILE)

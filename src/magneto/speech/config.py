@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from magneto.config import ConfigError
 from magneto.data.sources import check_builtin, parse_source
 from magneto.nn.config import TransformerConfig
+
+# Labels written at one frame at most: without a limit a model can write them there for ever; one or
+# ten make no difference to a trained one.
+SYMBOLS_PER_FRAME = 10
+NAMES = ("spoken-digits", "spoken-commands")
+# Frames of features to one frame of the encoder: two max-poolings.
+SUBSAMPLING = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +38,10 @@ class FilterBankConfig:
     high_frequency: float = 0.0
 
     def __post_init__(self) -> None:
-        wrong = []
-        if self.mel_bins < 4:
-            wrong.append(f"mel_bins must be 4 or more, not {self.mel_bins}")
+        wrong = too_small(self, {"mel_bins": 4, "low_frequency": 0})
         if not 1 <= self.frame_shift <= self.frame_length:
             wrong.append("frame_shift must be 1 or more and at most frame_length "
                          f"({self.frame_length} ms), not {self.frame_shift}")  # fmt: skip
-        if self.low_frequency < 0:
-            wrong.append(f"low_frequency must be 0 or more, not {self.low_frequency}")
         if wrong:
             raise ConfigError(wrong)
 
@@ -75,11 +79,7 @@ class AugmentationConfig:
     def __post_init__(self) -> None:
         names = ("frequency_masks", "frequency_width", "time_masks", "time_masks_ratio",
                  "time_warp", "gain")  # fmt: skip
-        wrong = [
-            f"{name} must be 0 or more, not {getattr(self, name)}"
-            for name in names
-            if getattr(self, name) < 0
-        ]
+        wrong = too_small(self, dict.fromkeys(names, 0))
         wrong += [
             f"{name} must be in [0, 1], not {getattr(self, name)}"
             for name in ("time_ratio", "noise")
@@ -109,30 +109,26 @@ class SyntheticConfig:
     snr: tuple[float, float] = (10.0, 40.0)
 
     def __post_init__(self) -> None:
-        wrong = [
-            f"{name} must be 1 or more, not {getattr(self, name)}"
-            for name in ("train_utterances", "validation_utterances")
-            if getattr(self, name) < 1
-        ]
-        for name, least in (("words", 1), ("snr", None)):
-            wrong += _wrong_range(name, getattr(self, name), least)
+        wrong = too_small(self, {"train_utterances": 1, "validation_utterances": 1})
+        wrong += _wrong_range("words", self.words) + _wrong_range("snr", self.snr)
+        if self.words[0] < 1:
+            wrong.append(f"words must be 1 or more, not {self.words[0]}")
         if wrong:
             raise ConfigError(wrong)
 
 
-def _wrong_range(name: str, values: tuple[float, float], least: float | None = None) -> list[str]:
+def too_small(config: Any, least: Mapping[str, float]) -> list[str]:
+    """Return a line for each field that is below its least value."""
+    return [
+        f"{name} must be {number} or more, not {getattr(config, name)}"
+        for name, number in least.items()
+        if getattr(config, name) < number
+    ]
+
+
+def _wrong_range(name: str, values: tuple[float, float]) -> list[str]:
     low, high = values
-    if low > high:
-        return [f"{name} must be the least and the greatest, not {low}, {high}"]
-    if least is not None and low < least:
-        return [f"{name} must be {least} or more, not {low}"]
-    return []
-
-
-# Labels written at one frame at most: without a limit a model can write them there for ever; one or
-# ten make no difference to a trained one.
-SYMBOLS_PER_FRAME = 10
-NAMES = ("spoken-digits", "spoken-commands")
+    return [f"{name} must be the least and the greatest, not {low}, {high}"] * (low > high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,12 +200,7 @@ class SpeechDataConfig:
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
 
     def __post_init__(self) -> None:
-        least = {"sample_rate": 1000, "vocab_size": 1, "block": 1}
-        wrong = [
-            f"{name} must be {number} or more, not {getattr(self, name)}"
-            for name, number in least.items()
-            if getattr(self, name) < number
-        ]
+        wrong = too_small(self, {"sample_rate": 1000, "vocab_size": 1, "block": 1})
         wrong += [
             f"{name} must be above 0, not {getattr(self, name)}"
             for name in ("max_duration", "max_text_rate", "max_cells")
@@ -242,10 +233,6 @@ class SpeechDataConfig:
         """Where the filters begin and end, in Hz."""
         high = self.features.high_frequency
         return self.features.low_frequency, high if high > 0 else self.sample_rate / 2 + high
-
-
-# Frames of features to one frame of the encoder: two max-poolings.
-SUBSAMPLING = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,18 +291,10 @@ class TransducerConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = {"mel_bins": 4, "predictor_width": 1, "predictor_layers": 1, "joint_width": 1,
-                 "predictor_context": 1}  # fmt: skip
-        wrong = [
-            f"{name} must be {number} or more, not {getattr(self, name)}"
-            for name, number in least.items()
-            if getattr(self, name) < number
-        ]
-        wrong += [
-            f"{name} must be 0 or more, not {getattr(self, name)}"
-            for name in ("ctc_weight", "lm_weight", "intermediate_weight", "kl_weight")
-            if getattr(self, name) < 0
-        ]
+        sizes = ("predictor_width", "predictor_layers", "predictor_context", "joint_width")
+        weights = ("ctc_weight", "lm_weight", "intermediate_weight", "kl_weight")
+        least = {"mel_bins": 4} | dict.fromkeys(sizes, 1) | dict.fromkeys(weights, 0)
+        wrong = too_small(self, least)
         wrong += [
             f"{name} must be at least 0 and below 1, not {getattr(self, name)}"
             for name in ("lm_smoothing", "predictor_dropout")

@@ -1,4 +1,4 @@
-"""Greedy decoding of a transducer, by label looping; and what every search gives.
+"""Searches of a transducer: greedy decoding by label looping, and a beam.
 
 Label looping (arXiv 2406.06220): all utterances of a batch look for their next label, each at its
 own frame, and then the predictor reads the labels of all at once. Here each looks at some frames at
@@ -7,9 +7,10 @@ a time, so that blanks, which are most, cost few steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -37,8 +38,16 @@ class Hypothesis:
     score: float
 
 
-class Search(Protocol):
-    """A way to find labels."""
+class Search(ABC):
+    """A way to find labels, which can be run in parts, as frames come, and finds the same.
+
+    How it is used::
+
+        state = search.begin(model, frames)                       # of each utterance, at most
+        for encoded, lengths in parts:
+            state = search.advance(model, state, encoded, lengths)
+        hypotheses = search.finish(model, state)
+    """
 
     def __call__(
         self, model: Transducer, encoded: Tensor, lengths: Tensor
@@ -53,20 +62,9 @@ class Search(Protocol):
         Returns:
             Of each utterance the best hypotheses, the best first; at least one.
         """
-        ...
+        return self.finish(model, self.advance(model, self.begin(model, lengths), encoded, lengths))
 
-
-class StreamingSearch(Search, Protocol):
-    """A search that can be run in parts, as frames come, and finds the same.
-
-    How it is used::
-
-        state = search.begin(model, frames)                       # of each utterance, at most
-        for encoded, lengths in parts:
-            state = search.advance(model, state, encoded, lengths)
-        hypotheses = search.finish(model, state)
-    """
-
+    @abstractmethod
     def begin(self, model: Transducer, frames: Tensor) -> Any:
         """Return the state before any frame.
 
@@ -74,8 +72,8 @@ class StreamingSearch(Search, Protocol):
             model: In evaluation mode.
             frames: Of each utterance, at most, (batch,).
         """
-        ...
 
+    @abstractmethod
     def advance(self, model: Transducer, state: Any, encoded: Tensor, lengths: Tensor) -> Any:
         """Return the state after some more frames.
 
@@ -86,11 +84,10 @@ class StreamingSearch(Search, Protocol):
             lengths: How many of these are of each utterance, (batch,). One that has not all of
                 them has ended.
         """
-        ...
 
+    @abstractmethod
     def finish(self, model: Transducer, state: Any) -> list[list[Hypothesis]]:
         """Return what is found where no more frames come; as far as they came, at any time."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -115,8 +112,8 @@ class GreedyState:
 
 
 @dataclass
-class GreedySearch:
-    """The most probable symbol at each step; a `StreamingSearch`.
+class GreedySearch(Search):
+    """The most probable symbol at each step.
 
     Attributes:
         symbols_per_frame: Labels at one frame, at most.
@@ -125,12 +122,6 @@ class GreedySearch:
 
     symbols_per_frame: int = SYMBOLS_PER_FRAME
     look_ahead: int = LOOK_AHEAD
-
-    def __call__(
-        self, model: Transducer, encoded: Tensor, lengths: Tensor
-    ) -> list[list[Hypothesis]]:
-        """Decode a batch."""
-        return self.finish(model, self.advance(model, self.begin(model, lengths), encoded, lengths))
 
     @torch.no_grad()
     def begin(self, model: Transducer, frames: Tensor) -> GreedyState:
@@ -177,7 +168,15 @@ class GreedySearch:
 
     def finish(self, model: Transducer, state: GreedyState) -> list[list[Hypothesis]]:
         """Return one hypothesis of each utterance."""
-        return collected(len(state.score), state.found, state.score)
+        labels: list[list[int]] = [[] for _ in state.score]
+        frames: list[list[int]] = [[] for _ in state.score]
+        if state.found:
+            emitted = (torch.cat(parts).tolist() for parts in zip(*state.found, strict=True))
+            for row, symbol, place in zip(*emitted, strict=True):
+                labels[row].append(symbol)
+                frames[row].append(place)
+        scores = state.score.tolist()
+        return [[Hypothesis(*each)] for each in zip(labels, frames, scores, strict=True)]
 
     def _next_label(
         self,
@@ -221,20 +220,6 @@ class GreedySearch:
         return label, passed, gained
 
 
-def collected(
-    batch: int, found: Sequence[tuple[Tensor, Tensor, Tensor]], score: Tensor
-) -> list[list[Hypothesis]]:
-    """Return one hypothesis per utterance from (rows, labels, frames) in the order of emission."""
-    labels: list[list[int]] = [[] for _ in range(batch)]
-    frames: list[list[int]] = [[] for _ in range(batch)]
-    if found:
-        rows, symbols, places = (torch.cat(parts).tolist() for parts in zip(*found, strict=True))
-        for row, symbol, place in zip(rows, symbols, places, strict=True):
-            labels[row].append(symbol)
-            frames[row].append(place)
-    return [[Hypothesis(*each)] for each in zip(labels, frames, score.tolist(), strict=True)]
-
-
 # Labels are told apart by a number of 64 bits: the last one times this, plus the label, wrapped.
 FACTOR = 6364136223846793005
 
@@ -256,6 +241,7 @@ class Beam:
         predicted: The predictor's projected output, (batch, width, joint).
         state: The predictor's, with rows of (batch * width).
         bonus: What is added to a label's log-probability, (batch, width, vocabulary or 1).
+        heard: Frames of each utterance that were looked at, (batch,).
     """
 
     scores: Tensor
@@ -265,6 +251,7 @@ class Beam:
     predicted: Tensor
     state: State
     bonus: Tensor
+    heard: Tensor
 
     def picked(self, parents: Tensor) -> Self:
         """Return the beam with hypotheses (batch, kept) in place of its own, the scores aside."""
@@ -333,7 +320,7 @@ class Grower:
         shape = (batch, self.width, -1)
         return Beam(
             scores, written, none, none, projected.view(shape),
-            tuple(part[rows] for part in state), bonus.view(shape),
+            tuple(part[rows] for part in state), bonus.view(shape), none.new_zeros(batch),
         )  # fmt: skip
 
     def candidates(self, beam: Beam, frames: Tensor) -> Tensor:
@@ -428,25 +415,11 @@ def best(beam: Beam, count: int, normalise: float) -> list[list[Hypothesis]]:
     return found
 
 
-@dataclass(frozen=True)
-class TimedBeam:
-    """Hypotheses of which each has looked at the same frames.
-
-    Attributes:
-        beam: The hypotheses.
-        heard: Frames of each utterance that were looked at, (batch,).
-    """
-
-    beam: Beam
-    heard: Tensor
-
-
 @dataclass(frozen=True, kw_only=True)
-class ModifiedBeamSearch:
+class ModifiedBeamSearch(Search):
     """Time-synchronous, with at most one label per frame (icefall's modified beam search).
 
-    At each frame a hypothesis takes a blank or one label, and goes on to the next. A
-    `StreamingSearch`.
+    At each frame a hypothesis takes a blank or one label, and goes on to the next.
 
     Attributes:
         width: Hypotheses per utterance.
@@ -467,31 +440,22 @@ class ModifiedBeamSearch:
         """Return what begins beams and lets them grow."""
         return Grower(model, self.width, self.fusion, self.fusion_weight)
 
-    def __call__(
-        self, model: Transducer, encoded: Tensor, lengths: Tensor
-    ) -> list[list[Hypothesis]]:
-        """Decode a batch; see `magneto.speech.decoding.Search`."""
-        return self.finish(model, self.advance(model, self.begin(model, lengths), encoded, lengths))
-
     @torch.no_grad()
-    def begin(self, model: Transducer, frames: Tensor) -> TimedBeam:
+    def begin(self, model: Transducer, frames: Tensor) -> Beam:
         """Return a beam for utterances of so many frames, at most."""
         most = int(frames.max()) if len(frames) else 0
-        beam = self.grower(model).begin(len(frames), most, frames.device)
-        return TimedBeam(beam, torch.zeros_like(frames))
+        return self.grower(model).begin(len(frames), most, frames.device)
 
     @torch.no_grad()
-    def advance(
-        self, model: Transducer, state: TimedBeam, encoded: Tensor, lengths: Tensor
-    ) -> TimedBeam:
+    def advance(self, model: Transducer, state: Beam, encoded: Tensor, lengths: Tensor) -> Beam:
         """Return the beam after some more frames."""
-        grower, beam = self.grower(model), state.beam
+        grower, beam = self.grower(model), state
         frames = model.joiner.encoder_proj(encoded)
         for number in range(int(lengths.max()) if len(lengths) else 0):
             candidates = grower.candidates(beam, frames[:, number])
             beam = grower.grown(beam, candidates, state.heard + number, number < lengths)
-        return TimedBeam(beam, state.heard + lengths)
+        return replace(beam, heard=state.heard + lengths)
 
-    def finish(self, model: Transducer, state: TimedBeam) -> list[list[Hypothesis]]:
+    def finish(self, model: Transducer, state: Beam) -> list[list[Hypothesis]]:
         """Return the best hypotheses of each utterance."""
-        return best(state.beam, self.count, self.normalise)
+        return best(state, self.count, self.normalise)

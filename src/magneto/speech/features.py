@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -137,10 +137,6 @@ class UtteranceNormaliser:
         deviation = np.maximum(features.std(0), LEAST_DEVIATION)
         return (features - features.mean(0)) / deviation
 
-    def save(self, path: Path) -> None:
-        """Keep nothing: each utterance says it itself."""
-        return None
-
 
 class NoNormaliser:
     """Leaves features as they are."""
@@ -148,10 +144,6 @@ class NoNormaliser:
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Return the features."""
         return features
-
-    def save(self, path: Path) -> None:
-        """Keep nothing."""
-        return None
 
 
 AnyNormaliser = Normaliser | UtteranceNormaliser | NoNormaliser
@@ -212,33 +204,21 @@ class SpeechFeatures:
         return self.normaliser(self.filter_bank(samples))
 
 
-class FeatureStatistics:
-    """Sums over frames, from which a `Normaliser` is made."""
+def normaliser_of(parts: Iterable[np.ndarray]) -> Normaliser:
+    """Return mean and deviation of all frames of some utterances, (frames, mel bins) each.
 
-    def __init__(self, mel_bins: int) -> None:
-        self.count = 0
-        self.sums = np.zeros(mel_bins)
-        self.squares = np.zeros(mel_bins)
-
-    def add(self, features: np.ndarray) -> None:
-        """Add the frames of an utterance."""
-        exact = features.astype(np.float64)
-        self.count += len(exact)
-        self.sums += exact.sum(0)
-        self.squares += (exact**2).sum(0)
-
-    def normaliser(self) -> Normaliser:
-        """Return mean and deviation of all frames added.
-
-        Raises:
-            ValueError: If there were none.
-        """
-        if self.count == 0:
-            raise ValueError("no training utterance could be read")
-        mean = self.sums / self.count
-        variance = np.maximum(self.squares / self.count - mean**2, 0)
-        deviation = np.maximum(np.sqrt(variance), LEAST_DEVIATION)
-        return Normaliser(mean.astype(np.float32), deviation.astype(np.float32), self.count)
+    Raises:
+        ValueError: If there are none.
+    """
+    count, sums, squares = 0, np.zeros(1), np.zeros(1)
+    for part in parts:
+        exact = part.astype(np.float64)
+        count, sums, squares = count + len(exact), sums + exact.sum(0), squares + (exact**2).sum(0)
+    if count == 0:
+        raise ValueError("no training utterance could be read")
+    mean = sums / count
+    deviation = np.maximum(np.sqrt(np.maximum(squares / count - mean**2, 0)), LEAST_DEVIATION)
+    return Normaliser(mean.astype(np.float32), deviation.astype(np.float32), count)
 
 
 Vary = Callable[[np.ndarray], np.ndarray]
@@ -346,14 +326,17 @@ def make_normaliser(
         return known_normaliser(config)
     held = cache_directory() / f"speech-cmvn-{source.fingerprint}"
     if not is_kept(held, progress):
-        statistics = FeatureStatistics(source.mel_bins)
         order = np.random.default_rng(CMVN_SEED).permutation(len(source.utterances))
         chosen = order[:CMVN_UTTERANCES]
-        for done, number in enumerate(chosen, 1):
-            features, problem = source.features(number)
-            if not problem and np.isfinite(features).all():
-                statistics.add(features)
-            progress.update("taking means of features", done, len(chosen))
+
+        def usable() -> Iterator[np.ndarray]:
+            for done, number in enumerate(chosen, 1):
+                features, problem = source.features(number)
+                if not problem and np.isfinite(features).all():
+                    yield features
+                progress.update("taking means of features", done, len(chosen))
+
+        found = normaliser_of(usable())
         with made_whole(held) as aside:
-            statistics.normaliser().save(aside / CMVN_FILE)
+            found.save(aside / CMVN_FILE)
     return load_normaliser(held / CMVN_FILE, source.mel_bins)

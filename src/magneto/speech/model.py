@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,22 +92,6 @@ def frame_mask(lengths: Tensor, frames: int) -> Tensor:
 
 
 State = tuple[Tensor, ...]
-
-
-class Predictor(Protocol):
-    """What training and decoding ask of a predictor."""
-
-    def __call__(self, labels: Tensor) -> Tensor:
-        """(batch, labels) to (batch, labels + 1, width): before any label, and after each."""
-        ...
-
-    def begin(self, batch: int, device: torch.device) -> State:
-        """Return the state before the start symbol."""
-        ...
-
-    def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read one label of each row, (batch,); return (batch, width) and the state after it."""
-        ...
 
 
 class LSTMPredictor(nn.Module):
