@@ -12,7 +12,7 @@ from magneto.cli import main
 from magneto.commands.shared import arriving
 from magneto.commands.translate import search_of, translate_lines
 from magneto.config import ConfigError
-from magneto.data.counts import Counts
+from magneto.data.problems import Counts
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
 from magneto.translation.splits import ReferenceTexts, chosen

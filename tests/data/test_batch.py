@@ -1,11 +1,12 @@
-"""Walking through nested batches."""
+"""Walking through nested batches, and batches that are made when they are asked for."""
 
 from collections import namedtuple
 from dataclasses import dataclass
 
+import pytest
 import torch
 
-from magneto.data.batch import map_tensors, named_tensors, to_device
+from magneto.data.batch import LazyBatches, map_tensors, named_tensors, to_device
 
 Pair = namedtuple("Pair", "first second")
 
@@ -33,3 +34,18 @@ def test_every_tensor_is_reached_and_the_structure_kept() -> None:
 def test_names_tell_where_a_tensor_was() -> None:
     names = ["batch.rows.values", "batch.pair.0", "batch.list.0", "batch.list.1.0"]
     assert list(named_tensors(nested())) == names
+
+
+def test_a_batch_is_made_when_it_is_asked_for() -> None:
+    made: list[int] = []
+
+    def make(number: int) -> str:
+        made.append(number)
+        return f"batch {number}"
+
+    batches = LazyBatches([10, 11, 12], make)
+    assert len(batches) == 3 and made == []
+    assert batches[2] == "batch 12" and made == [12]
+    assert list(batches) == ["batch 10", "batch 11", "batch 12"]
+    with pytest.raises(IndexError):
+        batches[3]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.counts import EMPTY, INVALID_UTF8, MALFORMED, Counts
 from magneto.data.documents import (
     CUT_LINES,
     DOCUMENTS,
@@ -19,6 +18,7 @@ from magneto.data.documents import (
     open_documents,
     read_documents,
 )
+from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, Counts
 
 
 def read(source: str) -> tuple[str, Counts]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.counts import MALFORMED, Counts
 from magneto.data.formats import read_file, read_source
+from magneto.data.problems import MALFORMED, Counts
 from magneto.data.table import Table
 
 ROWS = [{"audio_filepath": "a.wav", "text": "one"}, {"audio_filepath": "b.wav", "text": "two"}]

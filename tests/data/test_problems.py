@@ -1,5 +1,6 @@
-"""Examples with which something is wrong are named once, whoever meets them, and all are listed."""
+"""What is odd is counted and named; whatever reading raises is counted, and a run lists it once."""
 
+import json
 import multiprocessing
 import os
 from pathlib import Path
@@ -7,9 +8,39 @@ from typing import Any
 
 import pytest
 
-from magneto.data.problems import FEW, PROBLEMS_FILE, DataProblems
+from magneto.data.problems import (
+    EMPTY,
+    FEW,
+    MALFORMED,
+    PROBLEMS_FILE,
+    Counts,
+    DataProblems,
+    NothingWrong,
+)
 from tests.problems import listed
 from tests.said import Said
+
+
+def test_counts_add_up_and_are_plain_json() -> None:
+    counts = Counts({"rows": 2, MALFORMED: 1})
+    counts.update(Counts({"rows": 3, EMPTY: 1}))
+    counts.met(MALFORMED, "a.csv, line 3", "too few cells")
+    assert counts == {"rows": 5, MALFORMED: 2, EMPTY: 1}
+    assert Counts(json.loads(json.dumps(counts))) == counts
+    assert counts["never met"] == 0
+
+
+def test_words() -> None:
+    assert Counts().describe("rows") == "0 rows"
+    counts = Counts({EMPTY: 1, "rows": 1234, MALFORMED: 7, "long lines cut": 0})
+    assert counts.describe("rows") == f"1,234 rows (7 {MALFORMED}, 1 {EMPTY})"
+    assert counts.describe("rows", EMPTY) == f"1,234 rows, 1 {EMPTY} (7 {MALFORMED})"
+
+
+def test_where_nothing_may_be_wrong_the_place_is_said() -> None:
+    with pytest.raises(ValueError, match=r"^a\.csv, line 3: too few cells$"):
+        NothingWrong().met(MALFORMED, "a.csv, line 3", "too few cells")
+
 
 BROKEN, ODD = "broken image", "odd one"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from magneto.data import files
-from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED, Counts
 from magneto.data.documents import read_documents
 from magneto.data.files import read_list
+from magneto.data.problems import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED, Counts
 from magneto.language.config import TRAIN, ClassificationDataConfig
 from magneto.language.labelled_texts import read_tables, read_texts
 from magneto.language.suites import SUITES, load_questions

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from magneto.config import ConfigError
-from magneto.data.counts import Counts
 from magneto.data.documents import read_documents
+from magneto.data.problems import Counts
 from magneto.data.sources import Source, check_builtin, hub_files, parse_source
 from magneto.language.config import ClassificationDataConfig
 from magneto.language.labelled_texts import read_texts

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data.counts import Counts
 from magneto.data.media import Files
+from magneto.data.problems import Counts
 from magneto.data.table import FROM_TEST, TEST_UNUSED, Table, divide, hold_out, table_of
 
 

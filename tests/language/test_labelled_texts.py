@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data.counts import EMPTY, INVALID_UTF8, MALFORMED, Counts
+from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, Counts
 from magneto.data.table import Table
 from magneto.language import labelled_texts
 from magneto.language.config import GLUE, TRAIN, ClassificationDataConfig

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data.counts import Counts
 from magneto.data.documents import DOCUMENTS, read_documents
+from magneto.data.problems import Counts
 from magneto.data.sources import held_out
 from magneto.data.stream import in_blocks
 from magneto.data.tokenizer import ByteTokenizer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.counts import EMPTY, MALFORMED, Counts
+from magneto.data.problems import EMPTY, MALFORMED, Counts
 from magneto.progress import SILENT
 from magneto.speech.audio import MISSING, NO_FRAMES, NO_SAMPLES
 from magneto.speech.config import SpeechDataConfig

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magneto.data.counts import MALFORMED, Counts
+from magneto.data.problems import MALFORMED, Counts
 from magneto.data.table import Table
 from magneto.progress import SILENT
 from magneto.speech.audio import MISSING, UNREADABLE, Stretch

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data.counts import EMPTY, Counts
+from magneto.data.problems import EMPTY, Counts
 from magneto.data.tokenizer_training import train_sentencepiece
 from magneto.progress import SILENT
 from magneto.translation.config import (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.counts import EMPTY, INVALID_UTF8
+from magneto.data.problems import EMPTY, INVALID_UTF8
 from magneto.progress import SILENT
 from magneto.translation.config import (
     DUPLICATE,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.counts import HALF_CHARACTERS, INVALID_UTF8, MALFORMED, Counts
+from magneto.data.problems import HALF_CHARACTERS, INVALID_UTF8, MALFORMED, Counts
 from magneto.translation.config import Texts
 from magneto.translation.text import LACKING, line_pairs, open_parallel
 

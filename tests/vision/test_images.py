@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data.counts import MALFORMED, Counts
 from magneto.data.formats import OTHER_FILES, find_files
 from magneto.data.media import HubMedia
+from magneto.data.problems import MALFORMED, Counts
 from magneto.data.table import FROM_TEST, TEST_UNUSED
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.decoding import BrokenImage

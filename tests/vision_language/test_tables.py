@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from magneto.config import ConfigError
-from magneto.data.counts import EMPTY, HALF_CHARACTERS, MALFORMED
-from magneto.data.problems import DataProblems
+from magneto.data.problems import EMPTY, HALF_CHARACTERS, MALFORMED, DataProblems
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import WITHOUT_IMAGE
 from magneto.vision_language.config import CaptionDataConfig

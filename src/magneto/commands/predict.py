@@ -22,9 +22,8 @@ from magneto.commands.shared import (
     read_input,
 )
 from magneto.config import ConfigError
-from magneto.data.counts import Counts
 from magneto.data.files import existing_path
-from magneto.data.problems import BadRecord, guarded
+from magneto.data.problems import BadRecord, Counts, guarded
 from magneto.files import write_bytes
 from magneto.progress import ProgressBars
 from magneto.recipe import open_run

@@ -18,7 +18,7 @@ from magneto.commands.shared import (
     is_standard_input,
     open_standard_input,
 )
-from magneto.data.counts import INVALID_UTF8, Counts
+from magneto.data.problems import INVALID_UTF8, Counts
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
 from magneto.training.assets import ASSETS

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from magneto.data.cache import cache_directory, file_states, fingerprint, is_kept, made_whole
-from magneto.data.counts import EMPTY, Counts
 from magneto.data.files import (
     RECORDS,
     decoded,
@@ -30,7 +29,7 @@ from magneto.data.files import (
     stream_records,
     unpacked_name,
 )
-from magneto.data.problems import BadRecord, read_each
+from magneto.data.problems import EMPTY, BadRecord, Counts, read_each
 from magneto.data.sources import (
     HubDataset,
     check_builtin,

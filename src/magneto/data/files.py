@@ -23,15 +23,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from magneto.config import LARGEST, shown
-from magneto.data.counts import (
+from magneto.data.problems import (
     HALF_CHARACTERS,
     INVALID_UTF8,
     LONG_LINES,
     MALFORMED,
     NO_FILES,
+    BadRecord,
     Counts,
+    guarded,
+    read_each,
 )
-from magneto.data.problems import BadRecord, guarded, read_each
 from magneto.files import nearest_path, user_path
 
 PACKINGS: dict[str, tuple[str, Any]] = {

@@ -17,7 +17,6 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from magneto.data.cache import cache_directory, file_states, fingerprint, is_kept, made_whole
-from magneto.data.counts import MALFORMED, Counts
 from magneto.data.files import (
     RECORDS,
     Record,
@@ -31,7 +30,7 @@ from magneto.data.files import (
     walk_files,
 )
 from magneto.data.media import ENDINGS, Files, HubMedia, MediaColumn, Members
-from magneto.data.problems import BadRecord, guarded
+from magneto.data.problems import MALFORMED, BadRecord, Counts, guarded
 from magneto.data.sources import (
     SPLIT_NAMES,
     HubDataset,

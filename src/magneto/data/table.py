@@ -23,9 +23,8 @@ import numpy as np
 
 from magneto.config import nearest, shown
 from magneto.data.cache import content_digest
-from magneto.data.counts import Counts
 from magneto.data.media import MediaColumn
-from magneto.data.problems import BadRecord, guarded
+from magneto.data.problems import BadRecord, Counts, guarded
 from magneto.data.sources import VALIDATED, hash_of, held_below
 from magneto.data.stream import listed
 

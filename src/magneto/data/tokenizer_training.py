@@ -9,8 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
-from magneto.data.counts import Counts
 from magneto.data.documents import DOCUMENTS, read_documents
+from magneto.data.problems import Counts
 from magneto.data.tokenizer import (
     BEGIN,
     BPE_CHARACTERS,

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from magneto.config import shown
-from magneto.data.counts import EMPTY, Counts
 from magneto.data.documents import docstrings
 from magneto.data.files import existing_path, has_ending, read_lines, read_tabs, unpacked_name
 from magneto.data.formats import RECORDS, read_file, read_hub, read_source
-from magneto.data.problems import BadRecord, read_each
+from magneto.data.problems import EMPTY, BadRecord, Counts, read_each
 from magneto.data.sources import check_builtin, held_out, parse_source, standard_splits
 from magneto.data.stream import listed
 from magneto.data.table import Classes, Table, divide, table_of, whole_table

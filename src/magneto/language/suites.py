@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from magneto.config import ConfigError
-from magneto.data.counts import NothingWrong
 from magneto.data.files import RECORDS, has_ending, stream_records, walk_files
-from magneto.data.problems import BadRecord, guarded
+from magneto.data.problems import BadRecord, NothingWrong, guarded
 from magneto.data.sources import SPLITS, HubDataset, Source, parse_source
 from magneto.files import nearest_path, user_path
 

@@ -25,8 +25,8 @@ from magneto.data.cache import (
     made_whole,
     make_writable,
 )
-from magneto.data.counts import Counts
 from magneto.data.documents import DOCUMENTS, documents_fingerprint, open_documents
+from magneto.data.problems import Counts
 from magneto.data.sources import VALIDATED, hash_of, held_below
 from magneto.data.tokenizer import BPE_CHARACTERS, Tokenizer, load_tokenizer, train_bpe
 from magneto.files import read_json

@@ -33,12 +33,11 @@ from magneto.data.cache import (
     is_kept,
     made_whole,
 )
-from magneto.data.counts import EMPTY, Counts
 from magneto.data.formats import (
     media_column,
 )
 from magneto.data.media import Files, MediaColumn, Medium
-from magneto.data.problems import BadRecord, guarded, read_each
+from magneto.data.problems import EMPTY, BadRecord, Counts, guarded, read_each
 from magneto.data.sources import VALIDATED, hash_of, split_of
 from magneto.data.table import Table, hold_out, whole_table
 from magneto.files import read_json, write_json

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from magneto.data.counts import Counts
 from magneto.data.files import (
     RECORDS,
     Record,
@@ -32,7 +31,7 @@ from magneto.data.formats import (
     shards_by_split,
 )
 from magneto.data.media import AUDIO_ENDINGS
-from magneto.data.problems import BadRecord, read_each
+from magneto.data.problems import BadRecord, Counts, read_each
 from magneto.data.sources import HubDataset, check_builtin, find_source, split_of
 from magneto.data.table import Table, table_of
 from magneto.progress import Progress

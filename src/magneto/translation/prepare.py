@@ -27,7 +27,7 @@ from magneto.data.cache import (
     is_kept,
     made_whole,
 )
-from magneto.data.counts import EMPTY, Counts
+from magneto.data.problems import EMPTY, Counts
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
 from magneto.data.tokenizer_training import train_sentencepiece
 from magneto.files import read_json, user_path

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import islice
 
 from magneto.config import ConfigError, nearest
-from magneto.data.counts import (
+from magneto.data.problems import (
     EMPTY,
     HALF_CHARACTERS,
     INVALID_UTF8,

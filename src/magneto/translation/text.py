@@ -18,7 +18,6 @@ from typing import Any
 
 from magneto.config import nearest
 from magneto.data.cache import file_states, fingerprint
-from magneto.data.counts import Counts
 from magneto.data.files import (
     RECORDS,
     has_ending,
@@ -28,7 +27,7 @@ from magneto.data.files import (
     unpacked_name,
     walk_files,
 )
-from magneto.data.problems import BadRecord, read_each
+from magneto.data.problems import BadRecord, Counts, read_each
 from magneto.data.sources import (
     HubDataset,
     Source,

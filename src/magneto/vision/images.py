@@ -29,10 +29,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from magneto.data.counts import Counts
 from magneto.data.formats import media_column, media_names, read_source
 from magneto.data.media import Files, MediaColumn
-from magneto.data.problems import DataProblems, guarded
+from magneto.data.problems import Counts, DataProblems, guarded
 from magneto.data.sources import SPLIT_NAMES, parse_source, standard_splits
 from magneto.data.table import NO_CLASS, Classes, Table, divide, whole_table
 from magneto.progress import SILENT, Progress

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from magneto.data.batch import LazyBatches, mixed_plans
-from magneto.data.counts import Counts
 from magneto.data.frequencies import warn_unlearnt
+from magneto.data.problems import Counts
 from magneto.data.sources import parse_source
 from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import Tokenizer, vocabulary_size

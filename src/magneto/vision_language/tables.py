@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from magneto.data.counts import EMPTY, Counts
 from magneto.data.files import existing_path, has_ending, read_list
 from magneto.data.formats import media_column, media_names, read_source
 from magneto.data.media import IMAGE_ENDINGS, Files, MediaColumn
-from magneto.data.problems import DataProblems, read_each
+from magneto.data.problems import EMPTY, Counts, DataProblems, read_each
 from magneto.data.sources import parse_source
 from magneto.data.table import Table, divide, table_of
 from magneto.progress import SILENT, Progress

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from magneto.data.counts import MALFORMED, Counts
-from magneto.data.problems import DataProblems
+from magneto.data.problems import MALFORMED, Counts, DataProblems
 from magneto.vision_language.config import QuestionAnsweringDataConfig
 from magneto.vision_language.question_answering.questions import (
     ANNOTATED_TWICE,

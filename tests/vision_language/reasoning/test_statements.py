@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from magneto.config import ConfigError
-from magneto.data.counts import EMPTY, MALFORMED
-from magneto.data.problems import DataProblems
+from magneto.data.problems import EMPTY, MALFORMED, DataProblems
 from magneto.vision.images import WITHOUT_IMAGE
 from magneto.vision_language.config import StatementDataConfig, VisualReasonerConfig
 from magneto.vision_language.reasoning.statements import (

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from magneto.data.batch import LazyBatches, mixed_order
-from magneto.data.counts import Counts
-from magneto.data.problems import DataProblems
+from magneto.data.problems import Counts, DataProblems
 from magneto.data.stream import BatchStream, joined
 from magneto.data.tokenizer import NOISE_TOKENIZER, Tokenizer
 from magneto.files import user_path

@@ -22,10 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from magneto.data.counts import Counts
 from magneto.data.files import existing_path, read_list, whole_number
 from magneto.data.media import Files
-from magneto.data.problems import BadRecord, DataProblems, read_each
+from magneto.data.problems import BadRecord, Counts, DataProblems, read_each
 from magneto.data.sources import parse_source
 from magneto.data.table import Table, whole_table
 from magneto.files import nearest_path, user_path

@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from magneto.data.counts import EMPTY, Counts
 from magneto.data.files import existing_path, has_ending, unpacked_name, walk_files
 from magneto.data.formats import read_file
 from magneto.data.media import MediaColumn
-from magneto.data.problems import BadRecord, DataProblems, read_each
+from magneto.data.problems import EMPTY, BadRecord, Counts, DataProblems, read_each
 from magneto.data.sources import parse_source
 from magneto.data.table import Table
 from magneto.progress import SILENT, Progress
