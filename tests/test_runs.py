@@ -4,6 +4,7 @@ import ast
 import json
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ pytest.importorskip("transformers")
 from magneto import tasks
 from magneto.cli import main
 from magneto.data.tokenizer import load_tokenizer
+from magneto.recipe import load_recipe
 from magneto.runs import load_run
 from magneto.tasks import command
 
@@ -45,36 +47,51 @@ def write(task: str, source: Path, letters: str) -> None:
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.fixture(params=TASKS)
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    task, out = request.param, tmp_path / "run"
-    source = tmp_path / ("text" if task == "translation" else "text.jsonl")
+@pytest.fixture(scope="module", params=TASKS)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text of a task and a run of two steps on it."""
+    task, place = request.param, tmp_path_factory.mktemp("runs")
+    source = place / ("text" if task == "translation" else "text.jsonl")
     write(task, source, "abcdef")
-    words = ["train", f"{task}/tiny", "--data", str(source), "--out", str(out)]
+    words = ["train", f"{task}/tiny", "--data", str(source), "--out", str(place / "run")]
     with torch.enable_grad():
         assert main([*words, *TRAINING, *TASKS[task].split()]) == 0
-    return out
+    return place
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.iterdir()}
+@pytest.fixture
+def run(trained: Path) -> Iterator[Path]:
+    """The run; it and its text are brought back afterwards."""
+    kept = trained.with_name(f"{trained.name}-kept")
+    shutil.copytree(trained, kept)
+    yield trained / "run"
+    shutil.rmtree(trained)
+    kept.rename(trained)
+
+
+def task_of(run: Path) -> str:
+    return load_run(run, "auto", {}).recipe.task
+
+
+def source_of(run: Path) -> Path:
+    return run.with_name("text" if task_of(run) == "translation" else "text.jsonl")
 
 
 def test_a_changed_text_changes_no_tokenizer(run: Path, capsys: pytest.CaptureFixture) -> None:
-    task = load_run(run, "auto", {}).recipe.task
-    source = run.with_name("text" if task == "translation" else "text.jsonl")
-    kept = files(run / "assets" / "tokenizer")
-    pieces = load_tokenizer(run / "assets" / "tokenizer").pieces()
-    write(task, source, "uvwxyz")
+    task, kept = task_of(run), run / "assets" / "tokenizer"
+    content = {path.name: path.read_bytes() for path in kept.iterdir()}
+    pieces = load_tokenizer(kept).pieces()
+    write(task, source_of(run), "uvwxyz")
     recipe = (run / "recipe.yaml").read_bytes()
     capsys.readouterr()
-
-    assert main(["train", "--resume", str(run), "--training.steps", "4"]) == 2
+    resume = ["train", "--resume", str(run), "--training.steps", "4"]
+    assert main(resume) == 2
     lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("magneto:")]
-    assert len(lines) == 1 and f"{run / 'assets' / 'tokenizer'} differs" in lines[0]
-    assert (
-        files(run / "assets" / "tokenizer") == kept and (run / "recipe.yaml").read_bytes() == recipe
-    )
+    assert len(lines) == 1 and f"{kept} differs" in lines[0]
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == content
+    assert (run / "recipe.yaml").read_bytes() == recipe
+    assert main([*resume, "--data.tokenizer", str(kept)]) == 2
+    assert f"{run / 'assets' / 'data.digest'} differs" in capsys.readouterr().err
 
     opened: Any = load_run(run, "auto", {"training.device": "cpu"})
     opened.task.prepare()
@@ -82,26 +99,17 @@ def test_a_changed_text_changes_no_tokenizer(run: Path, capsys: pytest.CaptureFi
     assert tokenizer.pieces() == pieces
     limit = ["--beams", "1", "--longest", "4"] if task == "translation" else []
     assert main(["evaluate", str(run), "--limit", "2", *limit]) == 0
-
     for path in run.parent.glob("text*"):
         path.unlink()
     out = run.with_name("hf")
     assert main(["export", str(run), str(out)]) == 0
     assert load_tokenizer(out).pieces()[: len(pieces)] == pieces
-    if task == "causal-lm":
-        assert main(["generate", str(run), "abc", "--new-tokens", "3"]) == 0
-
-
-def test_the_same_tokenizer_on_other_data_is_no_resuming(run: Path, capsys) -> None:
-    task = load_run(run, "auto", {}).recipe.task
-    write(task, run.with_name("text" if task == "translation" else "text.jsonl"), "uvwxyz")
-    words = ["--data.tokenizer", str(run / "assets" / "tokenizer"), "--training.steps", "4"]
-    assert main(["train", "--resume", str(run), *words]) == 2
-    assert f"{run / 'assets' / 'data.digest'} differs" in capsys.readouterr().err
 
 
 def test_a_run_that_lost_what_its_data_told_gets_nothing_else(run: Path) -> None:
     """A tokenizer was learned anew from whatever the text was, and it wrote wrong words."""
+    dropped = load_run(run, "final", {"model.dropout": 0.5}).model
+    assert not any(module.training for module in dropped.modules())
     shutil.rmtree(run / "assets" / "tokenizer")
     with pytest.raises(FileNotFoundError, match="tokenizer is gone"):
         load_run(run, "auto", {})
@@ -110,14 +118,8 @@ def test_a_run_that_lost_what_its_data_told_gets_nothing_else(run: Path) -> None
         load_run(run, "auto", {})
 
 
-def test_a_models_dropout_is_off_when_its_run_is_opened(run: Path) -> None:
-    model = load_run(run, "final", {"model.dropout": 0.5}).model
-    assert not any(module.training for module in model.modules())
-
-
 def test_a_text_may_move(run: Path) -> None:
-    task = load_run(run, "auto", {}).recipe.task
-    whole = run.with_name("whole")
+    whole, source = run.with_name("whole"), source_of(run)
     shutil.copytree(run, whole)
     again = ["--training.steps", "4"]
     with torch.enable_grad():
@@ -125,34 +127,35 @@ def test_a_text_may_move(run: Path) -> None:
         (run.parent / "moved").mkdir()
         for path in run.parent.glob("text*"):
             path.rename(run.parent / "moved" / path.name)
-        source = run.parent / "moved" / ("text" if task == "translation" else "text.jsonl")
-        assert main(["train", "--resume", str(run), "--data", str(source), *again]) == 0
+        moved = str(run.parent / "moved" / source.name)
+        assert main(["train", "--resume", str(run), "--data", moved, *again]) == 0
     for name in ("final/model.safetensors", "assets/data.digest"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
 
 
 VERBS = {
-    "causal-lm": {"generate", "evaluate --tasks"},
-    "masked-lm": set(),
-    "text-classification": set(),
-    "translation": {"translate"},
-}
+    "generate": {"causal-lm", "image-captioning"},
+    "translate": {"translation"},
+    "transcribe": {"transducer"},
+    "predict": {"text-classification", "image-classification", "segmentation",
+                "visual-question-answering", "visual-reasoning"},
+    "evaluate --tasks": {"causal-lm"},
+    "evaluate --features": {"image-classification", "image-modelling"},
+}  # fmt: skip
 
 
-def test_another_tasks_verb_is_one_line_that_names_the_right_one(run: Path, capsys) -> None:
-    task = load_run(run, "auto", {}).recipe.task
-    words = {
-        "generate": ["generate", str(run), "abc"],
-        "translate": ["translate", str(run), "--to", "de"],
-        "evaluate --tasks": ["evaluate", str(run), "--tasks", "winogrande"],
-    }
-    right = [command(verb, run) for verb in words if verb in VERBS[task]]
-    for verb in words.keys() - VERBS[task]:
-        capsys.readouterr()
-        assert main(words[verb]) == 2
-        [line] = [x for x in capsys.readouterr().err.splitlines() if x.startswith("magneto:")]
-        assert f"the run's task is {task}" in line and line.endswith(command("evaluate", run))
-        assert all(name in line for name in right)
+def test_another_tasks_verb_is_one_line_that_names_the_right_one(tmp_path: Path, capsys) -> None:
+    more = {"translate": ["--to", "de"], "transcribe": [__file__], "evaluate --tasks": ["piqa"]}
+    for task in tasks.TASKS:
+        load_recipe(f"{task}/tiny").save(tmp_path / "recipe.yaml")
+        right = [f"magneto {verb.split()[0]} {tmp_path}" for verb in VERBS if task in VERBS[verb]]
+        for verb in (verb for verb in VERBS if task not in VERBS[verb]):
+            first, *rest = verb.split()
+            assert main([first, str(tmp_path), *rest, *more.get(verb, [])]) == 2
+            line, *none = capsys.readouterr().err.splitlines()
+            assert f"the run's task is {task}" in line and not none
+            assert line.endswith(command("evaluate", tmp_path))
+            assert all(name in line for name in right), line
 
 
 def test_commands_ask_for_no_type_of_a_task_or_a_model() -> None:
