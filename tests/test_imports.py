@@ -20,13 +20,11 @@ TO_THE_LOOP = ("stream", "workers", "batch", "problems", "frequencies")
 FIELD = {"nn", "theory", "functional", "data", "training.task", "training.assets", "runs", *GROUND}
 ALLOWED = {
     "theory": set(),
-    "config": {"names_elsewhere"},
+    "config": set(),
     "fields": {"config"},
     "figures": set(),
-    "names_elsewhere": set(),
     "functional": set(),
     "files": set(),
-    "yaml_file": {"config"},
     "lock": set(),
     "mistakes": set(),
     "progress": set(),
@@ -36,7 +34,7 @@ ALLOWED = {
     "data": GROUND,
     "training": {"functional", "tasks", *(f"data.{module}" for module in TO_THE_LOOP), *GROUND},
     "recipe": {
-        *("config", "files", "yaml_file", "tasks", "theory", "training.config", "nn.config"),
+        *("config", "files", "tasks", "theory", "training.config", "nn.config"),
         *(f"{field}.config" for field in FIELDS),
     },
     "runs": {"recipe", "tasks", "training", *GROUND},

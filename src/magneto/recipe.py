@@ -17,6 +17,7 @@ from magneto.config import (
     build,
     nearest,
     override,
+    read_yaml,
     to_mapping,
     unknown_keys,
 )
@@ -24,7 +25,6 @@ from magneto.files import write_text
 from magneto.nn.config import TransformerConfig
 from magneto.tasks import TASKS
 from magneto.training.config import TrainingConfig
-from magneto.yaml_file import read_yaml
 
 if TYPE_CHECKING:
     from magneto.training.task import Task

@@ -16,9 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
-from magneto.config import ConfigError
+from magneto.config import ELSEWHERE, ConfigError
 from magneto.files import nearest_path
-from magneto.names_elsewhere import ELSEWHERE
 
 STDIN = "-"
 NAMES = (STDIN, "/dev/stdin")
