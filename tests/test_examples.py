@@ -89,24 +89,52 @@ def test_easy_vqa_table(tmp_path: Path) -> None:
         assert [int(rows_of.open(row)[0].pixels()[0, 0, 0]) for row in range(2)] == [9, 0]
 
 
-def test_new_task(tmp_path: Path) -> None:
-    result = load("new_task").main(tmp_path / "run", steps=40)
-    assert result.status == "finished"
-    assert result.metrics["accuracy"] > 0.2  # one of ten by chance
+QUICK = ("train", "evaluate", "predict", "report", "export", "plan")
 
 
-def test_new_task_as_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def commands_of_the_page() -> list[list[str]]:
+    """Return the words of the commands that "A new task" shows."""
+    page = (EXAMPLES.parent / "docs" / "extend" / "task.md").read_text(encoding="utf-8")
+    lines = [line.split() for line in page.splitlines() if line.startswith("magneto ")]
+    assert {words[1] for words in lines} == {*QUICK, "compare", "probe"}
+    return [words[1:] for words in lines]
+
+
+@pytest.mark.parametrize(
+    "verbs", [QUICK, pytest.param(("compare", "probe"), marks=pytest.mark.slow)], ids="-".join
+)
+def test_diabetes_by_the_commands_of_its_page(
+    verbs: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    load("diabetes")  # found on the path below, as on the page
+    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
-    recipe = tmp_path / "sorting.yaml"
-    recipe.write_text(
-        "task: new_task:Sorting\n"
-        "model: {width: 32, layers: 2, heads: 2, ffn_width: 64, positions: learned}\n"
-        "data: {rows: 64}\n"
-        "training: {steps: 2, batch_size: 8, learning_rate: 1e-3}\n"
-    )
-    sys.modules.pop("new_task", None)
-    assert magneto(["train", str(recipe), "--out", str(tmp_path / "run")]) == 0
-    assert (tmp_path / "run" / "result.json").exists()
+    monkeypatch.setenv("PYTHONPATH", f"{EXAMPLES}:{EXAMPLES.parent / 'src'}")
+    (tmp_path / "examples").symlink_to(EXAMPLES, target_is_directory=True)
+    names = "age,sex,bmi,bp,s1,s2,s3,s4,s5,s6"
+    rows = ("59,2,32.1,101,157,93.2,38,4,4.8598,87", "48,1,21.6,87,183,103.2,70,3,3.8918,69")
+    (tmp_path / "patients.csv").write_text("\n".join([names, *rows]))
+    said = {}
+    for verb, *words in commands_of_the_page():
+        short = ["--training.epochs", "10"] if verb in ("train", "compare") else []
+        if verb in verbs:
+            assert magneto([verb, *words, *short]) == 0
+            said[verb] = capsys.readouterr().out
+    if verbs == QUICK:
+        worse, better = map(float, said["predict"].split())
+        assert 50 < better < worse - 30 < 300
+        loss = float(said["evaluate"].split()[-1])
+        assert loss < 0.6  # the mean of all patients has 0.97
+        assert Path("diabetes-model", "model.safetensors").is_file()
+        assert "diabetes.Regressor" in said["export"]
+        bad = "\n".join([names.replace("bmi", "weight"), *rows])
+        Path("bad.csv").write_text(bad)
+        assert magneto(["predict", "runs/diabetes", "bad.csv"]) == 2
+        assert "bad.csv, row 1: KeyError: 'bmi'" in capsys.readouterr().err
+
+
+def test_the_example_of_a_new_task_is_short() -> None:
+    assert len((EXAMPLES / "diabetes.py").read_text(encoding="utf-8").splitlines()) <= 70
 
 
 def test_bits_per_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

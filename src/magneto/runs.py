@@ -14,7 +14,7 @@ from magneto.config import ConfigError
 from magneto.files import user_path
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe, open_run, task_class
-from magneto.tasks import TASKS, TaskEntry, command, task_entry
+from magneto.tasks import TASKS, TaskEntry, command
 from magneto.training.assets import resolved_fields
 
 if TYPE_CHECKING:
@@ -127,7 +127,11 @@ def run_tokenizer(run: Path) -> str:
 def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -> TaskEntry:
     """Return what commands know of a run's task; see `load_run`."""
     name = open_run(run, overrides).task
-    task = task_entry(name, None if name in TASKS else task_class(name))
+    task = TASKS.get(name)
+    if task is None:
+        from magneto.training.task import entry_of
+
+        task = entry_of(name, task_class(name))
     # What a verb wants besides the run follows it, in capitals.
     if verb is not None and not any(f"{known} ".startswith(f"{verb} ") for known in task.verbs):
         right = " or ".join(command(known, run) for known in (*task.verbs, "evaluate"))

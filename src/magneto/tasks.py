@@ -16,10 +16,8 @@ class TaskEntry:
         data_config: Dataclass of the `data` section, likewise.
         verbs: Further commands that use its runs, as they are typed after `magneto`, but for the
             run; in capitals what the user puts there.
-        evaluation: How `magneto evaluate` measures its runs.
-        generation: What `magneto generate` writes with them: "text" or "captions".
-        prediction: What `magneto predict` reads: "images" or "texts".
-        predict_text: What it takes after images, as a word for messages; "" for nothing.
+        reads: What `magneto predict` gives to `Task.predict`: "images", "texts", "rows" of tables;
+            or, as a word for messages, the text that it takes after images.
         plateau_batches: Validation batches of `Task.baseline` by which a run whose encoder others
             begin with tells them whether it has learnt anything; 0 where none begins with it.
     """
@@ -28,10 +26,7 @@ class TaskEntry:
     model_config: str
     data_config: str
     verbs: tuple[str, ...] = ()
-    evaluation: str = "validation"
-    generation: str = "text"
-    prediction: str = "images"
-    predict_text: str = ""
+    reads: str = "images"
     plateau_batches: int = 0
 
 
@@ -53,21 +48,19 @@ TASKS = {
         "magneto.language.config:TextClassifierConfig",
         "magneto.language.config:ClassificationDataConfig",
         verbs=("predict",),
-        prediction="texts",
+        reads="texts",
     ),
     "translation": TaskEntry(
         "magneto.translation.task:Translation",
         "magneto.translation.config:TranslationConfig",
         "magneto.translation.config:ParallelDataConfig",
         verbs=("translate --to LANGUAGE",),
-        evaluation="translation",
     ),
     "transducer": TaskEntry(
         "magneto.speech.task:SpeechRecognition",
         "magneto.speech.config:TransducerConfig",
         "magneto.speech.config:SpeechDataConfig",
         verbs=("transcribe RECORDING",),
-        evaluation="recognition",
     ),
     "image-classification": TaskEntry(
         "magneto.vision.classification:ImageClassification",
@@ -100,8 +93,7 @@ TASKS = {
         "magneto.vision_language.config:QuestionAnsweringConfig",
         "magneto.vision_language.config:QuestionAnsweringDataConfig",
         verbs=('predict IMAGE "QUESTION"',),
-        evaluation="answers",
-        predict_text="question",
+        reads="question",
     ),
     "vision-language-modelling": TaskEntry(
         "magneto.vision_language.modelling.task:MaskedDataModelling",
@@ -114,7 +106,7 @@ TASKS = {
         "magneto.vision_language.config:VisualReasonerConfig",
         "magneto.vision_language.config:StatementDataConfig",
         verbs=('predict LEFT RIGHT "STATEMENT"',),
-        predict_text="statement",
+        reads="statement",
     ),
     "image-text-retrieval": TaskEntry(
         "magneto.vision_language.retrieval.task:ImageTextRetrieval",
@@ -126,22 +118,9 @@ TASKS = {
         "magneto.vision_language.config:ImageCaptionerConfig",
         "magneto.vision_language.config:CaptioningDataConfig",
         verbs=("generate IMAGE",),
-        generation="captions",
     ),
 }
 """By the name that a recipe's `task` says."""
-
-
-def task_entry(name: str, task: object) -> TaskEntry:
-    """Return a task's line; of one of your own, that is named by its import path, what it can do.
-
-    Args:
-        name: As a recipe's `task` says it.
-        task: Of that name, or its class; not asked for those of the table.
-    """
-    if name in TASKS:
-        return TASKS[name]
-    return TaskEntry(name, "", "", verbs=("predict",) if hasattr(task, "predict") else ())
 
 
 def command(verb: str, run: Path) -> str:

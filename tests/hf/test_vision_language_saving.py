@@ -137,7 +137,7 @@ def numbers(name: str, task: Any, model: Any, folder: Path) -> dict[str, Any]:
     if name == "masked-questions":
         return {"logits": model(images, samples)}
     if name == "questions":
-        best = [task.predict(model, [p], t)[0] for p, t in zip(pictures, TEXTS, strict=True)]
+        best = [task.predict(model, [(p, t)])[0] for p, t in zip(pictures, TEXTS, strict=True)]
         return {"logits": model(images, samples), "said": [one.labels[0][0] for one in best]}
     if name.endswith("statements"):
         pairs = torch.stack((images, images.flip(0))).flatten(0, 1)

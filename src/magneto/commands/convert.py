@@ -14,6 +14,7 @@ from magneto.commands.shared import Parser, print_json
 from magneto.config import ConfigError
 from magneto.files import user_path
 from magneto.runs import load_run
+from magneto.tasks import TASKS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -127,6 +128,9 @@ def export(words: Sequence[str]) -> int:
     name = export_model(recipe.task, opened.model, recipe.data, directory)
     if given.json:
         print_json({"directory": str(directory), "weights": str(opened.weights), "auto": name})
+        return 0
+    if recipe.task not in TASKS:
+        print(f"{directory}: load it with {name}")
         return 0
     print(f"{directory}: load it with {name}.from_pretrained(DIR, trust_remote_code=True)")
     if any(directory.glob("tokenizer.*")) and not (directory / "tokenizer_config.json").is_file():

@@ -45,18 +45,15 @@ if TYPE_CHECKING:
 
 # Behind a metric's name: of a 95 % confidence interval.
 HALF_WIDTH = "_half_width"
-MEASURED = ("validation", "answers", "translation", "recognition")
-"""How tasks evaluate their runs (`TaskEntry.evaluation`)."""
 OWN = {
-    "keep": MEASURED,
-    "answers": ("answers",),
-    "write": ("translation", "recognition"),
+    "answers": ("visual-question-answering",),
+    "write": ("translation", "transducer"),
     "directions": ("translation",),
-    "splits": ("recognition",),
-    "normaliser": ("recognition",),
+    "splits": ("transducer",),
+    "normaliser": ("transducer",),
     "include": ("tasks",),
 }
-"""Options that only some evaluations heed; besides those of tasks, --tasks and --features."""
+"""Options that only some evaluations heed: of which tasks, or --tasks."""
 
 
 def parser() -> Parser:
@@ -110,9 +107,9 @@ def main(words: Sequence[str]) -> int:
     from magneto.runs import run_task
 
     asked = "tasks" if given.tasks is not None else "features" if given.features else None
-    task = run_task(given.run, overrides, f"evaluate --{asked}" if asked else None)
-    way = asked or task.evaluation
-    for option, ways in OWN.items():
+    run_task(given.run, overrides, f"evaluate --{asked}" if asked else None)
+    way = asked or open_run(given.run).task
+    for option, ways in {"keep": () if asked else (way,), **OWN}.items():
         if getattr(given, option) is not None and way not in ways:
             measured = f" measured by --{asked}" if asked else ""
             raise ConfigError([f"--{option} has no effect on {given.run}, a run of "
@@ -148,12 +145,12 @@ def joined_processes(run: Path, overrides: dict[str, str]) -> Iterator[None]:
 
 def evaluate_metrics(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Measure a run as its task does, on each of the splits that are named."""
-    from magneto.runs import load_run, other_data, run_task
+    from magneto.runs import load_run, other_data
 
     check_answers(given)
     if given.data:
         overrides = {**other_data(given.run, given.data), **overrides}
-    speech = run_task(given.run, overrides).evaluation == "recognition"
+    speech = open_run(given.run, overrides).task == "transducer"
     report, normaliser = ProgressBars(quiet=not is_main_process()), None
     if given.normaliser:
         from magneto.speech.scores import text_normaliser

@@ -15,6 +15,7 @@ from magneto.commands.shared import (
     print_json,
 )
 from magneto.config import ConfigError
+from magneto.recipe import open_run
 from magneto.runs import load_run, run_task
 
 
@@ -50,8 +51,9 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given = parser().parse(words)
-    task = run_task(given.run, {}, "generate")
-    return describe_images(given) if task.generation == "captions" else continue_text(given)
+    run_task(given.run, {}, "generate")
+    captions = open_run(given.run).task == "image-captioning"
+    return describe_images(given) if captions else continue_text(given)
 
 
 def continue_text(given: argparse.Namespace) -> int:

@@ -1,13 +1,14 @@
-"""`magneto predict`: what a run's model says of images, of a question about them, or of texts."""
+"""`magneto predict`: what a run's model says of images, texts, or rows of tables."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from contextlib import ExitStack
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,12 @@ from magneto.commands.shared import (
     STDIN,
     Parser,
     arriving,
+    ending_of,
     is_standard_input,
     open_standard_input,
     print_json,
     read_input,
+    standard_input_as_file,
 )
 from magneto.config import ConfigError
 from magneto.data.files import existing_path
@@ -29,6 +32,7 @@ from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 
 if TYPE_CHECKING:
+    from magneto.data.table import Table
     from magneto.language.config import ClassificationDataConfig
     from magneto.language.labelled_texts import TextPair
     from magneto.vision.image_task import Prediction
@@ -48,7 +52,8 @@ def parser() -> Parser:
         "one after the images, in quotes.\n\n"
         "By a run that classifies texts: a line per text, its label and the text. Texts are lines\n"
         "of .txt files or of standard input, rows of .csv, .tsv, .jsonl and .json files, or\n"
-        "words in quotes; a pair of texts in a line has a tab between them.",
+        "words in quotes; a pair of texts in a line has a tab between them.\n\n"
+        "By a run of a task of your own: a line per row of .csv, .tsv, .jsonl and .json files.",
         "magneto predict runs/first cat.jpg dog.png photos/ --top 3\n"
         '  magneto predict runs/vqa cat.jpg "what is the cat doing?"\n'
         "  magneto predict runs/reviews new.csv --data.text_column review --probabilities\n"
@@ -86,10 +91,12 @@ def main(words: Sequence[str]) -> int:
     open_run(given.run, overrides)  # what is wrong with it is said before torch is imported
     from magneto.runs import run_task
 
-    task = run_task(given.run, overrides, "predict")
-    if task.prediction == "texts":
+    reads = run_task(given.run, overrides, "predict").reads
+    if reads == "rows":
+        return predict_rows(given, overrides)
+    if reads == "texts":
         return predict_texts(given, overrides)
-    return predict_images(given, overrides, task.predict_text)
+    return predict_images(given, overrides, "" if reads == "images" else reads)
 
 
 def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind: str) -> int:
@@ -109,7 +116,11 @@ def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind
     if len(paths) % together:
         raise ConfigError([f"a {kind} is about {together} images, and there are {len(paths)}: "
                            "name them one after the other"])  # fmt: skip
-    ask = partial(opened.task.predict, opened.model, **({"text": text} if kind else {}))
+
+    def ask(pictures: Sequence[Any]) -> Sequence[Any]:
+        inputs = [(picture, text) for picture in pictures] if kind else pictures
+        return opened.task.predict(opened.model, inputs)
+
     broken, taken = list[dict[str, str]](), set[str]()
     found = [(path, said.labels[: given.top], write_pictures(path, said, given.out, taken))
              for path, said in ask_of_images(paths, together, ask, broken)]  # fmt: skip
@@ -245,7 +256,6 @@ def write_pictures(path: Path, said: Prediction, out: Path, taken: set[str]) -> 
 
 def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     """Print the label of each text, with probabilities if they are asked for."""
-    from magneto.language.classification import predict_texts
     from magneto.language.labelled_texts import ROWS
     from magneto.runs import load_run
 
@@ -259,8 +269,8 @@ def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> in
     texts: list[dict[str, Any]] = []
     cut = 0
     for some in text_groups(given.inputs, task.data_config, counts):
-        said, longer = predict_texts(task, opened.model, some)
-        cut += longer
+        said = task.predict(opened.model, some)
+        cut += sum(each.cut for each in said)
         counts[ROWS] += len(some)
         for row, each in zip(some, said, strict=True):
             shares = dict(each.probabilities) if given.probabilities else {}
@@ -284,6 +294,45 @@ def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> in
                    "looked at")  # fmt: skip
     if given.json:
         print_json({"run": str(given.run), "weights": str(opened.weights), "texts": texts})
+    return 0
+
+
+def predict_rows(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
+    """Print what a task of one's own says of each row of tables."""
+    import torch
+
+    from magneto.data.formats import read_file
+    from magneto.data.stream import make_named
+    from magneto.runs import load_run
+
+    if not given.inputs:
+        raise ConfigError(["name a table: magneto predict RUN rows.csv"])
+    opened = load_run(given.run, given.weights, overrides, verb="predict")
+    counts, report, answers = Counts(), ProgressBars(), list[Any]()
+    for name in given.inputs:
+        with ExitStack() as stack:
+            if name == STDIN:
+                first = open_standard_input().readline()
+                ending = ".csv" if ending_of(first) == ".txt" else ""
+                path = stack.enter_context(standard_input_as_file(first, ending))
+            else:
+                path = existing_path(name)
+            table = read_file(path, counts)
+
+        @torch.no_grad()
+        def ask(some: Sequence[int], table: Table = table) -> Sequence[Any]:
+            return opened.task.predict(opened.model, [table[number] for number in some])
+
+        for start in range(0, len(table), SORTED):
+            some = range(start, min(start + SORTED, len(table)))
+            answers += make_named(ask, some, lambda number, name=name: f"{name}, row {number + 1}")
+            report.update("predicting rows", len(answers), None)
+    report.finish()
+    report.say(f"{len(answers):,} rows{counts.describe()}")
+    if given.json:
+        print_json({"run": str(given.run), "weights": str(opened.weights), "rows": answers})
+    else:
+        print("\n".join(each if isinstance(each, str) else json.dumps(each) for each in answers))
     return 0
 
 

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save_model
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
@@ -326,26 +327,34 @@ EXPORTS: Mapping[str, Callable[[nn.Module, Any, Path], str]] = {
 """What writes a run's model, by the name of its task."""
 
 
+def save_own(model: nn.Module, data: Any, directory: Path) -> str:
+    """Write the weights of a model of a task of one's own; return the name of its class."""
+    with whole_directory(directory) as aside:
+        save_model(model, str(aside / "model.safetensors"))
+    return f"{type(model).__module__}.{type(model).__qualname__}"
+
+
 def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str:
     """Write the model of a run, and what reads its inputs, for others to load.
 
     Args:
         task: The run's, as its recipe says. What is none of the package's is exported by the
-            function `export(model, data, directory)` of its module.
+            function `export(model, data, directory)` of its module, or else by `save_own`.
         model: With the run's weights, in fp32, on the CPU.
         data: The `data` section of the run's resolved recipe: `magneto.runs.load_run` fills in the
             tokenizer and the classes that the run keeps.
         directory: Where; not there yet, or empty.
 
     Returns:
-        The name of the Auto class whose `from_pretrained(directory)` loads it.
+        The name of the Auto class whose `from_pretrained(directory)` loads it; of a model of a task
+        of one's own that of its class.
 
     Raises:
         ConfigError: If the task has no export.
         FileExistsError: If the directory is not empty.
     """
     module, _, own = task.partition(":")
-    write = getattr(import_module(module), "export", None) if own else EXPORTS.get(task)
+    write = getattr(import_module(module), "export", save_own) if own else EXPORTS.get(task)
     if write is None:
         raise ConfigError([f"magneto export: {task} has no form in transformers; "
                            "magneto.runs.load_run opens the run"])  # fmt: skip

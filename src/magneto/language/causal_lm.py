@@ -29,7 +29,7 @@ from magneto.language.text import (
     tokenised,
 )
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
+from magneto.training.task import DIGEST_FILE, Loss, Task
 
 # Sequences of an evaluation batch.
 EVALUATION_BATCH = 16
@@ -197,11 +197,6 @@ class CausalLanguageModeling(TextTask):
         """Sum the cross-entropy over the batch's tokens."""
         loss = model(batch["tokens"], self.attention_mask(batch["tokens"]), batch["targets"])
         return Loss(loss.total, loss.count, units=batch["tokens"].numel())
-
-    def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Sum the cross-entropy, and count the tokens."""
-        loss = self.loss(model, batch)
-        return Scores({"loss": loss.total, "count": loss.count})
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss (nats per token), perplexity, and bits per byte of text.

@@ -258,6 +258,26 @@ class TextClassification(Task):
             predictions.append(tuple(map(torch.from_numpy, found)))
         return self._metrics(sums, predictions)
 
+    @torch.no_grad()
+    def predict(self, model: nn.Module, inputs: Sequence[TextPair]) -> list[TextPrediction]:
+        """Return what a model says of texts, or pairs of them; "" of an empty one."""
+        asked = [number for number, row in enumerate(inputs) if not is_empty(row)]
+        found = [TextPrediction("")] * len(inputs)
+        if not asked:
+            return found
+        rows = [inputs[number] for number in asked]
+        tokens, second, cut = assemble_all(rows, self.tokenizer, self.data_config, SILENT)
+        device = next(model.parameters()).device
+        order = np.argsort([len(each) for each in tokens], kind="stable")
+        for some in np.split(order, range(BATCH, len(order), BATCH)):
+            batch = padded([tokens[place] for place in some], second[some], self.tokenizer.pad)
+            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+            answers = self.answers(model, batch).cpu()
+            said = _numbers(answers) if self.data_config.number else _classes(answers, self.labels)
+            for place, prediction in zip(some, said, strict=True):
+                found[asked[place]] = replace(prediction, cut=cut[place])
+        return found
+
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer; the classes are told by the texts, and begun weights are its own."""
         (directory / "tokenizer").mkdir()
@@ -283,40 +303,12 @@ class TextPrediction:
     Attributes:
         label: The likeliest class, or a number as text; "" for a text without any visible word.
         probabilities: Of all classes, in their order; empty for numbers.
+        cut: Whether the text is longer than what is read of it.
     """
 
     label: str
     probabilities: Mapping[str, float] = field(default_factory=dict)
-
-
-@torch.no_grad()
-def predict_texts(
-    task: TextClassification, model: TextClassifier, rows: Sequence[TextPair]
-) -> tuple[list[TextPrediction], int]:
-    """Return what a model says of texts, in their order, and how many were too long for it.
-
-    Args:
-        task: Of the run; its data is not looked at.
-        model: With the run's weights, in evaluation mode.
-        rows: Texts, or pairs of them.
-    """
-    asked = [number for number, row in enumerate(rows) if not is_empty(row)]
-    found = [TextPrediction("")] * len(rows)
-    if not asked:
-        return found, 0
-    inputs, second, cut = assemble_all(
-        [rows[number] for number in asked], task.tokenizer, task.data_config, SILENT
-    )
-    device = next(model.parameters()).device
-    order = np.argsort([len(tokens) for tokens in inputs], kind="stable")
-    for some in np.split(order, range(BATCH, len(order), BATCH)):
-        batch = padded([inputs[place] for place in some], second[some], task.tokenizer.pad)
-        batch = {name: tensor.to(device) for name, tensor in batch.items()}
-        answers = task.answers(model, batch).cpu()
-        said = _numbers(answers) if task.data_config.number else _classes(answers, task.labels)
-        for place, prediction in zip(some, said, strict=True):
-            found[asked[place]] = prediction
-    return found, cut
+    cut: bool = False
 
 
 def _classes(logits: torch.Tensor, labels: Sequence[str]) -> Iterator[TextPrediction]:

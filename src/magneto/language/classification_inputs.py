@@ -65,7 +65,7 @@ def encode(
 ) -> Examples:
     """Turn rows into numbers."""
     inputs, second, truncated = assemble_all(pairs_of(table), tokenizer, config, progress)
-    return Examples(inputs, second, label_values(table, labels), truncated)
+    return Examples(inputs, second, label_values(table, labels), sum(truncated))
 
 
 def assemble_all(
@@ -73,9 +73,9 @@ def assemble_all(
     tokenizer: Tokenizer,
     config: ClassificationDataConfig,
     progress: Progress,
-) -> tuple[list[np.ndarray], np.ndarray, int]:
-    """Return the inputs of rows, where the second text of each begins, how many were cut."""
-    inputs, second, truncated = [], [], 0
+) -> tuple[list[np.ndarray], np.ndarray, list[bool]]:
+    """Return the inputs of rows, where the second text of each begins, and which were cut."""
+    inputs, second, truncated = [], [], []
     for start in range(0, len(rows), BATCH):
         piece = rows[start : start + BATCH]
         first = tokenizer.encode([row.text for row in piece])
@@ -86,7 +86,7 @@ def assemble_all(
             made, begin, cut = assemble(text, pair, tokenizer, config)
             inputs.append(np.array(made, np.int32))
             second.append(begin)
-            truncated += cut
+            truncated.append(bool(cut))
         progress.update("tokenising rows", start + len(piece), len(rows))
     return inputs, np.array(second), truncated
 

@@ -13,13 +13,14 @@ from magneto.data.frequencies import write_plateau
 from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import check_directory, plain, read_json, write_json
 from magneto.progress import clock
-from magneto.tasks import TaskEntry, command, task_entry
+from magneto.tasks import TASKS, TaskEntry, command
 from magneto.training.checkpoint import average_weights, model_pieces
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import broadcast_from_main
 from magneto.training.hooks import check_weights, save, used_weights
 from magneto.training.sharding import piece_of
 from magneto.training.state import Stop, TrainingState
+from magneto.training.task import entry_of
 from magneto.weights import MODEL, has_tensors, step_directory, undamaged
 
 
@@ -84,7 +85,7 @@ def end(state: TrainingState, started: float) -> TrainingResult:
     if state.metrics_logger is not None:
         state.metrics_logger.check()
         write_json(state.run / "result.json", plain(asdict(result)))
-        batches = entry_of(state).plateau_batches
+        batches = what_is_known(state).plateau_batches
         if stop.status != "interrupted" and batches:
             write_plateau(state.run, state.task.baseline(batches))
     if wrong := state.task.problems.describe():
@@ -94,9 +95,10 @@ def end(state: TrainingState, started: float) -> TrainingResult:
     return result
 
 
-def entry_of(state: TrainingState) -> TaskEntry:
+def what_is_known(state: TrainingState) -> TaskEntry:
     """Return what commands know of the task."""
-    return task_entry(str(state.recipe.get("task", "")), state.task)
+    name = str(state.recipe.get("task", ""))
+    return TASKS.get(name) or entry_of(name, type(state.task))
 
 
 def last_words(state: TrainingState, result: TrainingResult) -> str:
@@ -128,7 +130,7 @@ def finished_words(state: TrainingState, result: TrainingResult) -> Iterator[str
         name, step = state.task.primary_metric, result.best["step"]
         yield f"best step {step}: validation {name} {result.best['value']:.4g}"
     yield f"the run is in {state.run}; next:"
-    for verb in ("evaluate", "report", *entry_of(state).verbs):
+    for verb in ("evaluate", "report", *what_is_known(state).verbs):
         yield f"  {command(verb, state.run)}"
 
 

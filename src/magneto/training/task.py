@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from magneto.data.problems import DataProblems
 from magneto.data.stream import BatchStream
 from magneto.progress import SILENT, Progress
+from magneto.tasks import TaskEntry
 from magneto.weights import StoredTensor
 
 DIGEST_FILE = "data.digest"
@@ -192,22 +193,24 @@ class Task(ABC):
         `magneto.data.batch.LazyBatches`.
         """
 
-    @abstractmethod
     def score(self, model: nn.Module, batch: Any) -> Scores:
         """Run the model on one validation batch, which is on its device; wait for nothing.
 
         The model is in evaluation mode, without gradients, under the run's precision. For ranks
-        that hold shards of the model it is run the same number of times whatever the batch.
+        that hold shards of the model it is run the same number of times whatever the batch. By
+        default the sums are those of `loss`: "loss", "count" and its logs.
         """
+        found = self.loss(model, batch)
+        return Scores({**found.logs, "loss": found.total, "count": found.count})
 
-    @abstractmethod
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the metrics of scored batches.
+        """Return the metrics of scored batches; by default each sum divided by "count".
 
         Args:
             sums: Of all batches and ranks: a number each, or nested lists where it has a shape.
             predictions: Of the batches that have any, in the order of the batches, on the CPU.
         """
+        return {name: sums[name] / sums["count"] for name in sums if name != "count"}
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return metrics of a trivial answer to the validation data; {} if there is none.
@@ -219,6 +222,16 @@ class Task(ABC):
             limit: Of the first batches only, as `training.evaluate_limit` of what is compared.
         """
         return {}
+
+    def predict(self, model: nn.Module, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return what a model says of each input: plain values that `magneto predict` prints.
+
+        Args:
+            model: With a run's weights, in evaluation mode. Data is not prepared.
+            inputs: Of a task of one's own: rows of tables, each a mapping from the columns' names
+                to what is in the row, words as they stand in a .csv file.
+        """
+        raise NotImplementedError
 
     def save_assets(self, directory: Path) -> Mapping[str, Any]:
         """Write what a run's model needs besides weights, and a digest of the data.
@@ -233,6 +246,12 @@ class Task(ABC):
             built without data and without another run. A path is one in `directory`.
         """
         return {}
+
+
+def entry_of(name: str, kind: type[Task]) -> TaskEntry:
+    """Return what commands know of a task of one's own, which is named by its import path."""
+    verbs = ("predict TABLE",) if kind.predict is not Task.predict else ()
+    return TaskEntry(name, "", "", verbs=verbs, reads="rows")
 
 
 def figures_of(task: Task, model: nn.Module) -> Sequence[Figure]:

@@ -190,16 +190,16 @@ class ImageClassification(FineTuning):
         )  # fmt: skip
 
     @torch.no_grad()
-    def predict(self, model: nn.Module, pictures: Sequence[Picture]) -> list[Prediction]:
+    def predict(self, model: nn.Module, inputs: Sequence[Picture]) -> list[Prediction]:
         """Return the classes of images, the likeliest first.
 
         Args:
             model: With a run's weights, in evaluation mode.
-            pictures: That can be decoded.
+            inputs: That can be decoded.
         """
         transform = validation_transform(self.data_config, self.reading_of())
         random = np.random.default_rng(0)
-        images = torch.from_numpy(np.stack([transform(p, random) for p in pictures]))
+        images = torch.from_numpy(np.stack([transform(p, random) for p in inputs]))
         logits = model(images.to(next(model.parameters()).device)).float().cpu()
         # Classes of the model that have no name are called by their numbers.
         names = [*self.names, *map(str, range(len(self.names), logits.shape[1]))]

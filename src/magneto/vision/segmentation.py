@@ -330,9 +330,9 @@ class Segmentation(FineTuning):
         assert isinstance(model, Segmenter)
         return segment(model, pixels, self.reading_of(), self.data_config.fit)
 
-    def predict(self, model: nn.Module, pictures: Sequence[Picture]) -> list[Prediction]:
+    def predict(self, model: nn.Module, inputs: Sequence[Picture]) -> list[Prediction]:
         """Return which classes images show, and pictures of them with a legend."""
-        return [self._prediction(model, picture.pixels()) for picture in pictures]
+        return [self._prediction(model, picture.pixels()) for picture in inputs]
 
     def _prediction(self, model: nn.Module, pixels: np.ndarray) -> Prediction:
         classes = self.segment(model, pixels)

@@ -214,7 +214,7 @@ class QuestionAnswering(FineTunedTask):
         return self._summary(sums, rows.tolist(), [found.answers[number] for number in chosen])
 
     @torch.no_grad()
-    def predict(self, model: nn.Module, pictures: Sequence[Picture], text: str) -> list[Prediction]:
+    def predict(self, model: nn.Module, inputs: Sequence[tuple[Picture, str]]) -> list[Prediction]:
         """Answer a question about each image: all answers, the likeliest first.
 
         An answer's share is the probability that the model gives to it by itself; they do not add
@@ -222,17 +222,14 @@ class QuestionAnswering(FineTunedTask):
 
         Args:
             model: With a run's weights, in evaluation mode.
-            pictures: That can be decoded.
-            text: The question.
+            inputs: Images that can be decoded, each with its question.
 
         Raises:
             ValueError: If the model reads shorter questions.
         """
-        samples = join_samples(
-            self.model_config.image_tokens,
-            paired=[self.framed_whole(text, "question")] * len(pictures),
-        )
-        images = self.read_pictures(pictures)
+        texts = [self.framed_whole(text, "question") for _, text in inputs]
+        samples = join_samples(self.model_config.image_tokens, paired=texts)
+        images = self.read_pictures([image for image, _ in inputs])
         device = next(model.parameters()).device
         logits = model(images.to(device), samples.to(device)).float().cpu()
         shares, order = logits.sigmoid().sort(dim=1, descending=True, stable=True)

@@ -157,14 +157,13 @@ class VisualReasoning(FineTunedTask):
         return IMAGES
 
     @torch.no_grad()
-    def predict(self, model: nn.Module, pictures: Sequence[Picture], text: str) -> list[Prediction]:
+    def predict(self, model: nn.Module, inputs: Sequence[tuple[Picture, str]]) -> list[Prediction]:
         """Judge a statement about images: how probable it is that it is true, and false.
 
         Args:
             model: With a run's weights, in evaluation mode.
-            pictures: That can be decoded: as many as a statement is about, left before right, or
-                several times as many.
-            text: The statement.
+            inputs: Images that can be decoded, each with the statement: as many as it is about,
+                left before right, or several times as many.
 
         Returns:
             Of each picture what is said of those that it belongs to.
@@ -172,11 +171,9 @@ class VisualReasoning(FineTunedTask):
         Raises:
             ValueError: If the model reads shorter statements.
         """
-        samples = join_samples(
-            self.model_config.image_tokens,
-            paired=[self.framed_whole(text, "statement")] * len(pictures),
-        )
-        images = self.read_pictures(pictures)
+        texts = [self.framed_whole(text, "statement") for _, text in inputs]
+        samples = join_samples(self.model_config.image_tokens, paired=texts)
+        images = self.read_pictures([image for image, _ in inputs])
         device = next(model.parameters()).device
         shares = model(images.to(device), samples.to(device)).float().softmax(1).cpu()
         said = [sorted(zip(ANSWERS, row, strict=True), key=lambda pair: -pair[1])
