@@ -57,6 +57,27 @@ class StoredTensor:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+@dataclass(frozen=True)
+class HeldTensor:
+    """A tensor in memory, in the place of an open file that has it."""
+
+    tensor: Tensor
+
+    def get_tensor(self, name: str) -> Tensor:
+        """Return it."""
+        return self.tensor
+
+    def get_slice(self, name: str) -> Tensor:
+        """Return it, to be cut by rows."""
+        return self.tensor
+
+
+def in_memory(name: str, tensor: Tensor) -> StoredTensor:
+    """Return a tensor as those that are read from files."""
+    rows = len(tensor) if tensor.ndim else 1
+    return StoredTensor(name, tuple(tensor.shape), ((HeldTensor(tensor), 0, rows),))
+
+
 def open_tensors(directory: Path, kind: str = MODEL) -> dict[str, StoredTensor]:
     """Return the tensors of one kind in a directory by name; nothing is read yet."""
     single = directory / f"{kind}.safetensors"

@@ -9,7 +9,7 @@ import torch
 
 from magneto.data.problems import DataProblems
 from magneto.data.workers import BatchesAhead
-from magneto.vision.augmentation import training_transform
+from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import evaluation_images, read_or_replace, training_stream
 from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.decoding import BrokenImage
@@ -37,7 +37,7 @@ def split(tmp_path: Path) -> ImageSplit:
 
 
 def stream(split: ImageSplit, seed: int = 1):
-    return training_stream(split, training_transform(DATA, READING), 8, seed, repeats=2)
+    return training_stream(split, Augmentation(READING, DATA.augmentation), 8, seed, repeats=2)
 
 
 def taken(split: ImageSplit, workers: int, batches: int, parts: int = 1) -> dict:
@@ -96,7 +96,7 @@ def test_broken_and_refused_images_are_listed(tmp_path: Path, workers: int) -> N
     split = load_images(config, 1, problems=problems).train
     names = {str(root / n) for n in ("cat/003.jpg", "dog/007.jpg", "dog/001.jpg")}
     assert names <= {split.name(index) for index in range(len(split))}
-    stream = training_stream(split, training_transform(PLAIN, READING), 4, 1)
+    stream = training_stream(split, Augmentation(READING, PLAIN.augmentation), 4, 1)
     stream.batch(0)  # before there is a run
     problems.keep_in(run)
     with closing(BatchesAhead(stream, 1, [0], num_workers=workers)) as ahead:

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from magneto.vision.codebook import Codebook, k_means, nearest
+from magneto.vision.tokenizer import Codebook, k_means, nearest
 
 CODES, WIDTH = 8, 4
 
@@ -165,6 +165,6 @@ def test_fewer_rows_than_clusters() -> None:
 def test_pieces_of_rows_change_nothing(monkeypatch) -> None:
     rows = F.normalize(torch.randn(50, 4, generator=torch.Generator().manual_seed(1)), dim=-1)
     whole = nearest(rows, rows[:7])
-    monkeypatch.setattr("magneto.vision.codebook.CHUNK", 8)
+    monkeypatch.setattr("magneto.vision.tokenizer.CHUNK", 8)
     assert torch.equal(nearest(rows, rows[:7]), whole)
     assert torch.equal(whole[:7], torch.arange(7))

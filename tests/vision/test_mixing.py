@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from magneto.vision.mixing import Mixing, draw_mixing, mixed, soft_targets
+from magneto.vision.augmentation import Mixing, draw_mixing, mixed, soft_targets
 
 
 def test_neighbours_are_mixed_by_their_shares() -> None:

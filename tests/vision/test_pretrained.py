@@ -17,7 +17,7 @@ from magneto.recipe import build_recipe, load_recipe
 from magneto.training.loop import train
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import SegmentationDataConfig
-from magneto.vision.pretrained import encoder_weights, layer_decay_multipliers
+from magneto.vision.image_task import encoder_weights, layer_decay_multipliers
 from magneto.vision.segmentation import Segmentation
 from magneto.weights import open_tensors
 from tests.said import Said

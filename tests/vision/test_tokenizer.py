@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from magneto.vision.codebook import k_means
 from magneto.vision.config import ImageTokenizerConfig
-from magneto.vision.tokenizer import TokenizerDistillation
+from magneto.vision.tokenizer import TokenizerDistillation, k_means
 from tests.evaluating import reads_while_scoring
 from tests.said import Said
 from tests.vision.small import small_recipe, small_task, train_small

@@ -1,24 +1,25 @@
-"""RandAugment (arXiv 1909.13719), with the operations and strengths of timm's increasing set.
+"""What is done to training images at random: crops, colours, RandAugment, erasing, mixing.
 
-timm calls it "rand-m9-mstd0.5-inc1": for each of two operations, drawn with replacement and applied
-with probability 0.5, a magnitude is drawn around 9 and cut to 0 to 10.
+RandAugment (arXiv 1909.13719) has the operations and strengths of timm's increasing set, which timm
+calls "rand-m9-mstd0.5-inc1": for each of two operations, drawn with replacement and applied with
+probability 0.5, a magnitude is drawn around 9 and cut to 0 to 10. Mixup is arXiv 1710.09412, CutMix
+arXiv 1905.04899.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from magneto.vision.config import AugmentationConfig, ImageDataConfig
+from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import Picture, pillow
 from magneto.vision.transforms import Reading, centre_crop, cut, from_image, random_box, to_image
-
-Step = Callable[[Any, np.random.Generator], Any]
-"""From an image of Pillow's and a generator to an image of the same size."""
 
 
 @dataclass(frozen=True)
@@ -154,31 +155,17 @@ def _factor(what: str) -> Operation:
 def _affine(image: Any, matrix: tuple[float, ...]) -> Any:
     """Move pixels: the one at (x, y) comes from (a x + b y + c, d x + e y + f)."""
     library = pillow()
-    fill = FILL if image.mode == "RGB" else round(sum(FILL) / 3)
-    how = library.Resampling.BICUBIC
-    return image.transform(image.size, library.Transform.AFFINE, matrix, how, fillcolor=fill)
+    how, kind = library.Resampling.BICUBIC, library.Transform.AFFINE
+    return image.transform(image.size, kind, matrix, how, fillcolor=_fill(image))
 
 
-def _shear_x(image: Any, strength: float, random: np.random.Generator) -> Any:
-    return _affine(image, (1, _signed(0.3 * strength, random), 0, 0, 1, 0))
-
-
-def _shear_y(image: Any, strength: float, random: np.random.Generator) -> Any:
-    return _affine(image, (1, 0, 0, _signed(0.3 * strength, random), 1, 0))
-
-
-def _translate_x(image: Any, strength: float, random: np.random.Generator) -> Any:
-    return _affine(image, (1, 0, _signed(0.45 * strength, random) * image.width, 0, 1, 0))
-
-
-def _translate_y(image: Any, strength: float, random: np.random.Generator) -> Any:
-    return _affine(image, (1, 0, 0, 0, 1, _signed(0.45 * strength, random) * image.height))
+def _fill(image: Any) -> Any:
+    return FILL if image.mode == "RGB" else round(sum(FILL) / 3)
 
 
 def _rotate(image: Any, strength: float, random: np.random.Generator) -> Any:
-    fill = FILL if image.mode == "RGB" else round(sum(FILL) / 3)
     how = pillow().Resampling.BICUBIC
-    return image.rotate(_signed(30 * strength, random), how, fillcolor=fill)
+    return image.rotate(_signed(30 * strength, random), how, fillcolor=_fill(image))
 
 
 def _posterise(image: Any, strength: float, random: np.random.Generator) -> Any:
@@ -210,10 +197,18 @@ OPERATIONS: dict[str, Operation] = {
     "contrast": _factor("Contrast"),
     "brightness": _factor("Brightness"),
     "sharpness": _factor("Sharpness"),
-    "shear_x": _shear_x,
-    "shear_y": _shear_y,
-    "translate_x": _translate_x,
-    "translate_y": _translate_y,
+    "shear_x": lambda image, strength, random: _affine(
+        image, (1, _signed(0.3 * strength, random), 0, 0, 1, 0)
+    ),
+    "shear_y": lambda image, strength, random: _affine(
+        image, (1, 0, 0, _signed(0.3 * strength, random), 1, 0)
+    ),
+    "translate_x": lambda image, strength, random: _affine(
+        image, (1, 0, _signed(0.45 * strength, random) * image.width, 0, 1, 0)
+    ),
+    "translate_y": lambda image, strength, random: _affine(
+        image, (1, 0, 0, 0, 1, _signed(0.45 * strength, random) * image.height)
+    ),
 }
 
 
@@ -244,25 +239,140 @@ class Augmentation:
             found = cut(picture, box, size, reduce=True)
         if config.flip and random.random() < config.flip:
             found = found[:, ::-1]
-        steps = self._steps
-        if not steps:
+        jitter = ColourJitter(config.brightness, config.contrast, config.saturation, config.hue)
+        if jitter == ColourJitter() and not config.rand_augment:
             return found
-        image = to_image(np.ascontiguousarray(found))
-        for step in steps:
-            image = step(image, random)
+        image = jitter(to_image(np.ascontiguousarray(found)), random)
+        if config.rand_augment:
+            std, operations = config.rand_augment_std, config.rand_augment_operations
+            image = RandAugment(config.rand_augment, std, operations)(image, random)
         return from_image(image)
 
-    @property
-    def _steps(self) -> list[Step]:
-        config = self.config
-        jitter = ColourJitter(config.brightness, config.contrast, config.saturation, config.hue)
-        several = RandAugment(
-            config.rand_augment, config.rand_augment_std, config.rand_augment_operations
-        )
-        return [step for step, on in ((jitter, jitter != ColourJitter()),
-                                      (several, config.rand_augment)) if on]  # fmt: skip
+
+@dataclass(frozen=True)
+class Mixing:
+    """How a pair is mixed.
+
+    Attributes:
+        share: Of an image's own label; its neighbour's has the rest.
+        box: Rows and columns (top, bottom, left, right) that come from the neighbour, by CutMix;
+            None mixes all pixels by `share`.
+    """
+
+    share: float = 1.0
+    box: tuple[int, int, int, int] | None = None
 
 
-def training_transform(data: ImageDataConfig, reading: Reading) -> Augmentation:
-    """Return what is done to training images."""
-    return Augmentation(reading, data.augmentation)
+def draw_mixing(
+    random: np.random.Generator, mixup: float, cutmix: float, height: int, width: int
+) -> Mixing:
+    """Draw how a pair is mixed: by one of the two, each with probability 0.5 where both are on.
+
+    Args:
+        random: Draws.
+        mixup: Alpha of the Beta distribution of the share (0.8 in the paper's fine-tuning); 0 is
+            off.
+        cutmix: Likewise of the share of pixels that stay (1.0); 0 is off.
+        height: Of the images.
+        width: Of the images.
+    """
+    if not mixup and not cutmix:
+        return Mixing()
+    cuts = random.random() < 0.5 if mixup and cutmix else bool(cutmix)
+    alpha = cutmix if cuts else mixup
+    share = float(random.beta(alpha, alpha))
+    if not cuts:
+        return Mixing(share)
+    high, wide = int(height * math.sqrt(1 - share)), int(width * math.sqrt(1 - share))
+    row, column = int(random.integers(height)), int(random.integers(width))
+    top, bottom = max(0, row - high // 2), min(height, row + high // 2)
+    left, right = max(0, column - wide // 2), min(width, column + wide // 2)
+    # What lies outside of the image is not cut: the share is that of the pixels.
+    return Mixing(
+        1 - (bottom - top) * (right - left) / (height * width), (top, bottom, left, right)
+    )
+
+
+def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tensor, Tensor]:
+    """Mix the pairs of a batch; the last image of an odd number stays as it is.
+
+    Args:
+        images: (batch, channels, height, width).
+        targets: (batch, classes), as `soft_targets` makes them.
+        how: Of each pair, batch / 2 rounded up.
+
+    Returns:
+        Images and targets.
+    """
+    images, targets = images.clone(), targets.clone()
+    for pair, mixing in enumerate(how[: len(images) // 2]):
+        rows = slice(2 * pair, 2 * pair + 2)
+        targets[rows] = targets[rows].lerp(targets[rows].flip(0), 1 - mixing.share)
+        if mixing.box is None:
+            images[rows] = images[rows].lerp(images[rows].flip(0), 1 - mixing.share)
+        else:
+            top, bottom, left, right = mixing.box
+            part = images[rows, :, top:bottom, left:right]
+            images[rows, :, top:bottom, left:right] = part.flip(0)
+    return images, targets
+
+
+def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
+    """Return the shares of classes, float32 (batch, classes), of labels (batch).
+
+    Args:
+        labels: Numbers of classes.
+        classes: How many there are.
+        smoothing: Share that is spread over all classes evenly (label smoothing).
+    """
+    one_hot = torch.nn.functional.one_hot(labels, classes).float()
+    return one_hot * (1 - smoothing) + smoothing / classes
+
+
+@dataclass(frozen=True)
+class PairMixing:
+    """Gives a batch its targets, and mixes its pairs: images 0 and 1 with each other, 2 and 3, ...
+
+    So a batch that is cut in pieces of an even number of images, for ranks or micro-batches, is
+    mixed as the whole is. Mixed on a worker: to a GPU it is hundreds of small operations.
+
+    Attributes:
+        seed: Of what is drawn.
+        mixup: As in `draw_mixing`.
+        cutmix: Likewise.
+        classes: How many there are.
+        smoothing: As in `soft_targets`.
+    """
+
+    seed: int
+    mixup: float
+    cutmix: float
+    classes: int
+    smoothing: float
+
+    def __call__(
+        self, batch: dict[str, Tensor], numbers: np.ndarray, draws: np.ndarray
+    ) -> dict[str, Tensor]:
+        """Return the batch with "targets", (batch, classes).
+
+        Args:
+            batch: With "images" and "labels".
+            numbers: Of its examples.
+            draws: Of its examples.
+        """
+        targets = soft_targets(batch["labels"], self.classes, self.smoothing)
+        if not (self.mixup or self.cutmix):
+            return {**batch, "targets": targets}
+        size = batch["images"].shape[2:]
+        firsts = zip(draws[::2].tolist(), numbers[::2].tolist(), strict=True)
+        how = [
+            draw_mixing(
+                np.random.default_rng([self.seed, draw, number, 0, 1]),
+                self.mixup,
+                self.cutmix,
+                *size,
+            )
+            for draw, number in firsts
+        ]
+        images, targets = mixed(batch["images"], targets, how)
+        return {**batch, "images": images, "targets": targets}

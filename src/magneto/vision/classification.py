@@ -17,14 +17,13 @@ from magneto.data.batch import mixed_order
 from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.stream import BatchStream
 from magneto.training.task import Figure, Loss, Scores
-from magneto.vision.augmentation import training_transform
+from magneto.vision.augmentation import Augmentation, PairMixing
 from magneto.vision.batches import training_stream
 from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig, given_names
 from magneto.vision.decoding import Picture
 from magneto.vision.image_task import FineTuning, Prediction
 from magneto.vision.images import UNLABELLED, ImageSplits, load_images
-from magneto.vision.mixing import PairMixing
 from magneto.vision.pictures import (
     IMAGES,
     Mistake,
@@ -136,7 +135,7 @@ class ImageClassification(FineTuning):
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return images in random order, augmented, with soft targets; pairs are mixed."""
         data, config = self.data_config, self.model_config
-        transform = training_transform(data, self.reading)
+        transform = Augmentation(self.reading, data.augmentation)
         mixing = PairMixing(seed, data.mixup, data.cutmix, config.classes, config.label_smoothing)
         repeats = data.augmentation.repeats
         return training_stream(self.splits.train, transform, batch_size, seed, repeats, mixing)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -40,34 +39,8 @@ class BrokenImage(BadRecord):
     """An image that can't be read."""
 
 
-class Picture(Protocol):
-    """An image whose size is known, and whose pixels are decoded when they are asked for.
-
-    Attributes:
-        height: In pixels.
-        width: In pixels.
-        refused: Told why, if simplejpeg refuses what Pillow then decodes.
-    """
-
-    height: int
-    width: int
-    refused: Callable[[str], None]
-
-    def pixels(self, scale: int = 1) -> np.ndarray:
-        """Return uint8 (height, width, channels).
-
-        Args:
-            scale: A picture that is stored so that it is cheaper (JPEG) may come smaller, by this
-                divisor: one of `SCALES`. Look at the array's shape for the size it has.
-
-        Raises:
-            BrokenImage: If it can't be decoded.
-        """
-        ...
-
-
 class PixelPicture:
-    """A picture that is decoded already.
+    """A picture that is decoded already; see `EncodedPicture`.
 
     Args:
         pixels: uint8 (height, width, channels).
@@ -89,6 +62,11 @@ class EncodedPicture:
     Args:
         content: Of the file.
 
+    Attributes:
+        height: In pixels.
+        width: In pixels.
+        refused: Told why, if simplejpeg refuses what Pillow then decodes.
+
     Raises:
         BrokenImage: If it is no image that Pillow knows, or is larger than `MOST_PIXELS`.
     """
@@ -102,7 +80,15 @@ class EncodedPicture:
             self.width, self.height = self.height, self.width
 
     def pixels(self, scale: int = 1) -> np.ndarray:
-        """Return RGB pixels, uint8 (height, width, 3), turned as the camera was held."""
+        """Return RGB pixels, uint8 (height, width, 3), turned as the camera was held.
+
+        Args:
+            scale: A JPEG may come smaller, by this divisor: one of `SCALES`. Look at the array's
+                shape for the size it has.
+
+        Raises:
+            BrokenImage: If it can't be decoded.
+        """
         why = ""
         if self._image.format == "JPEG" and self._image.mode in ("RGB", "L"):
             try:
@@ -116,6 +102,10 @@ class EncodedPicture:
         if why:
             self.refused(why)
         return turned(found, self._orientation)
+
+
+Picture = EncodedPicture | PixelPicture
+"""An image whose size is known, and whose pixels are decoded when they are asked for."""
 
 
 def ignore(why: str) -> None:

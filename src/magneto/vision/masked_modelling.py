@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -20,12 +20,12 @@ from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import NOISE_TOKENIZER
 from magneto.files import user_path
-from magneto.functional.cross_entropy import CrossEntropyLoss, linear_cross_entropy
+from magneto.functional.cross_entropy import linear_cross_entropy
 from magneto.nn.embedding import ClassToken, MaskToken, PatchEmbedding
 from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
-from magneto.vision.augmentation import training_transform
+from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import example_stream
 from magneto.vision.config import BUILTIN_TOKENIZER, ImageModelConfig, ImageModellingDataConfig
 from magneto.vision.image_task import ImageTask, patches_read
@@ -68,19 +68,6 @@ class PatchAggregation(nn.Module):
         """From features of the middle and the last layer to those of the second guess."""
         middle, last = features
         return [self.encoder(torch.cat((last[:, :1], middle[:, 1:]), dim=1))]
-
-
-@dataclass(frozen=True)
-class Guesses:
-    """Losses of a batch of masked images.
-
-    Attributes:
-        loss: Of the model's guesses.
-        others: Of the second guess, if there is one.
-    """
-
-    loss: CrossEntropyLoss
-    others: list[CrossEntropyLoss]
 
 
 class MaskedImageModel(nn.Module):
@@ -136,16 +123,15 @@ class MaskedImageModel(nn.Module):
             codes: That are to be guessed there, (batch, count).
 
         Returns:
-            Of the model's own guess (batch, count, codes), or `Guesses`.
+            Of the model's own guess (batch, count, codes); or losses of it, and of a second one.
         """
         if codes is None:
             return self.head(self.features(images, hidden)[0])
         weight, bias, chunk = self.head.weight, self.head.bias, self.config.loss_chunk
-        first, *others = (
+        return [
             linear_cross_entropy(features, weight, codes, bias, chunk=chunk)
             for features in self.features(images, hidden)
-        )
-        return Guesses(first, others)
+        ]
 
 
 # Batches of training images of which code frequencies and builtin:patches are made.
@@ -221,7 +207,7 @@ class ImageModelling(ImageTask):
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return images in random order, augmented, other patches hidden each time they come."""
         data, train = self.data_config, self.splits.train
-        transform = training_transform(data, self.reading)
+        transform = Augmentation(self.reading, data.augmentation)
 
         def example(index: int, random: np.random.Generator) -> dict[str, np.ndarray]:
             image = transform(train.open(index), random)
@@ -239,9 +225,9 @@ class ImageModelling(ImageTask):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum the cross-entropy over the hidden patches, of the guess and a second one."""
         found = model(batch["images"], batch["hidden"], self._wanted(batch))
-        total = torch.stack([loss.total for loss in (found.loss, *found.others)]).sum()
-        logs = {"guess": found.loss.total.detach()} if found.others else {}
-        return Loss(total, found.loss.count, logs)
+        total = torch.stack([loss.total for loss in found]).sum()
+        logs = {"guess": found[0].total.detach()} if len(found) > 1 else {}
+        return Loss(total, found[0].count, logs)
 
     def _wanted(self, batch: dict[str, Tensor]) -> Tensor:
         """Return the codes of the hidden patches, (batch, count)."""

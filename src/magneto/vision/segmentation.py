@@ -26,7 +26,7 @@ from magneto.vision.images import ImageSplit
 from magneto.vision.paired_transforms import PairedAugmentation
 from magneto.vision.pictures import confusion_figure, overlay_figure, overlay_png
 from magneto.vision.segmenter import Segmenter, pixel_logits, resize, segment
-from magneto.vision.transforms import Reading, fitted
+from magneto.vision.transforms import fitted
 
 
 @dataclass(frozen=True)
@@ -79,57 +79,6 @@ def read_pair(split: ImageSplit, index: int, masks: MaskReading) -> tuple[np.nda
         size, other = (" x ".join(map(str, found.shape[:2])) for found in (pixels, mask))
         raise BrokenImage(f"is {size}, its mask {other}")
     return pixels, mask
-
-
-def training_pairs(
-    split: ImageSplit, masks: MaskReading, transform: PairedAugmentation, batch_size: int, seed: int
-) -> BatchStream:
-    """Return shuffled batches: "images", "masks" (uint8) and "broken", each (batch, ...).
-
-    Args:
-        split: Of images with masks.
-        masks: What their numbers mean.
-        transform: What is done to an image and its mask.
-        batch_size: Images of a global batch.
-        seed: Of order and randomness.
-    """
-
-    def example(index: int, random: np.random.Generator) -> dict[str, np.ndarray]:
-        image, mask = transform(split.open(index), masks(split.mask(index)), random)
-        return {"images": image, "masks": mask}
-
-    return example_stream(len(split), example, batch_size, seed, broken=split.broken)
-
-
-def evaluation_pairs(
-    split: ImageSplit,
-    masks: MaskReading,
-    data: SegmentationDataConfig,
-    reading: Reading,
-    batch_size: int,
-) -> LazyBatches:
-    """Return the batches of a split in mixed order: lists "images" and "masks", and "broken".
-
-    An image is resized as `data.fit` says; its mask keeps its size: there it is compared. In the
-    place of what is broken stands an image whose pixels are all ignored.
-    """
-
-    def pair(row: int) -> tuple[Tensor, Tensor, bool]:
-        try:
-            with guarded(BrokenImage):
-                pixels, mask = read_pair(split, row, masks)
-                image = reading.normalise(fitted(pixels, data.fit))
-        except BrokenImage as error:
-            split.broken(row, error)
-            nothing = np.full(reading.blank.shape[1:], IGNORED, np.uint8)
-            return torch.from_numpy(reading.blank), torch.from_numpy(nothing), True
-        return torch.from_numpy(image), torch.from_numpy(mask), False
-
-    def make(rows: np.ndarray) -> dict[str, list[Tensor] | Tensor]:
-        images, known, broken = zip(*map(pair, rows.tolist()), strict=True)
-        return {"images": list(images), "masks": list(known), "broken": torch.tensor(broken)}
-
-    return LazyBatches(mixed_plans(len(split), batch_size), make)
 
 
 def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
@@ -243,9 +192,16 @@ class Segmentation(FineTuning):
         return Segmenter(self.model_config)
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return crops of images in random order, augmented."""
+        """Return crops in random order, augmented: "images", "masks" (uint8) and "broken"."""
+        train = self.splits.train
         transform = PairedAugmentation(self.reading, self.data_config.augmentation)
-        return training_pairs(self.splits.train, self.masks, transform, batch_size, seed)
+
+        def example(index: int, random: np.random.Generator) -> dict[str, np.ndarray]:
+            mask = self.masks(train.mask(index))
+            image, mask = transform(train.open(index), mask, random)
+            return {"images": image, "masks": mask}
+
+        return example_stream(len(train), example, batch_size, seed, broken=train.broken)
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return black images whose pixels are all of the first class."""
@@ -270,11 +226,29 @@ class Segmentation(FineTuning):
         return Loss(total, known.sum(), logs)
 
     def validation_batches(self) -> LazyBatches:
-        """Return the validation images and their masks, in mixed order."""
-        held = self.splits.validation
-        return evaluation_pairs(
-            held, self.masks, self.data_config, self.reading, self.evaluation_batch
-        )
+        """Return the validation images in mixed order: lists "images" and "masks", and "broken".
+
+        An image is resized as `data.fit` says; its mask keeps its size: there it is compared. In
+        the place of what is broken stands an image whose pixels are all ignored.
+        """
+        held, reading = self.splits.validation, self.reading
+
+        def pair(row: int) -> tuple[np.ndarray, np.ndarray, bool]:
+            try:
+                with guarded(BrokenImage):
+                    pixels, mask = read_pair(held, row, self.masks)
+                    return reading.normalise(fitted(pixels, self.data_config.fit)), mask, False
+            except BrokenImage as error:
+                held.broken(row, error)
+                return reading.blank, np.full(reading.blank.shape[1:], IGNORED, np.uint8), True
+
+        def make(rows: np.ndarray) -> dict[str, list[Tensor] | Tensor]:
+            images, masks, broken = zip(*map(pair, rows.tolist()), strict=True)
+            lists = {"images": images, "masks": masks}
+            found = {name: [torch.from_numpy(x) for x in values] for name, values in lists.items()}
+            return {**found, "broken": torch.tensor(broken)}
+
+        return LazyBatches(mixed_plans(len(held), self.evaluation_batch), make)
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
         """Count pixels by class and answer, and sum the cross-entropy, at the masks' size."""

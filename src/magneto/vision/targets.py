@@ -14,10 +14,9 @@ from torch.nn import functional as F
 
 from magneto.functional.precision import without_autocast
 from magneto.runs import load_run
-from magneto.vision.codebook import k_means, nearest
 from magneto.vision.config import ImageModelConfig
 from magneto.vision.teachers import PixelTeacher, weights_digest
-from magneto.vision.tokenizer import ImageTokenizer
+from magneto.vision.tokenizer import ImageTokenizer, k_means, nearest
 from magneto.vision.transforms import NORMALISATIONS
 
 # Share of the grid that a block has at least: 16 of BEiT's 196 patches.

@@ -117,9 +117,13 @@ class PixelTeacher(Teacher):
 
 
 class PretrainedTeacher(Teacher):
-    """What models of transformers share: their own size of image, their mean and deviation.
+    """The features of a model of transformers, from images of its own size and normalisation.
+
+    Of CLIP's image encoder (arXiv 2103.00020) the patches after its last norm and its projection;
+    of DINO's or DINOv2's (arXiv 2104.14294, 2304.07193) those after its last norm.
 
     Args:
+        kind: "clip" or "dino".
         path: A folder, or a name on the hub.
         config: Of the tokenizer, whose grid of patches the model must have.
 
@@ -131,11 +135,15 @@ class PretrainedTeacher(Teacher):
     image_mean: Tensor
     image_std: Tensor
 
-    def __init__(self, path: str, config: ImageEncoderConfig) -> None:
+    def __init__(self, kind: str, path: str, config: ImageEncoderConfig) -> None:
         super().__init__()
         library = import_extra("transformers", "hf", "a teacher of transformers needs it")
+        self.projects = kind == "clip"
+        auto = library.CLIPVisionModelWithProjection if self.projects else library.AutoModel
         try:
-            self.model: Any = self.load(library, path)
+            self.model: Any = auto.from_pretrained(
+                path, dtype=torch.float32, trust_remote_code=False
+            )
             reader = library.image_processing_base.ImageProcessingMixin
             found = reader.get_image_processor_dict(path)[0]
         except (OSError, ValueError) as error:
@@ -153,23 +161,19 @@ class PretrainedTeacher(Teacher):
         for name in ("image_mean", "image_std"):
             values = torch.tensor(found[name]).view(-1, 1, 1)
             self.register_buffer(name, values, persistent=False)
-        self.width = self.find_width()
-
-    def load(self, library: Any, path: str) -> Any:
-        """Return the model."""
-        raise NotImplementedError
-
-    def find_width(self) -> int:
-        """Return the width of its features."""
-        return self.model.config.hidden_size
-
-    def tokens(self, images: Tensor) -> Tensor:
-        """Return the features of all tokens; those of patches are the last."""
-        return self.model(images).last_hidden_state
+        self.width = vision.projection_dim if self.projects else vision.hidden_size
 
     def digest(self) -> str:
         """Return the digest of its weights."""
         return weights_digest(self.model)
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """Return the features of all tokens of normalised images; those of patches are the last."""
+        if not self.projects:
+            return self.model(images).last_hidden_state
+        vision = self.model.vision_model
+        features = vision(images).last_hidden_state
+        return self.model.visual_projection(vision.post_layernorm(features))
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) to (batch, patches, width)."""
@@ -180,37 +184,9 @@ class PretrainedTeacher(Teacher):
         return self.tokens(images)[:, -self.patches :]
 
 
-class ClipTeacher(PretrainedTeacher):
-    """CLIP's image encoder (arXiv 2103.00020): patches after its last norm and its projection."""
-
-    def load(self, library: Any, path: str) -> Any:
-        """Return the image half of a CLIP."""
-        kind = library.CLIPVisionModelWithProjection
-        return kind.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
-
-    def find_width(self) -> int:
-        """Return the width of its projection."""
-        return self.model.config.projection_dim
-
-    def tokens(self, images: Tensor) -> Tensor:
-        """Return the projected features of all tokens, as of the class token for a text."""
-        vision = self.model.vision_model
-        features = vision(images).last_hidden_state
-        return self.model.visual_projection(vision.post_layernorm(features))
-
-
-class DinoTeacher(PretrainedTeacher):
-    """DINO's or DINOv2's encoder (arXiv 2104.14294, 2304.07193): patches after its last norm."""
-
-    def load(self, library: Any, path: str) -> Any:
-        """Return the encoder."""
-        kind = library.AutoModel
-        return kind.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
-
-
 def build_teacher(config: ImageTokenizerConfig) -> Teacher:
     """Build the teacher that a configuration names; see the classes for what they raise."""
     kind, _, path = config.teacher.partition(":")
     if path:
-        return {"clip": ClipTeacher, "dino": DinoTeacher}[kind](path, config)
+        return PretrainedTeacher(kind, path, config)
     return {"hog": HogTeacher, "pixels": PixelTeacher}[kind](config)

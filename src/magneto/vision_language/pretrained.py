@@ -23,10 +23,9 @@ from magneto.data.tokenizer import load_tokenizer
 from magneto.files import read_json, read_object
 from magneto.nn.config import MultiwayConfig
 from magneto.runs import check_same_encoder, open_run, pretrained_run, run_tokenizer
-from magneto.vision.pretrained import in_memory
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
 from magneto.vision_language.model import interpolate_positions
-from magneto.weights import StoredTensor, find_weights, open_tensors
+from magneto.weights import StoredTensor, find_weights, in_memory, open_tensors
 
 PREFIX = "encoder."
 # A folder that `magneto export` or `magneto convert` wrote, read without transformers.
