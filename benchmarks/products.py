@@ -1,7 +1,7 @@
 """The products alone: what a training step would take if it did nothing but multiply matrices.
 
-A step of the product is run once on the meta device, with attention written out, and every product
-of its forward and backward pass is noted: sizes and memory layout of its operands. `replay` then
+A step of the product is run once on tensors without values, with attention written out, and every
+product of both its passes is noted: sizes and memory layout of its operands. `replay` then
 makes the same products, in the same order, of random operands. Norms, activations, softmax, sums,
 the optimizer and copies are left out; operands of one size and layout share their memory, so that
 what they leave in the caches makes the limit if anything too low.
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -84,14 +85,10 @@ class Recorder(TorchDispatchMode):
 
 def products_of(task: Task, batch: Any) -> list[Product]:
     """Return the products of one training step of a task, forward and backward."""
-    with torch.device("meta"):
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake, sdpa_kernel(SDPBackend.MATH):
         model = task.build_model().train()
-
-    def on_meta(tensor: Tensor) -> Tensor:
-        return tensor.to("meta")
-
-    with sdpa_kernel(SDPBackend.MATH), Recorder() as recorder:
-        task.loss(model, map_tensors(batch, on_meta)).total.backward()
+        with Recorder() as recorder:
+            task.loss(model, map_tensors(batch, fake.from_tensor)).total.backward()
     return recorder.products
 
 

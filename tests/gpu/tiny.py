@@ -126,7 +126,7 @@ def begun(name: str, device: torch.device, run: Path, **changes: Any) -> Trainin
     config: TrainingConfig = replace(recipe.training, device=str(device), **changes)
     world = World(0, 1, device, "none")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("magneto.training.loop.count_flops", lambda task, batch: (1.0, 1))
+        patch.setattr("magneto.training.loop.count_flops", lambda *given: (1.0, 1))
         return begin_state(task, config, run, recipe.seed, world, ProgressBars(quiet=True))
 
 
