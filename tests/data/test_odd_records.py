@@ -6,7 +6,6 @@ goes on. Where a run's batches are drawn, another example takes the place of one
 
 import json
 import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,55 +112,16 @@ def test_folders_that_lead_back_are_walked_once(tmp_path: Path) -> None:
     assert examples_of(task) + sum(len(b["labels"]) for b in task.validation_batches()) == 40
 
 
-def palette_gif(mask: np.ndarray) -> bytes:
-    from PIL import Image
-
-    image = Image.fromarray(mask, "P")
-    image.putpalette([5 * n % 256 for n in range(768)])
-    return encoded(image, "GIF")
-
-
-def small_tiff(mask: np.ndarray, bits: int = 8, photometric: int = 1, numbers: int = 1) -> bytes:
-    """Write a TIFF by hand: unpacked, and in ways that Pillow does not write."""
-    rows, columns = mask.shape
-    data = mask.tobytes() if bits == 8 else (mask[:, ::2] << 4 | mask[:, 1::2]).tobytes()
-    tags = {256: columns, 257: rows, 258: bits, 259: 1, 262: photometric, 273: 0, 277: 1, 278: rows,
-            279: len(data), 339: numbers}  # fmt: skip
-    tags[273] = 14 + 12 * len(tags)
-    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
-    return struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4) + data
-
-
-def mask_files(mask: np.ndarray) -> dict[str, tuple[bytes, str]]:
-    """Masks in formats that change their numbers, and what each is called."""
-    rows, columns = mask.shape
-    high = {"irreversible": True, "quality_layers": [50]}
-    return {
-        "gif.gif": (palette_gif(mask), "GIF"),
-        "jpeg.jpg": (encoded(mask, "JPEG"), "JPEG"),
-        "jp2.jp2": (encoded(mask, "JPEG2000", **high), "JPEG2000"),
-        "tiff.tif": (encoded(mask, "TIFF", compression="jpeg"), "TIFF with jpeg inside"),
-        "white.tif": (encoded(mask, "TIFF", tiffinfo={262: 0}), "TIFF in which 0 is white"),
-        "white4.tif": (small_tiff(mask, bits=4, photometric=0), "TIFF in which 0 is white"),
-        "signed.tif": (small_tiff(mask, numbers=2), "TIFF of signed bytes"),
-        "webp.webp": (encoded(mask, "WEBP"), "WEBP"),
-        "map.pgm": (b"P5 %d %d 7\n" % (columns, rows) + mask.tobytes(), "a grey map up to 7"),
-    }
-
-
 def test_masks_are_read_exactly_or_refused_by_name(tmp_path: Path) -> None:
     mask = np.random.default_rng(0).integers(0, 3, (16, 16)).astype(np.uint8)
     for number in range(20):
         write(tmp_path / "images" / f"{number}.png", encoded(photo(number, 16, 16)))
-        ending, options = (("tif", {"compression": "tiff_lzw"}), ("png", {}), ("bmp", {}))[
-            number % 3
-        ]
-        kind = {"tif": "TIFF", "png": "PNG", "bmp": "BMP"}[ending]
-        write(tmp_path / "masks" / f"{number}.{ending}", encoded(mask, kind, **options))
-    refused = mask_files(mask)
-    for name, (content, _) in refused.items():
-        write(tmp_path / "images" / f"{Path(name).stem}-x.png", encoded(photo(0, 16, 16)))
-        write(tmp_path / "masks" / name.replace(".", "-x."), content)
+        kind = ("PNG", "BMP")[number % 2]
+        write(tmp_path / "masks" / f"{number}.{kind.lower()}", encoded(mask, kind))
+    refused = ("GIF", "JPEG", "TIFF", "WEBP")
+    for kind in refused:
+        write(tmp_path / "images" / f"{kind}.png", encoded(photo(0, 16, 16)))
+        write(tmp_path / "masks" / f"{kind}.{kind.lower()}", encoded(mask, kind))
     classes = {"classes": ("a", "b", "c"), "model_classes": 3}
     task, _ = task_of("segmentation/tiny", tmp_path, **classes)
     run = tmp_path / "run"
@@ -171,8 +131,8 @@ def test_masks_are_read_exactly_or_refused_by_name(tmp_path: Path) -> None:
     read = {batch["masks"][i].unique().numel() for batch in task.validation_batches()
             for i in range(len(batch["masks"]))}  # fmt: skip
     listed = (run / "data_problems.tsv").read_text()
-    for name, (_, kind) in refused.items():
-        assert f"{kind} changes the numbers of a mask: save it as PNG" in listed, name
+    for kind in refused:
+        assert f"a mask is PNG or BMP, not {kind}: save it as PNG" in listed
     assert listed.count("\n") == len(refused) and read <= {1, 3}
 
 
@@ -250,7 +210,7 @@ def test_images_with_texts(tmp_path: Path, name: str) -> None:
     task, said = task_of("image-captioning/tiny", source, tokenizer="bytes")
     assert f"1 {MALFORMED} [{source}, line 2: nested too deeply]" in said
     assert "1 records without an image left out [" in said
-    assert "1 images that are not there left out" in said
+    assert "1 training rows whose image is missing left out" in said
     assert read_a_batch(task)["broken"].sum() == 0
 
 

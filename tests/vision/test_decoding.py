@@ -174,11 +174,9 @@ def test_masks_are_numbers_of_classes() -> None:
     assert np.array_equal(decode_mask(encoded(Image.fromarray(mask.astype(np.uint16)))), mask)
     with pytest.raises(BrokenImage, match="not colours"):
         decode_mask(encoded(photo()))
-    with pytest.raises(BrokenImage, match="JPEG changes the numbers of a mask: save it as PNG"):
+    with pytest.raises(BrokenImage, match="is PNG or BMP, not JPEG"):
         decode_mask(encoded(mask, "JPEG"))
     with pytest.raises(BrokenImage, match="class 300 is not in 0 to 255"):
         decode_mask(encoded(Image.fromarray(np.full((2, 2), 300, np.uint16))))
-    with pytest.raises(BrokenImage, match="class -1 is not in 0 to 255"):
-        decode_mask(encoded(Image.fromarray(np.full((2, 2), -1, np.int32)), "TIFF"))
     with pytest.raises(BrokenImage):
         decode_mask(encoded(mask.repeat(50, 0).repeat(50, 1))[:70])

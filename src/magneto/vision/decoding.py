@@ -20,17 +20,8 @@ SCALES = (8, 4, 2, 1)
 ORIENTATION = 0x0112  # in Exif
 # Grey images of 2 and 4 bits: Pillow spreads their numbers over 0 to 255, this far apart.
 GREY_STEPS = {"L;2": 85, "L;4": 17}
-# Formats, by Pillow's names, in which a mask's numbers stay as they were written; and of TIFF,
-# compressions.
-EXACT = ("PNG", "BMP", "PPM", "TIFF")
-EXACT_TIFF = (
-    "raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "lzma", "zstd", "group3",
-    "group4", "tiff_ccitt",
-)  # fmt: skip
-# TIFF's tag of how numbers are written, and its value for signed ones.
-NUMBERS, SIGNED = 339, 2
-# Largest values, as a portable grey map says them, that Pillow does not stretch.
-UNSTRETCHED = (255, 65535)
+# Formats, by Pillow's names, of masks: in others their numbers may not be those that were written.
+EXACT = ("PNG", "BMP")
 # What is transparent is seen on white, as in a browser.
 BACKGROUND = (255, 255, 255, 255)
 
@@ -219,41 +210,21 @@ def decode_mask(content: bytes) -> np.ndarray:
     """Decode a mask: the numbers of classes as they are stored, uint8 (height, width).
 
     Raises:
-        BrokenImage: If it can't be decoded, is in a format whose numbers may not be those that
-            were written, or holds colours or numbers above 255.
+        BrokenImage: If it can't be decoded, is neither PNG nor BMP, or holds colours or numbers
+            above 255.
     """
     image = open_by_pillow(content)
-    if inexact := inexact_format(image):
-        raise BrokenImage(f"{inexact} changes the numbers of a mask: save it as PNG")
-    step = GREY_STEPS.get(raw_mode(image)[:3], 1)  # "L;4R" has the same numbers, other bits first
+    if image.format not in EXACT:
+        raise BrokenImage(f"a mask is PNG or BMP, not {image.format}: save it as PNG")
+    how = image.tile[0][3] if image.tile else ""  # in the file: "L;4", for example
+    step = GREY_STEPS.get(str(how[0] if isinstance(how, tuple) else how), 1)
     if image.mode not in ("L", "P", "1") and not image.mode.startswith("I"):
         raise BrokenImage(f"a mask holds numbers of classes, not colours (mode {image.mode})")
     with guarded(BrokenImage):
         found = np.asarray(image)
-    if found.size and not 0 <= found.min() <= found.max() <= 255:
-        wrong = found.max() if found.max() > 255 else found.min()
-        raise BrokenImage(f"class {wrong} is not in 0 to 255")
+    if found.size and found.max() > 255:
+        raise BrokenImage(f"class {found.max()} is not in 0 to 255")
     return turned(found.astype(np.uint8) // step, orientation(image))
-
-
-def inexact_format(image: Any) -> str:
-    """Return the format of an opened image if its numbers may be read otherwise; else ""."""
-    if image.format not in EXACT:
-        return image.format
-    if image.format == "TIFF" and image.info.get("compression") not in EXACT_TIFF:
-        return f"TIFF with {image.info.get('compression')} inside"
-    if "I" in raw_mode(image).partition(";")[2]:
-        return f"{image.format} in which 0 is white"
-    if image.format == "TIFF" and image.mode == "L" and SIGNED in image.tag_v2.get(NUMBERS, ()):
-        return "TIFF of signed bytes"  # Pillow reads -1 as 255
-    largest = image.tile[0][3][1] if image.tile and image.tile[0][0].startswith("ppm") else 255
-    return "" if largest in UNSTRETCHED else f"a grey map up to {largest}"
-
-
-def raw_mode(image: Any) -> str:
-    """Return how an image that is not decoded yet lies in its file: "L;4", for example."""
-    found = image.tile[0][3] if image.tile else ""
-    return str(found[0] if isinstance(found, tuple) else found)
 
 
 class Pixels(MediaColumn):
