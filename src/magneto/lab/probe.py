@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,6 @@ LIMITS = {"fp16": torch.finfo(torch.float16).max, "bf16": torch.finfo(torch.bflo
 # Where several modules of a layer have something to say, the largest counts, else the mean.
 LARGEST = ("activation_max", "attention_logit_max")
 Rows = slice | Tensor
-ForwardHook = Callable[[nn.Module, tuple, Any], None]
 
 
 @dataclass
@@ -71,64 +71,52 @@ class Held:
         self.values, self.before = {}, []
         return taken
 
+    def hook(self, attention_rows: int) -> list[RemovableHandle]:
+        """Hook the layer and what is in it.
 
-def record_layer(held: Held, attention_rows: int) -> list[RemovableHandle]:
-    """Hook a layer and what is in it.
+        Args:
+            attention_rows: Samples whose attention is computed again.
+        """
+        handles = [
+            self.module.register_forward_pre_hook(partial(self.choose_rows, attention_rows)),
+            self.module.register_forward_hook(self.record_output),
+        ]
+        for module in self.module.modules():
+            if isinstance(module, nn.Linear):
+                handles.append(module.register_forward_hook(self.record_largest))
+            elif isinstance(module, DotProductAttention):
+                handles.append(module.register_forward_hook(self.record_attention))
+        return handles
 
-    Args:
-        held: Where values go.
-        attention_rows: Samples whose attention is computed again.
-    """
-    handles = [
-        held.module.register_forward_pre_hook(_choose_rows(held, attention_rows)),
-        held.module.register_forward_hook(_record_output(held)),
-    ]
-    for module in held.module.modules():
-        if isinstance(module, nn.Linear):
-            handles.append(module.register_forward_hook(_record_largest(held)))
-        elif isinstance(module, DotProductAttention):
-            handles.append(module.register_forward_hook(_record_attention(held)))
-    return handles
-
-
-def _choose_rows(held: Held, count: int) -> Callable[[nn.Module, tuple], None]:
     @torch.no_grad()
-    def hook(module: nn.Module, inputs: tuple) -> None:
-        held.rows, held.real = held.stack.attention_samples(count, inputs)
+    def choose_rows(self, count: int, module: nn.Module, inputs: tuple) -> None:
+        """Choose the samples whose attention is looked at in this forward pass."""
+        self.rows, self.real = self.stack.attention_samples(count, inputs)
 
-    return hook
-
-
-def _record_output(held: Held) -> ForwardHook:
     @torch.no_grad()
-    def hook(module: nn.Module, inputs: tuple, output: Any) -> None:
-        tokens = held.stack.tokens(output).detach().float()
-        held.keep("activation_rms", module, tokens.square().mean().sqrt())
-        held.keep("activation_max", module, tokens.abs().max())
-        distinct = tokens - held.stack.position_means(tokens, inputs)
-        held.keep("distinct_rms", module, distinct.square().mean().sqrt())
+    def record_output(self, module: nn.Module, inputs: tuple, output: Any) -> None:
+        """Put down what the layer gives."""
+        tokens = self.stack.tokens(output).detach().float()
+        self.keep("activation_rms", module, tokens.square().mean().sqrt())
+        self.keep("activation_max", module, tokens.abs().max())
+        distinct = tokens - self.stack.position_means(tokens, inputs)
+        self.keep("distinct_rms", module, distinct.square().mean().sqrt())
 
-    return hook
-
-
-def _record_largest(held: Held) -> ForwardHook:
     @torch.no_grad()
-    def hook(module: nn.Module, inputs: tuple, output: Tensor) -> None:
+    def record_largest(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
+        """Put down what a linear layer gives."""
         if output.numel():  # an expert of a modality that no sample has gives nothing
-            held.keep("activation_max", module, output.detach().abs().max())
+            self.keep("activation_max", module, output.detach().abs().max())
 
-    return hook
-
-
-def _record_attention(held: Held) -> ForwardHook:
     @torch.no_grad()
-    def hook(module: nn.Module, inputs: tuple, output: Tensor) -> None:
+    def record_attention(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
+        """Compute attention once more and put down its largest logit and its entropy."""
         query, key, _, mask, *rest = inputs
         bias = rest[0] if rest else None
-        logits, allowed = attention_logits(query, key, mask, bias, held.rows)
-        if held.real is not None:
-            allowed = allowed & held.real[:, None, :, None]
-        held.keep("attention_logit_max", module, logits.masked_fill(~allowed, -math.inf).max())
+        logits, allowed = attention_logits(query, key, mask, bias, self.rows)
+        if self.real is not None:
+            allowed = allowed & self.real[:, None, :, None]
+        self.keep("attention_logit_max", module, logits.masked_fill(~allowed, -math.inf).max())
         seen = allowed.sum(-1)
         some = seen > 1  # where there is something to choose from
         # A row that sees nothing is opened, so that it has a softmax; it does not count.
@@ -136,11 +124,9 @@ def _record_attention(held: Held) -> ForwardHook:
         probabilities = logits.masked_fill(~open_rows, -math.inf).softmax(-1)
         entropy = torch.special.entr(probabilities).sum(-1)
         count = some.sum().clamp(min=1)
-        held.keep("attention_entropy", module, torch.where(some, entropy, 0).sum() / count)
+        self.keep("attention_entropy", module, torch.where(some, entropy, 0).sum() / count)
         share = entropy / seen.clamp(min=2).log()
-        held.keep("entropy_share", module, torch.where(some, share, 0).sum() / count)
-
-    return hook
+        self.keep("entropy_share", module, torch.where(some, share, 0).sum() / count)
 
 
 def attention_logits(
@@ -244,7 +230,7 @@ class Probe:
     def hook(self) -> list[RemovableHandle]:
         """Hook the layers until the handles are removed."""
         layers = self.layers.values()
-        return [handle for held in layers for handle in record_layer(held, self.attention_rows)]
+        return [handle for held in layers for handle in held.hook(self.attention_rows)]
 
     @torch.no_grad()
     def mark(self) -> None:
