@@ -11,9 +11,10 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
-from magneto.lab.verdict import LEVELS, Measured, worst_level
+from magneto.lab.verdict import LEVELS, THRESHOLDS, Measured
 
 ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "benchmarks" / "results" / "probe-calibration.csv"
@@ -26,6 +27,8 @@ BEFORE = ("sound", "at risk", "likely to fail")
 SLOW = "text-classification"
 LEARNED = "learned"
 OUTCOMES = (LEARNED, "did not learn", "diverged")
+
+NUMBERS = [field.name for field in fields(Measured)]
 
 Row = dict[str, str]
 Judged = Callable[[Row], str]
@@ -41,8 +44,14 @@ def read_rows(path: Path = ROWS) -> list[Row]:
 
 def measured_of(row: Row) -> Measured:
     """Return what the probe measured of a row; what is empty was not measured."""
-    values = {name: row[name] for name in Measured.names()}
+    values = {name: row[name] for name in NUMBERS}
     return Measured(**{name: float(value) for name, value in values.items() if value != ""})
+
+
+def worst_level(numbers: Measured) -> str:
+    """Return the worst level of all numbers."""
+    found = [limit.level(getattr(numbers, name)) for name, limit in THRESHOLDS.items()]
+    return LEVELS[max(map(LEVELS.index, found))]
 
 
 def level_now(row: Row) -> str:

@@ -24,7 +24,7 @@ def test_the_pages_are_made_of_the_rows_and_of_the_verdict_in_the_code() -> None
 
 
 def row(outcome: str, rate: float = 0.1, **numbers: float) -> dict[str, str]:
-    empty = dict.fromkeys(probe_confusion.Measured.names(), "")
+    empty = dict.fromkeys(probe_confusion.NUMBERS, "")
     return {**empty, "outcome": outcome, "learning_rate": str(rate)} | {
         name: str(value) for name, value in numbers.items()
     }

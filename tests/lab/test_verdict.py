@@ -5,18 +5,17 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.probe_confusion import NUMBERS, worst_level
 from magneto.lab.probe import LayerReading
 from magneto.lab.short_run import FirstStep, ShortRun, StepReading
 from magneto.lab.verdict import (
     THRESHOLDS,
-    Measured,
     Threshold,
     judge,
     kept_share,
     measured,
     move_at,
     rate_of_move,
-    worst_level,
 )
 
 
@@ -148,7 +147,7 @@ def test_between_the_tried_rates() -> None:
 
 
 def test_every_threshold_is_of_a_number() -> None:
-    assert set(THRESHOLDS) == set(Measured.names()) - {"moved"}
+    assert set(THRESHOLDS) == set(NUMBERS) - {"moved"}
 
 
 @pytest.mark.parametrize(
@@ -157,10 +156,8 @@ def test_every_threshold_is_of_a_number() -> None:
      ("below", ["likely to fail", "likely to fail", "not decided", "not decided", "sound"])],
 )  # fmt: skip
 def test_both_directions(worse: str, level: list[str]) -> None:
-    made = (
-        Threshold("above", 2.0, 3.0, "") if worse == "above" else Threshold("below", 3.0, 2.0, "")
-    )
+    made = Threshold("above", 2.0, 3.0) if worse == "above" else Threshold("below", 3.0, 2.0)
     assert [made.level(value) for value in (1.0, 2.0, 2.5, 3.0, 4.0)] == level
     assert made.level(math.nan) == "likely to fail", "what is no number is no good sign"
-    assert Threshold("above", 2.0, None, "").level(math.inf) == "not decided"
+    assert Threshold("above", 2.0, None).level(math.inf) == "not decided"
     assert made.level(None) == "sound", "what was not measured says nothing"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -50,11 +50,6 @@ class Measured:
     largest: float | None = None
     rise: float | None = None
 
-    @classmethod
-    def names(cls) -> list[str]:
-        """Return the names of the numbers."""
-        return [field.name for field in fields(cls)]
-
 
 @dataclass(frozen=True)
 class Threshold:
@@ -64,13 +59,11 @@ class Threshold:
         worse: Whether a number is worse above or below.
         undecided: First value that is not sound.
         fails: First value that foretells failure; None where no value does.
-        source: Where they come from.
     """
 
     worse: Literal["above", "below"]
     undecided: float
     fails: float | None
-    source: str
 
     def level(self, value: float | None) -> Level:
         """Return what a value means; one that is no number is as bad as can be."""
@@ -91,23 +84,17 @@ class Threshold:
 # 7; with rise from 1.5, 0 of 22; with attention below 0.05, 1 of 19. With update below 0.1, 27 of
 # 45 did, and from there 19 of 105: where branches are normalised, weights may change by much.
 # "moved" tells runs apart no better than "update", and has no threshold.
+# Those of the range of formats are half of the largest numbers, those of gradients and attention a
+# rule of thumb, and that of the loss is the training loop's too.
 THRESHOLDS = {
-    "kept": Threshold("below", 0.25, 0.05, "depths of Post-LN, and the calibration"),
-    "update": Threshold("above", 0.1, None, "the calibration"),
-    "distinct": Threshold("below", 5e-4, 1e-4, "the calibration"),
-    "imbalance": Threshold("above", 100.0, None, "a rule of thumb"),
-    "attention": Threshold("below", 0.05, None, "a rule of thumb, and the calibration"),
-    "largest": Threshold("above", HALF_FP16, HALF_BF16, "half of the formats' largest numbers"),
-    "rise": Threshold("above", 1.5, 1.5, "the training loop's, and the calibration"),
+    "kept": Threshold("below", 0.25, 0.05),
+    "update": Threshold("above", 0.1, None),
+    "distinct": Threshold("below", 5e-4, 1e-4),
+    "imbalance": Threshold("above", 100.0, None),
+    "attention": Threshold("below", 0.05, None),
+    "largest": Threshold("above", HALF_FP16, HALF_BF16),
+    "rise": Threshold("above", 1.5, 1.5),
 }
-
-
-def worst_level(measured: Measured) -> Level:
-    """Return the worst level of all numbers."""
-    found = [limit.level(getattr(measured, name)) for name, limit in THRESHOLDS.items()]
-    return LEVELS[max(map(LEVELS.index, found))]
-
-
 # The change of the output whose learning rate is named, so that models can be compared.
 SMALL_MOVE = 0.1
 

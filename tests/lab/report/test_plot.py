@@ -134,9 +134,9 @@ def test_a_figure_holds_its_legend_of_what_it_shows() -> None:
     series = series_of(["sub", "pre"], {"sub": "Sub-LN", "pre": "Pre-LN"})
     plot = Plot("one", (3, 2), title="learning rate 1")
     before = plot.figure.get_figheight()
-    plot.belongs(series["sub"], plot.axes[0].plot([1, 2], [1, 2], **series["sub"].line))
+    plot.line(series["sub"], [1, 2], [1, 2])
     drawing = plot.finish()
-    assert drawing.series == [0] and drawing.title == "learning rate 1"
+    assert drawing.title == "learning rate 1"
     assert plot.figure.get_figheight() > before
     assert "Sub-LN" in drawing.svg and "Pre-LN" not in drawing.svg
     # The curve, and the legend's line and text: all are hidden together.
@@ -149,7 +149,7 @@ def test_a_figure_is_a_file_of_its_own_whose_ids_are_no_other_figures() -> None:
     found = []
     for name in ("one", "two"):
         plot = Plot(name, (3, 2))
-        plot.belongs(series["sub"], plot.axes[0].plot([1, 2], [1, 2], **series["sub"].line))
+        plot.line(series["sub"], [1, 2], [1, 2])
         svg = plot.finish().svg
         root = ElementTree.fromstring(svg)
         ids = {node.get("id") for node in root.iter()} - {None}

@@ -9,7 +9,6 @@ from statistics import fmean, median
 from typing import Any
 
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 
 from magneto.figures import FAINT
 from magneto.lab.outcome import finite, rate_text
@@ -88,18 +87,22 @@ def _draw_panel(
     strip = strip_height(len(lost))
     heights = (strip, HEIGHT) if lost else (1,)
     plot = Plot(name, (WIDTH, HEIGHT + strip), heights, f"learning rate {rate_text(rate)}")
-    axes = plot.axes[-1]
     with rc_context(STYLE):
-        axes.set_xlim(0, scale.last * 1.02)
-        axes.set_ylim(scale.low - 0.05 * (scale.top - scale.low), scale.top)
-        axes.set_xlabel("step")
-        axes.set_ylabel(axis)
+        bottom = scale.low - 0.05 * (scale.top - scale.low)
+        plot.main.set(xlim=(0, scale.last * 1.02), ylim=(bottom, scale.top))
+        plot.main.set(xlabel="step", ylabel=axis)
         for row, runs in mine.items():
             for cell in runs:
-                _draw_curve(plot, axes, row, cell)
-            _hover_curve(plot, axes, row, runs)
+                # The line breaks where the loss is not finite.
+                steps, losses = thinned(cell["curve"])
+                every = max(len(steps) // MARKERS, 1)
+                plot.line(
+                    row, steps, losses, linewidth=0.9, marker=row.marker, markersize=3.2,
+                    markevery=(row.index % every, every),
+                )  # fmt: skip
+            plot.hover(row, mean_points(runs))
         if lost:
-            draw_strip(plot, plot.axes[0], lost)
+            draw_strip(plot, lost)
     return plot.finish()
 
 
@@ -115,17 +118,6 @@ def divergence_marks(cells: Cells) -> list[Mark]:
     return marks
 
 
-def _draw_curve(plot: Plot, axes: Axes, row: Series, cell: Mapping[str, Any]) -> None:
-    """Draw one run; the line breaks where the loss is not finite."""
-    steps, losses = thinned(cell["curve"])
-    every = max(len(steps) // MARKERS, 1)
-    lines = axes.plot(
-        steps, losses, linewidth=0.9, marker=row.marker, markersize=3.2,
-        markevery=(row.index % every, every), **row.line,
-    )  # fmt: skip
-    plot.belongs(row, lines)
-
-
 def thinned(curve: Sequence[Sequence[Any]]) -> tuple[list[int], list[float]]:
     """Return at most about CURVE_POINTS steps and losses; all that are not finite stay, as nan."""
     every = max(len(curve) // CURVE_POINTS, 1)
@@ -136,19 +128,18 @@ def thinned(curve: Sequence[Sequence[Any]]) -> tuple[list[int], list[float]]:
     return [step for step, _ in kept], [math.nan if y is None else y for _, y in kept]
 
 
-def _hover_curve(plot: Plot, axes: Axes, row: Series, cells: Cells) -> None:
-    """Let the reader step through the mean of the seeds."""
+def mean_points(cells: Cells) -> list[tuple[float, float, str]]:
+    """Return points of the mean of the seeds, for the reader to step through."""
     steps: dict[int, list[float]] = {}
     for cell in cells:
         for step, loss in cell["curve"]:
             if finite(loss) is not None:
                 steps.setdefault(int(step), []).append(loss)
     every = max(len(steps) // HOVER_POINTS, 1)
-    points = [
+    return [
         (float(step), fmean(losses), f"step {step}: loss {fmean(losses):.3f}")
         for step, losses in list(sorted(steps.items()))[::every]
     ]
-    plot.hover(axes, row, points)
 
 
 SIZE = (3.3, 2.0)
@@ -186,7 +177,7 @@ def draw_name(name: str, rows: Rows, baseline: float | None) -> Drawing | None:
     if not curves:
         return None
     plot = Plot(f"curve-{name.replace('_', '-')}", SIZE, title=name.replace("_", " "))
-    axes = plot.axes[0]
+    axes = plot.main
     with rc_context(STYLE):
         axes.set_xlabel("step")
         if baseline is not None:
@@ -198,12 +189,9 @@ def draw_name(name: str, rows: Rows, baseline: float | None) -> Drawing | None:
         for row, curve in curves:
             steps, values = thinned(curve)
             few = len(steps) <= HOVER_POINTS
-            plot.belongs(
-                row,
-                axes.plot(steps, values, marker="o" if few else "", markersize=3, **row.line),
-            )
+            plot.line(row, steps, values, marker="o" if few else "", markersize=3)
             every = max(len(curve) // HOVER_POINTS, 1)
-            plot.hover(axes, row, [
+            plot.hover(row, [
                 (float(step), y, f"step {step}: {name.replace('_', ' ')} {y:.4g}")
                 for step, value in curve[::every] if (y := finite(value)) is not None
             ])  # fmt: skip

@@ -57,8 +57,9 @@ def strip_height(rows: int) -> float:
     return TITLE_HEIGHT + ROW_HEIGHT * rows if rows else 0.0
 
 
-def draw_strip(plot: Plot, axes: Axes, rows: Sequence[tuple[Series, Sequence[Mark]]]) -> None:
+def draw_strip(plot: Plot, rows: Sequence[tuple[Series, Sequence[Mark]]]) -> None:
     """Mark failures above a figure, where no height can be read into them: a row per placement."""
+    axes = plot.axes[0]
     present = {mark.symbol for _, marks in rows for mark in marks}
     said = ", ".join(meaning for symbol, meaning in MEANING.items() if symbol in present)
     axes.set_title(said, loc="left", fontsize=8, color=FAINT)
@@ -80,7 +81,7 @@ def draw_strip(plot: Plot, axes: Axes, rows: Sequence[tuple[Series, Sequence[Mar
                 clip_on=False,
             )  # fmt: skip
             plot.belongs(row, drawn)
-            plot.hover(axes, row, [(mark.x, height, mark.text)])
+            plot.hover(row, [(mark.x, height, mark.text)], axes)
 
 
 def log_rates(axes: Axes, rates: Sequence[float]) -> None:
@@ -123,17 +124,17 @@ def draw_scores(
     failed = [(series[name], found) for name, found in marks.items() if found]
     strip = strip_height(len(failed))
     plot = Plot("scores", (WIDTH, HEIGHT + strip), (strip, HEIGHT) if failed else (1,))
-    axes = plot.axes[-1]
+    axes = plot.main
     with rc_context(STYLE):
         log_rates(axes, rates)
         for position, (name, row) in enumerate(series.items()):
             shift = _shift(rates, position - (len(series) - 1) / 2, len(series))
-            _draw_score(plot, axes, row, rates, rows[name], shift, decimals)
+            _draw_score(plot, row, rates, rows[name], shift, decimals)
         set_limits(axes, [group.mean for group in groups.values()], comparison)
         better = "higher" if comparison.get("higher_is_better") else "lower"
         axes.set_ylabel(f"{comparison['metric']} at the end ({better} is better)")
         if failed:
-            draw_strip(plot, plot.axes[0], failed)
+            draw_strip(plot, failed)
     return plot.finish()
 
 
@@ -156,7 +157,6 @@ def _shift(rates: Sequence[float], position: float, count: int) -> float:
 
 def _draw_score(
     plot: Plot,
-    axes: Axes,
     row: Series,
     rates: Sequence[float],
     groups: Sequence[Group],
@@ -177,17 +177,17 @@ def _draw_score(
     joined = [g.mean if g.mean is not None and not g.failed else math.nan for g in groups]
     x, y = [s[0] for s in shown], [s[1] for s in shown]
     error = [g.interval or 0.0 for _, _, g, _ in shown]
-    bars = axes.errorbar(
+    bars = plot.main.errorbar(
         x, y, yerr=error, color=row.light, fmt="none", elinewidth=0.8, capsize=1.8, alpha=0.6
     )
-    lines = axes.plot(places, joined, **row.line)
-    dots: dict[str, Any] = {"marker": row.marker, "color": row.light, "linestyle": "none"}
+    plot.belongs(row, [*bars.lines[1], *bars.lines[2]])
+    plot.line(row, places, joined)
+    dots: dict[str, Any] = {"marker": row.marker, "linestyle": "none"}
     some = [(a, b) for a, b, g, _ in shown if g.failed]
-    lines += axes.plot(places, joined, **dots)
-    lines += axes.plot([a for a, _ in some], [b for _, b in some], fillstyle="none", **dots)
-    plot.belongs(row, [*lines, *bars.lines[1], *bars.lines[2]])
+    plot.line(row, places, joined, **dots)
+    plot.line(row, [a for a, _ in some], [b for _, b in some], fillstyle="none", **dots)
     points = [(a, b, _point_text(r, g, decimals)) for a, b, g, r in shown]
-    plot.hover(axes, row, points)
+    plot.hover(row, points)
 
 
 def _point_text(rate: float, group: Group, decimals: int) -> str:
@@ -270,43 +270,41 @@ def draw_updates(
     depths = [int(depth) for depth in measured["depths"]]
     title = "label's logit; dashed: bound" if reading == "label" else "whole output"
     plot = Plot(f"update-{reading}", SIZE, title=title)
-    axes = plot.axes[0]
+    axes = plot.main
     with rc_context(STYLE):
         for name, row in series.items():
             ratios = [_ratios(measured["updates"], name, reading, d, depths[0]) for d in depths]
             if all(ratios):
-                _draw_update(plot, axes, row, depths, ratios)
+                _draw_update(plot, row, depths, ratios)
             bounds = measured["bounds"].get(name, {}).get("paper")
             if reading == "label" and bounds:
                 relative = [value / bounds[0] for value in bounds]
-                dashes = axes.plot(depths, relative, color=row.light, linestyle="--", linewidth=1)
-                plot.belongs(row, dashes)
+                plot.line(row, depths, relative, linestyle="--", linewidth=1)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(FixedLocator(depths))
         axes.xaxis.set_minor_locator(FixedLocator([]))
         axes.set_xticklabels([str(depth) for depth in depths])
         log_y(axes)
-        axes.set_xlabel("layers")
-        axes.set_ylabel(f"relative to {depths[0]} layers")
+        axes.set(xlabel="layers", ylabel=f"relative to {depths[0]} layers")
     return plot.finish()
 
 
 def _draw_update(
-    plot: Plot, axes: Axes, row: Series, depths: Sequence[int], ratios: Sequence[Sequence[float]]
+    plot: Plot, row: Series, depths: Sequence[int], ratios: Sequence[Sequence[float]]
 ) -> None:
     """Draw one placement: geometric means over seeds, with 95 % intervals."""
     means = [math.exp(fmean(map(math.log, found))) for found in ratios]
     halves = [finite(half_width([math.log(v) for v in found])) or 0.0 for found in ratios]
     low = [mean * math.exp(-half) for mean, half in zip(means, halves, strict=True)]
     high = [mean * math.exp(half) for mean, half in zip(means, halves, strict=True)]
-    lines = axes.plot(depths, means, color=row.light, marker=row.marker)
-    band = axes.fill_between(depths, low, high, color=row.light, alpha=0.12, linewidth=0)
-    plot.belongs(row, [*lines, band])
+    plot.line(row, depths, means, linestyle="-", marker=row.marker)
+    band = plot.main.fill_between(depths, low, high, color=row.light, alpha=0.12, linewidth=0)
+    plot.belongs(row, [band])
     points = [
         (float(d), mean, f"{d} layers: x {mean:.2f} (95 %: {a:.2f} to {b:.2f})")
         for d, mean, a, b in zip(depths, means, low, high, strict=True)
     ]
-    plot.hover(axes, row, points)
+    plot.hover(row, points)
 
 
 def _ratios(
@@ -326,7 +324,6 @@ def _ratios(
 def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) -> Drawing:
     """Draw the RMS of every layer's output at initialisation."""
     plot = Plot("activations", SIZE, title="at initialisation")
-    axes = plot.axes[0]
     with rc_context(STYLE):
         for name, row in series.items():
             values = [finite(v) for v in measured["activations"].get(name, {}).values()]
@@ -334,14 +331,10 @@ def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) 
             if not shown:
                 continue
             every = max(len(shown) // 6, 1)
-            lines = axes.plot(
-                [x for x, _ in shown], [y for _, y in shown], marker=row.marker,
-                markevery=(row.index % every, every), **row.line,
-            )  # fmt: skip
-            plot.belongs(row, lines)
+            x, y = [x for x, _ in shown], [y for _, y in shown]
+            plot.line(row, x, y, marker=row.marker, markevery=(row.index % every, every))
             points = [(float(x), y, f"layer {x}: RMS {y:.3g}") for x, y in shown]
-            plot.hover(axes, row, points)
-        log_y(axes)
-        axes.set_xlabel("layer")
-        axes.set_ylabel("RMS of its output")
+            plot.hover(row, points)
+        log_y(plot.main)
+        plot.main.set(xlabel="layer", ylabel="RMS of its output")
     return plot.finish()

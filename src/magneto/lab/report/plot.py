@@ -136,7 +136,6 @@ class Drawing:
         svg: For a page or a file of its own.
         pdf: The same as a PDF file.
         hits: Points the reader can point at, in the SVG's coordinates.
-        series: Indices of the placements it shows.
     """
 
     name: str
@@ -144,7 +143,6 @@ class Drawing:
     svg: str
     pdf: bytes
     hits: list[dict[str, Any]]
-    series: list[int]
 
 
 class Plot:
@@ -180,6 +178,15 @@ class Plot:
         self._shown: dict[int, Series] = {}
         self._groups = 0
 
+    @property
+    def main(self) -> Axes:
+        """The lowest axes, whose x is labelled."""
+        return self.axes[-1]
+
+    def line(self, series: Series, x: Sequence[float], y: Sequence[float], **looks: Any) -> None:
+        """Draw a series in the main axes, in its own looks where no others are given."""
+        self.belongs(series, self.main.plot(x, y, **{**series.line, **looks}))
+
     def belongs(self, series: Series, artists: Iterable[Artist]) -> None:
         """Make artists part of a series, to be hidden with it."""
         self._shown[series.index] = series
@@ -187,19 +194,19 @@ class Plot:
             self._groups += 1
             artist.set_gid(f"series.{series.index}.{self._groups}")
 
-    def hover(self, axes: Axes, series: Series, points: list[tuple[float, float, str]]) -> None:
+    def hover(
+        self, series: Series, points: list[tuple[float, float, str]], axes: Axes | None = None
+    ) -> None:
         """Add points (x, y, text) that the reader can point at or step through."""
         if points:
-            self._hover.append((axes, series, points))
+            self._hover.append((axes or self.main, series, points))
 
     def finish(self) -> Drawing:
         """Add the legend and return the drawing."""
         self._legend()
         svg = for_page(self._save("svg").decode())
         self.figure.set_layout_engine("none")  # it is laid out
-        return Drawing(
-            self.name, self.title, svg, self._save("pdf"), self.hits(), sorted(self._shown)
-        )
+        return Drawing(self.name, self.title, svg, self._save("pdf"), self.hits())
 
     def _legend(self) -> None:
         """Add the series that are shown below the axes, and make room for them."""
