@@ -13,7 +13,7 @@ import torch
 from magneto.cli import main as magneto
 from magneto.data.problems import DataProblems
 from magneto.vision_language.config import QuestionAnsweringDataConfig
-from magneto.vision_language.question_answering.questions import load_questions
+from magneto.vision_language.questions import load_questions
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # The built-in text takes two seconds to make, and most examples read it.

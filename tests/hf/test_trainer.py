@@ -28,8 +28,7 @@ from magneto.translation.model import TranslationModel  # noqa: E402
 from magneto.vision.classifier import ImageClassifier  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision_language.config import QuestionAnsweringConfig, VisualReasonerConfig  # noqa: E402
-from magneto.vision_language.question_answering.model import QuestionAnswerer  # noqa: E402
-from magneto.vision_language.reasoning.model import VisualReasoner  # noqa: E402
+from magneto.vision_language.heads import QuestionAnswerer, VisualReasoner  # noqa: E402
 from magneto.vision_language.samples import join_samples  # noqa: E402
 from tests.vision.small import small_model  # noqa: E402
 

@@ -9,8 +9,8 @@ pytest.importorskip("transformers")
 
 from magneto.hf.export import wrap
 from magneto.vision_language.config import MaskedDataModelConfig, VisionLanguageConfig
+from magneto.vision_language.heads import MaskedDataModel
 from magneto.vision_language.model import VisionLanguageEncoder
-from magneto.vision_language.modelling.model import MaskedDataModel
 from magneto.vision_language.samples import join_samples
 
 SIZES: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24, "image_size": 8,

@@ -10,16 +10,18 @@ from torch.nn import functional as F
 pytest.importorskip("transformers")
 
 from magneto.hf.export import wrap
-from magneto.vision_language.captioning.model import ImageCaptioner
 from magneto.vision_language.config import (
     ImageCaptionerConfig,
     ImageTextRetrieverConfig,
     QuestionAnsweringConfig,
     VisualReasonerConfig,
 )
-from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.reasoning.model import VisualReasoner
-from magneto.vision_language.retrieval.model import ImageTextRetriever
+from magneto.vision_language.heads import (
+    ImageCaptioner,
+    ImageTextRetriever,
+    QuestionAnswerer,
+    VisualReasoner,
+)
 from tests.hf.test_vision_language import IDS, IMAGES, MASK, SIZES
 
 TEXT = {"input_ids": IDS, "attention_mask": MASK}

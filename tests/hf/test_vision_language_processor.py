@@ -19,8 +19,7 @@ from magneto.hf.tokenizer import FRAMED, encoder_tokenizer
 from magneto.vision.decoding import PixelPicture
 from magneto.vision.transforms import Reading
 from magneto.vision_language.config import VisionLanguageConfig
-from magneto.vision_language.samples import frame_text
-from magneto.vision_language.whole_images import WholeImage
+from magneto.vision_language.samples import WholeImage, frame_text
 
 TEXTS = ["a red circle at the top left", "a blue cross"]
 

@@ -19,9 +19,12 @@ from magneto.hf import export_model  # noqa: E402
 from magneto.recipe import load_recipe  # noqa: E402
 from magneto.vision.decoding import EncodedPicture  # noqa: E402
 from magneto.vision.transforms import CentreCrop, Reading  # noqa: E402
-from magneto.vision_language.captioning.decoding import CaptionSearch  # noqa: E402
-from magneto.vision_language.samples import frame_text, join_samples  # noqa: E402
-from magneto.vision_language.whole_images import WholeImage  # noqa: E402
+from magneto.vision_language.caption_decoding import CaptionSearch  # noqa: E402
+from magneto.vision_language.samples import (  # noqa: E402
+    WholeImage,
+    frame_text,
+    join_samples,
+)
 from tests.hf.conftest import Newcomer  # noqa: E402
 
 RECIPES = {

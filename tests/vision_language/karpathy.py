@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.vision_language.reasoning.folders import write_image
+from tests.vision_language.nlvr2_folders import write_image
 
 SPLITS = ("train", "train", "restval", "val", "test", "train", "val", "test")
 

@@ -15,6 +15,7 @@ from magneto.vision_language.config import (
     QuestionAnsweringConfig,
     VisualReasonerConfig,
 )
+from magneto.vision_language.heads import ImageTextRetriever, QuestionAnswerer, VisualReasoner
 from magneto.vision_language.model import (
     FirstOfImage,
     FirstOfText,
@@ -23,9 +24,6 @@ from magneto.vision_language.model import (
     MeanOfText,
     PairPooling,
 )
-from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.reasoning.model import VisualReasoner
-from magneto.vision_language.retrieval.model import ImageTextRetriever
 from magneto.vision_language.samples import Samples, join_samples
 
 SIZES: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 32, "image_size": 8,

@@ -14,7 +14,7 @@ from magneto.vision_language.config import FineTunedConfig
 from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.pretrained import load_pretrained, pretrained_reading
 from magneto.weights import open_tensors
-from tests.vision_language.modelling.trained import SMALL, train_model
+from tests.vision_language.trained import SMALL, train_model
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import numpy as np
 from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import PixelPicture
 from magneto.vision.transforms import Reading
-from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentation
+from magneto.vision_language.samples import WholeImage, WholeImageAugmentation
 
 READING = Reading(8)
 

@@ -233,7 +233,7 @@ def check_beit3(model: nn.Module, to: str | None) -> None:
 def read_labels(name: str) -> dict[str, Any]:
     """Return what a configuration says of the answers in a file."""
     from magneto.hf.tokenizer import class_names
-    from magneto.vision_language.question_answering.answers import read_answers
+    from magneto.vision_language.answers import read_answers
 
     return class_names(read_answers(name))
 

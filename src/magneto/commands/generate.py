@@ -89,7 +89,7 @@ def describe_images(given: argparse.Namespace) -> int:
         FileNotFoundError: If there is no such file or folder.
         ValueError: If nothing there is an image that can be read.
     """
-    from magneto.vision_language.captioning.decoding import CaptionSearch
+    from magneto.vision_language.caption_decoding import CaptionSearch
 
     if not given.prompt:
         raise ConfigError(["name an image, or a folder of them: magneto generate RUN photo.jpg"])

@@ -21,7 +21,7 @@ from magneto.vision.batches import Transform
 from magneto.vision.decoding import PixelPicture, orientation, rgb, turned
 from magneto.vision.segmenter import classes_of
 from magneto.vision.transforms import CentreCrop, Reading, fitted, from_image
-from magneto.vision_language.whole_images import WholeImage
+from magneto.vision_language.samples import WholeImage
 
 MODES = {1: "L", 3: "RGB"}
 """Pillow's name of what has so many channels."""

@@ -26,16 +26,18 @@ from magneto.hf.configuration import (
 )
 from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, divided, like_weights, refuse
 from magneto.nn.multiway import MultiwayEncoder
-from magneto.vision_language.captioning.decoding import CaptionSearch, CaptionWriter
-from magneto.vision_language.captioning.left_to_right import left_to_right
-from magneto.vision_language.captioning.model import ImageCaptioner
+from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWriter, left_to_right
 from magneto.vision_language.config import IMAGES
+from magneto.vision_language.contrastive import contrastive_losses
+from magneto.vision_language.heads import (
+    AnswerHead,
+    ImageCaptioner,
+    ImageTextRetriever,
+    MaskedDataModel,
+    QuestionAnswerer,
+    VisualReasoner,
+)
 from magneto.vision_language.model import VisionLanguageEncoder
-from magneto.vision_language.modelling.model import MaskedDataModel
-from magneto.vision_language.question_answering.model import AnswerHead, QuestionAnswerer
-from magneto.vision_language.reasoning.model import VisualReasoner
-from magneto.vision_language.retrieval.contrastive import contrastive_losses
-from magneto.vision_language.retrieval.model import ImageTextRetriever
 from magneto.vision_language.samples import Samples, join_samples
 
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.functional.precision import without_autocast
-from magneto.runs import load_run
 from magneto.vision.config import ImageModelConfig
 from magneto.vision.teachers import PixelTeacher, weights_digest
 from magneto.vision.tokenizer import ImageTokenizer, k_means, nearest
@@ -190,6 +189,8 @@ def load_tokenizer(run: Path, model: ImageModelConfig) -> ImageTokenizer:
         FileNotFoundError: If there is no run, or it has no weights.
         ValueError: If it is no tokenizer's, or its images or its grid are not the model's.
     """
+    from magneto.runs import load_run
+
     task: Any = load_run(run, "auto", {"training.device": "cpu"}, VERB).model
     tokenizer: ImageTokenizer = task.tokenizer
     wrong = [

@@ -24,9 +24,13 @@ from magneto.vision.batches import Finish, Read, Transform, example_stream, read
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.transforms import Reading
 from magneto.vision_language.pretrained import load_pretrained, pretrained_reading
-from magneto.vision_language.samples import frame_text, text_tokenizer
+from magneto.vision_language.samples import (
+    WholeImage,
+    WholeImageAugmentation,
+    frame_text,
+    text_tokenizer,
+)
 from magneto.vision_language.tables import ImageRows, RowSplits, load_captions
-from magneto.vision_language.whole_images import WholeImage, WholeImageAugmentation
 from magneto.weights import StoredTensor
 
 # Rows of an evaluation batch.

@@ -1,4 +1,8 @@
-"""What a loader makes of texts, beside the images: their tokens, packed, and where each begins."""
+"""What a loader makes of texts and images: tokens, packed, and squares that lose nothing.
+
+A text may speak of what is at an edge of its image. So the whole image is made a square and nothing
+is cut off, as BEiT-3's fine-tuning reads validation images, too.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,10 @@ from magneto.data.cache import cache_directory, content_digest, fingerprint, is_
 from magneto.data.tokenizer import BPE_CHARACTERS, SPECIAL, Tokenizer, load_tokenizer, train_bpe
 from magneto.nn.multiway import Packing, pack
 from magneto.progress import SILENT, Progress
+from magneto.vision.augmentation import Augmentation
+from magneto.vision.config import AugmentationConfig
+from magneto.vision.decoding import Picture, PixelPicture
+from magneto.vision.transforms import Box, Reading, cut
 
 
 @dataclass(frozen=True)
@@ -146,3 +154,42 @@ def limited(texts: Iterable[str]) -> Iterator[str]:
         yield text
         if size > BPE_CHARACTERS:
             return
+
+
+def squared(picture: Picture, size: int) -> np.ndarray:
+    """Return all of a picture, resized, as uint8 (size, size, channels)."""
+    return cut(picture, Box(0, 0, picture.height, picture.width), size)
+
+
+@dataclass(frozen=True)
+class WholeImage:
+    """What validation images go through.
+
+    Attributes:
+        reading: The form in which the model reads them.
+    """
+
+    reading: Reading
+
+    def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
+        """Transform a picture; nothing is drawn."""
+        return self.reading.normalise(squared(picture, self.reading.size))
+
+
+@dataclass(frozen=True)
+class WholeImageAugmentation:
+    """What training images go through.
+
+    Attributes:
+        reading: The form in which the model reads them.
+        config: What is done. "centre" is all of the image here; "random_resized" cuts out a part.
+    """
+
+    reading: Reading
+    config: AugmentationConfig
+
+    def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
+        """Transform a picture."""
+        if self.config.crop == "centre":
+            picture = PixelPicture(squared(picture, self.reading.size))
+        return Augmentation(self.reading, self.config)(picture, random)

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.hf.weights.beit3 import head_of_weights, load_beit3, read_config, to_beit3
-from magneto.vision_language.captioning.left_to_right import left_to_right
-from magneto.vision_language.captioning.model import ImageCaptioner
+from magneto.vision_language.caption_decoding import left_to_right
 from magneto.vision_language.config import (
     ImageCaptionerConfig,
     ImageTextRetrieverConfig,
@@ -20,11 +19,15 @@ from magneto.vision_language.config import (
     VisionLanguageConfig,
     VisualReasonerConfig,
 )
+from magneto.vision_language.heads import (
+    ImageCaptioner,
+    ImageTextRetriever,
+    MaskedDataModel,
+    MaskedSamples,
+    QuestionAnswerer,
+    VisualReasoner,
+)
 from magneto.vision_language.model import VisionLanguageEncoder, interpolate_positions
-from magneto.vision_language.modelling.model import MaskedDataModel, MaskedSamples
-from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.reasoning.model import VisualReasoner
-from magneto.vision_language.retrieval.model import ImageTextRetriever
 from magneto.vision_language.samples import Samples, join_samples
 from tests.hf.weights import beit3_models as authors
 from tests.hf.weights.beit3_models import ARGS, IMAGE, SIDE, TEXT, WIDTH, WORDS, beit3, shaken

@@ -21,7 +21,7 @@ from magneto.translation.model import TranslationModel  # noqa: E402
 from magneto.vision.classifier import ImageClassifier  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision_language.config import QuestionAnsweringConfig  # noqa: E402
-from magneto.vision_language.question_answering.model import QuestionAnswerer  # noqa: E402
+from magneto.vision_language.heads import QuestionAnswerer  # noqa: E402
 from magneto.vision_language.samples import join_samples  # noqa: E402
 
 WORDS = {"vocab_size": 24, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}

@@ -43,7 +43,6 @@ from magneto.hf.weights.layout import (
 from magneto.hf.weights.timm import head_count
 from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig
-from magneto.vision_language.captioning.model import ImageCaptioner
 from magneto.vision_language.config import (
     ImageCaptionerConfig,
     ImageTextRetrieverConfig,
@@ -52,11 +51,14 @@ from magneto.vision_language.config import (
     VisionLanguageConfig,
     VisualReasonerConfig,
 )
+from magneto.vision_language.heads import (
+    ImageCaptioner,
+    ImageTextRetriever,
+    MaskedDataModel,
+    QuestionAnswerer,
+    VisualReasoner,
+)
 from magneto.vision_language.model import VisionLanguageEncoder
-from magneto.vision_language.modelling.model import MaskedDataModel
-from magneto.vision_language.question_answering.model import QuestionAnswerer
-from magneto.vision_language.reasoning.model import VisualReasoner
-from magneto.vision_language.retrieval.model import ImageTextRetriever
 
 PREFIX = "beit3."
 MASK_TOKEN = f"{PREFIX}vision_embed.mask_token"

@@ -1,1 +1,0 @@
-"""Masked data modelling: hidden words and hidden patches are guessed alike (BEiT-3)."""

@@ -1,0 +1,272 @@
+"""Visual question answering: a question about an image, an answer out of a list (VQA v2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.data.stream import BatchStream
+from magneto.files import write_json
+from magneto.training.task import Figure, Loss, Scores
+from magneto.vision.decoding import Picture
+from magneto.vision.image_task import Prediction
+from magneto.vision_language.answer_accuracy import NO_ANSWER, summary
+from magneto.vision_language.answers import (
+    Targets,
+    commonest_answers,
+    mean_loss,
+    read_answers,
+)
+from magneto.vision_language.config import QuestionAnsweringConfig, QuestionAnsweringDataConfig
+from magneto.vision_language.finetuning import FineTunedTask
+from magneto.vision_language.heads import QuestionAnswerer
+from magneto.vision_language.questions import (
+    HELD_OUT_FILE,
+    Questions,
+    check_held_out,
+    image_keys,
+    load_questions,
+    without_answers,
+)
+from magneto.vision_language.samples import join_samples
+from magneto.vision_language.tables import ImageRows
+
+ANSWERS_FILE = "answers.json"
+
+
+class QuestionAnswering(FineTunedTask):
+    """Questions about images, a `QuestionAnswerer`, binary cross-entropy in nats per question."""
+
+    primary_metric = "accuracy"
+    unit = words = "questions"
+
+    model_config: QuestionAnsweringConfig
+    data_config: QuestionAnsweringDataConfig
+
+    def read_splits(self) -> Questions:
+        """Training and validation questions."""
+        return load_questions(self.data_config, self.problems, self._progress)
+
+    @cached_property
+    def answers(self) -> list[str]:
+        """The answers to choose from; those that the recipe names are known without the data."""
+        named = self.data_config.answers
+        return self.splits.answers if named is None else read_answers(named)
+
+    def training_texts(self) -> Iterable[str]:
+        """Return the training questions."""
+        self._check_answered()
+        return self.splits.train.values("question")
+
+    def _check_answered(self) -> None:
+        """Raise ValueError for a test split, which is read without questions to train on."""
+        if not self.splits.answered:
+            raise ValueError(without_answers(self.data_config.validation_split))
+
+    def check_data(self) -> None:
+        """Say how many questions there are, and what was odd; see what a run was trained on."""
+        self._progress.say(f"{self.data_config.source}: {self.splits.describe()}")
+        if self.data_config.held_out is not None:
+            measured = image_keys(self.splits.validation)
+            check_held_out(self.data_config, measured, self._progress)
+        found, wanted = len(self.answers), self.model_config.answers
+        if wanted not in (None, found):
+            raise ValueError(f"there are {found} answers to choose from, the model has {wanted}: "
+                             "leave model.answers out")  # fmt: skip
+
+    def build_model(self) -> QuestionAnswerer:
+        """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
+        config = self.sized_config()
+        return QuestionAnswerer(replace(config, answers=config.answers or len(self.answers)))
+
+    def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
+        """Return the multiple of the head above the pooler, if it is not 1."""
+        rate = self.model_config.head_rate
+        names = (name for name, _ in model.named_parameters() if name.startswith("head."))
+        return {} if rate == 1 else dict.fromkeys(names, rate)
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether the model reads images, and not the questions alone."""
+        return self.data_config.input != "question"
+
+    def tokenised(self, split: str, rows: ImageRows) -> list[np.ndarray]:
+        """Return the tokens of each question; of none of its words if images alone are read."""
+        alone = self.data_config.input == "image"
+        return self.framed(split, [""] * len(rows) if alone else rows.values("question"))
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return shuffled questions.
+
+        Raises:
+            ValueError: If the validation questions have no answers to choose checkpoints by.
+        """
+        self._check_answered()
+        tokens, targets = self.train_tokens, self.splits.train_targets
+        return self.shuffled_rows(
+            batch_size, seed, lambda batch, *_: self._whole(batch, tokens, targets)
+        )
+
+    def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Add the questions and their targets to images of validation questions."""
+        return self._whole(batch, self.validation_tokens, self.splits.validation_targets)
+
+    def _whole(
+        self, batch: dict[str, Any], tokens: Sequence[np.ndarray], targets: Targets
+    ) -> dict[str, Any]:
+        """Add "samples", the questions beside their images, and "targets" (questions, answers)."""
+        rows = batch["rows"].numpy()
+        samples = join_samples(self.model_config.image_tokens, paired=[tokens[r] for r in rows])
+        return {**batch, "samples": samples, "targets": torch.from_numpy(targets.dense(rows))}
+
+    def dummy_batch(self, examples: int) -> dict[str, Any]:
+        """Return black images with the longest questions."""
+        texts = self.longest_texts(examples)
+        answers = self.model_config.answers or len(self.answers)
+        return {
+            "images": self.black_images(examples),
+            "samples": join_samples(self.model_config.image_tokens, paired=texts),
+            "targets": torch.zeros(examples, answers),
+            "rows": torch.zeros(examples, dtype=torch.long),
+            "broken": torch.zeros(examples, dtype=torch.bool),
+        }
+
+    def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
+        """Sum the binary cross-entropy of all answers over the questions.
+
+        Logged with it: "soft_score", the target of the likeliest answer, and "broken", the share of
+        questions that stand in the place of others whose image could not be read.
+        """
+        logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
+        total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+        credit = likeliest_target(logits.detach(), targets).sum()
+        logs = {"soft_score": credit, "broken": batch["broken"].sum()}
+        return Loss(total, torch.ones_like(batch["rows"]).sum(), logs)
+
+    def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
+        """Sum losses and the released code's score; keep which answers were chosen."""
+        logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
+        broken = batch["broken"]
+        sums = {
+            "loss": F.binary_cross_entropy_with_logits(logits, targets, reduction="sum"),
+            "soft_score": likeliest_target(logits, targets).masked_fill(broken, 0).sum(),
+            "broken": broken.sum(),
+            "count": torch.ones_like(batch["rows"]).sum(),
+        }
+        return Scores(sums, (batch["rows"], logits.argmax(1).masked_fill(broken, NO_ANSWER)))
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Return the official accuracy, of all and by type of answer, the loss and what is odd.
+
+        See `magneto.vision_language.answer_accuracy.summary`.
+        """
+        rows, given = self._given(predictions)
+        unknown = int((~self.splits.answerable[rows]).sum())
+        return self._summary({**sums, "unknown": unknown}, rows, given)
+
+    def _summary(
+        self, sums: Mapping[str, Any], rows: Sequence[int], given: Sequence[str | None]
+    ) -> dict[str, float]:
+        asked = self.splits.validation.take(np.array(rows))
+        answers, kinds = asked.values("answers"), asked.values("kind")
+        return summary(sums, answers, kinds, given, self.data_config.normalise_answers)
+
+    def given_answers(self, predictions: Sequence[Any]) -> list[tuple[Any, str]]:
+        """Return the answers of an evaluation by the questions' ids; "" where there is none."""
+        ids = self.splits.validation.values("id")
+        pairs = sorted(zip(*self._given(predictions), strict=True), key=lambda pair: pair[0])
+        return [(ids[row], answer or "") for row, answer in pairs]
+
+    def _given(self, predictions: Sequence[Any]) -> tuple[list[int], list[str | None]]:
+        """Return rows and chosen answers of scored batches."""
+        rows, numbers = (torch.cat(part).tolist() for part in zip(*predictions, strict=True))
+        return rows, [None if n == NO_ANSWER else self.answers[n] for n in numbers]
+
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
+        """Return the scores of who reads the question and sees no image; of a test split none.
+
+        The answer is the commonest to training questions of the same words; the loss is that of the
+        mean targets, whatever the question.
+        """
+        found = self.splits
+        if not found.answered:
+            return {}
+        batches = [*islice(self.validation_batches().plans, limit)]
+        rows, means = np.concatenate(batches), found.train_targets.means()
+        asked = found.validation.take(rows).values("question")
+        chosen = commonest_answers(found.train.values("question"), found.train_targets, asked)
+        sums = {"loss": 0.0, "soft_score": 0.0, "broken": 0, "count": len(rows),
+                "unknown": float((~found.answerable[rows]).sum())}  # fmt: skip
+        ends = np.cumsum([*map(len, batches)])
+        for part, numbers in zip(batches, np.split(chosen, ends[:-1]), strict=True):
+            targets = found.validation_targets.dense(part)
+            sums["loss"] += mean_loss(means, targets)
+            sums["soft_score"] += float(targets[np.arange(len(targets)), numbers].sum())
+        return self._summary(sums, rows.tolist(), [found.answers[number] for number in chosen])
+
+    @torch.no_grad()
+    def predict(self, model: nn.Module, inputs: Sequence[tuple[Picture, str]]) -> list[Prediction]:
+        """Answer a question about each image: all answers, the likeliest first.
+
+        An answer's share is the probability that the model gives to it by itself; they do not add
+        up to 1.
+
+        Args:
+            model: With a run's weights, in evaluation mode.
+            inputs: Images that can be decoded, each with its question.
+
+        Raises:
+            ValueError: If the model reads shorter questions.
+        """
+        texts = [self.framed_whole(text, "question") for _, text in inputs]
+        samples = join_samples(self.model_config.image_tokens, paired=texts)
+        images = self.read_pictures([image for image, _ in inputs])
+        device = next(model.parameters()).device
+        logits = model(images.to(device), samples.to(device)).float().cpu()
+        shares, order = logits.sigmoid().sort(dim=1, descending=True, stable=True)
+        return [
+            Prediction([(self.answers[number], share) for number, share in zip(*row, strict=True)])
+            for row in zip(order.tolist(), shares.tolist(), strict=True)
+        ]
+
+    def save_assets(self, directory: Path) -> dict[str, Any]:
+        """Write the tokenizer, the answers, and which images are validated on."""
+        write_json(directory / ANSWERS_FILE, self.answers)
+        write_json(directory / HELD_OUT_FILE, image_keys(self.splits.validation))
+        kept = super().save_assets(directory)
+        kept["data.held_out"] = directory / HELD_OUT_FILE
+        return {**kept, "data.answers": directory / ANSWERS_FILE}
+
+
+def likeliest_target(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the target of each question's likeliest answer, (questions,)."""
+    return targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
+
+
+@torch.no_grad()
+def figures(task: QuestionAnswering, model: nn.Module) -> Sequence[Figure]:
+    """Return where the words of some questions look in their images."""
+    from magneto.vision_language.figures import attention_figure, some_rows
+
+    held = task.splits.validation
+    texts, majorities = held.values("question"), held.values("majority")
+    rows = some_rows(texts, task.validation_tokens)
+    if not len(rows):
+        return []
+    batch, device = task.fixed_rows(rows), next(model.parameters()).device
+    logits = model(batch["images"].to(device), batch["samples"].to(device))
+    headings = [
+        f"{texts[row]}   —   model: {task.answers[number]}"
+        + (f"; annotators: {majorities[row]}" if majorities[row] else "")
+        for row, number in zip(rows, logits.argmax(1).tolist(), strict=True)
+    ]
+    return attention_figure(model, batch, headings, task.tokenizer, task.reading)

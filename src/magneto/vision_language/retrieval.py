@@ -1,0 +1,288 @@
+"""Image-text retrieval: the caption of an image, and the image of a caption, among many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from math import log
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from magneto.data.stream import BatchStream, place_of
+from magneto.training.task import Figure, Loss, Scores
+from magneto.vision_language.config import CaptionDataConfig, ImageTextRetrieverConfig
+from magneto.vision_language.contrastive import (
+    contrastive_losses,
+    gather_at,
+    piece_loss,
+)
+from magneto.vision_language.finetuning import CaptionedTask
+from magneto.vision_language.heads import ImageTextRetriever
+from magneto.vision_language.samples import join_samples
+
+RANKS = (1, 5, 10)
+# Rows of the matrix of similarities that are made at a time.
+PIECE = 1024
+# Behind every place.
+NOWHERE = 1 << 62
+
+
+class WholeBatchStream(BatchStream):
+    """Pieces of a global batch that know where they stand in it, for negatives from all of it.
+
+    To each piece are added "start", how many examples stand before it in the global batch, and
+    "total", how many there are. The first of the pieces that are asked for has all of them in
+    "pieces", so that they can be embedded before any of them is learnt from.
+    """
+
+    def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
+        """Make the pieces numbered `wanted` of a step's global batch."""
+        total = len(self.plan(step))
+        made = [
+            {**piece, "start": place_of(number, total, parts), "total": total}
+            for piece, number in zip(super().batch(step, parts, wanted), wanted, strict=True)
+        ]
+        return [{**made[0], "pieces": made}, *made[1:]] if parts > 1 else made
+
+
+class ImageTextRetrieval(CaptionedTask):
+    """Images with captions, an `ImageTextRetriever`, contrastive nats per pair."""
+
+    primary_metric = "mean_recall"
+    unit = "pairs"
+    whole_model = "image-text retrieval runs the model once more before a step's backward pass"
+    model_config: ImageTextRetrieverConfig
+    data_config: CaptionDataConfig
+
+    def __init__(self, model: ImageTextRetrieverConfig, data: CaptionDataConfig, seed: int) -> None:
+        super().__init__(model, data, seed)
+        # Of one step: all images and texts of the global batch, embedded without a gradient.
+        self._everything: tuple[Tensor, Tensor] | None = None
+
+    def build_model(self) -> ImageTextRetriever:
+        """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
+        return ImageTextRetriever(self.sized_config())
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return shuffled pairs of an image and one of its captions.
+
+        A batch has "images", "samples" (images alone, then as many texts alone) and "broken".
+        """
+        tokens, pairs, count = self.train_tokens, self.pairs, self.model_config.image_tokens
+
+        def finish(batch: dict[str, Any], *_: np.ndarray) -> dict[str, Any]:
+            chosen = pairs[batch.pop("rows").numpy()].tolist()
+            texts = [tokens[row][caption] for row, caption in chosen]
+            return {**batch, "samples": join_samples(count, images=len(texts), alone=texts)}
+
+        made = self.shuffled_rows(batch_size, seed, finish, pairs[:, 0])
+        return WholeBatchStream(made.plan, made.make, made.describe)
+
+    def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Add all captions of the images.
+
+        They are in "samples" (images alone, then texts alone); "owners" (texts) has the row of
+        each, "first" (images) which text is the first of each image.
+        """
+        rows = batch["rows"].numpy()
+        own = [self.validation_tokens[row] for row in rows]
+        counts = np.array([*map(len, own)])
+        texts = [text for each in own for text in each]
+        tokens = self.model_config.image_tokens
+        return {
+            **batch,
+            "samples": join_samples(tokens, images=len(rows), alone=texts),
+            "owners": torch.from_numpy(rows.repeat(counts)),
+            "first": torch.from_numpy(counts.cumsum() - counts),
+        }
+
+    def dummy_batch(self, examples: int) -> dict[str, Any]:
+        """Return black images and the longest captions apart; all of a batch."""
+        texts = self.longest_texts(examples)
+        tokens = self.model_config.image_tokens
+        return {
+            "images": self.black_images(examples),
+            "samples": join_samples(tokens, images=examples, alone=texts),
+            "broken": torch.zeros(examples, dtype=torch.bool),
+            "start": 0,
+            "total": examples,
+        }
+
+    def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
+        """Sum the contrastive loss of the pairs, whose negatives are all of the global batch.
+
+        "broken" is the share of pairs that stand in the place of others whose image could not be
+        read.
+        """
+        everything = self._embed_all(model, batch)
+        images, texts, scale = model(batch["images"], batch["samples"])
+        if everything is None:
+            total = contrastive_losses(images, texts, scale).sum()
+        else:
+            total = piece_loss(images, texts, scale, everything, batch["start"])
+        count = torch.ones_like(batch["broken"], dtype=torch.long).sum()
+        return Loss(total, count, {"broken": batch["broken"].sum()})
+
+    def _embed_all(self, model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+        """Return all images and texts of the global batch; None where this piece is all of it.
+
+        They are embedded with the first piece of a step and kept for the others of this rank.
+        """
+        if batch["total"] == len(batch["images"]):
+            return None
+        if "pieces" in batch:
+            pieces = batch["pieces"]
+            with torch.no_grad():
+                made = [model(piece["images"], piece["samples"]) for piece in pieces]
+            parts = [torch.cat(part) for part in zip(*(pair[:2] for pair in made), strict=True)]
+            start, total = pieces[0]["start"], batch["total"]
+            self._everything = tuple(gather_at(part, start, total) for part in parts)  # type: ignore[assignment]
+        return self._everything
+
+    def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
+        """Forget the embeddings of the step: the weights have changed."""
+        self._everything = None
+
+    def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
+        """Sum the loss of images with their first captions in this batch; keep all embeddings."""
+        images, texts, scale = model(batch["images"], batch["samples"])
+        sums = {
+            "loss": contrastive_losses(images, texts[batch["first"]], scale).sum(),
+            "count": torch.ones_like(batch["rows"]).sum(),
+            "broken": batch["broken"].sum(),
+        }
+        return Scores(sums, (images, texts, batch["rows"], batch["owners"], batch["broken"]))
+
+    def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Return the recalls in both directions among all that was scored, and their mean.
+
+        "loss" is in batches of `EVALUATION_BATCH` images, each with its first caption; "broken"
+        counts images that could not be read, if there are any: no query that asks for one, or asks
+        with one, finds anything.
+        """
+        images, texts, rows, owners, broken = map(torch.cat, zip(*predictions, strict=True))
+        places = torch.full((len(self.splits.validation),), -1)
+        places[rows] = torch.arange(len(rows))
+        found = recalls(images.float(), texts.float(), places[owners], broken)
+        found = {"loss": sums["loss"] / sums["count"], **found}
+        return found | ({"broken": sums["broken"]} if sums["broken"] else {})
+
+    def baseline(self, limit: int | None = None) -> dict[str, float]:
+        """Return the recalls of a random order, and the loss of a model that sees no difference."""
+        plans = list(islice(self.validation_batches().plans, limit))
+        rows = np.concatenate(plans)
+        given = self.splits.validation.values("captions")
+        captions = Counter(len(given[row]) for row in rows)
+        texts = sum(count * images for count, images in captions.items())
+        kinds = {"text": chance(texts, captions), "image": chance(len(rows), {1: texts})}
+        found = {f"{kind}_recall_at_{rank}": kinds[kind][rank]
+                 for kind in kinds for rank in RANKS}  # fmt: skip
+        nats = sum(len(plan) * log(len(plan)) for plan in plans) / len(rows)
+        return {"loss": nats, **found, "mean_recall": mean_recall(found)}
+
+
+@torch.no_grad()
+def figures(task: ImageTextRetrieval, model: nn.Module) -> Sequence[Figure]:
+    """Return which validation images some of their captions find."""
+    from magneto.vision_language.figures import searches_figure
+
+    batch, device = task.validation_batches()[0], next(model.parameters()).device
+    images, texts, _ = model(batch["images"].to(device), batch["samples"].to(device))
+    there = ~batch["broken"].bool().cpu()
+    if not there.any():
+        return []
+    firsts = texts[batch["first"]].cpu()[there]
+    rows = batch["rows"].cpu()[there].tolist()
+    return [searches_figure(task.splits.validation, rows, images.cpu()[there], firsts)]
+
+
+def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> dict[str, float]:
+    """Return the share of queries for which a right answer is among the first 1, 5 and 10.
+
+    Where similarities are equal, the answer counts as found after all that are as similar: a model
+    that says the same of everything finds nothing, nor does one whose embeddings are no numbers.
+
+    Args:
+        images: (images, width), of length 1 each.
+        texts: (texts, width), likewise.
+        owners: (texts,) the number of each text's image; every image has one text or more.
+        broken: (images,) True where an image could not be read: what asks with it, or asks for it,
+            finds nothing.
+
+    Returns:
+        "text_recall_at_1", the texts of an image, and so on; "image_recall_at_1", the image of a
+        text; and "mean_recall", the mean of the six.
+    """
+    numbers = torch.arange(len(images))
+    text_places = [
+        best_places(piece @ texts.T, owners[None] == numbers[start : start + PIECE, None])
+        for start, piece in pieces(images)
+    ]
+    image_places = [
+        best_places(piece @ images.T, owners[start : start + PIECE, None] == numbers)
+        for start, piece in pieces(texts)
+    ]
+    found = {}
+    for kind, places, lost in (
+        ("text", torch.cat(text_places), broken),
+        ("image", torch.cat(image_places), broken[owners]),
+    ):
+        for rank in RANKS:
+            found[f"{kind}_recall_at_{rank}"] = float(((places < rank) & ~lost).double().mean())
+    return {**found, "mean_recall": mean_recall(found)}
+
+
+def mean_recall(found: Mapping[str, float]) -> float:
+    """Return the mean of the recalls of both directions."""
+    return sum(found.values()) / len(found)
+
+
+def pieces(rows: Tensor) -> list[tuple[int, Tensor]]:
+    """Cut rows in pieces; return where each begins, and it."""
+    return [(start, rows[start : start + PIECE]) for start in range(0, len(rows), PIECE)]
+
+
+def best_places(similarity: Tensor, right: Tensor) -> Tensor:
+    """Return at which place, from 0, each query finds its first right answer.
+
+    A right answer whose similarity is not finite is not found; a wrong one whose similarity is no
+    number stands before all.
+
+    Args:
+        similarity: (queries, answers).
+        right: (queries, answers) boolean; each query has a right answer.
+
+    Returns:
+        (queries,) the places; `NOWHERE` for a query that finds none.
+    """
+    known = right & similarity.isfinite()
+    best = similarity.masked_fill(~known, -torch.inf).amax(1, keepdim=True)
+    places = (~(similarity < best) & ~right).sum(1)
+    return places.masked_fill(~known.any(1), NOWHERE)
+
+
+def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
+    """Return the recall of a random order.
+
+    Args:
+        count: Answers that there are.
+        right: How many queries (values) have how many right answers (keys).
+
+    Returns:
+        By rank: one less the share of orders in which the first places have no right answer.
+    """
+    queries = sum(right.values())
+    found = {}
+    for rank in RANKS:
+        missed = 0.0
+        for answers, how_many in right.items():
+            share = 1.0
+            for place in range(min(rank, count)):
+                share *= max(count - answers - place, 0) / (count - place)
+            missed += how_many * share
+        found[rank] = 1 - missed / queries
+    return found

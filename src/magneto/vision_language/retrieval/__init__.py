@@ -1,1 +1,0 @@
-"""Image-text retrieval: the caption of an image, and the image of a caption, among many."""
