@@ -71,6 +71,11 @@ def content_digest(*parts: bytes | np.ndarray) -> str:
     return found.hexdigest()
 
 
+def map_numbers(path: Path, kind: Any) -> np.ndarray:
+    """Return the numbers in a file, mapped and not read; what is empty can't be mapped."""
+    return np.memmap(path, kind, mode="r") if path.stat().st_size else np.zeros(0, kind)
+
+
 def also_known(held: Path, other: Path) -> None:
     """Let what is kept at `held` be found beside it by another name too."""
     with suppress(FileExistsError):

@@ -24,6 +24,7 @@ from magneto.data.cache import (
     is_kept,
     made_whole,
     make_writable,
+    map_numbers,
 )
 from magneto.data.documents import DOCUMENTS, documents_fingerprint, open_documents
 from magneto.data.problems import Counts
@@ -160,14 +161,10 @@ def _fill(config: TextDataConfig, directory: Path, progress: Progress) -> None:
                 progress.update(f"tokenising {split} documents", counts[DOCUMENTS], None)
         index["text_bytes"][split] = size
         index["counts"] = counts.plain()
-    index["digest"] = content_digest(*(_tokens(directory, split, kind) for split in SPLITS))
+    index["digest"] = content_digest(
+        *(map_numbers(directory / f"{split}.bin", kind) for split in SPLITS)
+    )
     (directory / "index.json").write_text(json.dumps(index), encoding="utf-8")
-
-
-def _tokens(directory: Path, split: str, kind: Any) -> np.ndarray:
-    """Map the tokens of a split; what is empty can't be mapped."""
-    path = directory / f"{split}.bin"
-    return np.memmap(path, kind, mode="r") if path.stat().st_size else np.zeros(0, kind)
 
 
 def tokenised(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, int]]:
@@ -185,7 +182,7 @@ def _open(directory: Path, config: TextDataConfig) -> PreparedText:
     counts = Counts.of_plain(index["counts"])
     splits = {}
     for split in SPLITS:
-        tokens = _tokens(directory, split, index["dtype"])
+        tokens = map_numbers(directory / f"{split}.bin", index["dtype"])
         found = len(tokens)
         if found <= config.max_length:
             raise ValueError(

@@ -26,6 +26,7 @@ from magneto.data.cache import (
     fingerprint,
     is_kept,
     made_whole,
+    map_numbers,
 )
 from magneto.data.problems import EMPTY, Counts
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
@@ -263,8 +264,8 @@ class Preparation:
         seen: dict[Pair, set[int]] = {}
         for split in ("validation", "train"):
             index[split] = self._write(split, directory, tokenizer, kind, seen)
-        digest = content_digest(*(_tokens(directory, split, kind) for split in SPLITS))
-        index["digest"] = digest
+        files = (directory / f"{split}.tokens.bin" for split in SPLITS)
+        index["digest"] = content_digest(*(map_numbers(path, kind) for path in files))
         (directory / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
     def _write(
@@ -350,8 +351,8 @@ def _open(directory: Path) -> PreparedParallel:
     index = read_json(directory / "index.json")
     splits = {}
     for split in SPLITS:
-        tokens = _tokens(directory, split, index["dtype"])
-        offsets = np.fromfile(directory / f"{split}.offsets.bin", np.int64)
+        tokens = map_numbers(directory / f"{split}.tokens.bin", index["dtype"])
+        offsets = map_numbers(directory / f"{split}.offsets.bin", np.int64)
         ranges = {tuple(found["pair"]): tuple(found["range"]) for found in index[split]}
         splits[split] = ParallelSplit(tokens, offsets, ranges)
     counts = {
@@ -361,9 +362,3 @@ def _open(directory: Path) -> PreparedParallel:
     directions = [tuple(direction) for direction in index["directions"]]
     vocabulary = load_vocabulary(directory)
     return PreparedParallel(vocabulary, directions, **splits, counts=counts, digest=index["digest"])
-
-
-def _tokens(directory: Path, split: str, kind: Any) -> np.ndarray:
-    """Map the tokens of a split; what is empty can't be mapped."""
-    path = directory / f"{split}.tokens.bin"
-    return np.memmap(path, kind, mode="r") if path.stat().st_size else np.zeros(0, kind)
