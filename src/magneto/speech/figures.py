@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from magneto.figures import as_png, canvas, table
 from magneto.functional.transducer import TransducerAlignment, transducer_alignment
 from magneto.speech.config import SUBSAMPLING
 from magneto.speech.decoding import Hypothesis
@@ -107,7 +107,7 @@ def draw_spectrogram(task: SpeechRecognition, example: Example) -> Figure:
     """Draw the features, with the words that were found at their times."""
     shift = task.speech.filter_bank.shift_seconds
     words = timed_words(example.hypothesis, task.vocabulary, SUBSAMPLING * shift)
-    figure, axes = canvas(3.2)
+    figure, axes = canvas(WIDTH, 3.2)
     seconds, bins = len(example.features) * shift, example.features.shape[1]
     axes.imshow(
         example.features.T, origin="lower", aspect="auto", cmap="magma", interpolation="nearest",
@@ -119,7 +119,6 @@ def draw_spectrogram(task: SpeechRecognition, example: Example) -> Figure:
         axes.text((word.start + word.end) / 2, height, word.text, ha="center", va="bottom", size=8)
     axes.set(xlabel="seconds", ylabel="mel bin", ylim=(0, bins * HEADROOM))
     axes.set_yticks(range(0, bins + 1, bins // 4))
-    axes.spines[["top", "right"]].set_visible(False)
     axes.spines["left"].set_bounds(0, bins)
     said, found = example.text, task.vocabulary.decode(example.hypothesis.labels)
     return Figure(
@@ -138,7 +137,7 @@ def draw_alignment(task: SpeechRecognition, example: Example) -> Figure:
     frames = example.alignment.frames[0].tolist()
     pieces = task.vocabulary.pieces()
     names = ["start", *(pieces[label].replace(" ", "␣") for label in example.labels)]
-    figure, axes = canvas(min(1.6 + 0.17 * len(names), 9.0))
+    figure, axes = canvas(WIDTH, min(1.6 + 0.17 * len(names), 9.0))
     shown = axes.imshow(
         occupancy.T, origin="lower", aspect="auto", cmap="Blues", interpolation="nearest",
         vmin=0, vmax=1, extent=(0, len(occupancy) * seconds, -0.5, len(names) - 0.5),
@@ -183,43 +182,16 @@ def draw_errors(rows: Sequence[WordRow], utterances: int) -> Figure:
         lines.append(["(too much)", "", "", "", _list(inserted.instead)])
     if len(lines) == 1:
         lines.append(["no errors", "", "", "", ""])
-    figure, axes = canvas(0.5 + 0.24 * len(lines))
-    axes.axis("off")
-    for height, line in enumerate(lines):
-        place = 1 - (height + 0.5) / len(lines)
-        for left, text, side in zip(
-            (0.0, 0.27, 0.37, 0.49, 0.53), line, ("left", "right", "right", "right", "left"),
-            strict=True,
-        ):  # fmt: skip
-            weight = "bold" if height == 0 else "normal"
-            axes.text(left, place, text, ha=side, va="center", size=9, weight=weight)
     said, right = sum(row.said for row in words), sum(row.right for row in words)
     return Figure(
         "errors-by-word",
         "Errors by word",
         f"Of {utterances} validation utterances with {said} words, of which {right} are right; the "
         f"words with the most errors first, at most {MOST_WORDS} of {len(words)}.",
-        as_png(figure),
+        table(lines, right=(1, 2, 3)),
     )
 
 
 def _list(counts: Sequence[tuple[str, int]], most: int = 4) -> str:
     named = ", ".join(f"{word} ({count})" for word, count in counts[:most])
     return f"{named}, ..." if len(counts) > most else named
-
-
-def canvas(height: float) -> tuple[Any, Any]:
-    """Return a figure without global state, and its axes; height in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Drawing
-
-    figure = Drawing(figsize=(WIDTH, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots()
-
-
-def as_png(figure: Any) -> bytes:
-    """Return a drawing's bytes; the same drawing gives the same bytes."""
-    held = io.BytesIO()
-    figure.savefig(held, format="png", dpi=110, metadata={"Software": None})
-    return held.getvalue()
