@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from magneto.cli import main
-from magneto.lab.plan import steps as tried
 
 WORDS = ["train", "text-classification/tiny", "--data.tokenizer", "bytes", "--model.width", "16",
          "--model.layers", "1", "--model.heads", "2", "--training.device", "cpu", "--dry-run",
@@ -23,7 +22,7 @@ def test_control_c_ends_it_at_once(rows: Path, monkeypatch, capsys) -> None:
         steps.append(given)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(tried, "train_step", step)
+    monkeypatch.setattr("magneto.training.loop.train_step", step)
     assert main([*WORDS, "--data", str(rows)]) == 130
     err = capsys.readouterr().err
     assert len(steps) == 1 and "magneto: stopped" in err and "checkpoint" not in err
@@ -63,7 +62,7 @@ def test_it_says_what_a_training_takes_and_writes_nothing(
 
 
 def test_what_fills_the_memory_is_not_tried(rows: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(tried, "free_memory", lambda device: 1000)
+    monkeypatch.setattr("magneto.training.memory.free_memory", lambda device: 1000)
     assert main([*WORDS, "--data", str(rows)]) == 0
     assert "more than is free on cpu: no step was timed" in capsys.readouterr().out
 

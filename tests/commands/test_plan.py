@@ -11,7 +11,7 @@ import torch
 from magneto.cli import main
 from magneto.commands.plan import in_known_steps
 from magneto.data.batch import named_tensors
-from magneto.lab.plan.plan import without_data
+from magneto.lab.plan import without_data
 from magneto.recipe import load_recipe, recipe_names
 from magneto.training.config import TrainingConfig
 from magneto.training.task import Task, place_companion
@@ -118,7 +118,7 @@ def test_a_batch_of_images_texts_and_pairs_has_all_three_in_their_shares() -> No
 
 
 def test_a_plan_as_json(capsys: Any) -> None:
-    words = ["--gpus", "16", "--gpu-memory", "1", "--advise", "--training.batch_size", "64"]
+    words = ["--gpus", "16", "--gpu-memory", "1", "--training.batch_size", "64"]
     assert main([*SMALL, *words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     # Embeddings; per layer four square matrices with biases, two of the network with theirs, and
@@ -131,8 +131,8 @@ def test_a_plan_as_json(capsys: Any) -> None:
     hours = found["step_flops"]["kept"] * 10_000 / (0.4 * 989e12 * 16) / 3600
     assert found["hours"]["kept"] == pytest.approx(hours)
     assert found["step_flops"]["recomputed"] > found["step_flops"]["kept"]
-    layers = [found["activations"][name]["layers"] for name in ("kept", "recomputed")]
-    assert layers[1] < layers[0] / 5
+    layers = [found["activations"][name]["kept"] for name in ("kept", "recomputed")]
+    assert layers[1] < layers[0] / 3
     assert [way["strategy"] for way in found["ways"]] == ["ddp", "hybrid", "fsdp"] * 2
     assert found["advice"]["options"] == (
         "--distributed ddp --model.checkpoint_activations false "
@@ -141,7 +141,7 @@ def test_a_plan_as_json(capsys: Any) -> None:
 
 
 def test_a_plan_for_people(capsys: Any) -> None:
-    assert main([*SMALL, "--gpus", "128", "--gpu-memory", "0.001", "--advise"]) == 0
+    assert main([*SMALL, "--gpus", "128", "--gpu-memory", "0.001"]) == 0
     said = capsys.readouterr().out
     for words in ("parameters", "a batch of 64 can't be cut in 128 GPUs", "an assumption",
                   "sent in a step", "hybrid", "advice: nothing fits 0.001 GB"):  # fmt: skip

@@ -74,7 +74,7 @@ def main(words: Sequence[str]) -> int:
     report = ProgressBars(quiet=not is_main_process())
     if given.dry_run:
         return dry_run(recipe, report, given.json)
-    from magneto.lab.plan.plan import advised
+    from magneto.lab.plan import advised
     from magneto.training.distributed import pick_device, pick_strategy
     from magneto.training.loop import train
     from magneto.training.task import why_not
