@@ -2,15 +2,8 @@
 
 The product's own step runs under torch's FakeTensorMode, where every tensor has a device, a shape
 and a type and no memory, and a dispatch mode adds up the bytes of what is alive; what is inside a
-kernel (a library's scratch memory) is not seen. What many GPUs hold and send is arithmetic:
-
-| strategy | holds of weights, optimizer and average | sends in a step |
-|---|---|---|
-| ddp | all | an all-reduce of the gradients |
-| fsdp | a share of each of all GPUs | gathers of weights, a scattered sum of the gradients |
-| hybrid | a share of each of a node's GPUs | the same within a node; an all-reduce of a share |
-
-Rings are assumed: an all-reduce of n bytes among k GPUs sends 2 n (k - 1) / k from each, a
+kernel (a library's scratch memory) is not seen. What many GPUs hold and send is arithmetic;
+docs/concepts/plan.md has a table. Rings are assumed: an all-reduce of n bytes among k GPUs sends 2 n (k - 1) / k from each, a
 gathering or a scattered sum n (k - 1) / k. Weights and gradients travel in the weights' own type.
 """
 
@@ -122,9 +115,8 @@ class StepMemory:
         if shards == 1:
             # DDP exchanges copies of the gradients, which it keeps.
             held = self.held + self.batch + (state.gradients if strategy == "ddp" else 0)
-            return held + max(
-                self.peak_activations + whole if whole else self.peak, state.gradients
-            )
+            peak = self.peak_activations + whole if whole else self.peak
+            return held + max(peak, state.gradients)
         held = (self.held - self.fixed) / shards + self.fixed + self.batch
         # Around the layers weights stay gathered; of layers there is the one at work, and the next.
         # Their whole gradients, and the copy of these that is on its way, take as much again.
@@ -132,7 +124,7 @@ class StepMemory:
         return held + state.gradients / shards + self.peak_activations + gathered + whole
 
     def sent(self, strategy: str, cluster: Cluster, accumulation: int = 1) -> tuple[float, float]:
-        """Return the bytes that each GPU sends in a step to those it shares with; to other nodes."""
+        """Return the bytes that a GPU sends in a step to those it shares with; to other nodes."""
         state, shards = self.state, cluster.shards(strategy)
         if shards == 1:
             copies = cluster.gpus if strategy == "ddp" else 1
