@@ -3,8 +3,9 @@
 The product's own step runs under torch's FakeTensorMode, where every tensor has a device, a shape
 and a type and no memory, and a dispatch mode adds up the bytes of what is alive; what is inside a
 kernel (a library's scratch memory) is not seen. What many GPUs hold and send is arithmetic;
-docs/concepts/plan.md has a table. Rings are assumed: an all-reduce of n bytes among k GPUs sends 2 n (k - 1) / k from each, a
-gathering or a scattered sum n (k - 1) / k. Weights and gradients travel in the weights' own type.
+docs/concepts/plan.md has a table. Rings are assumed: an all-reduce of n bytes among k GPUs sends
+2 n (k - 1) / k from each, a gathering or a scattered sum n (k - 1) / k. Weights and gradients
+travel in the weights' own type.
 """
 
 from __future__ import annotations
