@@ -123,6 +123,9 @@ def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> Non
 
 
 def test_no_utterances(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"audio": "none.wav", "text": 5}\n{\n')
+    with pytest.raises(ValueError, match=r"no utterances in .*train.jsonl \(2 malformed records"):
+        load(tmp_path)
     (tmp_path / "train.jsonl").write_text('{"audio": "none.wav", "text": "x"}\n')
     with pytest.raises(ValueError, match="none can be held out, set data"):
         load(tmp_path)

@@ -173,11 +173,13 @@ def test_texts_beside_recordings(tmp_path: Path) -> None:
     for place in ("train/anna/a", "train/b", "dev/c"):
         write(tmp_path / f"{place}.wav")
         (tmp_path / f"{place}.txt").write_text("two\nlines\n")
-    write(tmp_path / "train" / "mute.wav")
+    for name in ("mute", "odd"):
+        write(tmp_path / "train" / f"{name}.wav")
+    (tmp_path / "train" / "odd.txt").write_bytes(b"\0\0")
     assert splits(tmp_path) == ["dev", "train"] and splits(tmp_path / "train") == ["train"]
-    table, _ = read(tmp_path, "train")
+    table, counts = read(tmp_path, "train")
     assert table.values("id") == ["train/b", "train/anna/a"]
-    assert set(table.values("text")) == {"two lines"}
+    assert set(table.values("text")) == {"two lines"} and counts[MALFORMED] == 1
 
 
 def test_tar_shards(tmp_path: Path) -> None:

@@ -221,8 +221,8 @@ def read_utterances(
             known = ", ".join(there)
             raise ValueError(f"no split {name!r}{nearest(name, [*there])} (there is {known})")
     tables = [utterance_table(table, config, counts) for n in names for table in there[n](counts)]
-    if not tables:
-        raise ValueError(f"{', '.join(names) or 'no split'}: no utterances{counts.describe()}")
+    if not any(map(len, tables)):
+        raise ValueError(f"no utterances in {tables[0].where}{counts.describe()}")
     if len(tables) == 1:
         return tables[0]
     audio = [table.columns["audio"] for table in tables]

@@ -31,9 +31,9 @@ from magneto.data.formats import (
     shards_by_split,
 )
 from magneto.data.media import AUDIO_ENDINGS
-from magneto.data.problems import BadRecord, Counts, read_each
+from magneto.data.problems import MALFORMED, BadRecord, Counts, guarded, read_each
 from magneto.data.sources import HubDataset, check_builtin, find_source, split_of
-from magneto.data.table import Table, table_of
+from magneto.data.table import Table, whole_table
 from magneto.progress import Progress
 from magneto.speech.config import NAMES, SpeechDataConfig
 from magneto.speech.synthetic import synthetic_table
@@ -44,6 +44,8 @@ COMMANDS = "recordings behind a command, whose file is read instead"
 # How folders are known.
 TRANSCRIPTS = ".trans.txt"
 WAV_SCP = "wav.scp"
+# What functions from files to rows say of an utterance.
+ROW = ("audio", "text", "id", "speaker", "start", "stop")
 
 Tables = Callable[[Counts], list[Table]]
 """Reads what a split is made of; told of what is left out."""
@@ -135,9 +137,9 @@ def tables_of(
 ) -> list[Table]:
     """Return what is read of some files, or folders, as one table with paths below the root."""
     rows = [row for place in places for row in read(place, counts)]
-    before = f"{root}/"
-    return [table_of([row | {"audio": str(row["audio"]).removeprefix(before)} for row in rows],
-                     str(root), root)] if rows else []  # fmt: skip
+    columns = {name: [row.get(name) for row in rows] for name in ROW}
+    columns["audio"] = [str(path).removeprefix(f"{root}/") for path in columns["audio"]]
+    return [whole_table(columns, str(root), root)]
 
 
 def librispeech_rows(path: Path, counts: Counts) -> Iterator[Record]:
@@ -156,7 +158,13 @@ def librispeech_rows(path: Path, counts: Counts) -> Iterator[Record]:
 
 def beside_rows(path: Path, counts: Counts) -> Iterator[Record]:
     """Yield a recording, whose text is in the .txt file of the same name."""
-    yield {"audio": path, "text": " ".join(read_lines(path.with_suffix(".txt"), counts))}
+    try:
+        with guarded():
+            text = " ".join(read_lines(path.with_suffix(".txt"), counts))
+    except BadRecord as error:
+        counts.met(MALFORMED, str(path), str(error))
+    else:
+        yield {"audio": path, "text": text}
 
 
 def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Record]:
