@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from magneto.data.batch import to_device
 from magneto.figures import as_png, canvas, table
 from magneto.functional.transducer import TransducerAlignment, transducer_alignment
 from magneto.speech.config import SUBSAMPLING
@@ -63,14 +64,7 @@ def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
     answers: list[tuple[str, str, str]] = []
     example = None
     for batch in islice(task.validation_batches(), BATCHES):
-        moved = replace(
-            batch,
-            features=batch.features.to(device),
-            feature_lengths=batch.feature_lengths.to(device),
-            targets=batch.targets.to(device),
-            target_lengths=batch.target_lengths.to(device),
-            weights=batch.weights.to(device),
-        )
+        moved = to_device(batch, device)
         answers += task.score(model, moved).predictions
         if example is None:
             example = find_example(task, model, moved)
