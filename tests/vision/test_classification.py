@@ -43,6 +43,7 @@ def test_poolings_are_what_they_say() -> None:
     assert read.shape == (2, 5, 16)
     features = model.encoder(read)
     assert torch.equal(model(images), model.head(features[:, 0]))
+    assert model(images).log_softmax(1)[:, 0].exp().tolist() == pytest.approx([1 / 3] * 2, abs=0.01)
 
     mean = build(class_token="learned", pooling="mean")
     expected = mean.head(mean.encoder(mean.class_token(mean.embedding(images)))[:, 1:].mean(1))
@@ -59,19 +60,6 @@ def test_poolings_are_what_they_say() -> None:
     unnormed = late.encoder(late.class_token(late.embedding(images)))[:, 1:].mean(1)
     normed = torch.nn.functional.layer_norm(unnormed, (16,))
     assert torch.allclose(late(images), late.head(normed), atol=1e-6)
-
-
-def test_patches_are_read_alone_and_must_divide_the_image() -> None:
-    sizes = {"width": 32, "heads": 4, "ffn_width": 48, "layers": 2, "channels": 1, "classes": 10}
-    model = ImageClassifier(ImageClassifierConfig(**sizes, image_size=8, patch_size=2))
-    images = torch.randn(5, 1, 8, 8)
-    moved = images.clone()
-    moved[:, :, :2, :2] = 0
-    assert torch.equal(model.embedding(moved)[:, 5], model.embedding(images)[:, 5])
-    loss = torch.nn.functional.cross_entropy(model(images), torch.arange(5))
-    assert loss.item() == pytest.approx(2.3026, abs=0.05)
-    with pytest.raises(ValueError, match="must divide image_size"):
-        ImageClassifierConfig(**sizes, image_size=9, patch_size=2)
 
 
 LOGITS = torch.tensor([[4.0, 0, 0, 0, 0, 0, 0], [0, 1.0, 2, 3, 4, 5, 6], [0, 9.0, 0, 0, 0, 0, 0]])

@@ -13,11 +13,9 @@ from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig
 from magneto.vision.frozen_features import (
     NEIGHBOURS,
-    Features,
     layer_features,
     linear_accuracy,
     neighbour_accuracy,
-    score_features,
 )
 from tests.vision.image_files import write_colours
 from tests.vision.small import train_classifier
@@ -45,20 +43,6 @@ def test_every_layer_s_features() -> None:
     torch.testing.assert_close(found["mean"][2], last[:, 1:].mean(1))
     torch.testing.assert_close(found["mean"][0], F.layer_norm(x, (16,))[:, 1:].mean(1))
     assert list(layer_features(model("none"), images)) == ["mean"]
-
-
-def test_what_can_be_told_is_told() -> None:
-    """Two clouds that no line parts but neighbours do, and two that both part."""
-    random = torch.Generator().manual_seed(0)
-    angle = torch.arange(80) * 2 * torch.pi / 80
-    circle = torch.stack((angle.cos(), angle.sin()), 1)
-    quarters = (angle / (torch.pi / 2)).long() % 2  # quarters of a circle, by turns
-    arguments = circle[::2], quarters[::2], circle[1::2], quarters[1::2]
-    assert neighbour_accuracy(*arguments) > 0.7 > linear_accuracy(*arguments)
-    labels = torch.arange(80) % 2
-    apart = torch.randn(80, 4, generator=random) + 8 * labels[:, None]
-    arguments = apart[:40], labels[:40], apart[40:], labels[40:]
-    assert linear_accuracy(*arguments) == 1
 
 
 def test_nearer_neighbours_weigh_more() -> None:
@@ -90,16 +74,6 @@ def test_neighbours_are_scikit_learns() -> None:
 def test_one_class_alone() -> None:
     some = torch.randn(4, 3)
     assert linear_accuracy(some, torch.ones(4).long(), some, torch.tensor([1, 1, 0, 1])) == 0.75
-
-
-def test_scores_of_all_layers() -> None:
-    labels = torch.arange(40) % 2
-    told = torch.randn(40, 3) + 9 * labels[:, None]
-    layers = {"mean": torch.stack((torch.randn(40, 3), told))}
-    part = Features(layers, labels, 0)
-    scores = score_features(part, part)
-    assert [(s.layer, s.pooling) for s in scores] == [(0, "mean"), (1, "mean")]
-    assert scores[1].linear == 1 > scores[0].linear
 
 
 def test_the_command_on_any_run_of_images(tmp_path: Path, capsys) -> None:

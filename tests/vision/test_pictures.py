@@ -13,7 +13,6 @@ from magneto.vision.config import ImageClassifierConfig
 from magneto.vision.pictures import (
     COVER,
     MOST,
-    Mistake,
     attention_figure,
     class_colours,
     codes_figure,
@@ -127,8 +126,8 @@ def test_only_the_commonest_classes_are_drawn() -> None:
 
 def test_a_mistake_is_shown_as_it_looks() -> None:
     """Restored, not stretched to its own darkest and brightest pixel."""
-    dark = Mistake(0.9, 0, 1, np.full((1, 4, 4), -0.8, np.float32))
-    figure = mistakes_figure([dark] * 5, ["a", "b"], Reading(4, 1))
+    dark = torch.full((5, 1, 4, 4), -0.8)
+    figure = mistakes_figure(dark, [("a", "b", 0.9)] * 5, Reading(4, 1))
     assert "The 5 wrong answers" in figure.caption
     pixels = read(figure.image)
     assert (abs(pixels.astype(int) - 26) <= 2).all(-1).mean() > 0.4

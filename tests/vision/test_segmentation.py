@@ -56,19 +56,13 @@ def test_an_unknown_class_is_named() -> None:
         MaskReading(11)(np.array([[3, 11]], np.uint8))
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        ((512, 683), (512, 683)),
-        ((256, 341), (512, 682)),
-        ((600, 3000), (410, 2048)),  # the longer side is at its limit
-        ((3000, 600), (2048, 410)),
-    ],
-)
-def test_test_scale_keeps_the_ratio(size: tuple[int, int], expected: tuple[int, int]) -> None:
+def test_the_scale_of_evaluation_keeps_the_ratio() -> None:
     """(2048, 512): the shorter side is 512, unless the longer one would be above 2048."""
-    assert fitted_size(*size, (2048, 512)) == fitted_size(*size, (512, 2048)) == expected
-    assert fitted(np.zeros((*size, 3), np.uint8), (2048, 512)).shape[:2] == expected
+    sizes = {(512, 683): (512, 683), (256, 341): (512, 682), (600, 3000): (410, 2048)}
+    for size, expected in sizes.items():
+        assert fitted_size(*size, (2048, 512)) == fitted_size(*size, (512, 2048)) == expected
+        assert fitted(np.zeros((*size, 3), np.uint8), (2048, 512)).shape[:2] == expected
+        assert fitted_size(*size[::-1], (2048, 512)) == expected[::-1]
 
 
 def test_masks_keep_their_size_in_evaluation(tmp_path: Path) -> None:

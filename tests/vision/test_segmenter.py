@@ -240,17 +240,3 @@ def test_logits_are_resized_before_classes_are_chosen() -> None:
     corners = F.interpolate(logits[None], size=(1, 8), mode="bilinear", align_corners=True)
     centres = F.interpolate(logits[None], size=(1, 8), mode="bilinear", align_corners=False)
     assert not torch.equal(corners, centres)
-
-
-def test_corners_are_not_aligned_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, kept = [], F.interpolate
-
-    def watch(*args, **kwargs):
-        asked.append((kwargs["mode"], kwargs["align_corners"]))
-        return kept(*args, **kwargs)
-
-    monkeypatch.setattr(F, "interpolate", watch)
-    model = small_model(inference="whole")
-    classes_of(whole_logits(model, torch.randn(3, 24, 16)), (30, 20))
-    assert {align for _, align in asked} == {False}
-    assert {mode for mode, _ in asked} == {"bilinear", "bicubic"}

@@ -65,18 +65,6 @@ def test_the_count_is_exact_on_any_grid(side: int, ratio: float) -> None:
         assert (np.diff(drawn) > 0).all() and drawn[0] >= 0 and drawn[-1] < side**2
 
 
-def test_no_block_is_as_high_or_wide_as_the_grid() -> None:
-    masking, random = BlockMasking(14, 14, 0.75), np.random.default_rng(0)
-    for _ in range(200):
-        hidden = np.zeros((14, 14), bool)
-        masking._add_block(hidden, masking.count, random)
-        assert hidden.any(0).sum() < 14 and hidden.any(1).sum() < 14
-        height, width = hidden.any(1).sum(), hidden.any(0).sum()
-        assert hidden.sum() in (0, height * width)
-        # Rounded, so a little outside of what is drawn.
-        assert not hidden.any() or (hidden.sum() >= 12 and 0.25 < height / width < 4)
-
-
 SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16, "image_size": 8, "patch_size": 2}
 
 

@@ -26,11 +26,11 @@ from magneto.vision.image_task import FineTuning, Prediction
 from magneto.vision.images import UNLABELLED, ImageSplits, load_images
 from magneto.vision.pictures import (
     IMAGES,
-    Mistake,
     attention_figure,
     confusion_figure,
     mistakes_figure,
     readable,
+    short,
 )
 from magneto.vision.transforms import validation_transform
 
@@ -229,9 +229,13 @@ def figures(task: ImageClassification, model: Any) -> Sequence[Figure]:
     counts = np.zeros((task.model_config.classes,) * 2, int)
     np.add.at(counts, (labels.numpy(), answers.numpy()), 1)
     wrong = (answers != labels).nonzero()[:, 0]
-    surest = wrong[sure[wrong].argsort(descending=True, stable=True)][:MISTAKES].tolist()
-    mistakes = [
-        Mistake(float(sure[row]), int(labels[row]), int(answers[row]), images[row].numpy())
+    surest = wrong[sure[wrong].argsort(descending=True, stable=True)][:MISTAKES]
+    words = [
+        (
+            short(task.names, int(labels[row])),
+            short(task.names, int(answers[row])),
+            float(sure[row]),
+        )
         for row in surest
     ]
     some = images[:IMAGES]
@@ -239,6 +243,6 @@ def figures(task: ImageClassification, model: Any) -> Sequence[Figure]:
     seen = seen.permute(0, 3, 1, 2) / 127.5 - 1
     return [
         confusion_figure(counts, task.names, "images"),
-        *([mistakes_figure(mistakes, task.names, task.reading)] if mistakes else []),
+        *([mistakes_figure(images[surest], words, task.reading)] if words else []),
         attention_figure(model, some, seen, model.pooled),
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import colorsys
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -101,41 +100,23 @@ def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Fig
     return Figure("confusion", "Which classes are confused", caption, drawn)
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """A wrong answer.
-
-    Attributes:
-        sure: Probability that the model gave it.
-        label: Number of the image's own class.
-        answer: Number of the class that was given.
-        image: As the model reads it, (channels, height, width).
-    """
-
-    sure: float
-    label: int
-    answer: int
-    image: np.ndarray
-
-
-def mistakes_figure(mistakes: Sequence[Mistake], names: Sequence[str], reading: Reading) -> Figure:
+def mistakes_figure(
+    images: Tensor, words: Sequence[tuple[str, str, float]], reading: Reading
+) -> Figure:
     """Show wrong answers; there is at least one.
 
     Args:
-        mistakes: The surest first.
-        names: Of the classes.
-        reading: The form of their images.
+        images: As the model reads them, the surest mistakes first.
+        words: Of each its class, the answer, and the probability that the model gave it.
+        reading: The form of the images.
     """
     caption = (
-        f"The {len(mistakes)} wrong answers that the model was surest of: the image's label, the "
+        f"The {len(images)} wrong answers that the model was surest of: the image's label, the "
         "answer, and the probability that the model gave it."
     )
     panels = [
-        Panel(
-            reading.restore(each.image),
-            f"is {short(names, each.label)}\nsaid {short(names, each.answer)}, {each.sure:.0%}",
-        )
-        for each in mistakes
+        Panel(reading.restore(image.numpy()), f"is {label}\nsaid {answer}, {sure:.0%}")
+        for image, (label, answer, sure) in zip(images, words, strict=True)
     ]
     image = image_panels([Section(panels)], COLUMNS, MISTAKE)
     return Figure("mistakes", "The surest mistakes", caption, image)
