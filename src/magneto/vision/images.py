@@ -300,8 +300,6 @@ def _read(
     """Return the tables of a source, by split: columns "image", "label" and maybe "mask"."""
     found = parse_source(source)
     if found.kind == "builtin":
-        from magneto.vision.builtin import digits, scenes
-
         return digits() if found.name == "digits" else scenes()
     there = read_source(source, counts, "image", progress, paired_folders)
     return {split: image_table(table, config, counts) for split, table in there.items()}
