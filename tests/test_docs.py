@@ -13,6 +13,7 @@ import pytest
 from magneto.cli import COMMANDS, USAGE, command_parser
 from magneto.recipe import config_classes, load_recipe
 from magneto.tasks import TASKS
+from magneto.theory.placement import PLACEMENTS, SLOTS
 from magneto.training.config import TrainingConfig
 
 ROOT = Path(__file__).parents[1]
@@ -84,6 +85,28 @@ def test_the_first_line_says_what_it_does() -> None:
     texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in files} | {"--help": USAGE}
     assert not [name for name, text in texts.items() if TAGLINE not in " ".join(text.split())]
     assert not [name for name, text in texts.items() if "the usual ones" in text]
+
+
+def test_the_map_has_every_room_and_no_other() -> None:
+    source = ROOT / "src" / "magneto"
+    block = next(
+        b
+        for b in (ROOT / "README.md").read_text(encoding="utf-8").split("```")
+        if "theory/" in b and "commands/" in b
+    )
+    named = re.findall(r"(?:^|(?<=/ ))(\w+/)(?= )", block, re.MULTILINE)
+    there = {f"{path.parent.name}/" for path in source.glob("*/__init__.py")} | {"recipes/"}
+    assert len(named) == len(set(named)) and set(named) == there
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/concepts/placements.md"])
+def test_tables_of_placements_agree_with_the_table(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| \**`([a-z0-9-]+)`\** \| ([^|]*) \|", text, re.MULTILINE))
+    assert list(rows) == list(PLACEMENTS)
+    for name, said in rows.items():
+        slots = {word for word in re.split(r"[,; ]+", said) if word in SLOTS}
+        assert slots == set(PLACEMENTS[name].self_attention), name
 
 
 def blocks() -> list[Any]:
@@ -167,6 +190,15 @@ def lines_of_pages() -> list[tuple[str, str]]:
         for page in PRESENT
         for line in command_lines(page.read_text(encoding="utf-8"))
     ]
+
+
+def test_commands_that_are_named_exist() -> None:
+    named = {
+        (name_of(page), word)
+        for page in PRESENT
+        for word in re.findall(r"^(?:.*-m )?magneto ([a-z]+)", page.read_text(), re.MULTILINE)
+    }
+    assert len(named) > 20 and not [pair for pair in named if pair[1] not in COMMANDS]
 
 
 def test_options_of_commands_that_are_named_exist() -> None:

@@ -69,32 +69,18 @@ def test_gpt2_there_and_back(gpt2: Path, tmp_path: Path, capsys) -> None:
     assert back.config.eos_token_id == theirs.config.eos_token_id
 
 
-def test_masked_language_model_there_and_back(tmp_path: Path) -> None:
-    config = transformers.BertConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-        max_position_embeddings=40, vocab_size=97,
-    )  # fmt: skip
-    theirs = transformers.BertForMaskedLM(config).eval()
-    theirs.save_pretrained(tmp_path / "theirs")
-    assert run(tmp_path / "theirs", tmp_path / "ours") == 0
-    assert run(tmp_path / "ours", tmp_path / "back", "--to", "bert") == 0
-    back = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back")
-    assert all(torch.equal(back.state_dict()[n], t) for n, t in theirs.state_dict().items())
-
-
 def model(**changes) -> LanguageModel:
     torch.manual_seed(0)
     values = {**SIZES, "vocab_size": 97, "positions": "learned", "max_length": 20, **changes}
     return LanguageModel(LanguageModelConfig(**values)).eval()
 
 
-@pytest.mark.parametrize("placement", ["sub", "deepnorm"])
-def test_torchscale_there_and_back(tmp_path: Path, placement: str) -> None:
-    ours = model(placement=placement)
+def test_torchscale_there_and_back(tmp_path: Path) -> None:
+    ours = model(placement="sub")
     wrap(ours).save_pretrained(tmp_path / "ours")
     assert run(tmp_path / "ours", tmp_path / "theirs", "--to", "torchscale") == 0
     args = json.loads((tmp_path / "theirs" / "torchscale.json").read_text())
-    assert args["subln"] == (placement == "sub") and args["decoder_attention_heads"] == 4
+    assert args["subln"] and args["decoder_attention_heads"] == 4
     assert run(tmp_path / "theirs", tmp_path / "again") == 0
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "again").core
     expected = ours.state_dict()
@@ -119,8 +105,7 @@ def test_a_fairseq_checkpoint_brings_its_arguments(tmp_path: Path) -> None:
         assert torch.equal(loaded(ids).logits, ours(ids))
 
 
-@pytest.mark.parametrize("name", ["beit3", "timm_vit"])
-def test_images_there_and_back(tmp_path: Path, name: str) -> None:
+def test_images_there_and_back(tmp_path: Path) -> None:
     torch.manual_seed(0)
     config = ImageClassifierConfig(
         width=128, layers=2, heads=2, ffn_width=48, image_size=16, patch_size=4, classes=5,
@@ -128,7 +113,7 @@ def test_images_there_and_back(tmp_path: Path, name: str) -> None:
     )  # fmt: skip
     ours = ImageClassifier(config).eval()
     wrap(ours).save_pretrained(tmp_path / "ours")
-    assert run(tmp_path / "ours", tmp_path / "theirs", "--to", name) == 0
+    assert run(tmp_path / "ours", tmp_path / "theirs", "--to", "beit3") == 0
     assert run(tmp_path / "theirs", tmp_path / "again") == 0
     assert run(tmp_path / "theirs" / "model.safetensors", tmp_path / "bare") == 0
     auto = transformers.AutoModelForImageClassification
