@@ -34,7 +34,7 @@ def test_what_was_wrong_with_the_data_is_counted(run: Path, tmp_path: Path) -> N
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     (copy / "data_problems.tsv").write_text("broken image\ta.jpg\tcut off\nbroken image\tb\tx\n")
-    assert main(["report", str(copy), "--no-figures"]) == 0
+    assert main(["report", str(copy)]) == 0
     text = (copy / "report" / "report.html").read_text()
     assert "Data problems, listed in data_problems.tsv: broken image: 2." in text
 

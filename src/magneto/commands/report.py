@@ -33,7 +33,6 @@ def parser() -> Parser:
     made.add_argument("run", type=Path, help="directory of a run")
     made.add_argument("--out", type=Path, metavar="DIR", help="where to write (RUN/report)")
     made.add_argument("--weights", default="auto", help="best (default), final, averaged, last")
-    made.add_argument("--no-figures", action="store_true", help="without pictures of the model")
     return made.with_json()
 
 
@@ -45,11 +44,10 @@ def main(words: Sequence[str]) -> int:
     task.problems.keep_in(given.run, report)
     task.prepare(report)
     figures: Sequence[Figure] = ()
-    if not given.no_figures:
-        try:
-            figures = draw_figures(given.run, given.weights, recipe, task)
-        except (FileNotFoundError, Damaged) as error:
-            report.say(f"no pictures of the model: {error}")
+    try:
+        figures = draw_figures(given.run, given.weights, recipe, task)
+    except (FileNotFoundError, Damaged) as error:
+        report.say(f"no pictures of the model: {error}")
     report.finish()
     from magneto.lab.report.report import write_run_page
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from filelock import FileLock
 
@@ -19,9 +19,6 @@ from magneto.files import is_aside
 from magneto.lock import LOCK_FILE, acquire_lock, holder
 from magneto.progress import Progress, ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
-
-if TYPE_CHECKING:
-    from magneto.training.hooks import Hook
 
 # Seconds for which a file server may take a lost machine for one that is alive.
 PATIENCE = 120.0
@@ -75,11 +72,13 @@ def main(words: Sequence[str]) -> int:
     if given.dry_run:
         return dry_run(recipe, report, given.json)
     from magneto.lab.plan import advised
+    from magneto.lab.probe import ProbeHook
     from magneto.training.distributed import pick_device, pick_strategy
     from magneto.training.loop import train
     from magneto.training.task import why_not
     from magneto.training.trackers import check_trackers
 
+    hooks = [] if given.probe_every is None else [ProbeHook(given.probe_every).hook]
     check_trackers(recipe.training)
     task = recipe.build_task()
     if refused := why_not(task, recipe.training.distributed):
@@ -96,7 +95,7 @@ def main(words: Sequence[str]) -> int:
             run,
             seed=recipe.seed,
             resume=ask.resume,
-            hooks=own_hooks(given.probe_every),
+            hooks=hooks,
             report=report,
             recipe=recipe.to_mapping(),
             keep_recipe=lambda: recipe.save(run / RUN_FILE),
@@ -106,15 +105,8 @@ def main(words: Sequence[str]) -> int:
     return EXIT_CODES[result.status]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the command line asks for.
-
-    Attributes:
-        run: Where to train.
-        recipe: What.
-        resume: Whether a run is there, to go on with.
-    """
+class Asked(NamedTuple):
+    """What the command line asks for: where to train, what, and whether a run is there already."""
 
     run: Path
     recipe: Recipe
@@ -144,18 +136,11 @@ def asked(given: argparse.Namespace, overrides: dict[str, str]) -> Asked:
         raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
     if given.auto_resume and given.out is None:
         raise ConfigError(["--auto-resume goes on with what is in a directory: name it by --out"])
-    recipe = load_recipe(given.recipe, overrides)
-    run = new_directory(given.out, recipe)
+    recipe, run = load_recipe(given.recipe, overrides), given.out
+    if run is None:
+        name = Path(recipe.name).stem if "." in recipe.name else recipe.name
+        run = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     return Asked(run, recipe, resume=given.auto_resume and is_run(run))
-
-
-def own_hooks(probe_every: int | None) -> list[Hook]:
-    """Return what the command adds to the loop."""
-    if probe_every is None:
-        return []
-    from magneto.lab.probe import ProbeHook
-
-    return [ProbeHook(probe_every).hook]
 
 
 def is_run(folder: Path) -> bool:
@@ -214,15 +199,6 @@ def lock_of(run: Path, progress: Progress, patient: bool) -> FileLock:
             "directory (--out)"
         )
     return lock
-
-
-def new_directory(out: Path | None, recipe: Recipe) -> Path:
-    """Return where a new run goes."""
-    if out is not None:
-        return out
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = Path(recipe.name).stem if "." in recipe.name else recipe.name
-    return Path("runs") / f"{name}-{stamp}"
 
 
 def refuse_taken(out: Path) -> None:
