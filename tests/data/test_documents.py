@@ -131,6 +131,13 @@ def test_wrong_sources_say_what_is_right(tmp_path: Path) -> None:
         read(str(tmp_path / "empty"))
     with pytest.raises(ValueError, match="there is builtin:docstrings"):
         read("builtin:docstring")
+    (tmp_path / "a.tsv").write_text("good film\tpos\nbad film\tneg\n")
+    with pytest.raises(
+        ValueError,
+        match=r"a\.tsv has no column 'text' among 'good film', 'pos': .*"
+        "data.text_field; if its first line names no columns, write one",
+    ):
+        read(str(tmp_path / "a.tsv"))
 
 
 def test_built_in_text() -> None:

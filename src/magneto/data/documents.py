@@ -19,12 +19,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from magneto.config import shown
 from magneto.data.cache import cache_directory, file_states, fingerprint, is_kept, made_whole
 from magneto.data.files import (
     RECORDS,
     decoded,
     existing_path,
+    is_table,
+    open_table,
     open_text,
+    read_rows,
     source_files,
     stream_records,
     unpacked_name,
@@ -37,6 +41,7 @@ from magneto.data.sources import (
     hub_files,
     split_of,
 )
+from magneto.data.stream import listed
 
 ENDINGS = (".txt", *RECORDS, ".tar")
 # A document of plain text ends at the first blank line after so many characters.
@@ -126,6 +131,14 @@ def _counted(texts: Iterable[str], counts: Counts) -> Iterator[str]:
 
 
 def _file_documents(path: Path, field: str, unit: str, counts: Counts) -> Iterator[str]:
+    if is_table(path):
+        header, rows = open_table(path, counts)
+        if header and field not in header:
+            there = listed([shown(name) for name in header])
+            raise ValueError(f"{path} has no column {field!r} among {there}: name it, "
+                             "data.text_field; if its first line names no columns, write one above "
+                             "it")  # fmt: skip
+        return read_rows(path, rows, header, counts, partial(_text, field=field))
     if unpacked_name(path).endswith((*RECORDS, ".tar")):
         return stream_records(path, counts, partial(_text, field=field))
     if unit == LINE:

@@ -201,6 +201,8 @@ def _open(directory: Path, config: TextDataConfig) -> PreparedText:
 
 def _remedy(config: TextDataConfig, counts: Counts, split: str) -> str:
     """Say what to do about a split that is too small."""
+    if not counts[DOCUMENTS]:
+        return f"there are {counts.describe(DOCUMENTS)}"
     few = counts[DOCUMENTS] * config.validation_fraction < 1
     if split != "validation" or config.validation_source is not None or not few:
         return "give more text, or lower data.max_length"
