@@ -60,3 +60,4 @@ def test_a_table_has_every_cell() -> None:
     svg = table([["word", "said"], ["a & b", "3"]], right=(1,))
     assert svg == table([["word", "said"], ["a & b", "3"]], right=(1,))
     assert all(f">{word}<" in svg for word in ("word", "said", "a &amp; b", "3"))
+    assert f">{'x' * 69}…<" in table([["x" * 71], ["y"]])

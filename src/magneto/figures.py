@@ -56,8 +56,9 @@ STYLE: dict[Any, Any] = {
 }
 # Of pictures with words, in inches: a letter, a line of words, a heading's line, the legend.
 LETTER, LINE, HEADING, LEGEND = 0.062, 0.15, 0.2, 2.2
-# The white around an image, as a share of its panel, and lines of words above it at most.
-MARGIN, MOST_LINES = 0.03, 5
+# The white around an image, as a share of its panel; lines of words above it at most, and letters
+# of a table's cell.
+MARGIN, MOST_LINES, MOST_LETTERS = 0.03, 5, 70
 # Of a grid of images, in pixels: its width, about, and the white between its tiles.
 WIDTH, GAP = 640, 2
 
@@ -242,15 +243,17 @@ def table(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
     """Draw a table as SVG.
 
     Args:
-        lines: Its cells; those of the first line are bold.
+        lines: Its cells, cut where they are long; those of the first line are bold.
         right: Numbers of the columns that stand on the right.
     """
-    widths = [max(map(len, column)) * 0.075 + 0.2 for column in zip(*lines, strict=True)]
-    figure, axes = canvas(sum(widths), 0.24 * len(lines) + 0.1)
+    cut = MOST_LETTERS - 1
+    cells = [[f"{text[:cut]}…" if text[cut + 1 :] else text for text in line] for line in lines]
+    widths = [max(map(len, column)) * 0.075 + 0.2 for column in zip(*cells, strict=True)]
+    figure, axes = canvas(sum(widths), 0.24 * len(cells) + 0.1)
     with rc_context(STYLE):
         axes.axis("off")
-        axes.set(xlim=(0, sum(widths)), ylim=(len(lines), 0))
-        for height, line in enumerate(lines):
+        axes.set(xlim=(0, sum(widths)), ylim=(len(cells), 0))
+        for height, line in enumerate(cells):
             left = 0.0
             for column, (text, width) in enumerate(zip(line, widths, strict=True)):
                 at_end = column in right

@@ -140,7 +140,7 @@ def draw_alignment(task: SpeechRecognition, example: Example) -> Figure:
     axes.plot(np.array(times) * seconds, heights, color="#c1440e", linewidth=1.2)
     axes.set(xlabel="seconds", ylabel="labels written so far")
     axes.set_yticks(range(len(names)), names, size=7)
-    figure.colorbar(shown, ax=axes, label="probability that a path passes", pad=0.01)
+    figure.colorbar(shown, ax=axes, label="probability of passing", pad=0.01)
     best, total = float(example.alignment.score[0]), float(example.alignment.log_likelihood[0])
     return Figure(
         "alignment",
