@@ -21,8 +21,8 @@ from benchmarks.bench_cases import ANSWERS, FIELDS, case_of
 from benchmarks.bench_contenders import LIMIT, PEERS, contenders
 from benchmarks.bench_product import build_task, product_batch, product_step
 from benchmarks.bench_speech_peers import plain_loss
-from benchmarks.bench_tables import goals, markdown
-from benchmarks.products import operand, products_of, replay
+from benchmarks.bench_tables import goals
+from benchmarks.products import products_of, replay
 from benchmarks.step_profile import profile_of
 from magneto.functional.transducer import transducer_loss
 from magneto.training.throughput import count_flops
@@ -40,13 +40,6 @@ def test_the_products_alone_are_those_of_the_products_step(field: str) -> None:
         replay(products)()
     assert sum(product.flops for product in products) == pytest.approx(counted)
     assert counter.get_total_flops() == pytest.approx(counted)
-
-
-def test_operands_are_drawn_as_they_lie_in_memory() -> None:
-    whole = torch.zeros(3, 4)
-    for tensor in (whole, whole.t(), whole[:, :2], whole[:1].expand(5, 4), whole[:0]):
-        drawn = operand(tensor).draw()
-        assert (drawn.shape, drawn.stride()) == (tensor.shape, tensor.stride())
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -109,20 +102,6 @@ def test_the_plain_transducer_loss_is_the_transducers() -> None:
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("field", "names"),
-    [
-        ("causal-lm", ["magneto pre", "transformers GPT-2", "plain torch"]),
-        ("image-classification", ["magneto pre", "transformers ViT", "plain torch"]),
-    ],
-)
-def test_models_of_one_architecture_are_of_one_size(field: str, names: list[str]) -> None:
-    pytest.importorskip("transformers")
-    case = case_of(field, "tiny")
-    models = [contenders(field)[name](case)[1] for name in names]
-    assert len({sum(p.numel() for p in model.parameters()) for model in models if model}) == 1
-
-
 class Threads:
     """In the place of processes, which would have to import everything: threads of this one."""
 
@@ -178,18 +157,6 @@ def test_a_run_measures_says_what_is_missing_and_goes_on(
     assert again["rows"] == cell["rows"] and again["profile"]["ms"] > 0
 
 
-def test_what_was_measured_of_something_else_is_measured_again(tmp_path: Path) -> None:
-    cells = {"causal-lm, tiny": {"rows": []}}
-    settings = {"seconds": 5.0, "threads": 1, "only": None}
-    held = {"commit": "abc", "settings": settings, "cells": cells}
-    (tmp_path / "bench-cpu.json").write_text(json.dumps(held))
-    words = ["--seconds", "5", "--threads", "1", "--out", str(tmp_path)]
-    assert bench.kept(bench.arguments(words), "abc") == cells
-    assert not bench.kept(bench.arguments(words), "abd")
-    assert not bench.kept(bench.arguments([*words, "--threads", "2"]), "abc")
-    assert not bench.kept(bench.arguments([*words, "--fresh"]), "abc")
-
-
 def result(times: dict[str, float], shape: str = "6 x 256", outputs: int = 8192) -> Any:
     row = {"quartile_1_ms": 1.0, "quartile_3_ms": 2.0, "peak_mib": None, "parameters": 3,
            "steps": 4}  # fmt: skip
@@ -211,13 +178,6 @@ def test_goals_are_met_or_missed_by_the_medians() -> None:
     assert "| 1.20 | met |" in met[2] and "| 1.17 (a) | met |" in met[3]
     small = list(goals(result({LIMIT: 10, "magneto sub": 12, "a": 13}, "24 x 64", 1000)))
     assert len(small) == 2
-
-
-def test_a_table_is_in_the_order_of_its_medians() -> None:
-    page = markdown(result({"magneto sub": 13, "a": 12, LIMIT: 10, "b": 20}))
-    lines = [line for line in page.splitlines() if line.endswith("| 3 | 4 |")]
-    names = [line.split(" | ")[0].strip("| *") for line in lines]
-    assert names == [LIMIT, "a", "magneto sub", "b"]
 
 
 def test_a_profile_tells_kinds_and_passes_apart() -> None:

@@ -9,32 +9,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks import scaling
 from benchmarks.bench_cases import Case
 from benchmarks.bench_tables import scaling_markdown
-from benchmarks.scaling import CURVES, model, shrunken, slope
+from benchmarks.scaling import model
 
 DOCS = Path(__file__).parents[1] / "docs"
 LEAST: Case = model(1, 8, 1, 1, 8, 300)
-
-
-def test_slopes_are_those_of_powers() -> None:
-    sizes = [2, 3, 8, 50]
-    assert slope(sizes, [7 * size**1.5 for size in sizes]) == pytest.approx(1.5)
-    assert slope(sizes, [4, 4, 4, 4]) == pytest.approx(0)
-
-
-def test_a_point_is_measured_in_its_own_process(capsys: pytest.CaptureFixture) -> None:
-    threads = torch.get_num_threads()
-    try:
-        scaling.work("time", asdict(LEAST), time.time())
-    finally:
-        torch.set_num_threads(threads)
-    found = json.loads(capsys.readouterr().out)
-    assert 0 < found["seconds"] <= found["slowest"]
-    assert found["start_up"] > 0
 
 
 def test_memory_is_that_of_weights_gradients_optimizer_and_activations(
@@ -77,14 +59,6 @@ def test_a_run_writes_points_and_slopes_and_goes_on(
     monkeypatch.setattr(scaling, "spawn", lambda case, ranks, way: pytest.fail("measured again"))
     words = ["--curves", "depth", "ranks", "--commit", "abc", "--out", str(tmp_path)]
     assert scaling.main(words)["curves"] == json.loads(json.dumps(measured["curves"]))
-
-
-def test_every_curve_varies_what_it_says() -> None:
-    for name, curve in CURVES.items():
-        small = shrunken(curve)
-        assert curve.vary == "ranks" or hasattr(small.case, curve.vary), name
-        assert len(curve.sizes) > 2 and list(curve.sizes) == sorted(curve.sizes)
-    assert CURVES["depth"].sizes[0] == 6 and CURVES["depth"].sizes[-1] == 1000
 
 
 @pytest.mark.distributed
