@@ -30,29 +30,19 @@ def test_a_run(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert str(tmp_path) not in text and "Data problems" not in text
 
 
-def test_what_was_wrong_with_the_data_is_counted(run: Path, tmp_path: Path) -> None:
+def test_a_run_that_has_not_ended_and_what_was_wrong_with_its_data(
+    run: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     (copy / "data_problems.tsv").write_text("broken image\ta.jpg\tcut off\nbroken image\tb\tx\n")
+    (copy / "result.json").unlink()
+    for name in ("best", "final", "checkpoints"):
+        shutil.rmtree(copy / name)
     assert main(["report", str(copy)]) == 0
     text = (copy / "report" / "report.html").read_text()
     assert "Data problems, listed in data_problems.tsv: broken image: 2." in text
-
-
-def test_a_run_that_has_not_ended(run: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    (copy / "result.json").unlink()
-    shutil.rmtree(copy / "best")
-    shutil.rmtree(copy / "final")
-    shutil.rmtree(copy / "checkpoints")
-    assert main(["report", str(copy)]) == 0
-    assert "The run has not ended" in (copy / "report" / "report.html").read_text()
-
-
-def test_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(tmp_path / "nothing")]) == 2
-    assert "nothing" in capsys.readouterr().err
+    assert "The run has not ended" in text
 
 
 def test_the_data_is_read_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
