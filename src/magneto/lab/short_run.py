@@ -33,6 +33,8 @@ from magneto.training.task import Task, place_companion
 RATES = tuple(10 ** (power / 2) for power in range(-12, 1))
 # Each micro-batch is cut in so many for the tries: they need one look each, not a gradient.
 CUTS = 4
+# Steps that a probe takes at the peak rate; thresholds are chosen for this number.
+PEAK_STEPS = 12
 
 
 @dataclass(frozen=True)
@@ -135,10 +137,6 @@ def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-# Steps that a probe takes at the peak rate; thresholds are chosen for this number.
-PEAK_STEPS = 12
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ MEASURES: tuple[tuple[Reading, Optimizer], ...] = (
 STEP = 1e-7
 # Answers that the step on the cross-entropy chooses from.
 LABELS = 64
+# The bound's first and second matrix of a sublayer, by role.
+FIRST, SECOND = ("v", "fc1"), ("out", "fc2")
 
 
 @dataclass(frozen=True)
@@ -281,10 +283,6 @@ def _fit(updates: list[Update]) -> Growth:
         first.placement, first.reading, first.optimizer, fmean(slopes), half_width(slopes),
         math.exp(rise), (math.exp(rise - half), math.exp(rise + half)), (depths[0], depths[-1]),
     )  # fmt: skip
-
-
-# The bound's first and second matrix of a sublayer, by role.
-FIRST, SECOND = ("v", "fc1"), ("out", "fc2")
 
 
 def effective_scales(stack: ProbedStack) -> Scales:

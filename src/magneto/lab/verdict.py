@@ -21,6 +21,8 @@ Level = Literal["sound", "not decided", "likely to fail"]
 # Half of the largest finite number.
 HALF_FP16, HALF_BF16 = 32752.0, 1.694e38
 LEVELS: tuple[Level, ...] = ("sound", "not decided", "likely to fail")
+# The change of the output whose learning rate is named, so that models can be compared.
+SMALL_MOVE = 0.1
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,6 @@ THRESHOLDS = {
     "largest": Threshold("above", HALF_FP16, HALF_BF16),
     "rise": Threshold("above", 1.5, 1.5),
 }
-# The change of the output whose learning rate is named, so that models can be compared.
-SMALL_MOVE = 0.1
 
 
 @dataclass(frozen=True)

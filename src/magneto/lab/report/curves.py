@@ -15,12 +15,18 @@ from magneto.lab.outcome import finite, rate_text
 from magneto.lab.report.figures import CROSS, Mark, draw_strip, strip_height
 from magneto.lab.report.plot import SOLID, STYLE, Drawing, Plot, Series
 
-WIDTH, HEIGHT = 3.3, 2.2
+# Inches: of a panel of losses, and of a figure of a run.
+WIDTH, HEIGHT, RUN_SIZE = 3.3, 2.2, (3.3, 2.0)
 CURVE_POINTS, HOVER_POINTS, MARKERS = 160, 20, 4
 # What may be drawn above the loss that most began with, as a share of what is below it.
 HEADROOM = 0.35
-
-Cells = Sequence[Mapping[str, Any]]
+TRAINING = Series(0, "training", "training", "#0067b1", "#4aa8f0", "", SOLID)
+VALIDATION = Series(1, "validation", "validation", "#d1480b", "#ff7f45", "o", SOLID)
+SERIES = (TRAINING, VALIDATION)
+PREFIX = "validation_"
+# What the loop logs about itself, in the order of the page; of the rest each is a metric.
+OF_THE_LOOP = ("learning_rate", "gradient_norm", "flops_utilisation", "data_wait_seconds")
+Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -57,13 +63,13 @@ def with_curves(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [cell for cell in comparison["cells"] if cell.get("curve")]
 
 
-def curve_kind(cells: Cells) -> str:
+def curve_kind(cells: Rows) -> str:
     """Return "training" or "validation" where all curves are of it, else nothing."""
     kinds = {cell.get("curve_of", "training") for cell in cells}
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-def shared_scale(cells: Cells) -> Scale | None:
+def shared_scale(cells: Rows) -> Scale | None:
     """Return the scale of all panels; None if no loss is known."""
     losses = _finite(loss for cell in cells for _, loss in cell["curve"])
     firsts = _finite(cell["curve"][0][1] for cell in cells)
@@ -79,7 +85,7 @@ def _finite(values: Iterable[Any]) -> list[float]:
 
 
 def _draw_panel(
-    name: str, rate: float, cells: Cells, scale: Scale, series: Mapping[str, Series], axis: str
+    name: str, rate: float, cells: Rows, scale: Scale, series: Mapping[str, Series], axis: str
 ) -> Drawing:
     here = [cell for cell in cells if float(cell["learning_rate"]) == rate]
     mine = {row: [c for c in here if c["placement"] == key] for key, row in series.items()}
@@ -106,7 +112,7 @@ def _draw_panel(
     return plot.finish()
 
 
-def divergence_marks(cells: Cells) -> list[Mark]:
+def divergence_marks(cells: Rows) -> list[Mark]:
     """Return a mark at the step where each run diverged, or at the end of one that got worse."""
     marks = []
     for cell in cells:
@@ -128,7 +134,7 @@ def thinned(curve: Sequence[Sequence[Any]]) -> tuple[list[int], list[float]]:
     return [step for step, _ in kept], [math.nan if y is None else y for _, y in kept]
 
 
-def mean_points(cells: Cells) -> list[tuple[float, float, str]]:
+def mean_points(cells: Rows) -> list[tuple[float, float, str]]:
     """Return points of the mean of the seeds, for the reader to step through."""
     steps: dict[int, list[float]] = {}
     for cell in cells:
@@ -140,17 +146,6 @@ def mean_points(cells: Cells) -> list[tuple[float, float, str]]:
         (float(step), fmean(losses), f"step {step}: loss {fmean(losses):.3f}")
         for step, losses in list(sorted(steps.items()))[::every]
     ]
-
-
-SIZE = (3.3, 2.0)
-TRAINING = Series(0, "training", "training", "#0067b1", "#4aa8f0", "", SOLID)
-VALIDATION = Series(1, "validation", "validation", "#d1480b", "#ff7f45", "o", SOLID)
-SERIES = (TRAINING, VALIDATION)
-PREFIX = "validation_"
-# What the loop logs about itself, in the order of the page; of the rest each is a metric.
-OF_THE_LOOP = ("learning_rate", "gradient_norm", "flops_utilisation", "data_wait_seconds")
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 def draw_run(rows: Rows, baseline: Mapping[str, float]) -> list[Drawing]:
@@ -176,7 +171,7 @@ def draw_name(name: str, rows: Rows, baseline: float | None) -> Drawing | None:
     curves = [(row, curve) for row, curve in both if any(finite(y) is not None for _, y in curve)]
     if not curves:
         return None
-    plot = Plot(f"curve-{name.replace('_', '-')}", SIZE, title=name.replace("_", " "))
+    plot = Plot(f"curve-{name.replace('_', '-')}", RUN_SIZE, title=name.replace("_", " "))
     axes = plot.main
     with rc_context(STYLE):
         axes.set_xlabel("step")

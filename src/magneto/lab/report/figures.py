@@ -33,8 +33,11 @@ MEANING = {
     DASH: "– did not learn",
     PLUS: "+ some seeds failed",
 }
-# Of the strip, in inches.
+# Inches: of a strip's title and rows, of the figure of scores, of others.
 TITLE_HEIGHT, ROW_HEIGHT = 0.08, 0.11
+WIDTH, HEIGHT, SIZE = 5.0, 3.2, (3.3, 2.2)
+# The scores keep this share of the axis: a reference line further off is told, not drawn.
+LEAST_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -104,11 +107,6 @@ def log_y(axes: Axes) -> None:
     axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-WIDTH, HEIGHT = 5.0, 3.2
-# The scores keep this share of the axis: a reference line further off is told, not drawn.
-LEAST_SHARE = 0.25
 
 
 def draw_scores(
@@ -252,9 +250,6 @@ def _draw_reference(
     text = f"{name} {value:.4g}, {side} the frame"
     axes.annotate(text, (1, end), xycoords="axes fraction", **style)
     return low, high
-
-
-SIZE = (3.3, 2.2)
 
 
 def draw_updates(

@@ -25,6 +25,9 @@ from matplotlib.transforms import Affine2D
 from magneto.figures import STYLE as SHARED
 
 SOLID = ()
+STYLE: dict[Any, Any] = SHARED | {"axes.grid": True, "axes.facecolor": "none"}
+# Of a legend, in inches: a letter of a title, a line with its spaces, and a row.
+LEGEND_LETTER, LEGEND_LINE, LEGEND_ROW = 0.066, 0.55, 0.15
 """Dash of a line that has none."""
 
 
@@ -119,11 +122,6 @@ def swatch(series: Series) -> str:
         f'<path d="M1 7H27" style="fill: none; stroke: {series.light}; stroke-width: 1.8; '
         f'stroke-dasharray: {dash}"/><path d="{shape}" style="fill: {series.light}"/></svg>'
     )
-
-
-STYLE: dict[Any, Any] = SHARED | {"axes.grid": True, "axes.facecolor": "none"}
-# Of a legend, in inches: a letter of a title, a line with its spaces, and a row.
-LEGEND_LETTER, LEGEND_LINE, LEGEND_ROW = 0.066, 0.55, 0.15
 
 
 @dataclass(frozen=True)
