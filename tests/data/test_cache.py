@@ -93,19 +93,6 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(
         pass
 
 
-def test_made_whole_or_not_at_all(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), made_whole(tmp_path / "text-1") as aside:
-        (aside / "train.bin").write_bytes(b"half")
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
-    with made_whole(tmp_path / "text-1") as aside:
-        (aside / "train.bin").write_bytes(b"whole")
-    with made_whole(tmp_path / "text-1") as aside:  # somebody was faster
-        (aside / "train.bin").write_bytes(b"later")
-    assert (tmp_path / "text-1" / "train.bin").read_bytes() == b"whole"
-    assert [path.name for path in tmp_path.iterdir()] == ["text-1"]
-
-
 def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()

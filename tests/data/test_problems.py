@@ -58,15 +58,6 @@ def test_a_few_are_named_and_round_numbers_told(tmp_path: Path) -> None:
     assert listed(tmp_path) == [[BROKEN, f"{n}.jpg", "cut off "] for n in range(12)]
 
 
-def test_a_round_number_of_what_was_held_is_told_once(tmp_path: Path) -> None:
-    """All that was met before there is a run is counted at once."""
-    problems, said = DataProblems(), Said()
-    for number in range(10):
-        problems.met(BROKEN, f"{number}.jpg", "cut off")
-    problems.keep_in(tmp_path, said)
-    assert len(said.lines) == FEW + 1 and said.lines[-1].startswith(f"{BROKEN}: 10 so far")
-
-
 def test_processes_and_resumed_runs_list_and_say_each_once(tmp_path: Path) -> None:
     first, second, heard, said = DataProblems(), DataProblems(), Said(), Said()
     first.keep_in(tmp_path)

@@ -21,6 +21,16 @@ from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import Picture, pillow
 from magneto.vision.transforms import Reading, centre_crop, cut, from_image, random_box, to_image
 
+# Of random erasing: ranges of the rectangle's share of the image, and of its height by its width,
+# as in timm; draws of one that fits.
+AREA, SHAPE, TRIES = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
+# Of RandAugment: the largest magnitude, and how likely an operation that is drawn is applied.
+LARGEST, PROBABILITY = 10.0, 0.5
+# Of what comes from outside of the image: ImageNet's mean colour.
+FILL = (124, 116, 104)
+Operation = Callable[[Any, float, np.random.Generator], Any]
+"""From an image, a strength from 0 to 1 and a generator, for the sign, to an image."""
+
 
 @dataclass(frozen=True)
 class ColourJitter:
@@ -42,20 +52,16 @@ class ColourJitter:
 
     def __call__(self, image: Any, random: np.random.Generator) -> Any:
         """Change an image."""
-        changes: list[Callable[[Any, np.random.Generator], Any]] = [
-            lambda image, random, name=name, strength=strength: enhanced(
-                image, name, random.uniform(max(0.0, 1 - strength), 1 + strength)
-            )
-            for name, strength in (("Brightness", self.brightness), ("Contrast", self.contrast),
-                                   ("Color", self.saturation))
-            if strength
-        ]  # fmt: skip
-        if self.hue:
-            changes.append(
-                lambda image, random: turned_hue(image, random.uniform(-1, 1) * self.hue)
-            )
+        strengths = {"Brightness": self.brightness, "Contrast": self.contrast,
+                     "Color": self.saturation, "Hue": self.hue}  # fmt: skip
+        changes = [(name, strength) for name, strength in strengths.items() if strength]
         for which in random.permutation(len(changes)):
-            image = changes[which](image, random)
+            name, strength = changes[which]
+            if name == "Hue":
+                image = turned_hue(image, random.uniform(-1, 1) * strength)
+            else:
+                factor = random.uniform(max(0.0, 1 - strength), 1 + strength)
+                image = enhanced(image, name, factor)
         return image
 
 
@@ -79,12 +85,6 @@ def turned_hue(image: Any, part: float) -> Any:
     return pillow().merge("HSV", (hue, saturation, value)).convert("RGB")
 
 
-# Range of the rectangle's share of the image, and of its height by its width, as in timm.
-AREA = (0.02, 1 / 3)
-SHAPE = (0.3, 1 / 0.3)
-TRIES = 10
-
-
 def erased(image: np.ndarray, probability: float, random: np.random.Generator) -> np.ndarray:
     """Return an image with a rectangle of normal noise, one number per pixel and channel.
 
@@ -106,15 +106,6 @@ def erased(image: np.ndarray, probability: float, random: np.random.Generator) -
             image[:, top : top + high, left : left + wide] = noise
             return image
     return image
-
-
-LARGEST = 10.0
-PROBABILITY = 0.5
-# Of what comes from outside of the image: ImageNet's mean colour.
-FILL = (124, 116, 104)
-
-Operation = Callable[[Any, float, np.random.Generator], Any]
-"""From an image, a strength from 0 to 1 and a generator, for the sign, to an image."""
 
 
 @dataclass(frozen=True)

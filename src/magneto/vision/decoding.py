@@ -1,4 +1,8 @@
-"""What a column of images has in a row, opened; and a column of images that are decoded already."""
+"""From the bytes of an image file to pixels: whatever the file is, 8-bit RGB comes out, upright.
+
+JPEG is decoded by simplejpeg where it is installed, and by Pillow where simplejpeg refuses; all
+else by Pillow. Both are libjpeg-turbo underneath, and their pixels are compared in the tests.
+"""
 
 from __future__ import annotations
 

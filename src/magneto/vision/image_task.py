@@ -33,6 +33,15 @@ SAME = {
     *("patch_size", "channels", "class_token"),
 } - {"max_length"}
 
+LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
+EMBEDDING = (
+    "embedding.",
+    "class_token.",
+    "encoder.position_embedding.",
+    "encoder.input_norm.",
+)
+"""What is below the first layer."""
+
 
 def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
     """Return patches, class token, positions and layers of the run that `pretrained` names.
@@ -60,16 +69,6 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
         raise ValueError(f"{run} has no {missing[0]}: {WANTED}")
     state = {name: stored[name].read() for name in wanted}
     return {n: in_memory(n, t) for n, t in resize_positions(state, held, config).items()}
-
-
-LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
-EMBEDDING = (
-    "embedding.",
-    "class_token.",
-    "encoder.position_embedding.",
-    "encoder.input_norm.",
-)
-"""What is below the first layer."""
 
 
 def layer_decay_multipliers(model: nn.Module, layers: int, decay: float) -> dict[str, float]:

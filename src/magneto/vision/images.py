@@ -53,6 +53,21 @@ INK = 0.4
 NOISE = 12.0
 CLASSES = ["background", *map(str, range(10))]
 
+UNLABELLED = NO_CLASS
+# Labels that are whole numbers below this are numbers of classes; others are words.
+MOST_CLASSES = 1_000_000
+# What can be wrong with an image.
+BROKEN, MISSING_IMAGE = "broken image", "missing image"
+BY_PILLOW = "JPEG decoded by Pillow, since simplejpeg refuses it"
+# Folders of masks beside one of images, and what follows the name of a split's folder of images
+# in the name of its folder of masks (CamVid's, as SegNet's authors give it).
+IMAGE_FOLDERS = ("images", "image", "imgs")
+MASK_FOLDERS = ("annotations", "masks", "annotation", "mask", "labels")
+MASK_SUFFIXES = ("annot", "_annot", "_labels", "_masks", "_mask")
+WITHOUT_IMAGE = "records without an image left out"
+WITHOUT_MASK = "images without a mask"
+NOT_PAIRED = "images without a mask left out"
+
 
 def digits() -> dict[str, Table]:
     """Return scikit-learn's digits: 1797 images (8, 8, 1), 0 is paper, and their labels.
@@ -116,22 +131,6 @@ def _scene(
         mask[part][ink[..., 0] > INK] = labels[which] + 1
     image += random.normal(0, NOISE, image.shape)
     return image.clip(0, 255).astype(np.uint8), mask
-
-
-UNLABELLED = NO_CLASS
-# Labels that are whole numbers below this are numbers of classes; others are words.
-MOST_CLASSES = 1_000_000
-# What can be wrong with an image.
-BROKEN, MISSING_IMAGE = "broken image", "missing image"
-BY_PILLOW = "JPEG decoded by Pillow, since simplejpeg refuses it"
-# Folders of masks beside one of images, and what follows the name of a split's folder of images
-# in the name of its folder of masks (CamVid's, as SegNet's authors give it).
-IMAGE_FOLDERS = ("images", "image", "imgs")
-MASK_FOLDERS = ("annotations", "masks", "annotation", "mask", "labels")
-MASK_SUFFIXES = ("annot", "_annot", "_labels", "_masks", "_mask")
-WITHOUT_IMAGE = "records without an image left out"
-WITHOUT_MASK = "images without a mask"
-NOT_PAIRED = "images without a mask left out"
 
 
 @dataclass(frozen=True)

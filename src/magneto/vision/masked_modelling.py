@@ -38,6 +38,9 @@ from magneto.vision.targets import (
     noise_tokenizer,
 )
 
+# Batches of training images of which code frequencies and builtin:patches are made.
+SAMPLED_BATCHES = 16
+
 
 class NoAggregation(nn.Module):
     """What stands where there is no second guess."""
@@ -132,10 +135,6 @@ class MaskedImageModel(nn.Module):
             linear_cross_entropy(features, weight, codes, bias, chunk=chunk)
             for features in self.features(images, hidden)
         ]
-
-
-# Batches of training images of which code frequencies and builtin:patches are made.
-SAMPLED_BATCHES = 16
 
 
 class ImageModelling(ImageTask):

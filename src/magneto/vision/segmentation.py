@@ -28,6 +28,11 @@ from magneto.vision.pictures import confusion_figure, overlay_figure, overlay_pn
 from magneto.vision.segmenter import Segmenter, pixel_logits, resize, segment
 from magneto.vision.transforms import fitted
 
+# Masks that the baseline, and the check of a source, read.
+COUNTED, CHECKED = 500, 8
+# Validation images that figures are made of, and those that are drawn.
+SHOWN, OVERLAYS = 32, 4
+
 
 @dataclass(frozen=True)
 class MaskReading:
@@ -133,12 +138,6 @@ def segmentation_scores(
             for name, value in zip(np.array(names, object)[known], iou, strict=True)
         },
     }
-
-
-# Masks that the baseline, and the check of a source, read.
-COUNTED, CHECKED = 500, 8
-# Validation images that figures are made of, and those that are drawn.
-SHOWN, OVERLAYS = 32, 4
 
 
 class Segmentation(FineTuning):

@@ -1,6 +1,11 @@
-"""From images of any size to a class for each of their pixels: sliding windows, or the whole.
+"""Segmentation models: a ViT, a pyramid of features, UperNet; and images of any size through them.
 
-The model's logits are resized to the image's own size, and the classes are chosen there; choosing
+UperNet is arXiv 1807.10221, its pyramid pooling arXiv 1612.01105; the FCN head is arXiv 1411.4038.
+The pyramid is BEiT's (paper's recipe for ADE20k). Resizing never aligns corners. Norms of the heads
+are group norms, each image by itself, so that micro-batches and ranks change no result; published
+recipes have batch norm, whose statistics are no sum over examples.
+
+A model's logits are resized to the image's own size, and the classes are chosen there; choosing
 first and resizing classes costs several points of mIoU (mmsegmentation's issue 1965).
 """
 
@@ -28,6 +33,11 @@ LEVELS = 4
 GROUPS, LEAST = 32, 16
 """Groups at most and channels of a group at least (arXiv 1803.08494): a map pooled to one place has
 no other values than its channels."""
+
+WINDOWS = 16
+"""What the model reads at once."""
+Place = tuple[slice, slice]
+"""Rows and columns of a window."""
 
 
 class GroupNorm(nn.GroupNorm):
@@ -225,13 +235,6 @@ class Segmenter(nn.Module):
         levels = self.pyramid(self.features(images))
         auxiliary = self.auxiliary_head(levels[self.config.auxiliary_level])
         return SegmentationLogits(self.head(levels), auxiliary)
-
-
-WINDOWS = 16
-"""What the model reads at once."""
-
-Place = tuple[slice, slice]
-"""Rows and columns of a window."""
 
 
 @torch.no_grad()

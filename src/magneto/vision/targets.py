@@ -1,4 +1,4 @@
-"""Where the codes come from that a masked image model guesses: a frozen tokenizer."""
+"""What a masked image model guesses: which patches are hidden, and a frozen tokenizer's codes."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ SMALLEST = 16 / 196
 NARROWEST = 0.3
 # Draws for one block, before the rest is filled up with single patches.
 TRIES = 10
+
+# As `magneto.runs.load_run` is told, and `magneto.vision.tokenizer` says that it is.
+VERB = "train image-modelling/tiny --data.image_tokenizer"
+K_MEANS_ITERATIONS = 20
 
 
 class BlockMasking:
@@ -81,11 +85,6 @@ class BlockMasking:
                 block[:] = True
                 return added
         return 0
-
-
-# As `magneto.runs.load_run` is told, and `magneto.vision.tokenizer` says that it is.
-VERB = "train image-modelling/tiny --data.image_tokenizer"
-K_MEANS_ITERATIONS = 20
 
 
 class PatchTokenizer(nn.Module):

@@ -22,6 +22,10 @@ from magneto.vision.config import ImageEncoderConfig, ImageTokenizerConfig
 
 ORIENTATIONS = 9
 
+# A constant beside what is measured, so that a flat patch has a direction too, and a faint one is
+# nearer to it than a strong one. In gradients of pixels from 0 to 1.
+FLAT = 0.05
+
 
 def gradient_histograms(images: Tensor, cell: int) -> Tensor:
     """Count gradients by their direction, each by its length, in square cells.
@@ -46,11 +50,6 @@ def gradient_histograms(images: Tensor, cell: int) -> Tensor:
     shape = (len(images), ORIENTATIONS, *images.shape[-2:])
     by_direction = images.new_zeros(shape).scatter_(1, number, length)
     return F.avg_pool2d(by_direction, cell)
-
-
-# A constant beside what is measured, so that a flat patch has a direction too, and a faint one is
-# nearer to it than a strong one. In gradients of pixels from 0 to 1.
-FLAT = 0.05
 
 
 def weights_digest(module: nn.Module) -> str:

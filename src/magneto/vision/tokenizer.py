@@ -1,4 +1,9 @@
-"""Training a visual tokenizer: its codes must tell a decoder what a teacher sees (VQ-KD)."""
+"""The visual tokenizer: an image becomes a grid of codes (VQ-KD, arXiv 2208.06366).
+
+A codebook of directions follows what it is given, and keeps its codes in use. What a step sees is
+left in a buffer as sums, so that micro-batches and ranks add up; `end_step` moves the codebook
+once. No gradient reaches it (section 3.1). The codes must tell a decoder what a teacher sees.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +34,10 @@ from magneto.vision.teachers import Teacher, build_teacher
 
 # Rows whose similarities to all vectors exist at once.
 CHUNK = 8192
+# Of which the baseline takes the mean, and pictures are made.
+BASELINE_BATCHES = 8
+# Patches of the training images for each code; 8192 codes were all used with 100,000 patches.
+PATCHES_PER_CODE = 12
 
 
 def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
@@ -267,12 +276,6 @@ class TokenizerDistillation(nn.Module):
         # Straight through: forwards the code, backwards as if it were the feature.
         passed = features + (vectors - features).detach()
         return Distilled(self.decoder(passed), codes, distances)
-
-
-# Of which the baseline takes the mean, and pictures are made.
-BASELINE_BATCHES = 8
-# Patches of the training images for each code; 8192 codes were all used with 100,000 patches.
-PATCHES_PER_CODE = 12
 
 
 class ImageTokenization(ImageTask):

@@ -1,7 +1,7 @@
-"""What is done to a picture on its way to the model: in training at random, in validation fixed.
+"""From a picture to what a model reads: a part is cut out, resized and normalised.
 
-A transform is a function of a picture and a generator; it returns float32 (channels, height,
-width), or two of them. Randomness comes from the generator alone.
+The part is chosen first, then no more of the picture is decoded than it needs. A transform is a
+function of a picture and a generator; it returns float32 (channels, height, width), or two of them.
 """
 
 from __future__ import annotations
