@@ -1,9 +1,6 @@
-"""The whole chain by the command line: pre-training, each head, scores, answers, a new process."""
+"""The whole chain by the command line: pre-training, each head, scores, a report."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,31 +29,6 @@ HEADS = {
     "retrieval": ("image-text-retrieval", "mean_recall"),
     "captions": ("image-captioning", "cider"),
 }
-LOADER = """
-import json, sys
-import torch, transformers
-from PIL import Image
-found = {}
-for name, (auto, texts, files) in json.loads(sys.argv[1]).items():
-    model = getattr(transformers, auto).from_pretrained(name, trust_remote_code=True).eval()
-    processor = transformers.AutoProcessor.from_pretrained(name, trust_remote_code=True)
-    pictures = [Image.open(file) for file in files]
-    images = [pictures] if name == "statements" else pictures
-    read = processor(images=images, text=texts, return_tensors="pt")
-    with torch.no_grad():
-        if name == "captions":
-            written = model.generate(read["pixel_values"], num_beams=3, length_penalty=0.6)
-            found[name] = processor.batch_decode(written, skip_special_tokens=True)[0].strip()
-        elif name == "retrieval":
-            found[name] = list(model(**read).logits_per_image.shape)
-        else:
-            (logits,) = model(**read).logits
-            shares = logits.sigmoid() if name == "questions" else logits.softmax(0)
-            labels = model.config.id2label
-            found[name] = {labels[n]: share for n, share in enumerate(shares.tolist())}
-assert not any(module.startswith("magneto.training") for module in sys.modules)
-print(json.dumps(found))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -112,32 +84,3 @@ def test_heads_begin_with_the_pre_trained_encoder(place: Path) -> None:
         for key in matrices:
             old = first[key].read()
             assert 0 <= (now[key].read() - old).norm() < 0.2 * old.norm(), (name, key)
-
-
-def test_an_export_answers_in_a_new_process_as_the_run_does(place: Path, capsys) -> None:
-    left, right = place / "left.png", place / "right.png"
-    asked = {"questions": ["what shape is red"], "statements": ["both images have a cross"],
-             "retrieval": ["a red cross at the left"], "captions": ["a"]}  # fmt: skip
-    files = {name: [str(left), str(right)] if name == "statements" else [str(left)]
-             for name in HEADS}  # fmt: skip
-    expected: dict[str, Any] = {"retrieval": [1, 1]}
-    for name in ("questions", "statements"):
-        words = ["predict", place / name, *files[name], asked[name][0], "--top", 99]
-        first = said(capsys, *words)["images"][0]
-        expected[name] = {row["label"]: row["share"] for row in first["labels"]}
-    (written,) = said(capsys, "generate", place / "captions", left)["images"]
-    expected["captions"] = written["caption"]
-    given = {}
-    for name in HEADS:
-        auto = said(capsys, "export", place / name, place / "exported" / name)["auto"]
-        given[name] = (auto, asked[name], files[name])
-    done = subprocess.run(
-        [sys.executable, "-c", LOADER, json.dumps(given)], cwd=place / "exported",
-        env=os.environ | {"HF_HOME": str(place / "hub"), "HF_HUB_OFFLINE": "1"},
-        capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    for name in ("questions", "statements"):
-        assert found.pop(name) == pytest.approx(expected.pop(name), abs=1e-5)
-    assert found == expected

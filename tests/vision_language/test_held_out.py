@@ -6,7 +6,7 @@ from pathlib import Path
 
 from magneto.cli import main
 from magneto.vision_language.questions import trained_on
-from tests.vision_language.test_question_answering import run, task_of
+from tests.vision_language.small_tasks import question_task, run
 from tests.vision_language.vqa_folders import write_vqa
 
 HELD, OTHER = "val2014/COCO_val2014_000000000001.jpg", "val2014/COCO_val2014_000000000002.jpg"
@@ -29,7 +29,7 @@ def test_what_a_run_was_trained_on() -> None:
 def test_training_questions_are_not_measured(tmp_path: Path, capsys) -> None:
     """Its own data: refused, with the settings that measure what was held out."""
     made = tmp_path / "run"
-    run(task_of(tmp_path / "coco", validation_seed=3), made)
+    run(question_task(tmp_path / "coco", validation_seed=3), made)
     wrong: list[dict[str, object]] = [
         {"validation_split": "val2014"}, {"validation_seed": 0}, {"validation_images": 3},
         {"validation_split": "val2014", "source": tmp_path / "coco" / ".." / "coco"},
@@ -52,7 +52,7 @@ def test_training_questions_are_not_measured(tmp_path: Path, capsys) -> None:
 def test_other_data_is_measured(tmp_path: Path, capsys) -> None:
     """Images with the same names may have other questions: that is said, and measured."""
     made = tmp_path / "run"
-    run(task_of(tmp_path / "coco"), made)
+    run(question_task(tmp_path / "coco"), made)
     shutil.copytree(tmp_path / "coco", tmp_path / "copy")
     other = ["--data", str(tmp_path / "copy")]
     assert evaluate(made, *other, validation_split="val2014") == 0
@@ -68,6 +68,6 @@ def test_a_run_that_validated_on_all(tmp_path: Path, capsys) -> None:
     """It was trained on train2014 alone: any part of val2014 measures it."""
     made = tmp_path / "run"
     write_vqa(tmp_path / "coco")
-    run(task_of(tmp_path / "coco", validation_split="val2014"), made)
+    run(question_task(tmp_path / "coco", validation_split="val2014"), made)
     assert evaluate(made, validation_split="held_out", validation_seed=5) == 0
     assert "trained on" not in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """Visual question answering as a task: sums, scores, runs that begin with another, commands."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +10,17 @@ from torch.nn import functional as F
 
 from magneto.cli import main
 from magneto.data.frequencies import write_plateau
-from magneto.progress import ProgressBars
-from magneto.recipe import Recipe, load_recipe
 from magneto.runs import load_run
-from magneto.training.config import TrainingConfig
-from magneto.training.loop import train
-from magneto.training.task import figures_of
-from magneto.vision.config import AugmentationConfig
-from magneto.vision_language import figures
 from magneto.vision_language.config import (
     QuestionAnsweringConfig,
-    QuestionAnsweringDataConfig,
 )
 from magneto.vision_language.heads import QuestionAnswerer
-from magneto.vision_language.question_answering import QuestionAnswering, likeliest_target
+from magneto.vision_language.question_answering import likeliest_target
 from magneto.vision_language.questions import image_keys
 from magneto.vision_language.tables import LOST, MISSING
-from magneto.weights import open_tensors
 from tests.evaluating import measured, predicted, reads_while_scoring
 from tests.said import Said
+from tests.vision_language.small_tasks import SIZES, question_task, run
 from tests.vision_language.vqa_folders import (
     COLOURS,
     annotated,
@@ -39,51 +30,20 @@ from tests.vision_language.vqa_folders import (
     write_vqa,
 )
 
-SIZES: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 32, "image_size": 8,
-                         "patch_size": 4, "max_length": 24}  # fmt: skip
-DATA: dict[str, Any] = {"tokenizer": "bytes", "least_answer_count": 1, "validation_images": 2}
-
-
-def task_of(folder: Path, model: dict[str, Any] | None = None, **data: Any) -> QuestionAnswering:
-    if not folder.joinpath("vqa").is_dir() and "source" not in data:
-        write_vqa(folder)
-    values = {"source": str(folder), **DATA, **data}
-    return QuestionAnswering(
-        QuestionAnsweringConfig(**{**SIZES, **(model or {})}),
-        QuestionAnsweringDataConfig(**values), 1,
-    )  # fmt: skip
-
-
-def run(task: QuestionAnswering, out: Path, **changes: Any) -> dict[str, torch.Tensor]:
-    values = {"steps": 4, "batch_size": 4, "learning_rate": 1e-3, "device": "cpu",
-              "tensorboard": False, "schedule": "constant"}  # fmt: skip
-    resume = changes.pop("resume", False)
-    config = TrainingConfig(**{**values, **changes})
-    recipe = Recipe("test", "visual-question-answering", 1, task.model_config, task.data_config,
-                    config)  # fmt: skip
-    train(task, config, out, seed=1, resume=resume, report=ProgressBars(quiet=True),
-          keep_recipe=lambda: recipe.save(out / "recipe.yaml"))  # fmt: skip
-    return {name: tensor.read() for name, tensor in open_tensors(out / "final").items()}
-
 
 def test_loss_is_the_sum_of_all_answers_over_questions(tmp_path: Path) -> None:
     """The mean over answers, times their number, as in the released code."""
-    task = task_of(tmp_path)
+    task = question_task(tmp_path)
     model = task.build_model()
     (batch,) = task.train_stream(4, 1).batch(0)
     loss, logits = task.loss(model, batch), model(batch["images"], batch["samples"])
     mean = F.binary_cross_entropy_with_logits(logits, batch["targets"])
     torch.testing.assert_close(loss.total / loss.count, mean * len(task.answers))
     assert loss.count == 4 and loss.logs["broken"] == 0
-    halves = [task.loss(model, half) for half in task.train_stream(4, 1).batch(0, 2, [0, 1])]
-    torch.testing.assert_close(halves[0].total + halves[1].total, loss.total)
-    loss.total.backward()
-    # Ranks wait for every gradient, also of what the top layer makes of the words.
-    assert all(weight.grad is not None for weight in model.parameters())
 
 
 def test_the_splits_and_what_is_said_of_them(tmp_path: Path) -> None:
-    task, said = task_of(tmp_path), Said()
+    task, said = question_task(tmp_path), Said()
     task.prepare(said)
     train_part, held = task.splits.train, task.splits.validation
     assert (len(train_part), len(held)) == (20, 4)
@@ -96,7 +56,7 @@ def test_the_splits_and_what_is_said_of_them(tmp_path: Path) -> None:
 
 def test_scores_are_official_and_unknown_answers_count(tmp_path: Path) -> None:
     """Of "blue" seven times and "The blue" three times all ten agree once they are normalised."""
-    task = task_of(tmp_path, least_answer_count=5, validation_images=6)
+    task = question_task(tmp_path, least_answer_count=5, validation_images=6)
     held = task.splits.validation
     assert all({*said} & {*task.answers} for said in held.values("answers"))
     model = task.build_model()
@@ -110,7 +70,7 @@ def test_scores_are_official_and_unknown_answers_count(tmp_path: Path) -> None:
     assert found["accuracy"] == pytest.approx(sum(right) / 12) and len(answers) == 12
     assert list(answers) == sorted(answers)
     (tmp_path / "few.txt").write_text("yes\nno\n")
-    few = task_of(tmp_path, answers=str(tmp_path / "few.txt"), validation_images=6)
+    few = question_task(tmp_path, answers=str(tmp_path / "few.txt"), validation_images=6)
     assert len(few.splits.train) == 6  # half of them can't be answered, and teach nothing
     scores = measured(few, few.build_model())
     assert scores["unknown"] == 0.5 and scores["accuracy_other"] == 0
@@ -125,7 +85,7 @@ def test_what_the_look_up_does_not_know_can_be_right(tmp_path: Path) -> None:
     said = [["two"] * 6 + ["couple"] * 4, ["two"] * 10]
     notes = [annotated(n, 1001, answers, "two") for n, answers in zip((1, 2), said, strict=True)]
     write_split(tmp_path / "vqa", "val2014", asked, notes)
-    task, told = task_of(tmp_path, answers=str(tmp_path / "known.txt"),
+    task, told = question_task(tmp_path, answers=str(tmp_path / "known.txt"),
                          validation_split="val2014"), Said()  # fmt: skip
     task.prepare(told)
     model = task.build_model()
@@ -143,7 +103,7 @@ def test_images_that_can_not_be_read(tmp_path: Path) -> None:
     image_file(tmp_path, "train2014", 1).unlink()
     image_file(tmp_path, "train2014", 2).write_bytes(b"no image")
     image_file(tmp_path, "val2014", 1003).unlink()
-    task, said = task_of(tmp_path, validation_split="val2014"), Said()
+    task, said = question_task(tmp_path, validation_split="val2014"), Said()
     task.prepare(said)
     assert f"2 {MISSING}" in said.lines[0] and f"2 {LOST}" in said.lines[0]
     assert len(task.splits.train) == 10
@@ -162,7 +122,7 @@ def test_images_that_can_not_be_read(tmp_path: Path) -> None:
 
 def test_the_baseline_reads_questions_alone(tmp_path: Path) -> None:
     """Of both questions either answer is as common: who sees no image is half right."""
-    task = task_of(tmp_path, validation_images=6)
+    task = question_task(tmp_path, validation_images=6)
     found = task.baseline()
     assert found["accuracy"] == 0.5 and found["unknown"] == 0
     assert found.keys() == measured(task, task.build_model()).keys()
@@ -178,35 +138,21 @@ def test_the_baseline_reads_questions_alone(tmp_path: Path) -> None:
 
 def test_what_is_left_out_of_the_input(tmp_path: Path) -> None:
     rows = torch.arange(4).numpy()
-    batch = task_of(tmp_path, input="question").fixed_rows(rows)
+    batch = question_task(tmp_path, input="question").fixed_rows(rows)
     assert not batch["images"].any() and len(batch["samples"].token_ids) > 40
-    batch = task_of(tmp_path, input="image").fixed_rows(rows)
+    batch = question_task(tmp_path, input="image").fixed_rows(rows)
     assert batch["images"].any() and len(batch["samples"].token_ids) == 8  # <s> and </s>
-    task, said = task_of(tmp_path, model={"max_length": 12}), Said()
+    task, said = question_task(tmp_path, model={"max_length": 12}), Said()
     task.prepare(said)
     assert len(task.validation_tokens[0]) == 12
     assert any("2 questions cut to model.max_length (12)" in line for line in said.lines)
 
 
-def test_runs_repeat_and_resume_exactly(tmp_path: Path) -> None:
-    """The resumed run makes its batches in a process of its own."""
-    given = AugmentationConfig(crop="random_resized", flip=0.5)
-    first = run(task_of(tmp_path, augmentation=given), tmp_path / "a", num_workers=0)
-    cut = tmp_path / "b"
-    run(task_of(tmp_path, augmentation=given), cut, steps=2)
-    resumed = run(task_of(tmp_path, augmentation=given), cut, resume=True, num_workers=1)
-    halves = run(task_of(tmp_path, augmentation=given), tmp_path / "c",
-                 gradient_accumulation_steps=2)  # fmt: skip
-    for name, tensor in first.items():
-        assert torch.equal(tensor, resumed[name]), name
-        torch.testing.assert_close(tensor, halves[name], rtol=1e-5, atol=1e-5)
-
-
 def test_a_run_keeps_what_it_needs(tmp_path: Path) -> None:
     """It is opened, asked and gone on from where the questions are no more."""
-    task = task_of(tmp_path / "data", tokenizer="auto", vocab_size=300)
+    task = question_task(tmp_path / "data", tokenizer="auto", vocab_size=300)
     run(task, tmp_path / "run")
-    other = task_of(
+    other = question_task(
         tmp_path / "data", {"pretrained": str(tmp_path / "run"), "image_size": 16},
         tokenizer="auto",
     )  # fmt: skip
@@ -215,7 +161,9 @@ def test_a_run_keeps_what_it_needs(tmp_path: Path) -> None:
     assert other.tokenizer.path == tmp_path / "run" / "assets" / "tokenizer" / "tokenizer.json"
     assert "drawn anew" in said.lines[-1]
     write_plateau(tmp_path / "run", {"loss": 0.1})
-    again = task_of(tmp_path / "data", {"pretrained": str(tmp_path / "run")}, tokenizer="auto")
+    again = question_task(
+        tmp_path / "data", {"pretrained": str(tmp_path / "run")}, tokenizer="auto"
+    )
     again.prepare(said)
     assert "has learnt nothing" in said.lines[-1]
     weights = other.initial_weights()
@@ -228,7 +176,7 @@ def test_a_run_keeps_what_it_needs(tmp_path: Path) -> None:
 
 
 def test_predict_and_the_leaderboard_file(tmp_path: Path, capsys) -> None:
-    run(task_of(tmp_path), tmp_path / "run")
+    run(question_task(tmp_path), tmp_path / "run")
     (tmp_path / "red.png").write_bytes(png(COLOURS["red"]))
     words = ["predict", str(tmp_path / "run"), str(tmp_path / "red.png")]
     assert main([*words, "What colour is it?", "--json"]) == 0
@@ -258,12 +206,12 @@ def test_predict_and_the_leaderboard_file(tmp_path: Path, capsys) -> None:
         assert capsys.readouterr().err == f"magneto: --answers {place}: {message}\n"
     (tmp_path / "gone").rename(tmp_path / "vqa")
     with pytest.raises(ValueError, match="no public answers to validate on"):
-        task_of(tmp_path, validation_split="test2015").train_stream(4, 1)
+        question_task(tmp_path, validation_split="test2015").train_stream(4, 1)
 
 
 def test_a_run_answers_a_test_split_that_is_alone(tmp_path: Path, capsys) -> None:
     """Its own answers and tokenizer are enough; no training data is read."""
-    run(task_of(tmp_path / "coco", tokenizer="auto", vocab_size=300), tmp_path / "run")
+    run(question_task(tmp_path / "coco", tokenizer="auto", vocab_size=300), tmp_path / "run")
     for path in (tmp_path / "coco").rglob("*2014*.*"):
         path.unlink()
     words = ["evaluate", str(tmp_path / "run"), "--answers", str(tmp_path / "answers.json")]
@@ -273,7 +221,7 @@ def test_a_run_answers_a_test_split_that_is_alone(tmp_path: Path, capsys) -> Non
     assert len(json.loads((tmp_path / "answers.json").read_text())) == 12
     answers = str(tmp_path / "run" / "assets" / "answers.json")
     kept = {"validation_split": "test-dev2015", "answers": answers}
-    task = task_of(tmp_path / "coco", **kept)
+    task = question_task(tmp_path / "coco", **kept)
     assert task.baseline() == {}
     for asked in (lambda: task.train_stream(4, 1), task.training_texts):
         with pytest.raises(ValueError, match="no public answers to validate on"):
@@ -288,37 +236,20 @@ def test_one_answer_is_no_choice(tmp_path: Path) -> None:
         notes = [annotated(first, first, ["Yes"] * 10, "Yes")]
         write_split(tmp_path / "vqa", split, asked, notes)
     with pytest.raises(ValueError, match="all questions have the same answer, 'yes'"):
-        task_of(tmp_path, validation_images=1).prepare()
-
-
-def test_pictures_of_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "TEXTS", 2)
-    task = task_of(tmp_path)
-    model = task.build_model().eval()
-    (figure,) = figures_of(task, model)
-    assert isinstance(figure.image, bytes) and figure.image.startswith(b"\x89PNG")
-    assert "layer 1 of 2" in figure.caption
-    assert not figures_of(task_of(tmp_path, input="image"), model)
-
-
-def test_broken_images_are_not_drawn(tmp_path: Path) -> None:
-    task = task_of(tmp_path)
-    for path in tmp_path.rglob("*.jpg"):
-        path.write_bytes(b"no image")
-    assert figures_of(task, task.build_model().eval()) == []
+        question_task(tmp_path, validation_images=1).prepare()
 
 
 def test_scoring_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not reads_while_scoring(task_of(tmp_path), monkeypatch)
+    assert not reads_while_scoring(question_task(tmp_path), monkeypatch)
     logits, targets = torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([[1.0, 0.3], [0.6, 0]])
     assert likeliest_target(logits, targets).tolist() == pytest.approx([0.3, 0.6])
 
 
 def test_rates_of_the_head(tmp_path: Path) -> None:
-    task = task_of(tmp_path, {"head_rate": 20.0})
+    task = question_task(tmp_path, {"head_rate": 20.0})
     rates = task.rate_multipliers(task.build_model())
     assert set(rates.values()) == {20.0} and all(name.startswith("head.") for name in rates)
-    assert task_of(tmp_path).rate_multipliers(task.build_model()) == {}
+    assert question_task(tmp_path).rate_multipliers(task.build_model()) == {}
 
 
 @pytest.mark.parametrize(
@@ -333,40 +264,16 @@ def test_rates_of_the_head(tmp_path: Path) -> None:
 def test_wrong_data_is_refused(tmp_path: Path, data: dict[str, Any], message: str) -> None:
     write_vqa(tmp_path)
     with pytest.raises(ValueError, match=message):
-        task_of(tmp_path, **data).prepare()
+        question_task(tmp_path, **data).prepare()
 
 
 def test_other_mistakes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no image files in"):
         (tmp_path / "empty").mkdir()
-        task_of(tmp_path, source=str(tmp_path / "empty")).prepare()
+        question_task(tmp_path, source=str(tmp_path / "empty")).prepare()
     with pytest.raises(ValueError, match=r"4 answers to choose from.*model has 5"):
-        task_of(tmp_path, {"answers": 5}).prepare()
+        question_task(tmp_path, {"answers": 5}).prepare()
     with pytest.raises(ValueError, match="answers must be 2 or more"):
         QuestionAnsweringConfig(**SIZES, answers=1)
     with pytest.raises(ValueError, match="answers is not known"):
         QuestionAnswerer(QuestionAnsweringConfig(**SIZES, vocab_size=300))
-
-
-@pytest.mark.parametrize(
-    ("name", "placement", "expected"),
-    [("vqa-24l", "sub", 210.9), ("beit3-base-480", "sub", 227.4)],
-)
-def test_parameters_of_the_large_recipes(name: str, placement: str, expected: float) -> None:
-    recipe = load_recipe(f"visual-question-answering/{name}", {"model.placement": placement})
-    with torch.device("meta"):
-        model = QuestionAnswerer(recipe.model)
-    count = sum(weight.numel() for weight in model.parameters())
-    assert math.isclose(count / 1e6, expected, abs_tol=0.05)
-
-
-@pytest.mark.slow
-def test_the_model_is_one_graph(tmp_path: Path) -> None:
-    """Nothing in it depends on values, or breaks what a compiler reads."""
-    task = task_of(tmp_path)
-    model = task.build_model().eval()
-    batch = task.validation_batches()[0]
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    with torch.no_grad():
-        found = compiled(batch["images"], batch["samples"])
-        torch.testing.assert_close(found, model(batch["images"], batch["samples"]))

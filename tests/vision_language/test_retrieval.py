@@ -2,7 +2,6 @@
 
 from math import log
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,32 +9,18 @@ import torch
 
 from magneto.config import ConfigError
 from magneto.data.table import whole_table
-from magneto.progress import ProgressBars
-from magneto.training.config import TrainingConfig
-from magneto.training.loop import train
 from magneto.training.task import figures_of
 from magneto.vision.decoding import Pixels
-from magneto.vision_language.config import CaptionDataConfig, ImageTextRetrieverConfig
+from magneto.vision_language.config import ImageTextRetrieverConfig
 from magneto.vision_language.figures import searches_figure
 from magneto.vision_language.heads import MOST_SCALE
 from magneto.vision_language.retrieval import ImageTextRetrieval
 from magneto.vision_language.samples import join_samples
 from magneto.vision_language.tables import ImageRows, RowSplits
 from magneto.weights import open_tensors
-from tests.evaluating import measured, reads_while_scoring
-from tests.problems import listed
+from tests.evaluating import measured
 from tests.vision_language.karpathy import write_karpathy
-
-SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 32, "image_size": 8,
-                         "patch_size": 4, "max_length": 24}  # fmt: skip
-
-
-def task_of(folder: Path, model: dict[str, Any] | None = None, **data: Any) -> ImageTextRetrieval:
-    if not (folder / "dataset_coco.json").exists():
-        write_karpathy(folder)
-    values = {"source": str(folder), "tokenizer": "bytes", **data}
-    config = ImageTextRetrieverConfig(**{**SIZES, **(model or {})})
-    return ImageTextRetrieval(config, CaptionDataConfig(**values), 1)
+from tests.vision_language.small_tasks import SIZES, retrieval_task
 
 
 def gradients(task: ImageTextRetrieval, parts: int) -> tuple[float, dict[str, torch.Tensor]]:
@@ -50,7 +35,7 @@ def gradients(task: ImageTextRetrieval, parts: int) -> tuple[float, dict[str, to
 
 
 def test_micro_batches_have_the_negatives_of_the_whole_batch(tmp_path: Path) -> None:
-    task = task_of(tmp_path)
+    task = retrieval_task(tmp_path)
     value, whole = gradients(task, 1)
     for parts in (2, 3):
         cut_value, cut = gradients(task, parts)
@@ -61,7 +46,7 @@ def test_micro_batches_have_the_negatives_of_the_whole_batch(tmp_path: Path) -> 
 
 def test_embeddings_are_of_images_and_texts_apart(tmp_path: Path) -> None:
     """Of length 1, and the same whatever else is in the batch."""
-    task = task_of(tmp_path)
+    task = retrieval_task(tmp_path)
     model = task.build_model().eval()
     batch = task.validation_batches()[0]
     images, texts, scale = model(batch["images"], batch["samples"])
@@ -77,7 +62,7 @@ def test_embeddings_are_of_images_and_texts_apart(tmp_path: Path) -> None:
 
 def test_a_model_that_knows_finds_everything(tmp_path: Path) -> None:
     """Each image and each of its captions at its own place; then all at one."""
-    task = task_of(tmp_path)
+    task = retrieval_task(tmp_path)
     batches = list(task.validation_batches())
     rows, owners = (torch.cat([batch[key] for batch in batches]) for key in ("rows", "owners"))
     eye, broken = torch.eye(2), torch.zeros(2, dtype=torch.bool)
@@ -90,32 +75,15 @@ def test_a_model_that_knows_finds_everything(tmp_path: Path) -> None:
 
 
 def test_baseline_is_a_random_order(tmp_path: Path) -> None:
-    found = task_of(tmp_path).baseline()
+    found = retrieval_task(tmp_path).baseline()
     # Two images with two captions each.
     assert found["text_recall_at_1"] == found["image_recall_at_1"] == pytest.approx(0.5)
     assert found["text_recall_at_5"] == 1.0 and found["loss"] == pytest.approx(log(2))
 
 
-def test_nothing_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reads_while_scoring(task_of(tmp_path), monkeypatch) == []
-
-
-def test_broken_images_are_replaced_or_marked(tmp_path: Path) -> None:
-    write_karpathy(tmp_path)
-    (tmp_path / "train2014" / "COCO_1.jpg").write_bytes(b"no image")
-    (tmp_path / "val2014" / "COCO_3.jpg").unlink()
-    task = task_of(tmp_path)
-    (batch,) = task.train_stream(8, 1).batch(0)
-    assert batch["broken"].sum() == 2 and len(batch["images"]) == 8
-    assert measured(task, task.build_model())["broken"] == 1
-    task.problems.keep_in(tmp_path)
-    names = ["COCO_1.jpg", "COCO_3.jpg"]
-    assert [Path(name).name for _, name, _ in listed(tmp_path)] == names
-
-
 def test_it_learns(tmp_path: Path) -> None:
     """Four images of noise, by heart."""
-    task = task_of(tmp_path)
+    task = retrieval_task(tmp_path)
     train = task.splits.train
     noise = np.random.default_rng(0).integers(0, 256, (len(train), 8, 8, 3), np.uint8)
     columns = {"image": Pixels(noise), "captions": train.values("captions")}
@@ -132,27 +100,6 @@ def test_it_learns(tmp_path: Path) -> None:
     found, least = measured(task, model), task.baseline()
     assert found["text_recall_at_1"] >= 0.75 > 0.3 > least["text_recall_at_1"]
     assert found["loss"] < 0.8 * least["loss"]
-
-
-def test_a_run_is_the_same_however_it_is_made(tmp_path: Path) -> None:
-    """Bit for bit resumed and with a worker; micro-batches to rounding.
-
-    Keys' biases have no gradient but rounding, which a small eps would make as large as any other.
-    """
-
-    def run(out: str, resume: bool = False, **changes: Any) -> dict[str, torch.Tensor]:
-        values = {"steps": 4, "batch_size": 4, "learning_rate": 1e-3, "device": "cpu",
-                  "tensorboard": False, "schedule": "constant", "eps": 1e-3, **changes}  # fmt: skip
-        train(task_of(tmp_path), TrainingConfig(**values), tmp_path / out, seed=1, resume=resume,
-              report=ProgressBars(quiet=True))  # fmt: skip
-        found = open_tensors(tmp_path / out / "final")
-        return {name: tensor.read() for name, tensor in found.items()}
-
-    whole = run("whole", num_workers=1)
-    run("resumed", steps=2, save_every=2)
-    assert all(torch.equal(tensor, whole[n]) for n, tensor in run("resumed", True).items())
-    for name, tensor in run("cut", gradient_accumulation_steps=2).items():
-        torch.testing.assert_close(tensor, whole[name], rtol=1e-4, atol=1e-5)
 
 
 def test_a_temperature_is_in_bounds() -> None:
@@ -180,7 +127,7 @@ def test_ranks_have_the_negatives_of_the_whole_batch(tmp_path: Path) -> None:
 
 def test_captions_that_find_their_images_are_counted(tmp_path: Path) -> None:
     write_karpathy(tmp_path, ("train", "train", "val", "val", "val"))
-    task = task_of(tmp_path)
+    task = retrieval_task(tmp_path)
     model = task.build_model().eval()
     (figure,) = figures_of(task, model)
     assert isinstance(figure.image, bytes) and figure.image.startswith(b"\x89PNG")

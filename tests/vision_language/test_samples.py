@@ -1,4 +1,6 @@
-"""Where texts and images of a batch begin."""
+"""What a loader makes of texts and images: tokens, where each sample begins, whole squares."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,7 +8,19 @@ import torch
 
 from magneto.data.batch import to_device
 from magneto.data.tokenizer import ByteTokenizer
-from magneto.vision_language.samples import first_tokens, frame_text, join_samples
+from magneto.vision.config import AugmentationConfig
+from magneto.vision.decoding import PixelPicture
+from magneto.vision.transforms import Reading
+from magneto.vision_language import samples
+from magneto.vision_language.samples import (
+    WholeImage,
+    WholeImageAugmentation,
+    first_tokens,
+    frame_text,
+    join_samples,
+    limited,
+    text_tokenizer,
+)
 
 
 def test_texts_one_after_another() -> None:
@@ -41,3 +55,60 @@ def test_framing() -> None:
     tokenizer = ByteTokenizer()
     assert frame_text([65, 66], tokenizer, 8).tolist() == [257, 65, 66, 256]
     assert frame_text(range(10), tokenizer, 5).tolist() == [257, 0, 1, 2, 256]
+
+
+def test_it_is_learnt_once(cache: Path) -> None:
+    pytest.importorskip("tokenizers")
+    texts = ["a red circle", "a blue square", "a red square"] * 20
+    one = text_tokenizer("bpe", 300, texts)
+    assert one.mask is not None and len({one.begin, one.end, one.pad, one.mask}) == 4
+    assert len(one.encode(["a red circle"])[0]) == 3
+    assert len(list(cache.iterdir())) == 1
+    assert text_tokenizer("bpe", 300, iter(texts)).path == one.path
+    assert text_tokenizer("bpe", 290, texts).path != one.path
+    assert text_tokenizer("bpe", 300, texts[1:]).path != one.path
+
+
+def test_a_given_one_reads_no_texts() -> None:
+    def never():
+        raise AssertionError
+        yield ""
+
+    assert text_tokenizer("bytes", 300, never()).vocab_size == 260
+    with pytest.raises(FileNotFoundError, match="no tokenizer nowhere"):
+        text_tokenizer("nowhere.json", 300, never())
+
+
+def test_not_more_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "BPE_CHARACTERS", 5)
+    assert list(limited(["abc", "abc", "abc"])) == ["abc", "abc"]
+
+
+READING = Reading(8)
+
+
+def wide_picture() -> PixelPicture:
+    """Black, but for white columns at both ends: a crop of the middle would lose them."""
+    pixels = np.zeros((10, 40, 3), np.uint8)
+    pixels[:, :10] = pixels[:, 30:] = 255
+    return PixelPicture(pixels)
+
+
+def test_the_ends_are_seen() -> None:
+    random = np.random.default_rng(0)
+    seen = WholeImage(READING)(wide_picture(), random)
+    assert seen.shape == (3, 8, 8)
+    assert (seen[:, :, [0, -1]] > 0.9).all() and (seen[:, :, 3:5] < -0.9).all()
+    plain = WholeImageAugmentation(READING, AugmentationConfig())
+    np.testing.assert_array_equal(plain(wide_picture(), random), seen)
+
+
+def test_augmentation_is_applied() -> None:
+    config = AugmentationConfig(crop="random_resized", crop_scale=(0.2, 0.3))
+    seen = WholeImageAugmentation(READING, config)(wide_picture(), np.random.default_rng(0))
+    assert not np.array_equal(seen, WholeImage(READING)(wide_picture(), np.random.default_rng(0)))
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    pixels[:, :2] = 255
+    mirrored = WholeImageAugmentation(READING, AugmentationConfig(flip=1.0))
+    seen = mirrored(PixelPicture(pixels), np.random.default_rng(0))
+    assert (seen[:, :, -2:] == 1).all() and (seen[:, :, :6] == -1).all()

@@ -1,4 +1,4 @@
-"""What heads read of images and texts: each way beside a loop over samples."""
+"""What heads read of images and texts: each way beside a loop over samples; and the models."""
 
 from typing import Any
 
@@ -42,10 +42,10 @@ def texts(*lengths: int) -> list[np.ndarray]:
     return [random.integers(5, 300, length) for length in lengths]
 
 
-def head(name: str, pooling: str) -> Any:
+def head(name: str, pooling: str = "first", **changes: Any) -> Any:
     torch.manual_seed(0)
     model, config, more, _ = HEADS[name]
-    return model(config(**SIZES, **more, pooling=pooling)).eval()
+    return model(config(**SIZES, **more, pooling=pooling, **changes)).eval()
 
 
 def by_loop(part: Any, images: list[torch.Tensor], words: list[torch.Tensor]) -> list[Any]:
@@ -102,20 +102,6 @@ def test_a_batch_is_its_samples_and_every_weight_has_a_gradient(name: str, pooli
     found.square().sum().backward()
     # Ranks wait for every gradient, also of what the top layer makes of what is not read.
     assert all(weight.grad is not None for weight in model.parameters())
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_poolings_read_different_features(name: str) -> None:
-    said, images = texts(*LENGTHS), torch.randn(3, 3, 8, 8)
-    samples = join_samples(5, paired=said)
-    read = []
-    for pooling in POOLINGS:
-        model = head(name, pooling)
-        features = model.encoder(
-            images, samples.token_ids, samples.token_positions, samples.packing
-        )
-        read.append(model.pooling(*features, samples)[:, -16:])
-    assert (read[0] - read[1]).abs().max() > 0.1
 
 
 @torch.no_grad()
@@ -190,3 +176,57 @@ def test_it_is_one_graph(pooling: str) -> None:
     for lengths in (LENGTHS, (5, 2, 9)):
         given = torch.randn(3, 3, 8, 8), join_samples(5, paired=texts(*lengths))
         torch.testing.assert_close(compiled(*given), model(*given))
+
+
+def judged(model: VisualReasoner, images: torch.Tensor, said: list[np.ndarray]) -> torch.Tensor:
+    pairs = [text for text in said for _ in range(2)]
+    return model(images.flatten(0, 1), join_samples(5, paired=pairs))
+
+
+def test_the_head_reads_each_pass() -> None:
+    """By hand: each image is encoded with its statement alone; the features are put in a row."""
+    model, said = head("statements"), texts(3, 7)
+    images = torch.randn(2, 2, 3, 8, 8)
+    rows = []
+    for of_one, text in zip(images, said, strict=True):
+        row = []
+        for image in of_one:
+            one = join_samples(5, paired=[text])
+            vision, language = model.encoder(
+                image[None], one.token_ids, one.token_positions, one.packing
+            )
+            row += [vision[0], language[0]]
+        rows.append(torch.cat(row))
+    expected = model.head(torch.stack(rows))
+    torch.testing.assert_close(judged(model, images, said), expected)
+
+
+def test_with_the_released_scale_of_the_head_the_first_answer_is_even() -> None:
+    with torch.no_grad():
+        released, ours = (
+            judged(
+                head("statements", head_scale=scale), torch.randn(4, 2, 3, 8, 8), texts(3, 4, 5, 6)
+            )
+            for scale in (0.001, 1.0)
+        )
+    assert released.shape == (4, 2) and released.abs().max() < 1e-2
+    assert ours.abs().max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "placement", "millions"),
+    [
+        ("visual-question-answering/vqa-24l", "sub", 210.9),
+        ("visual-question-answering/beit3-base-480", "sub", 227.4),
+        ("visual-reasoning/nlvr2-24l", "sub", 208.8),
+        ("visual-reasoning/nlvr2-24l", "pre", 208.6),
+        ("image-text-retrieval/coco-24l", "sub", 207.2),
+        ("image-captioning/coco-24l", "sub", 241.7),
+    ],
+)
+def test_parameters_of_the_large_recipes(recipe: str, placement: str, millions: float) -> None:
+    task: Any = load_recipe(recipe, {"model.placement": placement}).build_task()
+    task.tokenizer = ByteTokenizer()  # the recipe has the vocabulary's size
+    with torch.device("meta"):
+        count = sum(p.numel() for p in task.build_model().parameters())
+    assert round(count / 1e6, 1) == millions
