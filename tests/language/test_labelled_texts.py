@@ -21,8 +21,6 @@ from magneto.language.labelled_texts import (
     read_unlabelled,
 )
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "classification"
-
 
 def write(path: Path, rows: int, labels: str = "xy") -> Path:
     lines = (f"text {i}\t{labels[i % len(labels)]}" for i in range(rows))
@@ -128,11 +126,6 @@ def test_tables_of_all_kinds_say_the_same_by_usual_names(tmp_path: Path) -> None
         assert read(tmp_path / name)[0] == expected
 
 
-def test_the_column_of_the_second_text_is_not_the_first_one_too(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text("sentence\tcaption\tlabel\na\tb\tx\n")
-    assert read(tmp_path / "a.tsv", pair_column="caption")[0] == [("a", "b", "x")]
-
-
 def test_what_is_odd_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_bytes(b"text\tlabel\na\t1\nb\n \t1\nc\t\nd\t-1\n\xff\t0\n\n")
@@ -169,25 +162,6 @@ def test_a_table_without_a_header_is_answered_with_the_header_to_write(tmp_path:
     (tmp_path / "a.tsv").write_text("good film\tpos\nbad film\tneg\n")
     with pytest.raises(ValueError, match="write one above it: text<TAB>label"):
         load(tmp_path / "a.tsv")
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "count", "odd"),
-    [
-        ("cola", "in_domain_train.tsv.gz", 8551, 0), ("sst2", "dev.tsv.gz", 872, 0),
-        ("mrpc", "val.tsv.gz", 500, 0), ("rte", "test.tsv.gz", 800, 0),
-        ("sts_semeval", "train.tsv.gz", 3000, 0), ("sts_semeval", "test.tsv.gz", 6750, 5500),
-    ],
-)  # fmt: skip
-def test_real_sets(name: str, file: str, count: int, odd: int) -> None:
-    path = SHARED / name / file
-    if not path.is_file():
-        pytest.skip("the shared data is not there")
-    task = "stsb" if name == "sts_semeval" else name
-    rows, counts = read(path, glue=task)
-    assert (len(rows), counts[UNLABELLED]) == (count, odd)
-    assert counts[MALFORMED] == counts[EMPTY] == counts[INVALID_UTF8] == 0
-    assert all((row[1] is not None) == bool(GLUE[task].pair) for row in rows)
 
 
 def test_a_file_is_split_by_the_hash_of_its_texts(tmp_path: Path) -> None:

@@ -409,12 +409,12 @@ def read_tabs(path: Path, counts: Counts) -> Iterator[list[str]]:
         yield line.rstrip("\r\n").split("\t")
 
 
-def read_quoted(path: Path, separator: str, counts: Counts) -> Iterator[list[str]]:
+def read_quoted(path: Path, counts: Counts) -> Iterator[list[str]]:
     """Yield the rows of a table as spreadsheets write it: in quotes, cells may hold line ends.
 
     A row that can't be parsed is counted, and the next is read. A blank line has no cells.
     """
-    rows = csv.reader(read_lines(path, counts), delimiter=separator)
+    rows = csv.reader(read_lines(path, counts))
     while True:
         try:
             yield next(rows)
@@ -432,7 +432,7 @@ def is_table(path: Path) -> bool:
 def open_table(path: Path, counts: Counts) -> tuple[list[str], Iterator[list[str]]]:
     """Return the names of a table's columns, and its rows."""
     is_quoted = unpacked_name(path).endswith(".csv")
-    cells = read_quoted(path, ",", counts) if is_quoted else read_tabs(path, counts)
+    cells = read_quoted(path, counts) if is_quoted else read_tabs(path, counts)
     return [word.strip() for word in next(cells, [])], cells
 
 
