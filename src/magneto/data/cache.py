@@ -73,7 +73,9 @@ def content_digest(*parts: bytes | np.ndarray) -> str:
 
 def map_numbers(path: Path, kind: Any) -> np.ndarray:
     """Return the numbers in a file, mapped and not read; what is empty can't be mapped."""
-    return np.memmap(path, kind, mode="r") if path.stat().st_size else np.zeros(0, kind)
+    if not path.stat().st_size:
+        return np.zeros(0, kind)
+    return np.memmap(path, kind, mode="r").view(np.ndarray)  # parts of a memmap are slow to make
 
 
 def also_known(held: Path, other: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -78,7 +78,7 @@ class TextTask(Task):
         """Tokens of a window, each of which has the next token behind it."""
         return self.data_config.max_length
 
-    def make(self, windows: np.ndarray, seeds: Sequence[tuple[int, ...]]) -> dict[str, Tensor]:
+    def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
         """Return a batch.
 
         Args:
@@ -91,8 +91,8 @@ class TextTask(Task):
         """Return packed windows in random order."""
 
         def make(windows: np.ndarray, numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
-            keys = zip(draws.tolist(), numbers.tolist(), strict=True)
-            return self.make(windows, [(seed, *key) for key in keys])
+            seeds = map(lambda draw, number: (seed, int(draw), int(number)), draws, numbers)
+            return self.make(windows, seeds)
 
         if self.data_config.streaming:
             return self._streamed_windows(batch_size, seed, make)
@@ -134,7 +134,7 @@ class TextTask(Task):
         plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))
 
         def make(rows: np.ndarray) -> dict[str, Tensor]:
-            seeds = [(EVALUATION_SEED, number) for number in rows.tolist()]
+            seeds = ((EVALUATION_SEED, int(number)) for number in rows)
             return self.make(windows_of(tokens, length, rows), seeds)
 
         return LazyBatches(plans, make)
@@ -184,7 +184,7 @@ class CausalLanguageModeling(TextTask):
         """Build the model, with the tokenizer's vocabulary if none is set."""
         return LanguageModel(replace(self.model_config, vocab_size=self.vocabulary()))
 
-    def make(self, windows: np.ndarray, seeds: Sequence[tuple[int, ...]]) -> dict[str, Tensor]:
+    def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
         """Return the windows' tokens, and those that follow them."""
         return with_targets(windows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -48,7 +48,7 @@ class MaskedLanguageModeling(TextTask):
         """Tokens of a window: `<s>` stands before it."""
         return self.data_config.max_length - 1
 
-    def make(self, windows: np.ndarray, seeds: Sequence[tuple[int, ...]]) -> dict[str, Tensor]:
+    def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
         """Return the windows behind a `<s>`, other tokens hidden each time they come."""
         begin = np.full((len(windows), 1), self.tokenizer.begin, windows.dtype)
         return self.masking.batch(np.concatenate([begin, windows[:, :-1]], axis=1), seeds)

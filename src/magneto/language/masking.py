@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ class Masking:
         self.replacements = np.flatnonzero(self.plain)
         self.joins_left, self.joins_right = word_joins(tokenizer)
 
-    def batch(self, rows: np.ndarray, seeds: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    def batch(self, rows: np.ndarray, seeds: Iterable[Sequence[int]]) -> dict[str, Tensor]:
         """Hide tokens of each row by its own seed.
 
         Args:
