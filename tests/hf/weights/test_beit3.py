@@ -67,7 +67,7 @@ def test_the_text_half_is_left_behind() -> None:
 def test_timm_reads_the_same_model() -> None:
     """timm's own renaming of the authors' checkpoints, and its class."""
     pytest.importorskip("transformers")
-    from tests.hf.weights.timm_models import images, timm_model
+    from tests.hf.weights.test_timm import IMAGES, timm_model
     from tests.nn.grids import timm_module
 
     state = authors_state()
@@ -75,7 +75,7 @@ def test_timm_reads_the_same_model() -> None:
     renamed = timm_module("timm.models.vision_transformer").checkpoint_filter_fn(state, theirs)
     theirs.load_state_dict(renamed)
     with torch.no_grad():
-        assert (theirs(images()) - load_beit3(state, ARGS)(images())).abs().max() <= 1e-5
+        assert (theirs(IMAGES) - load_beit3(state, ARGS)(IMAGES)).abs().max() <= 1e-5
 
 
 def test_epsilon_and_activation_are_arguments() -> None:

@@ -7,81 +7,28 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 transformers = pytest.importorskip("transformers")
 
-from magneto import hf  # noqa: E402
+from magneto import PLACEMENTS, Placement, hf  # noqa: E402
 from magneto.hf.weights.layout import FREE  # noqa: E402
 from magneto.hf.weights.weight_files import FORMATS  # noqa: E402
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig  # noqa: E402
 from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
+from magneto.theory.placement import VARIANTS  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
 from magneto.vision.classifier import ImageClassifier  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision_language.config import QuestionAnsweringConfig  # noqa: E402
 from magneto.vision_language.heads import QuestionAnswerer  # noqa: E402
-from magneto.vision_language.samples import join_samples  # noqa: E402
+from tests.hf.weights.theirs import THEIRS, answers, shaken, theirs  # noqa: E402
 
-WORDS = {"vocab_size": 24, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
-BERT: dict[str, Any] = {
-    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
-    "max_position_embeddings": 12, **WORDS,
-}  # fmt: skip
-BART: dict[str, Any] = {
-    "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
-    "max_position_embeddings": 12, "decoder_start_token_id": 0, **WORDS,
-}  # fmt: skip
-LLAMA = BERT | {"num_key_value_heads": 1}
-IMAGE = {key: BERT[key] for key in list(BERT)[:4]} | {"image_size": 8, "patch_size": 4}
-THEIRS: dict[str, dict[str, Any]] = {
-    "GPT2LMHeadModel": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12, **WORDS},
-    "LlamaForCausalLM": LLAMA,
-    "MistralForCausalLM": LLAMA | {"sliding_window": 3},
-    "BertModel": BERT,
-    "BertForMaskedLM": BERT,
-    "BertForSequenceClassification": BERT | {"num_labels": 3},
-    "BartForConditionalGeneration": BART,
-    "MarianMTModel": BART,
-    "ViTForImageClassification": IMAGE | {"num_labels": 3},
-    "BeitForImageClassification": IMAGE | {"num_labels": 3, "use_relative_position_bias": True},
-    "Kosmos2TextForCausalLM": {
-        "embed_dim": 16, "layers": 2, "ffn_dim": 24, "attention_heads": 2,
-        "max_position_embeddings": 12, **WORDS, "eos_token_id": 2,
-    },
-}  # fmt: skip
 # May come back by another value that computes the same.
 OTHERWISE = {"max_length", "key_value_heads", "head_dim", "windows", "embedding_scale"}
 # Of heads that are not read, and of BEiT's segmentation.
 NOT_READ = {"classifier_dropout", "summary_first_dropout", "classifier_drop_prob"}
-
-
-def their_class(name: str) -> Any:
-    if hasattr(transformers, name):
-        return getattr(transformers, name)
-    from transformers.models.kosmos2 import modeling_kosmos2
-
-    return getattr(modeling_kosmos2, name)
-
-
-def shaken(model: nn.Module) -> nn.Module:
-    """Give every parameter a value of its own; tables that are computed stay."""
-    torch.manual_seed(0)
-    computed = [] if "Marian" not in type(model).__name__ else ["embed_positions"]
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if not any(word in name for word in computed):
-                parameter.add_(0.2 * torch.randn_like(parameter))
-        if isinstance(model, TextEncoder):
-            model.token_type.weight.zero_()  # without types; torchscale has none
-    return model.eval()
-
-
-def theirs(name: str, **changes: Any) -> Any:
-    kind = their_class(name)
-    return shaken(kind(kind.config_class(**(THEIRS[name] | changes))))
 
 
 def other_values(value: Any) -> list[Any]:
@@ -94,32 +41,6 @@ def other_values(value: Any) -> list[Any]:
     if isinstance(value, str):
         return ["relu", "silu", "gelu_new", "another"]
     return [1, True, "relu"] if value is None else []
-
-
-def answers(model: Any) -> Tensor:
-    """What a model of theirs or ours says of the same inputs."""
-    config = model.config
-    ours = hasattr(config, "placement")
-    if hasattr(config, "image_size") and not hasattr(config, "answers"):
-        channels = config.channels if ours else config.num_channels
-        size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
-        shape = (2, channels, size, size)
-        found = model(torch.randn(shape, generator=torch.Generator().manual_seed(1)))
-    else:
-        words = min(config.vocab_size, 24)
-        ids = torch.randint(5, words, (2, 7), generator=torch.Generator().manual_seed(1))
-        if isinstance(model, QuestionAnswerer):
-            side = config.image_size
-            images = torch.randn(2, config.channels, side, side, generator=torch.manual_seed(1))
-            samples = join_samples(config.image_tokens, paired=[row.numpy() for row in ids])
-            found = model(images, samples)
-        elif isinstance(model, TranslationModel):
-            found = model(ids, ids[:, :5])
-        elif hasattr(config, "decoder_ffn_dim"):
-            found = model(ids, decoder_input_ids=ids[:, :5])
-        else:
-            found = model(ids)
-    return found if isinstance(found, Tensor) else found[0]
 
 
 def same(found: Any, expected: Any) -> bool:
@@ -218,12 +139,31 @@ def silent_fields(model: nn.Module, write: Any, read: Any) -> list[Any]:
     return silent
 
 
+ROWS: dict[str, Placement] = PLACEMENTS | VARIANTS
+
+
+def check_rows(model: Any, fitting: set[str], write: Any, read: Any) -> None:
+    """Every row of the placement table is written, or refused in a line that names it."""
+    for name, row in ROWS.items():
+        if row.final != "norm" and getattr(model.config, "pooling", "") == "mean_then_norm":
+            continue  # there is no such model
+        if name in fitting:
+            assert read(write(type(model)(replace(model.config, placement=name)))).config.row is row
+            row = replace(row, alpha=lambda depth: 2.0)  # of the same name, but another
+        with pytest.raises(ValueError, match=f"placement is (another )?'{name}'") as found:
+            write(type(model)(replace(model.config, placement=row)))
+        assert len(str(found.value).splitlines()) == 1
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", THEIRS)
 def test_fields_of_ours(name: str) -> None:
     base = theirs(name)
     kind = base.config.model_type
-    assert not silent_fields(hf.load(base), lambda m: hf.to_transformers(m, kind), hf.load)
+    ours: Any = hf.load(base)
+    assert not silent_fields(ours, lambda m: hf.to_transformers(m, kind), hf.load)
+    if ours.config.row.name != "sub":  # Kosmos-2's positions are computed, and no others are taken
+        check_rows(ours, {ours.config.row.name}, lambda m: hf.to_transformers(m, kind), hf.load)
 
 
 TEXT: dict[str, Any] = {
@@ -253,6 +193,12 @@ WRITTEN: list[tuple[str, Any, Any]] = [
 ]  # fmt: skip
 
 
+PLACED = {
+    "torchscale": ("pre", "post", "sub", "deepnorm"), "timm_vit": ("pre", "sub"),
+    "timm_beit": ("pre",), "timm_eva": ("pre", "eva02", "sub"), "beit3": ("sub",),
+}  # fmt: skip
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "kind", "config"), WRITTEN)
 def test_fields_of_ours_in_files_of_weights(name: str, kind: Any, config: Any) -> None:
@@ -263,3 +209,4 @@ def test_fields_of_ours_in_files_of_weights(name: str, kind: Any, config: Any) -
         return form.load(state, args | args.get("model_args", {}))
 
     assert not silent_fields(shaken(kind(config)), form.write, read)
+    check_rows(kind(config), set(PLACED[name]), form.write, read)
