@@ -1,6 +1,7 @@
 """Our encoder-decoder inside transformers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ transformers = pytest.importorskip("transformers")
 from magneto import hf  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
+from tests.hf.kinds import wrapped  # noqa: E402
 
 
 def core(**changes) -> TranslationModel:
@@ -39,18 +41,6 @@ def mask() -> torch.Tensor:
     made = torch.ones(2, 9, dtype=torch.long)
     made[1, -3:] = 0
     return made
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "t5"])
-def test_round_trip(tmp_path: Path, positions: str) -> None:
-    hf.register()
-    model = core(positions=positions)
-    wrap(model).save_pretrained(tmp_path)
-    loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
-    target = ids(length=5)
-    output = loaded(ids(), attention_mask=mask(), decoder_input_ids=target)
-    assert torch.equal(output.logits, model(ids(), target, mask().bool()))
-    assert loaded.core.head.weight is loaded.core.embedding.table.weight
 
 
 @pytest.mark.parametrize(
@@ -103,10 +93,30 @@ def test_loss_and_what_the_decoder_reads() -> None:
         wrapped(ids(), labels=labels)
 
 
-def test_a_vocabulary_that_grew() -> None:
-    wrapped = wrap(core())
-    before = wrapped(ids(), decoder_input_ids=ids()).logits
-    wrapped.resize_token_embeddings(310, mean_resizing=False)
-    after = wrapped(ids(), decoder_input_ids=ids()).logits
-    assert after.shape[-1] == 310
-    assert (after[..., :300] - before).abs().max() <= 1e-4
+def test_translations_may_be_as_long_as_positions_go(tmp_path: Path) -> None:
+    model = wrapped("MagnetoForSeq2SeqLM", max_length=33, positions="learned")
+    model.save_pretrained(tmp_path)
+    loaded: Any = hf.MagnetoForSeq2SeqLM.from_pretrained(tmp_path)
+    assert loaded.generate(ids()[:, :7] % 40, do_sample=False, eos_token_id=None).shape == (2, 33)
+
+
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.75])
+def test_a_translators_stacks_that_stay_on_disk(tmp_path: Path, share: float) -> None:
+    """By a map of one's own, and by those that are found for some memory."""
+    pytest.importorskip("accelerate")
+    model = wrapped("MagnetoForSeq2SeqLM")
+    with torch.no_grad():
+        model.core.logits_bias.copy_(torch.randn_like(model.core.logits_bias))
+    model.save_pretrained(tmp_path)
+    own = dict.fromkeys(("core.embedding", "core.head", "core.logits_bias"), "cpu")
+    size = sum(parameter.numel() * 4 for parameter in model.parameters())
+    places: dict[str, Any] = {"device_map": {**own, "core.transformer": "disk"}}
+    if share:
+        places = {"device_map": "auto", "max_memory": {"cpu": round(size * share)}}
+    load: Any = hf.MagnetoForSeq2SeqLM.from_pretrained
+    loaded = load(tmp_path, **places, offload_folder=tmp_path / "offload")
+    assert set(loaded.hf_device_map.values()) == ({"disk"} if share == 0.1 else {"cpu", "disk"})
+    written = loaded.generate(ids()[:, :7] % 40, max_new_tokens=5, do_sample=False)
+    assert torch.equal(
+        written, model.generate(ids()[:, :7] % 40, max_new_tokens=5, do_sample=False)
+    )

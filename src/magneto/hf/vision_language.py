@@ -454,9 +454,8 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
         Raises:
             ValueError: If the configuration does not name the special tokens.
         """
-        config = self.config
-        numbers = [config.bos_token_id, config.eos_token_id, config.pad_token_id,
-                   getattr(config, "mask_token_id", None)]  # fmt: skip
+        names = ("bos", "eos", "pad", "mask")
+        numbers = [getattr(self.config, f"{name}_token_id", None) for name in names]
         if None in numbers:
             raise ValueError("config needs bos_token_id, eos_token_id, pad_token_id, mask_token_id")
         special: Any = SpecialTokens(*numbers)

@@ -1,0 +1,68 @@
+"""A small model of every kind, wrapped for transformers, and what it reads."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from magneto import hf
+
+STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
+TEXT = {**STACK, "vocab_size": 40, "positions": "rotary", "pad_token_id": 0, "eos_token_id": 0}
+IMAGE = {**STACK, "image_size": 8, "patch_size": 4}
+PAIRS = {**IMAGE, "vocab_size": 40, "max_length": 9}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "MagnetoForCausalLM": ("MagnetoConfig", TEXT),
+    "MagnetoEncoderModel": ("MagnetoEncoderConfig", TEXT),
+    "MagnetoForMaskedLM": ("MagnetoEncoderConfig", TEXT),
+    "MagnetoForSequenceClassification": ("MagnetoEncoderConfig", {**TEXT, "num_labels": 3}),
+    "MagnetoForSeq2SeqLM": (
+        "MagnetoSeq2SeqConfig",
+        {**TEXT, "encoder_layers": 1, "decoder_layers": 2, "bos_token_id": 0},
+    ),
+    "MagnetoForTransducer": ("MagnetoTransducerConfig", {**STACK, "vocab_size": 20}),
+    "MagnetoForImageClassification": ("MagnetoImageConfig", {**IMAGE, "classes": 3}),
+    "MagnetoVisionLanguageModel": ("MagnetoVisionLanguageConfig", PAIRS),
+    "MagnetoForMaskedDataModelling": ("MagnetoMaskedDataConfig", {**PAIRS, "codes": 6}),
+    "MagnetoForVisualQuestionAnswering": (
+        "MagnetoQuestionAnsweringConfig", {**PAIRS, "answers": 4},
+    ),
+    "MagnetoForVisualReasoning": ("MagnetoVisualReasoningConfig", PAIRS),
+    "MagnetoForImageTextRetrieval": ("MagnetoImageTextRetrievalConfig", PAIRS),
+    "MagnetoForImageCaptioning": ("MagnetoImageCaptioningConfig", PAIRS),
+}  # fmt: skip
+"""The configuration's class and sizes of each wrapper; segmentation has tests of its own."""
+TEXTS = [name for name in KINDS if KINDS[name][1].get("positions") == "rotary"]
+SEEN = [name for name in KINDS if "image_size" in KINDS[name][1] and "vocab_size" in KINDS[name][1]]
+IDS = torch.randint(4, 40, (2, 7), generator=torch.Generator().manual_seed(1))
+PIXELS = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+MASK = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]])
+
+
+def wrapped(name: str, **changes: Any) -> Any:
+    """Return a model whose every parameter has a value of its own, in evaluation mode."""
+    config, values = KINDS[name]
+    torch.manual_seed(0)
+    model = getattr(hf, name)(getattr(hf, config)(**{**values, **changes}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def inputs(name: str) -> dict[str, Tensor]:
+    """Return what a model of the kind reads."""
+    if name in TEXTS:
+        return {"input_ids": IDS} | ({"decoder_input_ids": IDS} if "Seq2Seq" in name else {})
+    if name == "MagnetoForTransducer":
+        return {"input_features": torch.randn(2, 40, 80, generator=torch.manual_seed(1))}
+    if name not in SEEN:
+        return {"pixel_values": PIXELS}
+    two = torch.stack((PIXELS, PIXELS.flip(0)), 1)
+    images = two if name == "MagnetoForVisualReasoning" else PIXELS
+    return {"pixel_values": images, "input_ids": IDS, "attention_mask": MASK}
+
+
+def says(model: Any, name: str) -> Tensor:
+    """Return the first tensor that a model answers with."""
+    return model(**inputs(name))[0]
