@@ -44,15 +44,16 @@ def core(tokenizer: Any) -> LanguageModel:
 @pytest.mark.parametrize("positions", KINDS_OF_POSITIONS)
 def test_generation_is_equal_in_all_modes(positions: str) -> None:
     """Greedy and by beams, with a cache that grows, a static one and none; padded on the left."""
-    model = causal(positions=positions, key_value_heads=1)
-    with torch.no_grad():
+    sizes: dict[str, Any] = {"width": 32, "heads": 4, "key_value_heads": 2, "vocab_size": 300}
+    model = causal(positions=positions, **sizes)
+    with torch.no_grad():  # its continuations vary
         for parameter in model.parameters():
-            parameter.add_(0.4 * torch.randn_like(parameter))
+            parameter.add_(0.3 * torch.randn_like(parameter))
     for beams in (1, 3):
         how: dict[str, Any] = {"max_new_tokens": 10, "do_sample": False, "eos_token_id": None}
         how["num_beams"] = beams
         written = model.generate(IDS, attention_mask=LEFT, use_cache=False, **how)
-        assert written[:, 9:].unique().numel() > 5
+        assert written[:, 9:].unique().numel() > 4
         assert torch.equal(written, model.generate(IDS, attention_mask=LEFT, **how))
         static = model.generate(IDS, attention_mask=LEFT, cache_implementation="static", **how)
         assert torch.equal(written, static)
