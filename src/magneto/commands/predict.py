@@ -17,6 +17,7 @@ from magneto.commands.shared import (
     STDIN,
     Parser,
     arriving,
+    check_file,
     ending_of,
     is_standard_input,
     open_standard_input,
@@ -311,12 +312,13 @@ def predict_rows(given: argparse.Namespace, overrides: Mapping[str, str]) -> int
     counts, report, answers = Counts(), ProgressBars(), list[Any]()
     for name in given.inputs:
         with ExitStack() as stack:
-            if name == STDIN:
+            if is_standard_input(name):
                 first = open_standard_input().readline()
                 ending = ".csv" if ending_of(first) == ".txt" else ""
                 path = stack.enter_context(standard_input_as_file(first, ending))
             else:
-                path = existing_path(name)
+                check_file(name, "table")
+                path = Path(name)
             table = read_file(path, counts)
 
         @torch.no_grad()

@@ -25,7 +25,7 @@ from magneto.lab.grid import (
     read_result,
     read_sweep,
 )
-from magneto.recipe import Recipe, open_run
+from magneto.recipe import Recipe, open_run, placement_name
 
 SCORES = "scores"
 """Folder in a run that has what `magneto evaluate --keep NAME` measured, NAME.json."""
@@ -167,17 +167,24 @@ def single(run: Path) -> Found:
 
 
 def source_of(recipe: Recipe) -> str:
-    """Return where a run's data lies; of GLUE, the task."""
+    """Return where a run's data lies; of GLUE, the task; the run's task where nothing says it."""
     data: Any = recipe.data
     glue = getattr(data, "glue", "none")
-    return data.source if glue == "none" else glue
+    return getattr(data, "source", recipe.task) if glue == "none" else glue
 
 
 def row_of(recipe: Recipe, by_origin: bool) -> str:
-    """Return "Sub-LN, 12 layers"; or "Sub-LN, from runs/base", "Sub-LN, from scratch"."""
+    """Return "Sub-LN, 12 layers", "Sub-LN, 6+6 layers"; or "Sub-LN, from scratch" or a run.
+
+    It is the task where the model has no placement.
+    """
     model: Any = recipe.model
+    if not placement_name(model):
+        return recipe.task
     if not by_origin:
-        return f"{model.row.title}, {model.layers} layers"
+        stacks = [getattr(model, f"{stack}_layers", None) for stack in ("encoder", "decoder")]
+        layers = model.layers if None in stacks else "+".join(map(str, stacks))
+        return f"{model.row.title}, {layers} layers"
     source = (model.pretrained or "scratch").replace("{placement}", model.row.name)
     return f"{model.row.title}, from {source}"
 
