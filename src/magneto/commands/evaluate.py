@@ -370,7 +370,7 @@ def judge_features(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
         print_json({
             "run": str(given.run), "weights": str(opened.weights),
             "training_images": len(train.labels), "validation_images": len(held.labels),
-            "scores": [asdict(score) for score in scores],
+            "scores": scores,
         })  # fmt: skip
     else:
         print(f"{opened.weights}: {len(train.labels):,} images to learn from, "

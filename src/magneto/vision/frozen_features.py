@@ -44,23 +44,6 @@ class Features:
     broken: int
 
 
-@dataclass(frozen=True)
-class FeatureScore:
-    """What one layer's features tell.
-
-    Attributes:
-        layer: 0 for the embeddings, then counted from 1 at the bottom.
-        pooling: "class_token", or "mean" of the patches.
-        linear: Accuracy of a linear classifier.
-        neighbours: Accuracy of the vote of the nearest neighbours.
-    """
-
-    layer: int
-    pooling: str
-    linear: float
-    neighbours: float
-
-
 @torch.no_grad()
 def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
     """Return every layer's features of a batch.
@@ -121,15 +104,21 @@ def collect_features(
 
 def score_features(
     train: Features, held: Features, progress: Progress = SILENT
-) -> list[FeatureScore]:
-    """Return what every layer's features of some images tell of others' labels."""
-    scores = []
+) -> list[dict[str, Any]]:
+    """Return what every layer's features of some images tell of others' labels.
+
+    Returns:
+        Of each layer and pooling: "layer", 0 for the embeddings, then from 1 at the bottom;
+        "pooling", "class_token" or "mean" of the patches; accuracies of a "linear" classifier and
+        of the vote of the nearest "neighbours".
+    """
+    scores: list[dict[str, Any]] = []
     for pooling, layers in train.layers.items():
         for layer, (known, asked) in enumerate(zip(layers, held.layers[pooling], strict=True)):
             arguments = known, train.labels, asked, held.labels
-            scores.append(FeatureScore(
-                layer, pooling, linear_accuracy(*arguments), neighbour_accuracy(*arguments)
-            ))  # fmt: skip
+            found = {"linear": linear_accuracy(*arguments),
+                     "neighbours": neighbour_accuracy(*arguments)}  # fmt: skip
+            scores.append({"layer": layer, "pooling": pooling, **found})
             progress.update("probed layers", len(scores), len(train.layers) * len(layers))
     return scores
 
@@ -173,14 +162,13 @@ def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Ten
     return right / len(wanted)
 
 
-def score_lines(scores: Sequence[FeatureScore]) -> list[str]:
+def score_lines(scores: Sequence[dict[str, Any]]) -> list[str]:
     """Return a line per layer: accuracies of both methods for each way of pooling."""
-    poolings = list(dict.fromkeys(score.pooling for score in scores))
+    poolings = dict.fromkeys(score["pooling"] for score in scores)
     head = [f"{POOLINGS[p]} {method}" for p in poolings for method in ("linear", "k-NN")]
     lines = ["layer       " + "".join(f"{word:>14}" for word in head)]
-    by_place = {(score.layer, score.pooling): score for score in scores}
-    for layer in dict.fromkeys(score.layer for score in scores):
-        found = [by_place[layer, pooling] for pooling in poolings]
-        cells = "".join(f"{s.linear:>14.4f}{s.neighbours:>14.4f}" for s in found)
+    for layer in dict.fromkeys(score["layer"] for score in scores):
+        found = [score for score in scores if score["layer"] == layer]
+        cells = "".join(f"{s['linear']:>14.4f}{s['neighbours']:>14.4f}" for s in found)
         lines.append(f"{layer or 'embeddings':<12}{cells}")
     return lines
