@@ -27,9 +27,9 @@ from magneto.recipe import build_recipe
 from magneto.speech.batching import SpeechBatch
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World, one_process
-from magneto.training.freed_memory import keep_freed_memory
 from magneto.training.loop import begin_state, train_step
 from magneto.training.task import Task
+from magneto.training.watch import keep_freed_memory
 from magneto.vision_language.samples import join_samples
 
 # As the peers' own configurations have them: a learned table of positions, no dropout.

@@ -19,9 +19,8 @@ from magneto.language.models import LanguageModel
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe
 from magneto.training.distributed import World
-from magneto.training.hooks import run_evaluation
 from magneto.training.loop import begin_state, train_step
-from magneto.training.state import TrainingState
+from magneto.training.state import TrainingState, run_evaluation
 
 if TYPE_CHECKING:
     from benchmarks.gpu import Bench, Found

@@ -38,7 +38,7 @@ if __package__ in (None, ""):
 from benchmarks.contenders import CONTENDERS, NOTES, SHAPES, Shape, build
 from benchmarks.usual_step import usual_step
 from magneto.files import write_text
-from magneto.training.environment import environment
+from magneto.training.logging import environment
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "magneto pre"

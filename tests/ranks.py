@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 LOADED = (
     "pytest", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor",
     "torch.utils.flop_counter", "sklearn.datasets", "PIL.Image", "tokenizers",
-    "magneto.commands.train", "magneto.training.loop", "magneto.training.sharding",
+    "magneto.commands.train", "magneto.training.loop", "magneto.training.distributed",
     "magneto.translation.task", "magneto.vision.tokenizer",
     "magneto.vision_language.retrieval",
 )  # fmt: skip

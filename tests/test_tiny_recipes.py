@@ -9,8 +9,8 @@ import torch
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe, recipe_names
 from magneto.training.loop import train
+from magneto.training.resources import count_flops
 from magneto.training.task import place_companion
-from magneto.training.throughput import count_flops
 from tests.test_examples import load
 
 TINY = [name for name in recipe_names() if name.endswith("/tiny")]

@@ -10,7 +10,7 @@ from magneto.cli import main
 from magneto.files import read_object
 from magneto.lab import comparison, sweep
 from magneto.lab.sweep import work
-from magneto.training.metrics_logger import read_rows
+from magneto.training.logging import read_rows
 from tests.shrunken import shrunken
 
 # Pairs, images beside texts, a mask that is not of padding, and all three kinds of sample.

@@ -14,9 +14,8 @@ from magneto.files import Damaged, fingerprint
 from magneto.language.classification import check_pretrained
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
-from magneto.training.hooks import Hook
 from magneto.training.loop import train
-from magneto.training.state import TrainingState
+from magneto.training.state import Hook, TrainingState
 from magneto.weights import find_weights, list_checkpoints, step_of
 from tests.commands.conftest import SMALL
 from tests.training.toy import Toy, config, run_toy

@@ -14,8 +14,8 @@ from magneto.data.batch import named_tensors
 from magneto.lab.plan import without_data
 from magneto.recipe import load_recipe, recipe_names
 from magneto.training.config import TrainingConfig
+from magneto.training.resources import count_flops
 from magneto.training.task import Task, place_companion
-from magneto.training.throughput import count_flops
 
 TINY = [name for name in recipe_names() if name.endswith("/tiny")]
 SMALL = ["plan", "causal-lm/small", "--model.layers", "2", "--model.width", "64",

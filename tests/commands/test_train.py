@@ -17,9 +17,8 @@ from magneto.commands.train import PATIENCE, held, is_run, lock_of
 from magneto.lock import LOCK_FILE, acquire_lock
 from magneto.progress import SILENT
 from magneto.recipe import open_run
-from magneto.training.hooks import log
-from magneto.training.metrics_logger import read_metrics
-from magneto.training.state import TrainingState
+from magneto.training.logging import read_metrics
+from magneto.training.state import TrainingState, log
 from tests.commands.small_run import NEW, outcome
 
 pytest.importorskip("sklearn")
@@ -205,7 +204,7 @@ def test_a_run_whose_folder_vanishes_ends_with_an_error(
             (run / "metrics.jsonl").touch()
         log(state)
 
-    monkeypatch.setattr("magneto.training.hooks.log", lose)
+    monkeypatch.setattr("magneto.training.loop.log", lose)
     assert "metrics.jsonl is gone" in refused(capsys, *NEW, "--out", run)
     assert not (tmp_path / "elsewhere" / "result.json").exists()
     assert everything(run) == (other if replaced else {})
@@ -243,10 +242,10 @@ def test_a_kill_before_the_recipe_is_written_leaves_the_place_free(tmp_path: Pat
 def test_a_lost_worker_is_started_again_by_the_same_command(tmp_path: Path) -> None:
     """The first start of rank 1 is killed in step 3; torchrun starts all again, and they go on."""
     program = (
-        "import os, sys; from magneto.cli import main; from magneto.training import hooks; "
-        "usual = hooks.log; first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'; "
+        "import os, sys; from magneto.cli import main; from magneto.training import loop; "
+        "usual = loop.log; first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'; "
         "lost = lambda s: os.kill(os.getpid(), 9) if s.step == 3 and first "
-        "and os.environ['RANK'] == '1' else usual(s); hooks.log = lost; "
+        "and os.environ['RANK'] == '1' else usual(s); loop.log = lost; "
         "sys.exit(main(sys.argv[1:]))"
     )
     (tmp_path / "program.py").write_text(program)

@@ -25,9 +25,9 @@ from magneto.data.stream import BatchStream, example_stream, shuffled
 from magneto.data.workers import AHEAD, BatchError, BatchesAhead, share
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
-from magneto.training.hooks import Hook, Stop
+from magneto.training.logging import read_metrics
 from magneto.training.loop import train
-from magneto.training.metrics_logger import read_metrics
+from magneto.training.state import Hook, Stop
 from tests.data.test_batch import nested
 from tests.translation import test_batching as translation
 

@@ -18,8 +18,8 @@ from magneto.recipe import Recipe, load_recipe, recipe_names
 from magneto.theory.bounds import bound
 from magneto.theory.depth import Depth
 from magneto.theory.scales import derived_scales
+from magneto.training.logging import read_metrics
 from magneto.training.loop import train
-from magneto.training.metrics_logger import read_metrics
 from tests.shrunken import shrunken
 
 Small = Callable[..., Recipe]

@@ -19,11 +19,10 @@ from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from magneto.training.checkpoint import model_pieces
+from magneto.training.checkpoint import Writer, model_pieces
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import join_world
 from magneto.training.initial import initial_model, own_tensors
-from magneto.training.writer import Writer
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
 from tests.training.toy import Toy

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from magneto.training.optimizer import build_optimizer, set_learning_rate
+from magneto.training.resources import count_flops
 from magneto.training.task import place_companion
-from magneto.training.throughput import count_flops
 from magneto.weights import list_checkpoints, open_tensors
 from tests.ranks import run_ranks
 from tests.training.moving import Moving, MovingTask

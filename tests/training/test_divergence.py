@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from magneto.training.divergence import DivergenceDetector
+from magneto.training.watch import DivergenceDetector
 
 
 def first_complaint(losses: list[float], patience: int = 50) -> int | None:

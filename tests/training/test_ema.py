@@ -2,7 +2,7 @@
 
 import torch
 
-from magneto.training.ema import WeightAverage
+from magneto.training.optimizer import WeightAverage
 
 
 def test_closed_form_and_exchange() -> None:

@@ -11,9 +11,8 @@ from magneto.config import ConfigError, build
 from magneto.progress import ProgressBars
 from magneto.tasks import command
 from magneto.training.config import TrainingConfig
-from magneto.training.hooks import Hook
 from magneto.training.loop import train
-from magneto.training.state import TrainingState
+from magneto.training.state import Hook, TrainingState
 from magneto.weights import list_checkpoints
 from tests.training.toy import Toy, ToyData, config, run_toy
 

@@ -11,9 +11,8 @@ from torch import nn
 
 from magneto.cli import main
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import World, join_world
+from magneto.training.distributed import World, join_world, replicate_model, shard_model
 from magneto.training.evaluation import evaluate
-from magneto.training.sharding import replicate_model, shard_model
 from magneto.training.task import Scores
 from tests.evaluating import measured
 from tests.ranks import run_ranks

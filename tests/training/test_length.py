@@ -2,8 +2,7 @@
 
 import pytest
 
-from magneto.training.config import TrainingConfig
-from magneto.training.length import in_steps
+from magneto.training.config import TrainingConfig, in_steps
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,12 @@ from safetensors.torch import load_file
 from magneto.files import Damaged
 from magneto.progress import ProgressBars
 from magneto.training.checkpoint import load_weights
+from magneto.training.config import learning_rate
 from magneto.training.distributed import one_process
 from magneto.training.evaluation import evaluate
-from magneto.training.hooks import Hook
+from magneto.training.logging import read_metrics
 from magneto.training.loop import train
-from magneto.training.metrics_logger import read_metrics
-from magneto.training.schedule import learning_rate
-from magneto.training.state import Stop
+from magneto.training.state import Hook, Stop
 from magneto.weights import find_weights, list_checkpoints, open_tensors, undamaged
 from tests.problems import listed
 from tests.ranks import run_alone, run_ranks, start

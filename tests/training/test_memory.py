@@ -8,7 +8,7 @@ import torch
 from magneto.recipe import load_recipe
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import one_process
-from magneto.training.memory import bytes_between_layers, check_memory
+from magneto.training.resources import bytes_between_layers, check_memory
 from tests.training.toy import Toy
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ MANY_ROWS = {"data.tokenizer": "bytes", "training.batch_size": 10**7}
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine of 64 GB."""
-    monkeypatch.setattr("magneto.training.memory.memory_of", lambda device: 64_000_000_000)
+    monkeypatch.setattr("magneto.training.resources.memory_of", lambda device: 64_000_000_000)
     yield
 
 
@@ -79,7 +79,7 @@ def test_what_layers_are_given_is_known_beside_a_frozen_model(name: str) -> None
 
 def test_more_pieces_help_until_the_examples_alone_are_too_many(monkeypatch) -> None:
     """Of a toy's examples each has 20 bytes, and its two layers are given 64."""
-    monkeypatch.setattr("magneto.training.memory.memory_of", lambda device: 1_000_000)
+    monkeypatch.setattr("magneto.training.resources.memory_of", lambda device: 1_000_000)
     for batch_size, pieces, said in (
         (15_000, 1, ""), (20_000, 1, "which 15,625 examples fill.*gradient_accumulation_steps$"),
         (20_000, 2, ""), (60_000, 50, "which 50,000 examples fill: .* the size of an example$"),

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from magneto.training.meta_device import SkippedFills
+from magneto.training.initial import SkippedFills
 
 
 def test_what_has_values_is_filled() -> None:

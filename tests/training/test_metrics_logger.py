@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from magneto.training.environment import environment
-from magneto.training.metrics_logger import METRICS_FILE, MetricsLogger, read_metrics
-from magneto.training.trackers import TensorBoard
+from magneto.training.logging import (
+    METRICS_FILE,
+    MetricsLogger,
+    TensorBoard,
+    environment,
+    read_metrics,
+)
 
 
 def write(run: Path, from_step: int, steps: range, tensorboard: bool = False) -> None:

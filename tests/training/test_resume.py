@@ -47,7 +47,7 @@ def test_weights_of_before_the_first_checkpoint_stop_nothing(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("magneto.training.hooks.save", full)
+        patch.setattr("magneto.training.loop.save", full)
         with pytest.raises(OSError, match="No space left"):
             run_toy(tmp_path / "run", steps=20, evaluate_every=5, save_every=10)
     if stopped_by == "a kill":  # between two logs: the last rows are not written

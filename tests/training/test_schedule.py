@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from magneto.training.config import TrainingConfig
-from magneto.training.schedule import learning_rate
+from magneto.training.config import TrainingConfig, learning_rate
 
 
 def rates(**changes) -> list[float]:

@@ -9,9 +9,15 @@ import pytest
 import torch
 
 from magneto.training.checkpoint import load_weights
-from magneto.training.distributed import World, one_process
-from magneto.training.metrics_logger import read_metrics
-from magneto.training.sharding import piece_of, replicate_model, shard_model, unwrap
+from magneto.training.distributed import (
+    World,
+    one_process,
+    piece_of,
+    replicate_model,
+    shard_model,
+    unwrap,
+)
+from magneto.training.logging import read_metrics
 from magneto.weights import list_checkpoints, open_tensors, undamaged
 from tests.ranks import run_alone, run_ranks
 from tests.training.toy import Toy, ToyData, run_toy

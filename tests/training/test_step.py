@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.training.distributed import World
-from magneto.training.step import accumulate, scale_gradients, step_seed
+from magneto.training.loop import accumulate, scale_gradients, step_seed
 from magneto.training.task import Loss
 from tests.training.toy import Toy, config
 

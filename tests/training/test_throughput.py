@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from magneto import Encoder, TransformerConfig
-from magneto.training import throughput
+from magneto.training import resources
 from magneto.training.peaks import nominal_peaks
+from magneto.training.resources import Throughput, count_flops, measured_peak
 from magneto.training.task import Loss
-from magneto.training.throughput import Throughput, count_flops, measured_peak
 from tests.training.toy import Toy, ToyData
 
 
@@ -62,7 +62,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: Iterable[float]) -> None
     """Let the clock say these seconds, one at each reading."""
     readings = iter(seconds)
     clock = SimpleNamespace(perf_counter=lambda: next(readings))
-    monkeypatch.setattr(throughput, "time", clock)
+    monkeypatch.setattr(resources, "time", clock)
 
 
 def test_rate_leaves_out_pauses(monkeypatch: pytest.MonkeyPatch) -> None:

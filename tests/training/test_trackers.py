@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from magneto.cli import main
+from magneto.training.logging import WANDB_FILE, TensorBoard, flat, grouped
 from magneto.training.loop import train
-from magneto.training.trackers import WANDB_FILE, TensorBoard, flat, grouped
 from tests.training.toy import Toy, config
 
 

@@ -6,10 +6,9 @@ from threading import Event
 import pytest
 import torch
 
-from magneto.training import writer as module
-from magneto.training.distributed import World
-from magneto.training.sharding import piece_of
-from magneto.training.writer import Writer
+from magneto.training import checkpoint as module
+from magneto.training.checkpoint import Writer
+from magneto.training.distributed import World, piece_of
 from magneto.weights import open_tensors, undamaged
 
 ALONE = World(0, 1, torch.device("cpu"), "none")

@@ -72,7 +72,7 @@ def main(words: Sequence[str]) -> int:
     from magneto.lab.comparison import collect, refuse_several_metrics, with_more_seeds
     from magneto.lab.grid import is_done, open_sweep
     from magneto.training.distributed import one_process, pick_device
-    from magneto.training.memory import check_memory
+    from magneto.training.resources import check_memory
 
     refuse_several_metrics(sweep)
     sweep = open_sweep(folder, sweep)

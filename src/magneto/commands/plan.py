@@ -147,7 +147,7 @@ def summary(
 def lines(found: Mapping[str, Any], ways: Sequence[Way]) -> list[str]:
     """Write a plan for people."""
     from magneto.lab.plan import RESERVE
-    from magneto.training.memory import gigabytes as size
+    from magneto.training.resources import gigabytes as size
 
     parts = ", ".join(f"{name} {size(value)}" for name, value in found["state"].items() if value)
     fixed = f"; fixed {size(found['fixed'])}" if found["fixed"] > 1e6 else ""
@@ -191,7 +191,7 @@ def lines(found: Mapping[str, Any], ways: Sequence[Way]) -> list[str]:
 
 def advice(found: Mapping[str, Any], chosen: Way | None) -> str:
     """Write what to do."""
-    from magneto.training.memory import gigabytes
+    from magneto.training.resources import gigabytes
 
     if chosen is None:
         return (f"advice: nothing fits {found['gpu_memory'] / GB:g} GB, not even one example at a "
@@ -221,11 +221,11 @@ def try_steps(recipe: Recipe, report: ProgressBars) -> dict[str, Any]:
     """
     import torch
 
+    from magneto.training.config import in_steps
     from magneto.training.distributed import join_world
-    from magneto.training.freed_memory import keep_freed_memory
-    from magneto.training.length import in_steps
     from magneto.training.loop import begin_state, train_step
-    from magneto.training.memory import free_memory, peak_memory, state_bytes
+    from magneto.training.resources import free_memory, peak_memory, state_bytes
+    from magneto.training.watch import keep_freed_memory
 
     task, seconds = recipe.build_task(), []
     with join_world(recipe.training) as world, keep_freed_memory(world.device):
@@ -272,7 +272,7 @@ def try_steps(recipe: Recipe, report: ProgressBars) -> dict[str, Any]:
 
 def tried_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Write what steps took for people."""
-    from magneto.training.memory import gigabytes
+    from magneto.training.resources import gigabytes
 
     steps, batch, device = found["steps"], found["batch_size"], found["device"]
     epochs = ""

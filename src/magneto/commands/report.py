@@ -14,7 +14,7 @@ from magneto.files import Damaged, read_object
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe
 from magneto.runs import load_model, open_task
-from magneto.training.metrics_logger import METRICS_FILE, read_metrics
+from magneto.training.logging import METRICS_FILE, read_metrics
 
 if TYPE_CHECKING:
     from magneto.lab.report.report import RunPage

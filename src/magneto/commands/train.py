@@ -74,9 +74,9 @@ def main(words: Sequence[str]) -> int:
     from magneto.lab.plan import advised
     from magneto.lab.probe import ProbeHook
     from magneto.training.distributed import pick_device, pick_strategy
+    from magneto.training.logging import check_trackers
     from magneto.training.loop import train
     from magneto.training.task import why_not
-    from magneto.training.trackers import check_trackers
 
     hooks = [] if given.probe_every is None else [ProbeHook(given.probe_every).hook]
     check_trackers(recipe.training)

@@ -21,7 +21,7 @@ from magneto.nn.config import TransformerConfig
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
 from magneto.theory.depth import Stack
-from magneto.training.environment import environment, read_environments
+from magneto.training.logging import environment, read_environments
 
 # What is kept of a run's environment. The command of a worker says nothing that the sweep does not.
 KEPT = ("python", "packages", "processor", "cores", "threads", "gpus", "commit")

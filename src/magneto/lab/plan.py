@@ -31,9 +31,15 @@ from magneto.nn.attention import DotProductAttention
 from magneto.recipe import Recipe
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import pick_device
-from magneto.training.memory import StateBytes, gigabytes, memory_of, state_bytes, tensor_bytes
+from magneto.training.resources import (
+    StateBytes,
+    count_flops,
+    gigabytes,
+    memory_of,
+    state_bytes,
+    tensor_bytes,
+)
 from magneto.training.task import Task, place_companion, why_not
-from magneto.training.throughput import count_flops
 
 RECOMPUTE = "model.checkpoint_activations"
 # Tokenizers that are learnt from data.

@@ -23,11 +23,10 @@ from torch.utils.hooks import RemovableHandle
 from magneto.files import plain
 from magneto.nn.attention import DotProductAttention, Mask
 from magneto.nn.transformer import ProbedStack
-from magneto.training.hooks import Hook
-from magneto.training.metrics_logger import cut_after
-from magneto.training.schedule import learning_rate
-from magneto.training.sharding import is_sharded, unwrap
-from magneto.training.state import TrainingState
+from magneto.training.config import learning_rate
+from magneto.training.distributed import is_sharded, unwrap
+from magneto.training.logging import cut_after
+from magneto.training.state import Hook, TrainingState
 
 PROBE_FILE = "probe.jsonl"
 # Largest finite values of the formats a model may be run in. bf16 has the exponents of fp32.

@@ -20,13 +20,12 @@ from torch import Tensor, nn
 from magneto.data.batch import to_device
 from magneto.lab.probe import LIMITS, LayerReading, Probe, Trouble, first_trouble, last_stack
 from magneto.progress import SILENT, Progress
-from magneto.training.config import TrainingConfig
+from magneto.training.config import TrainingConfig, learning_rate
 from magneto.training.distributed import World, all_reduce_sum, pick_device
 from magneto.training.initial import initial_model as training_model
 from magneto.training.initial import values_from_data
+from magneto.training.loop import accumulate, scale_gradients, step_seed
 from magneto.training.optimizer import build_optimizer, set_learning_rate
-from magneto.training.schedule import learning_rate
-from magneto.training.step import accumulate, scale_gradients, step_seed
 from magneto.training.task import Task, place_companion
 
 # Rates at which the first step is tried: half decades.

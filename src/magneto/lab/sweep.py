@@ -35,9 +35,8 @@ from magneto.lock import acquire_lock
 from magneto.mistakes import user_lines
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE
-from magneto.training.hooks import Hook
 from magneto.training.loop import TrainingResult, train
-from magneto.training.state import Stop, TrainingState
+from magneto.training.state import Hook, Stop, TrainingState
 
 # Seconds between looks at what is done.
 LOOK = 0.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from magneto.config import ConfigError
@@ -157,3 +157,55 @@ def wrong_numbers(config: TrainingConfig) -> list[str]:
     if config.warmup_ratio is not None and not 0 <= config.warmup_ratio < 1:
         lines.append(f"warmup_ratio must be in [0, 1) (or null), not {config.warmup_ratio}")
     return lines
+
+
+def learning_rate(config: TrainingConfig, step: int) -> float:
+    """Return the rate of `step`, counted from 0.
+
+    Warm-up goes linearly from `warmup_start` to the peak, which step `warmup_steps` has. Linear,
+    polynomial and cosine then end at `final_learning_rate` at step `steps`; inverse_sqrt falls as
+    sqrt(warmup_steps / step) (arXiv 1706.03762, section 5.3).
+
+    Raises:
+        ValueError: If no peak is set.
+    """
+    if config.learning_rate is None:
+        raise ValueError("training.learning_rate is not set")
+    peak, warmup = config.learning_rate, config.warmup_steps
+    if step < warmup:
+        return config.warmup_start + (peak - config.warmup_start) * step / warmup
+    if config.schedule == "constant":
+        return peak
+    if config.schedule == "inverse_sqrt":
+        return peak * math.sqrt(max(warmup, 1) / max(step, 1))
+    left = max(0.0, 1 - (step - warmup) / max(config.steps - warmup, 1))
+    shape = {
+        "linear": left,
+        "polynomial": left**config.power,
+        "cosine": 0.5 * (1 - math.cos(math.pi * left)),
+    }[config.schedule]
+    floor = config.final_learning_rate
+    return floor + (peak - floor) * shape
+
+
+def in_steps(config: TrainingConfig, examples: int | None) -> TrainingConfig:
+    """Return a configuration with `steps` and `warmup_steps` as `epochs` and `warmup_ratio` say.
+
+    The last step of the last epoch is a whole batch; warm-up is rounded to the nearest step.
+
+    Args:
+        config: As the recipe has it.
+        examples: Of an epoch; None where there are no epochs.
+
+    Raises:
+        ValueError: If epochs are asked for and there are none.
+    """
+    steps, warmup = config.steps, config.warmup_steps
+    if config.epochs is not None:
+        if examples is None:
+            raise ValueError("training.epochs: the batches of this task and its data have no "
+                             "epochs; give training.steps")  # fmt: skip
+        steps = math.ceil(config.epochs * examples / config.batch_size)
+    if config.warmup_ratio is not None:
+        warmup = round(config.warmup_ratio * steps)
+    return replace(config, steps=steps, warmup_steps=warmup)

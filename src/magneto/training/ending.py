@@ -16,10 +16,8 @@ from magneto.progress import clock
 from magneto.tasks import TASKS, TaskEntry, command
 from magneto.training.checkpoint import average_weights, model_pieces
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import broadcast_from_main
-from magneto.training.hooks import check_weights, save, used_weights
-from magneto.training.sharding import piece_of
-from magneto.training.state import Stop, TrainingState
+from magneto.training.distributed import broadcast_from_main, piece_of
+from magneto.training.state import Stop, TrainingState, check_weights, save, used_weights
 from magneto.training.task import entry_of
 from magneto.weights import MODEL, has_tensors, step_directory, undamaged
 

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from magneto.data.batch import map_tensors, to_device
 from magneto.progress import SILENT, Progress
-from magneto.training.distributed import World, all_reduce_sum, gather_lists
-from magneto.training.sharding import reshard, unwrap
+from magneto.training.distributed import World, all_reduce_sum, gather_lists, reshard, unwrap
 from magneto.training.task import Task
 
 

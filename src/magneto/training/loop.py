@@ -6,48 +6,47 @@ rank). What happens every so many steps is a hook. A run can be killed at any mo
 from its newest whole checkpoint and ends where it would have ended.
 """
 
+# The torch._foreach functions have no public names.
+# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from magneto.data.batch import to_device
 from magneto.data.workers import BatchesAhead
 from magneto.progress import ProgressBars
-from magneto.training import hooks as periodic
-from magneto.training.config import TrainingConfig
+from magneto.training.checkpoint import Writer
+from magneto.training.config import TrainingConfig, in_steps, learning_rate
 from magneto.training.distributed import (
     World,
     all_reduce_sum,
     any_rank,
     barrier,
     broadcast_from_main,
+    is_fsdp,
     join_world,
+    local_shard,
     main_process_first,
+    unwrap,
 )
-from magneto.training.divergence import DivergenceDetector
-from magneto.training.ema import WeightAverage
 from magneto.training.ending import TrainingResult, end
-from magneto.training.freed_memory import keep_freed_memory
-from magneto.training.hooks import Hook
 from magneto.training.initial import initial_model, values_from_data
-from magneto.training.interrupt import Interrupt
-from magneto.training.length import in_steps
-from magneto.training.memory import check_memory
-from magneto.training.optimizer import build_optimizer, set_learning_rate
+from magneto.training.optimizer import WeightAverage, build_optimizer, set_learning_rate
+from magneto.training.resources import Throughput, check_memory, count_flops, peak_flops
 from magneto.training.resume import begin
-from magneto.training.schedule import learning_rate
-from magneto.training.sharding import unwrap
-from magneto.training.state import Stop, TrainingState
-from magneto.training.step import accumulate, scale_gradients, step_seed
-from magneto.training.task import Task, place_companion, why_not
-from magneto.training.throughput import Throughput, count_flops, peak_flops
-from magneto.training.writer import Writer
+from magneto.training.state import Hook, Stop, TrainingState, evaluate, log, save
+from magneto.training.task import Loss, Task, place_companion, units_of, why_not
+from magneto.training.watch import DivergenceDetector, Interrupt, keep_freed_memory
 
 
 def train(
@@ -182,10 +181,10 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
     """Take steps until the last one, or until something stops the run."""
     config = state.config
     every = [
-        Hook(config.log_every, periodic.log),
+        Hook(config.log_every, log),
         *hooks,
-        Hook(config.evaluate_every, periodic.evaluate),
-        Hook(config.save_every, periodic.save),
+        Hook(config.evaluate_every, evaluate),
+        Hook(config.save_every, save),
     ]
     batches = state.batches.start(state.step)
     state.throughput.read(state.world.world_size)  # building and loading are not training
@@ -229,3 +228,69 @@ def interrupted(state: TrainingState) -> bool:
         return state.interrupt.wanted
     at_log = state.step % state.config.log_every == 0
     return at_log and any_rank(state.interrupt.wanted, state.world)
+
+
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """Return the seed of one step on one rank, so that no random state need be saved."""
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def accumulate(
+    task: Task, model: nn.Module, pieces: list[Any], config: TrainingConfig, world: World
+) -> tuple[Tensor, list[str], int]:
+    """Add up gradients of the summed loss over this rank's micro-batches.
+
+    Returns:
+        Sums over all ranks (loss, count, and each of the task's logs), on the device; their names;
+        and the units of this rank's pieces. Nothing waits for the device.
+    """
+    sums, names, units = [], [], 0
+    for index, piece in enumerate(pieces):
+        with exchange(model, index == len(pieces) - 1):
+            with torch.autocast(
+                world.device.type, torch.bfloat16, enabled=config.precision == "bf16"
+            ):
+                loss = task.loss(model, to_device(piece, world.device))
+            loss.total.backward()
+        names = ["loss", "count", *loss.logs]
+        sums.append(loss_sums(loss))
+        units += units_of(loss, piece)
+    return all_reduce_sum(torch.stack(sums).sum(0), world), names, units
+
+
+def loss_sums(loss: Loss) -> Tensor:
+    """Return a loss's sums as one vector: total, count, logs."""
+    values = (loss.total, loss.count, *loss.logs.values())
+    return torch.stack([value.detach().float() for value in values])
+
+
+def exchange(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+    """Let ranks exchange gradients in the last micro-batch only."""
+    if isinstance(model, DistributedDataParallel) and not last:
+        return model.no_sync()
+    if is_fsdp(model):
+        model.set_requires_gradient_sync(last)
+    return nullcontext()
+
+
+@torch.no_grad()
+def scale_gradients(
+    parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
+) -> Tensor:
+    """Divide the gradients by the global count, and clip their norm, in one pass.
+
+    Ranks have averaged their gradients of the sum, so they are multiplied by ranks / count.
+
+    Returns:
+        The norm before clipping, on the device.
+    """
+    gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
+    square = torch.stack(torch._foreach_norm(gradients)).square().sum()
+    if world.is_sharded:  # each copy's shards give the square once
+        square = all_reduce_sum(square, world) / world.replicas
+    scale = world.world_size / count.clamp(min=1)
+    norm = square.sqrt() * scale
+    if clip_norm is not None:
+        scale = scale * (clip_norm / (norm + 1e-6)).clamp(max=1)
+    torch._foreach_mul_(gradients, scale)
+    return norm

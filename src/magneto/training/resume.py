@@ -19,11 +19,15 @@ from magneto.training.assets import ASSETS, fitting_assets, put_in_place
 from magneto.training.checkpoint import AVERAGE, STATE, fill, load_checkpoint, model_pieces
 from magneto.training.distributed import broadcast_from_main
 from magneto.training.ending import TrainingResult, finished_result
-from magneto.training.environment import write_environment
-from magneto.training.metrics_logger import METRICS_FILE, MetricsLogger, read_metrics
+from magneto.training.logging import (
+    METRICS_FILE,
+    MetricsLogger,
+    open_trackers,
+    read_metrics,
+    write_environment,
+)
 from magneto.training.state import TrainingState
 from magneto.training.task import DIGEST_FILE
-from magneto.training.trackers import open_trackers
 from magneto.weights import NAMED, has_tensors, list_checkpoints, open_tensors, undamaged
 
 # Sections of a recipe that a run keeps as long as it lives.

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from magneto.data.batch import named_tensors
 from magneto.data.problems import DataProblems
 from magneto.data.stream import BatchStream
 from magneto.progress import SILENT, Progress
@@ -252,6 +253,13 @@ def entry_of(name: str, kind: type[Task]) -> TaskEntry:
     """Return what commands know of a task of one's own, which is named by its import path."""
     verbs = ("predict TABLE",) if kind.predict is not Task.predict else ()
     return TaskEntry(name, "", "", verbs=verbs, reads="rows")
+
+
+def units_of(loss: Loss, piece: Any) -> int:
+    """Return how many units a micro-batch holds, by its loss or by the rows of its first tensor."""
+    if loss.units is not None:
+        return loss.units
+    return len(next(iter(named_tensors(piece).values())))
 
 
 def figures_of(task: Task, model: nn.Module) -> Sequence[Figure]:
