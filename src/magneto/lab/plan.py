@@ -46,8 +46,7 @@ RECOMPUTE = "model.checkpoint_activations"
 LEARNT = ("auto", "bpe", "sentencepiece", "characters")
 # Where nothing says how many there are: classes of texts, and answers (VQA v2's).
 CLASSES, ANSWERS = 2, 3129
-# Share of a GPU's memory that is left to libraries, to the allocator's gaps and to exchange. It is
-# an assumption.
+# Share of a GPU's memory that is left to libraries, gaps and exchange: an assumption.
 RESERVE = 0.08
 # Of what a step needs by the plan and did not get: what is proposed needs less than this share.
 LESS = 0.9
@@ -152,8 +151,8 @@ def ctc_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return what `aten::_ctc_loss` gives: a loss for each row, and its lattice of both."""
     frames, rows = log_probabilities.shape[:2]
-    lattice = [rows, frames, 2 * max(labels) + 1]
-    return log_probabilities.new_empty(rows), log_probabilities.new_empty(lattice)
+    new = log_probabilities.new_empty
+    return new(rows), new(rows, frames, 2 * max(labels) + 1)
 
 
 # Operations of which torch knows no shapes without values.
@@ -478,19 +477,18 @@ def planned_lines(build: Callable[[Mapping[str, Any]], Recipe]) -> list[str]:
     """Return what a step needs by the plan, and options by which it needs less."""
     recipe = build({})
     task, config, device = recipe.build_task(), recipe.training, pick_device(recipe.training.device)
-    there = float(memory_of(device) or 0)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    cluster = Cluster(ranks, int(os.environ.get("LOCAL_WORLD_SIZE", ranks)), there)
+    cluster = Cluster(ranks, int(os.environ.get("LOCAL_WORLD_SIZE", ranks)), memory_of(device) or 0)
     traced = trace_both(build, micro_batch(config, cluster), device.type == "cuda")
-    own = config.distributed in ("ddp", "hybrid", "fsdp")
-    strategy = config.distributed if own else cluster.strategies()[0]
+    known = cluster.strategies()
+    strategy = config.distributed if config.distributed in known else known[0]
     again = recomputed(recipe) and True in traced
     now = way(task, traced, config, cluster, strategy, again)
-    limit = min(cluster.usable, LESS * now.needed)
-    found = advise(task, traced, config, replace(cluster, memory=limit / (1 - RESERVE)))
+    less = replace(cluster, memory=min(cluster.usable, LESS * now.needed) / (1 - RESERVE))
+    found = advise(task, traced, config, less)
     lines = [f"by the plan a step needs {gigabytes(now.needed)}, of which "
              f"{gigabytes(traced[again].small.state.total)} whatever the batch; {device.type} has "
-             f"{gigabytes(there)} in all"]  # fmt: skip
+             f"{gigabytes(cluster.memory)} in all"]  # fmt: skip
     if found is None:
         return [*lines, "no way to cut or recompute needs enough less: make the model or the "
                 "length smaller"]  # fmt: skip
