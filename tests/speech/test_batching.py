@@ -18,7 +18,6 @@ from magneto.speech.batching import MIN_FRAMES, PreparedSpeech, SpeechBatch, cut
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig, SyntheticConfig
 from magneto.speech.features import SpeechFeatures
 from tests.said import Said
-from tests.speech.test_sources import librispeech
 from tests.speech.wavs import tone, write
 
 RANDOM = np.random.default_rng(0)
@@ -116,17 +115,6 @@ def test_pieces_make_up_the_batch_and_other_cuts_change_nothing(prepared: Prepar
     assert equal(flat(prepared.train_stream(4, 1).batch(3)), whole)
     names = ", ".join(id for batch in whole for id in batch.ids)
     assert streams[0].names(3, 1, [0]) == f"utterances {names}"
-
-
-def test_augmentation_is_anew_each_epoch(prepared: PreparedSpeech) -> None:
-    maker, plain = prepared.train_maker, prepared.train_maker.evaluation_batch(np.arange(3))
-    augmentation, speeds = Augmentation(CONFIG.augmentation, CONFIG.sample_rate), np.ones(24)
-    made = [maker.training_batch(np.arange(3), speeds, augmentation, (1, epoch))
-            for epoch in (0, 1, 0)]  # fmt: skip
-    assert torch.equal(made[0].features, made[2].features)
-    assert not torch.equal(made[0].features, made[1].features)
-    assert torch.equal(made[0].targets, plain.targets)
-    assert not torch.equal(made[0].features, plain.features)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -273,15 +261,3 @@ def test_slow_work_is_done_once_and_said() -> None:
     said.work.clear()
     PreparedSpeech(replace(PLAIN, cached=True), 5, said)
     assert not said.work
-
-
-def test_librispeech_from_folders_to_batches(tmp_path: Path) -> None:
-    pytest.importorskip("soundfile", reason="soundfile is not installed")
-    root = librispeech(tmp_path / "LibriSpeech")
-    config = SpeechDataConfig(source=str(root), tokenizer="characters", text_case="lower")
-    prepared = PreparedSpeech(config, 1)
-    assert (len(prepared.splits.train), len(prepared.splits.validation)) == (4, 2)
-    (batch,) = prepared.train_stream(1, 1).batch(0)[0]
-    assert sorted(batch.texts)[0] == "chapter 1 line 0"
-    assert batch.features.shape == (4, 198, 80)
-    assert batch.targets.shape == (4, len("chapter 198 line 0"))

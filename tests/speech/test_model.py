@@ -111,14 +111,6 @@ def test_an_utterance_without_a_finite_loss_is_left_out() -> None:
         torch.testing.assert_close(value, expected[name], atol=1e-4, rtol=1e-3, msg=name)
 
 
-def test_one_that_cannot_be_used_is_left_out_and_not_called_broken() -> None:
-    model = small_model()
-    *given, weights, sizes = utterances()
-    weights = torch.tensor([1.0, 0.0, 1.0])
-    found = model(*given, weights, sizes)
-    assert found.count == 2 and not found.excluded.any()
-
-
 def test_what_is_held_fixed_learns_nothing_from_the_intermediate_loss() -> None:
     model = small_model(ctc_weight=0.0, lm_weight=0.0, **EVERYTHING)
     plain = small_model(ctc_weight=0.0, lm_weight=0.0)

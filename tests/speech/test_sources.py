@@ -5,7 +5,6 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from magneto.data.problems import MALFORMED, Counts
@@ -315,13 +314,3 @@ def test_names_of_splits() -> None:
     assert named({"a": 0, "b": 0, "dev": 0}, "train") == ("a", "b")
     assert named({"dev": 0}, "train") == ("dev",) and named({"dev": 0}, "validation") == ()
     assert named({"train": 0, "trained": 0}, "train") == ("train",)
-
-
-def test_a_recording_is_mono_at_the_rate_that_is_wanted(tmp_path: Path) -> None:
-    pytest.importorskip("soxr", reason="soxr is not installed")
-    write(tmp_path / "a.wav", seconds=2, sample_rate=44100)
-    (tmp_path / "a.csv").write_text("audio,text,start,stop\na.wav,x,0.5,1\n")
-    split = Utterances(read(tmp_path / "a.csv")[0], 8000)
-    sound = split.sound(0)
-    assert sound.problem == "" and abs(len(sound.samples) - 4000) <= 1
-    assert sound.samples.dtype == np.float32

@@ -17,7 +17,7 @@ from transformers.utils.generic import can_return_tuple
 from magneto.hf.auto_map import SavedWithModule, auto_map
 from magneto.hf.configuration import MagnetoTransducerConfig
 from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, hidden_states, like_weights, refuse
-from magneto.speech.batching import MIN_FRAMES, heard_frames
+from magneto.speech.batching import heard_frames, pad_features
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.decoding import GreedySearch, Search
 from magneto.speech.features import (
@@ -176,11 +176,10 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
                              f"{self.sampling_rate} Hz: resample them")  # fmt: skip
         bank, normalise = self._parts()
         found = [normalise(bank(sound)) for sound in as_sounds(raw_speech)]
-        longest = max(MIN_FRAMES, *map(len, found))
-        features = np.zeros((len(found), longest, self.filter_bank["mel_bins"]), np.float32)
-        mask = np.zeros((len(found), longest), np.int64)
+        features = pad_features(found, self.filter_bank["mel_bins"]).numpy()
+        mask = np.zeros(features.shape[:2], np.int64)
         for row, each in enumerate(found):
-            features[row, : len(each)], mask[row, : heard_frames(len(each))] = each, 1
+            mask[row, : heard_frames(len(each))] = 1
         values = {"input_features": features, "attention_mask": mask}
         return BatchFeature(values, tensor_type=return_tensors)
 

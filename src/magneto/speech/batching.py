@@ -50,6 +50,14 @@ def heard_frames(frames: int) -> int:
     return max(frames, MIN_FRAMES) if frames else 0
 
 
+def pad_features(features: Sequence[np.ndarray], mel_bins: int) -> Tensor:
+    """Return (batch, frames, mel bins) of utterances, (frames, mel bins) each; zeros behind them."""
+    padded = np.zeros((len(features), max(MIN_FRAMES, *map(len, features)), mel_bins), np.float32)
+    for row, each in enumerate(features):
+        padded[row, : len(each)] = each
+    return torch.from_numpy(padded)
+
+
 @dataclass(frozen=True)
 class SpeechBatch:
     """A padded group of utterances.
@@ -159,14 +167,13 @@ class BatchMaker:
             for number, each in zip(numbers, found, strict=True)
         ]
         lengths = [MIN_FRAMES if each is None else max(len(each), MIN_FRAMES) for each in found]
-        features = np.zeros((len(numbers), max(lengths), self.mel_bins), np.float32)
+        none = np.zeros((0, self.mel_bins), np.float32)
+        features = pad_features([none if each is None else each for each in found], self.mel_bins)
         targets = np.full((len(numbers), max(len(each) for each in labels)), BLANK, np.int64)
-        for row, (each, label) in enumerate(zip(found, labels, strict=True)):
-            if each is not None:
-                features[row, : len(each)] = each
+        for row, label in enumerate(labels):
             targets[row, : len(label)] = label
         return SpeechBatch(
-            torch.from_numpy(features),
+            features,
             torch.tensor(lengths),
             torch.from_numpy(targets),
             torch.tensor([len(label) for label in labels]),

@@ -287,64 +287,88 @@ class Beam:
         return replace(self, scores=scores)
 
 
-class Grower:
-    """Begins a beam and lets its hypotheses grow by a symbol.
+@dataclass(frozen=True, kw_only=True)
+class ModifiedBeamSearch(Search):
+    """Time-synchronous, with at most one label per frame (icefall's modified beam search).
 
-    Args:
-        model: Whose predictor and joiner are asked.
+    At each frame a hypothesis takes a blank or one label, and goes on to the next.
+
+    Attributes:
         width: Hypotheses per utterance.
-        fusion: A language model, or None.
+        count: Of these returned, at most.
+        normalise: Power of the length that scores are divided by to rank whole hypotheses (ESPnet
+            calls 1 score normalisation).
+        fusion: A language model for shallow fusion, or None.
         fusion_weight: Of its log-probabilities.
     """
 
-    def __init__(
-        self, model: Transducer, width: int, fusion: Fusion | None, fusion_weight: float
-    ) -> None:
-        self.model, self.width = model, width
-        self.fusion, self.fusion_weight = fusion, fusion_weight
+    width: int = 4
+    count: int = 1
+    normalise: float = 1.0
+    fusion: Fusion | None = None
+    fusion_weight: float = 0.3
 
-    def begin(self, batch: int, most_labels: int, device: torch.device) -> Beam:
+    @torch.no_grad()
+    def begin(self, model: Transducer, frames: Tensor) -> Beam:
         """Return a beam of one hypothesis per utterance, without labels."""
-        count, predictor = batch * self.width, self.model.predictor
-        start = torch.full((batch,), BLANK, device=device)
-        output, state = predictor.step(start, predictor.begin(batch, device))
-        rows = torch.arange(batch, device=device).repeat_interleave(self.width)
-        scores = torch.full((batch, self.width), -torch.inf, device=device)
+        batch, width, predictor = len(frames), self.width, model.predictor
+        start = torch.full_like(frames, BLANK)
+        output, state = predictor.step(start, predictor.begin(batch, frames.device))
+        rows = torch.arange(batch, device=frames.device).repeat_interleave(width)
+        scores = torch.full((batch, width), -torch.inf, device=frames.device)
         scores[:, 0] = 0
-        none = torch.zeros(batch, self.width, dtype=torch.long, device=device)
-        written = none.new_zeros(batch, self.width, max(most_labels, 1), 2)
-        projected = self.model.joiner.predictor_proj(output)[rows]
+        none = torch.zeros(batch, width, dtype=torch.long, device=frames.device)
+        most = int(frames.max()) if batch else 0
+        written = none.new_zeros(batch, width, max(most, 1), 2)
+        projected = model.joiner.predictor_proj(output)[rows]
         bonus = self._bonus(written.flatten(0, 1), none.flatten())
         if bonus is None:
-            bonus = projected.new_zeros(count, 1)
-        shape = (batch, self.width, -1)
+            bonus = projected.new_zeros(batch * width, 1)
+        shape = (batch, width, -1)
         return Beam(
             scores, written, none, none, projected.view(shape),
-            tuple(part[rows] for part in state), bonus.view(shape), none.new_zeros(batch),
+            tuple(part[rows] for part in state), bonus.view(shape), torch.zeros_like(frames),
         )  # fmt: skip
 
-    def candidates(self, beam: Beam, frames: Tensor) -> Tensor:
-        """Return the score of each hypothesis with each symbol behind it.
+    @torch.no_grad()
+    def advance(self, model: Transducer, state: Beam, encoded: Tensor, lengths: Tensor) -> Beam:
+        """Return the beam after some more frames."""
+        beam, frames = state, model.joiner.encoder_proj(encoded)
+        for number in range(int(lengths.max()) if len(lengths) else 0):
+            logits = model.joiner.logits(frames[:, number, None], beam.predicted).float()
+            chances = logits.log_softmax(-1)
+            if self.fusion is not None:
+                chances[..., 1:] += beam.bonus[..., 1:]
+            candidates = beam.scores[..., None] + chances
+            times = state.heard + number
+            beam = self._grown(model, beam, candidates, times, number < lengths)
+        return replace(beam, heard=state.heard + lengths)
 
-        Args:
-            beam: The hypotheses.
-            frames: What they look at, projected: (batch, joint).
+    def finish(self, model: Transducer, state: Beam) -> list[list[Hypothesis]]:
+        """Return the best hypotheses of each utterance, ranked by score over a power of length."""
+        # The end counts as one label more.
+        ranked = state.scores / (state.lengths + 1).float() ** self.normalise
+        order = ranked.argsort(dim=1, descending=True, stable=True)[:, : self.count]
+        chosen = state.picked(order)
+        values = (chosen.scores, chosen.lengths, *chosen.written.unbind(-1))
+        found = []
+        for scores, lengths, labels, frames in zip(*(v.tolist() for v in values), strict=True):
+            every = zip(scores, lengths, labels, frames, strict=True)
+            found.append(
+                [Hypothesis(said[:n], when[:n], score) for score, n, said, when in every
+                 if score > -float("inf")] or [Hypothesis([], [], -float("inf"))]
+            )  # fmt: skip
+        return found
 
-        Returns:
-            (batch, width, vocabulary), float32.
-        """
-        logits = self.model.joiner.logits(frames[:, None], beam.predicted).float()
-        chances = logits.log_softmax(-1)
-        if self.fusion is not None:
-            chances[..., 1:] += beam.bonus[..., 1:]
-        return beam.scores[..., None] + chances
-
-    def grown(self, beam: Beam, candidates: Tensor, times: Tensor, going: Tensor) -> Beam:
+    def _grown(
+        self, model: Transducer, beam: Beam, candidates: Tensor, times: Tensor, going: Tensor
+    ) -> Beam:
         """Keep the best candidates, join equal ones, let the predictor read what they wrote.
 
         Args:
+            model: Whose predictor reads.
             beam: The hypotheses.
-            candidates: (batch, width, vocabulary).
+            candidates: Scores of each with each symbol behind it, (batch, width, vocabulary).
             times: The frame that they look at, (batch,).
             going: (batch,), False for an utterance of which nothing changes any more.
         """
@@ -367,19 +391,20 @@ class Grower:
             lengths=grown.lengths + wrote,
             digests=torch.where(wrote, grown.digests * FACTOR + symbols, grown.digests),
         ).merged()
-        return self._read(grown, (wrote & (grown.scores > -torch.inf)).flatten(), symbols.flatten())
+        wrote = (wrote & (grown.scores > -torch.inf)).flatten()
+        return self._read(model, grown, wrote, symbols.flatten())
 
-    def _read(self, beam: Beam, wrote: Tensor, symbols: Tensor) -> Beam:
+    def _read(self, model: Transducer, beam: Beam, wrote: Tensor, symbols: Tensor) -> Beam:
         """Let the predictor read the last label of the rows that wrote one."""
         rows = wrote.nonzero()[:, 0]
         if not len(rows):
             return beam
-        output, after = self.model.predictor.step(
+        output, after = model.predictor.step(
             symbols.index_select(0, rows), tuple(part.index_select(0, rows) for part in beam.state)
         )
         for whole, part in zip(beam.state, after, strict=True):
             whole.index_copy_(0, rows, part.to(whole.dtype))
-        projected = self.model.joiner.predictor_proj(output)
+        projected = model.joiner.predictor_proj(output)
         beam.predicted.flatten(0, 1).index_copy_(0, rows, projected.to(beam.predicted.dtype))
         bonus = self._bonus(beam.written.flatten(0, 1)[rows], beam.lengths.flatten()[rows])
         if bonus is not None:
@@ -390,72 +415,3 @@ class Grower:
         if self.fusion is None:
             return None
         return self.fusion_weight * self.fusion(written[..., 0], lengths).float()
-
-
-def best(beam: Beam, count: int, normalise: float) -> list[list[Hypothesis]]:
-    """Return the best hypotheses of each utterance.
-
-    Args:
-        beam: The hypotheses.
-        count: Of each utterance, at most.
-        normalise: Power of the length, and one for the end, that scores are divided by to rank.
-    """
-    ranked = beam.scores / (beam.lengths + 1).float() ** normalise
-    order = ranked.argsort(dim=1, descending=True, stable=True)[:, :count]
-    chosen = beam.picked(order)
-    labels, frames = chosen.written.unbind(-1)
-    values = (chosen.scores, chosen.lengths, labels, frames)
-    found = []
-    for scores, lengths, labels, frames in zip(*(v.tolist() for v in values), strict=True):
-        every = zip(scores, lengths, labels, frames, strict=True)
-        found.append(
-            [Hypothesis(said[:n], when[:n], score) for score, n, said, when in every
-             if score > -float("inf")] or [Hypothesis([], [], -float("inf"))]
-        )  # fmt: skip
-    return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModifiedBeamSearch(Search):
-    """Time-synchronous, with at most one label per frame (icefall's modified beam search).
-
-    At each frame a hypothesis takes a blank or one label, and goes on to the next.
-
-    Attributes:
-        width: Hypotheses per utterance.
-        count: Of these returned, at most.
-        normalise: Power of the length that scores are divided by to rank whole hypotheses (ESPnet
-            calls 1 score normalisation).
-        fusion: A language model for shallow fusion, or None.
-        fusion_weight: Of its log-probabilities.
-    """
-
-    width: int = 4
-    count: int = 1
-    normalise: float = 1.0
-    fusion: Fusion | None = None
-    fusion_weight: float = 0.3
-
-    def grower(self, model: Transducer) -> Grower:
-        """Return what begins beams and lets them grow."""
-        return Grower(model, self.width, self.fusion, self.fusion_weight)
-
-    @torch.no_grad()
-    def begin(self, model: Transducer, frames: Tensor) -> Beam:
-        """Return a beam for utterances of so many frames, at most."""
-        most = int(frames.max()) if len(frames) else 0
-        return self.grower(model).begin(len(frames), most, frames.device)
-
-    @torch.no_grad()
-    def advance(self, model: Transducer, state: Beam, encoded: Tensor, lengths: Tensor) -> Beam:
-        """Return the beam after some more frames."""
-        grower, beam = self.grower(model), state
-        frames = model.joiner.encoder_proj(encoded)
-        for number in range(int(lengths.max()) if len(lengths) else 0):
-            candidates = grower.candidates(beam, frames[:, number])
-            beam = grower.grown(beam, candidates, state.heard + number, number < lengths)
-        return replace(beam, heard=state.heard + lengths)
-
-    def finish(self, model: Transducer, state: Beam) -> list[list[Hypothesis]]:
-        """Return the best hypotheses of each utterance."""
-        return best(state, self.count, self.normalise)

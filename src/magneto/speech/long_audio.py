@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from magneto.files import import_extra
 from magneto.speech.audio import (
@@ -22,7 +21,7 @@ from magneto.speech.audio import (
     opened,
     up_to_damage,
 )
-from magneto.speech.batching import MIN_FRAMES, heard_frames
+from magneto.speech.batching import heard_frames, pad_features
 from magneto.speech.config import SUBSAMPLING, SpeechDataConfig
 from magneto.speech.decoding import Hypothesis, Search
 from magneto.speech.features import SpeechFeatures
@@ -407,16 +406,9 @@ class Transcriber:
     def hypotheses(self, windows: Sequence[Window]) -> list[list[Hypothesis]]:
         """Return what the search finds in windows."""
         features = [self.features(window.samples) for window in windows]
-        padded, lengths = self._padded(features)
-        with torch.no_grad():
-            encoded, lengths = self.model.encode(padded, lengths)
-            return self.search(self.model, encoded, lengths)
-
-    def _padded(self, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+        padded = pad_features(features, self.model.config.mel_bins)
+        frames = torch.tensor([heard_frames(len(each)) for each in features])
         device = next(self.model.parameters()).device
-        longest = max(MIN_FRAMES, *map(len, features))
-        padded = torch.zeros(len(features), longest, self.model.config.mel_bins)
-        for row, each in enumerate(features):
-            padded[row, : len(each)] = torch.from_numpy(np.ascontiguousarray(each, np.float32))
-        lengths = [heard_frames(len(each)) for each in features]
-        return padded.to(device), torch.tensor(lengths, device=device)
+        with torch.no_grad():
+            encoded, lengths = self.model.encode(padded.to(device), frames.to(device))
+            return self.search(self.model, encoded, lengths)

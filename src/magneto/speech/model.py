@@ -92,6 +92,7 @@ def frame_mask(lengths: Tensor, frames: int) -> Tensor:
 
 
 State = tuple[Tensor, ...]
+"""Of a predictor: tensors whose first axis is the batch, so that a search can pick rows of it."""
 
 
 class LSTMPredictor(nn.Module):
