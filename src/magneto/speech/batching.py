@@ -51,7 +51,7 @@ def heard_frames(frames: int) -> int:
 
 
 def pad_features(features: Sequence[np.ndarray], mel_bins: int) -> Tensor:
-    """Return (batch, frames, mel bins) of utterances, (frames, mel bins) each; zeros behind them."""
+    """Return utterances, (frames, mel bins) each, as (batch, frames, mel bins) with zeros."""
     padded = np.zeros((len(features), max(MIN_FRAMES, *map(len, features)), mel_bins), np.float32)
     for row, each in enumerate(features):
         padded[row, : len(each)] = each
