@@ -147,8 +147,8 @@ class SpeechDataConfig:
             whose names say so.
         validation_splits: To validate on, as dev-clean,dev-other; null for those whose names say
             so.
-        validation_fraction: Share of the utterances that is held out where there is no validation
-            split.
+        validation_fraction: Share of the speakers, or of the utterances, that is held out by the
+            hash of the name where there is no validation split.
         hold_out: Whether whole speakers are held out (where they are known) or utterances.
         validation_limit: Utterances to validate on, at most; drawn by the hash of their ids.
         text_case: What becomes of transcripts: LibriSpeech's are in capitals.

@@ -26,16 +26,8 @@ from typing import Any
 import numpy as np
 
 from magneto.config import nearest, shown
-from magneto.data.cache import (
-    cache_directory,
-    content_digest,
-    fingerprint,
-    is_kept,
-    made_whole,
-)
-from magneto.data.formats import (
-    media_column,
-)
+from magneto.data.cache import cache_directory, content_digest, fingerprint, is_kept, made_whole
+from magneto.data.formats import media_column
 from magneto.data.media import Files, MediaColumn, Medium
 from magneto.data.problems import EMPTY, BadRecord, Counts, guarded, read_each
 from magneto.data.sources import VALIDATED, hash_of, split_of

@@ -390,18 +390,14 @@ class Transcriber:
             for (number, window), best in zip(batch, found, strict=True):
                 whole = joined.setdefault(number, JoinedWords(self.overlap / self.rate))
                 start, stop = window.start, window.start + len(window.samples)
-                words = self.words(best[0], window)
+                seconds = self.frame_seconds
+                words = timed_words(best[0], self.vocabulary, seconds, start / self.rate)
                 ready = whole.add(words, start / self.rate, stop / self.rate, window.last)
                 alone = window.last and start == 0
                 texts = [(self.vocabulary.decode(h.labels), h.score) for h in best if alone]
                 if window.last:
                     del joined[number]
                 yield Transcribed(number, ready, stop / self.rate, window.last, texts)
-
-    def words(self, hypothesis: Hypothesis, window: Window) -> list[Word]:
-        """Return the words of a hypothesis, with times of its window's recording."""
-        start = window.start / self.rate
-        return timed_words(hypothesis, self.vocabulary, self.frame_seconds, start)
 
     def hypotheses(self, windows: Sequence[Window]) -> list[list[Hypothesis]]:
         """Return what the search finds in windows."""

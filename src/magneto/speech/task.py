@@ -24,14 +24,7 @@ from magneto.speech.features import CMVN_FILE
 from magneto.speech.model import Transducer
 from magneto.speech.scores import character_errors, import_jiwer, word_errors
 from magneto.speech.vocabulary import TRAINED, SpeechVocabulary, make_vocabulary
-from magneto.training.task import (
-    DIGEST_FILE,
-    NON_FINITE,
-    Figure,
-    Loss,
-    Scores,
-    Task,
-)
+from magneto.training.task import DIGEST_FILE, NON_FINITE, Figure, Loss, Scores, Task
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
 # Share of validation transcripts without a word above which something is wrong, and is said.
