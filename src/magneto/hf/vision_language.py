@@ -455,8 +455,9 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
             ValueError: If the configuration does not name the special tokens.
         """
         names = ("bos", "eos", "pad", "mask")
-        numbers = [getattr(self.config, f"{name}_token_id", None) for name in names]
-        if None in numbers:
+        given = [getattr(self.config, f"{name}_token_id", None) for name in names]
+        numbers = [number for number in given if number is not None]
+        if len(numbers) < len(names):
             raise ValueError("config needs bos_token_id, eos_token_id, pad_token_id, mask_token_id")
         special: Any = SpecialTokens(*numbers)
         writer = CaptionWriter(self.core, self.core.config, special)
