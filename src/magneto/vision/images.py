@@ -281,7 +281,11 @@ def load_images(
         other = _read(config.validation_source, config, counts, progress)
         parts = divide(there, other, config.validation_fraction, "image", counts)
     elif {*there} == {"train"} and parse_source(config.source).kind == "builtin":
-        parts = draw_out(there["train"], config.validation_fraction, seed)
+        order = torch.randperm(
+            len(whole := there["train"]), generator=torch.Generator().manual_seed(seed)
+        ).numpy()
+        cut = round(len(whole) * config.validation_fraction)
+        parts = whole.take(order[cut:]), whole.take(order[:cut])
     else:
         parts = divide(there, None, config.validation_fraction, "image", counts)
     classes = list(config.classes or parts[0].columns["label"].names)
@@ -302,13 +306,6 @@ def _read(
         return digits() if found.name == "digits" else scenes()
     there = read_source(source, counts, "image", progress, paired_folders)
     return {split: image_table(table, config, counts) for split, table in there.items()}
-
-
-def draw_out(table: Table, fraction: float, seed: int) -> tuple[Table, Table]:
-    """Cut a built-in table in rows to train and to validate on, at random."""
-    order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed)).numpy()
-    cut = round(len(table) * fraction)
-    return table.take(order[cut:]), table.take(order[:cut])
 
 
 def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
@@ -405,13 +402,19 @@ def is_number(word: str) -> bool:
 def numbered(table: Table, classes: Sequence[str]) -> Table:
     """Return a table whose labels are numbers of the known classes.
 
+    Where a table has none of the known names, and all of its own are numbers of the known classes,
+    they are meant: the folders of ImageNet-V2 are called 0 to 999.
+
     Raises:
         ValueError: If an image is of another class.
     """
     labels: Classes = table.columns["label"]
     used = np.unique(labels.numbers[table.rows])
     names = [labels.names[number] for number in used if number != UNLABELLED]
-    numbers = class_numbers(names, classes)
+    numbers = {name: number for number, name in enumerate(classes)}
+    if not numbers.keys() & {*names} and all(map(is_number, names)):
+        meant = {name: int(name) for name in names}
+        numbers = meant if all(n < len(classes) for n in meant.values()) else numbers
     unknown = [name for name in names if name not in numbers]
     if unknown:
         first = table.columns["image"].name(int(table.rows[0]))
@@ -419,22 +422,6 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
                          f"the {len(classes)} that are known")  # fmt: skip
     order = np.array([*(numbers.get(name, 0) for name in labels.names), UNLABELLED], np.int64)
     return replace(table, columns={**table.columns, "label": order[labels.numbers]})
-
-
-def class_numbers(names: Sequence[str], classes: Sequence[str]) -> dict[str, int]:
-    """Return the numbers of classes by name.
-
-    Where a set has none of the known names, and all of its own are numbers of the known classes,
-    they are meant: the folders of ImageNet-V2 are called 0 to 999.
-
-    Args:
-        names: That a set has.
-        classes: That are known, in the order of their numbers.
-    """
-    known = {name: number for number, name in enumerate(classes)}
-    numbers = {name: int(name) for name in names if is_number(name)}
-    meant = len(numbers) == len(names) and all(n < len(classes) for n in numbers.values())
-    return numbers if meant and not known.keys() & numbers.keys() else known
 
 
 def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:

@@ -305,13 +305,14 @@ class Segmentation(FineTuning):
 
     def predict(self, model: nn.Module, inputs: Sequence[Picture]) -> list[Prediction]:
         """Return which classes images show, and pictures of them with a legend."""
-        return [self._prediction(model, picture.pixels()) for picture in inputs]
-
-    def _prediction(self, model: nn.Module, pixels: np.ndarray) -> Prediction:
-        classes = self.segment(model, pixels)
-        shares = np.bincount(classes.ravel(), minlength=len(self.names)) / classes.size
-        labels = [(self.names[n], float(shares[n])) for n in np.argsort(-shares) if shares[n]]
-        return Prediction(labels, {"segmentation": overlay_png(pixels, classes, self.names)})
+        found = []
+        for pixels in (picture.pixels() for picture in inputs):
+            classes = self.segment(model, pixels)
+            shares = np.bincount(classes.ravel(), minlength=len(self.names)) / classes.size
+            labels = [(self.names[n], float(shares[n])) for n in np.argsort(-shares) if shares[n]]
+            overlaid = overlay_png(pixels, classes, self.names)
+            found.append(Prediction(labels, {"segmentation": overlaid}))
+        return found
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write what names the content of the data; the classes are told by it."""
