@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
-from difflib import get_close_matches
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -33,7 +32,7 @@ from magneto.commands.shared import (
 from magneto.commands.transcribe import recognition_search_options, search_of
 from magneto.commands.translate import search_of as beam_search_of
 from magneto.commands.translate import search_options
-from magneto.config import ConfigError
+from magneto.config import ConfigError, nearest
 from magneto.files import plain, write_json, write_text
 from magneto.lab.scores import SCORES
 from magneto.language.suites import SUITES
@@ -441,9 +440,8 @@ def harness_manager(names: Sequence[str], include: Path | None) -> Any:
         raise ConfigError([f"--tasks: name at least one; there are {', '.join(SUITES)}"])
     if not theirs:
         return None
-    near = get_close_matches(theirs[0], SUITES, n=1, cutoff=0.6)
     if find_spec("lm_eval") is None:
-        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(SUITES)}"
+        hint = nearest(theirs[0], list(SUITES)) or f"; there are {', '.join(SUITES)}"
         raise ConfigError([
             f"--tasks: no task {theirs[0]!r}{hint} (the tasks of lm-evaluation-harness need: "
             "pip install 'foundation-transformers[eval]')"
