@@ -14,7 +14,6 @@ from magneto.files import Damaged, read_object
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe
 from magneto.runs import load_model, open_task
-from magneto.training.logging import METRICS_FILE, read_metrics
 
 if TYPE_CHECKING:
     from magneto.lab.report.report import RunPage
@@ -79,6 +78,7 @@ def describe(run: Path, recipe: Recipe, task: Task, figures: Sequence[Figure]) -
     """Return what the page says."""
     from magneto.lab.comparison import environments, without_places
     from magneto.lab.report.report import RunPage
+    from magneto.training.logging import METRICS_FILE, read_metrics
 
     rows = read_metrics(run) if (run / METRICS_FILE).is_file() else []
     baseline = task.baseline(recipe.training.evaluate_limit)
