@@ -9,6 +9,20 @@ from magneto.training.evaluation import evaluate
 from magneto.training.task import Task
 
 
+def taught(task: Task, steps: int, batch_size: int = 16, rate: float = 3e-3) -> nn.Module:
+    """Return the task's model after some steps of AdamW, in evaluation mode."""
+    torch.manual_seed(0)
+    model = task.build_model()
+    optimizer = torch.optim.AdamW(model.parameters(), rate, betas=(0.9, 0.98))
+    stream = task.train_stream(batch_size, 1).batches()
+    for _ in range(steps):
+        loss = task.loss(model, next(stream)[0])
+        optimizer.zero_grad()
+        (loss.total / loss.count).backward()
+        optimizer.step()
+    return model.eval()
+
+
 def measured(task: Task, model: nn.Module, limit: int | None = None) -> dict[str, float]:
     return evaluate(task, model, one_process(torch.device("cpu")), "fp32", limit).metrics
 

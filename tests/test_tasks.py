@@ -10,7 +10,7 @@ from magneto.language.causal_lm import CausalLanguageModeling
 from magneto.language.config import LanguageModelConfig, TextDataConfig
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig
-from tests.evaluating import measured, reads_while_scoring
+from tests.evaluating import measured, reads_while_scoring, taught
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64}
 
@@ -29,17 +29,8 @@ def language_task(text: Path, **data) -> CausalLanguageModeling:
 
 
 def learn(task, steps: int, rate: float = 3e-3) -> tuple[dict, dict]:
-    torch.manual_seed(0)
-    model = task.build_model()
-    optimizer = torch.optim.AdamW(model.parameters(), rate)
-    stream = task.train_stream(16, 1).batches()
-    before = measured(task, model)
-    for _ in range(steps):
-        loss = task.loss(model, next(stream)[0])
-        optimizer.zero_grad()
-        (loss.total / loss.count).backward()
-        optimizer.step()
-    return before, measured(task, model)
+    before, after = (taught(task, count, rate=rate) for count in (0, steps))
+    return measured(task, before), measured(task, after)
 
 
 @pytest.mark.parametrize("data", [{}, {"streaming": True}, {"mask_documents": True}], ids=str)

@@ -35,7 +35,7 @@ from magneto.runs import FREE, pretrained_run
 from magneto.training.assets import fitting_assets, put_in_place
 from magneto.training.checkpoint import fill, model_pieces
 from magneto.training.loop import train
-from tests.evaluating import measured, reads_while_scoring
+from tests.evaluating import measured, reads_while_scoring, taught
 
 SIZES = {
     "width": 32, "layers": 2, "heads": 4, "ffn_width": 64, "positions": "rotary",
@@ -66,17 +66,7 @@ def pairs(path: Path, model: dict | None = None, **data) -> TextClassification:
 
 
 def learn(task: TextClassification, steps: int) -> dict[str, float]:
-    torch.manual_seed(0)
-    model = task.build_model()
-    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-    stream = task.train_stream(32, 1).batches()
-    for _ in range(steps):
-        loss = task.loss(model, next(stream)[0])
-        optimizer.zero_grad()
-        (loss.total / loss.count).backward()
-        optimizer.step()
-    model.eval()
-    return measured(task, model)
+    return measured(task, taught(task, steps, batch_size=32))
 
 
 @pytest.mark.parametrize("token_types", [0, 2])

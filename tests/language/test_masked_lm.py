@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from magneto.data.frequencies import count_numbers, frequency_nats
-from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedLanguageModelConfig, MaskedTextDataConfig
 from magneto.language.masked_lm import MaskedLanguageModeling
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.loop import train
-from tests.evaluating import measured, reads_while_scoring
+from tests.evaluating import measured, reads_while_scoring, taught
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64}
 
@@ -34,15 +32,6 @@ def masked_task(corpus: Path, seed: int = 1, **data) -> MaskedLanguageModeling:
     return MaskedLanguageModeling(model, config, seed)
 
 
-def unigram(task: MaskedLanguageModeling) -> float:
-    """Nats of token frequencies on the very tokens that evaluation asks for."""
-    parts = [batch["targets"] for batch in task.validation_batches()]
-    answers = np.concatenate([part[part != IGNORED].numpy() for part in parts])
-    size = task.tokenizer.vocab_size
-    train, asked = (count_numbers(each, size) for each in (task.text.train.tokens, answers))
-    return frequency_nats(train, asked, task.masking.plain) / len(answers)
-
-
 @pytest.mark.parametrize(
     "data",
     [{}, {"streaming": True}, {"masking": "span", "corruption": "bert", "mask_documents": True}],
@@ -50,17 +39,9 @@ def unigram(task: MaskedLanguageModeling) -> float:
 )
 def test_it_learns(corpus: Path, data: dict) -> None:
     task = masked_task(corpus, **data)
-    torch.manual_seed(0)
-    model = task.build_model()
-    optimizer = torch.optim.AdamW(model.parameters(), 5e-3)
-    stream = task.train_stream(16, 1).batches()
-    for _ in range(100):
-        loss = task.loss(model, next(stream)[0])
-        optimizer.zero_grad()
-        (loss.total / loss.count).backward()
-        optimizer.step()
-    metrics = measured(task, model)
-    assert metrics["loss"] < unigram(task) - 0.3
+    metrics = measured(task, taught(task, 100, rate=5e-3))
+    frequencies = masked_task(corpus, **{**data, "streaming": False}).baseline()
+    assert metrics["loss"] < frequencies["loss"] - 0.3
     assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]))
     assert 0.2 < metrics["masked_accuracy"] <= 1
 
@@ -123,7 +104,7 @@ def test_the_tiny_recipe_leaves_the_plateau(tmp_path: Path) -> None:
     report = ProgressBars(quiet=True)
     result = train(task, recipe.training, tmp_path / "run", seed=recipe.seed, report=report)
     # Measured: 1.33 below.
-    assert result.metrics["loss"] < unigram(task) - 0.8
+    assert result.metrics["loss"] < task.baseline()["loss"] - 0.8
 
 
 def test_scoring_reads_nothing_from_the_device(corpus: Path, monkeypatch) -> None:

@@ -9,8 +9,6 @@ import pytest
 from magneto.config import ConfigError
 from magneto.language.suites import SUITES, Item, Questions, load_questions
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "causal_lm"
-
 
 def parsed(suite: str, **record) -> Item:
     return SUITES[suite].parse(record)
@@ -112,31 +110,6 @@ def test_copa_and_piqa() -> None:
 def test_records_that_make_no_question(suite: str, record: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SUITES[suite].parse(record)
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real questions in {SHARED}")
-@pytest.mark.parametrize(
-    ("suite", "count", "options"),
-    [
-        ("hellaswag", 1000, 4), ("winogrande", 1267, 2), ("wsc273", 273, 2),
-        ("copa", 100, 2), ("piqa", 1838, 2),
-    ],
-)  # fmt: skip
-def test_real_questions(suite: str, count: int, options: int) -> None:
-    questions = load_questions(SUITES[suite], str(SHARED))
-    assert len(questions.items) == count
-    assert questions.pool is None
-    for item in questions.items:
-        assert len(item.contexts) == options
-        assert all(text == text.strip() for text in item.contexts)
-        assert not any(text.startswith("  ") or text[-1] == " " for text in item.endings)
-        assert "[MASK]" not in item.solved
-        assert len(set(item.endings)) == 1 or not SUITES[suite].partial
-    answers = [item.answer for item in questions.items]
-    if suite == "wsc273":  # this file has the right option first, so ties must not go to the first
-        assert set(answers) == {0}
-    else:
-        assert all(abs(answers.count(n) / count - 1 / options) < 0.08 for n in range(options))
 
 
 GRANDE = {"sentence": "The cup missed _ again.", "option1": "a", "option2": "b", "answer": "1"}

@@ -16,7 +16,7 @@ from magneto.training.loop import train
 from magneto.translation.config import ParallelDataConfig, TranslationConfig
 from magneto.translation.prepare import load_vocabulary
 from magneto.translation.task import Translation
-from tests.evaluating import measured, reads_while_scoring
+from tests.evaluating import measured, reads_while_scoring, taught
 from tests.ranks import run_ranks
 
 SIZES = {
@@ -48,21 +48,12 @@ def translation(text: Path, model: dict | None = None, **data) -> Translation:
 
 def test_it_learns_and_uses_its_source_and_its_tag(text: Path) -> None:
     task = translation(text, temperature=1.0, model={"label_smoothing": 0.1})
-    torch.manual_seed(0)
-    model = task.build_model()
-    optimizer = torch.optim.AdamW(model.parameters(), 5e-3, betas=(0.9, 0.98))
-    stream = task.train_stream(2, 1).batches()
-    for _ in range(150):
-        loss = task.loss(model, next(stream)[0])
-        optimizer.zero_grad()
-        (loss.total / loss.count).backward()
-        optimizer.step()
-    model.eval()
+    model = taught(task, 150, batch_size=2, rate=5e-3)
     with torch.no_grad():
         metrics = measured(task, model)
         assert metrics["loss"] < task.baseline()["loss"] / 3  # measured: a seventh
         assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]), rel=1e-4)
-        group = next(stream)[0][0]
+        group = task.train_stream(2, 1).batch(150)[0][0]
         right = task.loss(model, [group]).total
         other = {
             **group,
