@@ -18,7 +18,13 @@ from magneto.vision_language.statements import (
     load_statements,
     statement_files,
 )
-from magneto.vision_language.tables import LOST, MISSING, RowSplits, named_images
+from magneto.vision_language.tables import (
+    LOST,
+    MISSING,
+    RowSplits,
+    missing_images,
+    named_images,
+)
 from tests.vision.image_files import write
 from tests.vision_language.nlvr2_folders import (
     nlvr2_record,
@@ -45,7 +51,7 @@ def test_splits_of_nlvr2(shards: bool, tmp_path: Path) -> None:
     write_nlvr2(tmp_path, ("train", "dev", "test1", "test2"), shards=shards)
     found = load(tmp_path)
     for rows in (found.train, found.validation):
-        assert len(rows) == 12 and not rows.missing.any()
+        assert len(rows) == 12 and not missing_images(rows).any()
         for index, truth in enumerate(rows.values("truth")):
             left, right = (picture.pixels()[0, 0, 0] for picture in rows.open(index))
             assert (left < right) == truth
@@ -53,7 +59,10 @@ def test_splits_of_nlvr2(shards: bool, tmp_path: Path) -> None:
     assert names(load(tmp_path, validation_split="test")) == ("train", "test1")
     assert names(load(tmp_path, validation_split="hidden")) == ("train", "test2")
     data = tmp_path / "nlvr" / "nlvr2" / "data"
-    other = {"image_folder": str(tmp_path), "validation_source": str(data / "dev.json")}
+    other: dict[str, Any] = {
+        "image_folder": str(tmp_path),
+        "validation_source": str(data / "dev.json"),
+    }
     assert names(load(data / "train.json", **other)) == ("train", "dev")
     assert names(load(tmp_path, validation_source=str(tmp_path))) == ("train", "dev")
 
@@ -126,6 +135,10 @@ def test_odd_records_are_counted(tmp_path: Path) -> None:
     assert found.train.values("truth") == [1, 0]
     expected = {UNLABELLED: 1, EMPTY: 1, MALFORMED: 2, WITHOUT_IMAGE: 2, DUPLICATES: 1}
     assert {kind: found.counts[kind] for kind in expected} == expected
+    write_nlvr2(tmp_path / "both", ["train", "dev"])
+    write_lines(tmp_path / "both" / "nlvr" / "nlvr2" / "data" / "train.json", [{"sentence": "x"}])
+    with pytest.raises(ValueError, match=r"train\.json has no column 'left'"):
+        load(tmp_path / "both")
     write_lines(path, odd[:2])
     with pytest.raises(ValueError, match=r"no rows that can be used .*1 empty texts left out"):
         load(path)

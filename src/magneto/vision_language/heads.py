@@ -154,12 +154,6 @@ class AnswerHead(nn.Sequential):
         )
 
 
-def question_pooling(config: QuestionAnsweringConfig) -> PairPooling:
-    """Return what reads the features of a question and its image, (questions, width)."""
-    parts = {"first": FirstOfImage(), "mask_token": MaskOfText()}
-    return PairPooling([parts[config.pooling]])
-
-
 class QuestionAnswerer(nn.Module):
     """BEiT-3's model of VQA: features that have read image and question answer.
 
@@ -175,7 +169,8 @@ class QuestionAnswerer(nn.Module):
             raise ValueError("answers is not known: prepare the task, which reads the data")
         self.config = config
         self.encoder = VisionLanguageEncoder(config)
-        self.pooling = question_pooling(config)
+        part = FirstOfImage() if config.pooling == "first" else MaskOfText()
+        self.pooling = PairPooling([part])
         self.pooler = Pooler(config)
         self.head = AnswerHead(config, config.answers)
 
@@ -195,15 +190,6 @@ class QuestionAnswerer(nn.Module):
         return self.head(self.pooler(self.pooling(vision, language, samples)))
 
 
-def statement_pooling(config: VisualReasonerConfig) -> PairPooling:
-    """Return what reads the features of a statement and one image, (pairs, parts * width)."""
-    parts = {
-        "first": [FirstOfImage(), FirstOfText()],
-        "mask_token": [MaskOfText()],
-    }
-    return PairPooling(parts[config.pooling])
-
-
 class VisualReasoner(nn.Module):
     """The statement is read with each image by itself; the head reads all of them (BEiT-3).
 
@@ -216,7 +202,8 @@ class VisualReasoner(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = VisionLanguageEncoder(config)
-        self.pooling = statement_pooling(config)
+        first = config.pooling == "first"
+        self.pooling = PairPooling([FirstOfImage(), FirstOfText()] if first else [MaskOfText()])
         std, inner = NORMAL_STD * config.head_scale, 2 * config.width
         inputs = len(self.pooling.parts) * config.width * IMAGES
         self.head = nn.Sequential(
@@ -267,15 +254,6 @@ class SimilarityScale(nn.Module):
         return self.logarithm.float().clamp(max=math.log(MOST_SCALE)).exp()
 
 
-def embedded_parts(config: ImageTextRetrieverConfig) -> tuple[nn.Module, nn.Module]:
-    """Return what reads the features of an image, and of a text."""
-    parts = {
-        "first": (FirstOfImage(), FirstOfText()),
-        "mean": (MeanOfImage(config.image_tokens), MeanOfText()),
-    }
-    return parts[config.pooling]
-
-
 class ImageTextRetriever(nn.Module):
     """An encoder over images alone and texts alone, and a linear head for each (BEiT-3).
 
@@ -288,7 +266,9 @@ class ImageTextRetriever(nn.Module):
         self.config = config
         width, outputs = config.width, config.embedding_width or config.width
         self.encoder = VisionLanguageEncoder(config)
-        self.image_pooling, self.text_pooling = embedded_parts(config)
+        first = config.pooling == "first"
+        self.image_pooling = FirstOfImage() if first else MeanOfImage(config.image_tokens)
+        self.text_pooling = FirstOfText() if first else MeanOfText()
         self.vision_head = NormalLinear(width, outputs, bias=False, std=NORMAL_STD)
         self.language_head = NormalLinear(width, outputs, bias=False, std=NORMAL_STD)
         self.scale = SimilarityScale(config.temperature)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -27,7 +27,6 @@ from magneto.vision_language.pretraining_data import (
     TRAIN,
     VALIDATION,
     MaskedData,
-    code_targets,
 )
 
 # Of images alone, of the images of pairs, of the texts of pairs, of texts alone.
@@ -53,11 +52,10 @@ class MaskedDataModelling(Task):
         self.data = MaskedData(model, data, seed, self.problems)
         self._prepared = False
 
-    @cached_property
+    @property
     def targets(self) -> CodeTargets:
-        """The frozen tokenizer of images; on the CPU until it is the companion."""
-        images = lambda: self.data.images[TRAIN]  # noqa: E731  read where they are needed
-        return code_targets(self.model_config, self.data_config, images, self.seed)
+        """The frozen tokenizer of images."""
+        return self.data.targets
 
     def codes(self) -> int:
         """Return how many codes the model guesses among: the tokenizer's, if none are set.
@@ -143,11 +141,29 @@ class MaskedDataModelling(Task):
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of the frequencies of codes and tokens, each stream's own."""
-        data, sizes = self.data, (self.codes(), self.vocabulary())
-        texts = (data.texts[TRAIN].tokens, data.paired_texts[TRAIN].tokens)
+        data, device = self.data, self.targets.scale.device
+        size = {kind: self.codes() if "image" in kind else self.vocabulary() for kind in KINDS}
         train = islice(data.fixed_batches(TRAIN), COUNTED_BATCHES)
         held = islice(self.validation_batches(), limit)
-        sums = baseline_sums(self.targets, texts, data.words.plain, sizes, train, held)
+        # Codes are on the device of the tokenizer, what is counted on the CPU.
+        known, asked = ({kind: np.zeros(size[kind], np.int64) for kind in KINDS} for _ in range(2))
+        for counts, batches in ((known, train), (asked, held)):
+            for batch in batches:
+                masked = batch["masked"]
+                images, where = batch["images"].to(device), masked.patches.to(device)
+                codes = hidden_codes(self.targets, images, where).cpu()
+                for kind, found in by_kind(codes, batch["words"], masked).items():
+                    counts[kind] += count_numbers(found.numpy(), size[kind])
+        allowed = np.zeros(self.vocabulary(), bool)
+        allowed[: len(data.words.plain)] = data.words.plain
+        for kind, texts in (("text", data.texts), ("paired_text", data.paired_texts)):
+            known[kind] = count_numbers(texts[TRAIN].tokens, len(allowed)) * allowed
+        sums: dict[str, float] = {}
+        for kind in KINDS:
+            may = None if "image" in kind else allowed
+            sums[f"{kind}_nats"] = frequency_nats(known[kind], asked[kind], may)
+            sums[f"{kind}_right"] = float(asked[kind][known[kind].argmax()])
+            sums[f"{kind}_count"] = float(asked[kind].sum())
         return masked_scores(sums)
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
@@ -216,49 +232,3 @@ def masked_scores(sums: Mapping[str, Any]) -> dict[str, float]:
             found[f"{kind}_loss"] = sums[f"{kind}_nats"] / count
             found[f"{kind}_accuracy"] = sums[f"{kind}_right"] / count
     return {**found, "unreadable_images": float(sums.get("unreadable", 0))}
-
-
-def baseline_sums(
-    targets: CodeTargets,
-    texts: tuple[np.ndarray, np.ndarray],
-    plain: np.ndarray,
-    sizes: tuple[int, int],
-    train: Iterable[dict[str, Any]],
-    held: Iterable[dict[str, Any]],
-) -> dict[str, float]:
-    """Return the sums of answering with the frequencies of the training data, each kind its own.
-
-    Args:
-        targets: Gives codes.
-        texts: Tokens to train on, of texts alone and of pairs.
-        plain: Which tokens may be hidden.
-        sizes: Codes, and tokens of the vocabulary.
-        train: Batches of training images, whose codes are counted.
-        held: Batches to validate on.
-    """
-    # Codes are on the device of the tokenizer, what is counted on the CPU.
-    codes, asked = ({kind: np.zeros(_size(kind, sizes), np.int64) for kind in KINDS}
-                    for _ in range(2))  # fmt: skip
-    for counts, batches in ((codes, train), (asked, held)):
-        for batch in batches:
-            masked = batch["masked"]
-            device = targets.scale.device
-            where = masked.patches.to(device)
-            patches = hidden_codes(targets, batch["images"].to(device), where).cpu()
-            for kind, found in by_kind(patches, batch["words"], masked).items():
-                counts[kind] += count_numbers(found.numpy(), _size(kind, sizes))
-    alone, paired = (count_numbers(tokens, sizes[1]) for tokens in texts)
-    allowed = np.zeros(sizes[1], bool)
-    allowed[: len(plain)] = plain
-    known = {**codes, "text": alone * allowed, "paired_text": paired * allowed}
-    sums: dict[str, float] = {}
-    for kind in KINDS:
-        may = None if "image" in kind else allowed
-        sums[f"{kind}_nats"] = frequency_nats(known[kind], asked[kind], may)
-        sums[f"{kind}_right"] = float(asked[kind][known[kind].argmax()])
-        sums[f"{kind}_count"] = float(asked[kind].sum())
-    return sums
-
-
-def _size(kind: str, sizes: tuple[int, int]) -> int:
-    return sizes[0] if "image" in kind else sizes[1]

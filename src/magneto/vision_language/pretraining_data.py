@@ -135,8 +135,25 @@ class MaskedData:
     def tokenizer(self) -> Tokenizer:
         """The texts' tokenizer; without touching the texts, unless it is learnt from them."""
         data = self.data
-        texts = vocabulary_texts(data, self.pairs[TRAIN]) if data.tokenizer == "bpe" else ()
+        texts = self._vocabulary_texts() if data.tokenizer == "bpe" else ()
         return text_tokenizer(data.tokenizer, data.vocab_size, texts, self.progress)
+
+    def _vocabulary_texts(self) -> Iterator[str]:
+        """Yield the texts to train on, of pairs and alone, from which a tokenizer may be learnt."""
+        yield from self.pairs[TRAIN].texts
+        if self.data.text_source == BUILTIN:
+            yield from scene_texts()["train"]
+        elif self.data.text_source is not None:
+            yield from split_documents(self._text_config("bytes", 2), "train", Counts())
+
+    def _text_config(self, tokenizer: str, length: int) -> TextDataConfig:
+        """Return the `data` section by which the texts without an image are read."""
+        data = self.data
+        assert data.text_source is not None
+        return TextDataConfig(
+            source=data.text_source, validation_source=data.text_validation_source,
+            validation_fraction=data.validation_fraction, tokenizer=tokenizer, max_length=length,
+        )  # fmt: skip
 
     @cached_property
     def paired_texts(self) -> tuple[ClosedTexts, ClosedTexts]:
@@ -146,9 +163,31 @@ class MaskedData:
 
     @cached_property
     def texts(self) -> tuple[ClosedTexts, ClosedTexts]:
-        """Tokens of texts without an image, to train and to validate on."""
-        length, paired = self.text_length, self.paired_texts
-        return text_splits(self.data, paired, self.tokenizer, length, self.progress)
+        """Tokens of texts without an image, to train and to validate on.
+
+        Raises:
+            ValueError: If they are too few for a sequence.
+        """
+        data, tokenizer, length = self.data, self.tokenizer, self.text_length
+        if data.text_source is None:
+            train, validation = self.paired_texts
+        elif data.text_source == BUILTIN:
+            train, validation = (close_texts(texts, tokenizer) for texts in scene_texts().values())
+        else:
+            # A file, or the bytes, whose tokenizer has none.
+            name = "bytes" if tokenizer.path is None else str(tokenizer.path)
+            made = prepare_text(self._text_config(name, length), self.progress)
+            self.progress.say(f"{data.text_source}: {made.counts.describe()}, "
+                              f"{len(made.train.tokens):,} tokens")  # fmt: skip
+            train, validation = (
+                ClosedTexts(split.tokens, tokenizer.end) for split in (made.train, made.validation)
+            )
+        for split, texts in (("training", train), ("validation", validation)):
+            if len(texts.tokens) <= length:
+                raise ValueError(f"{data.text_source or data.source} has {len(texts.tokens)} "
+                                 f"{split} tokens, too few for one sequence of {length}: give more "
+                                 "text, or lower data.text_length")  # fmt: skip
+        return train, validation
 
     @property
     def text_length(self) -> int:
@@ -186,6 +225,34 @@ class MaskedData:
             max_length=self.model.max_length,
         )  # fmt: skip
         return Masking(config, self.tokenizer)
+
+    @cached_property
+    def targets(self) -> CodeTargets:
+        """The frozen tokenizer of images, which reads what the model reads; on the CPU at first.
+
+        Raises:
+            FileNotFoundError: If there is no such run.
+            ValueError: If it is a tokenizer of other images, or `codes` is not set.
+        """
+        model, data = self.model, self.data
+        shape = ImageModelConfig(
+            image_size=model.image_size, patch_size=model.patch_size, channels=model.channels,
+            codes=model.codes,
+        )  # fmt: skip
+        if data.image_tokenizer == NOISE_TOKENIZER:
+            found = noise_tokenizer(shape, self.seed)
+        elif data.image_tokenizer != BUILTIN_TOKENIZER:
+            found = load_tokenizer(user_path(data.image_tokenizer), shape)
+        elif model.codes is None:
+            raise ValueError(f"set model.codes for data.image_tokenizer {BUILTIN_TOKENIZER}")
+        else:
+            images = self.images[TRAIN]
+            reading = Reading(model.image_size, model.channels, "half", images.peak)
+            crop = CentreCrop(reading, data.resize or reading.size)
+            batches = islice(evaluation_images(images, crop, BATCH, reading.blank), SAMPLED_BATCHES)
+            readable = (batch["images"][~batch["broken"]] for batch in batches)
+            found = PatchTokenizer(shape, readable, self.seed)
+        return CodeTargets(found, data.normalisation).requires_grad_(False).eval()
 
     def describe(self) -> str:
         """Say how much there is, and what was odd."""
@@ -338,106 +405,3 @@ def stream_sizes(batch_size: int, shares: Sequence[int]) -> dict[str, int]:
         raise ValueError(f"training.batch_size ({batch_size}) must be a multiple of {whole}, the "
                          f"sum of data.batch_shares: {nearest} for example")  # fmt: skip
     return {key: batch_size // whole * share for key, share in zip(PARTS, shares, strict=True)}
-
-
-def vocabulary_texts(data: MaskedDataConfig, pairs: Pairs) -> Iterator[str]:
-    """Yield the texts to train on, of pairs and alone, from which a tokenizer may be learnt."""
-    yield from pairs.texts
-    if data.text_source == BUILTIN:
-        yield from scene_texts()["train"]
-    elif data.text_source is not None:
-        yield from split_documents(text_config(data, "bytes", 2), "train", Counts())
-
-
-def text_config(data: MaskedDataConfig, tokenizer: str, length: int) -> TextDataConfig:
-    """Return the `data` section by which the texts without an image are read."""
-    assert data.text_source is not None
-    return TextDataConfig(
-        source=data.text_source, validation_source=data.text_validation_source,
-        validation_fraction=data.validation_fraction, tokenizer=tokenizer, max_length=length,
-    )  # fmt: skip
-
-
-def text_splits(
-    data: MaskedDataConfig,
-    paired: tuple[ClosedTexts, ClosedTexts],
-    tokenizer: Tokenizer,
-    length: int,
-    progress: Progress,
-) -> tuple[ClosedTexts, ClosedTexts]:
-    """Return the texts without an image, to train and to validate on.
-
-    Args:
-        data: Which.
-        paired: Those of pairs.
-        tokenizer: Of the texts.
-        length: Tokens of a sequence that is cut from them.
-        progress: Told of long work.
-
-    Raises:
-        ValueError: If they are too few for a sequence.
-    """
-    if data.text_source is None:
-        found = paired
-    elif data.text_source == BUILTIN:
-        texts = scene_texts()
-        found = (
-            close_texts(texts["train"], tokenizer),
-            close_texts(texts["validation"], tokenizer),
-        )
-    else:
-        # A file, or the bytes, whose tokenizer has none.
-        name = "bytes" if tokenizer.path is None else str(tokenizer.path)
-        made = prepare_text(text_config(data, name, length), progress)
-        progress.say(f"{data.text_source}: {made.counts.describe()}, "
-                     f"{len(made.train.tokens):,} tokens")  # fmt: skip
-        found = tuple(ClosedTexts(s.tokens, tokenizer.end) for s in (made.train, made.validation))
-    for split, texts in zip(("training", "validation"), found, strict=True):
-        if len(texts.tokens) <= length:
-            raise ValueError(f"{data.text_source or data.source} has {len(texts.tokens)} {split} "
-                             f"tokens, too few for one sequence of {length}: give more text, or "
-                             "lower data.text_length")  # fmt: skip
-    return found[0], found[1]
-
-
-def image_shape(config: MaskedDataModelConfig) -> ImageModelConfig:
-    """Return what a tokenizer of images has to know of the model: their size and the codes."""
-    return ImageModelConfig(
-        image_size=config.image_size, patch_size=config.patch_size, channels=config.channels,
-        codes=config.codes,
-    )  # fmt: skip
-
-
-def code_targets(
-    config: MaskedDataModelConfig,
-    data: MaskedDataConfig,
-    images: Callable[[], ImageSplit],
-    seed: int,
-) -> CodeTargets:
-    """Return the frozen tokenizer of images, which reads what the model reads.
-
-    Args:
-        config: Of the model; `codes` of builtin:patches.
-        data: Names the tokenizer.
-        images: Gives those to train on, of which builtin:patches is made.
-        seed: Of k-means.
-
-    Raises:
-        FileNotFoundError: If there is no such run.
-        ValueError: If it is a tokenizer of other images, or `codes` is not set.
-    """
-    shape = image_shape(config)
-    if data.image_tokenizer == NOISE_TOKENIZER:
-        found = noise_tokenizer(shape, seed)
-    elif data.image_tokenizer != BUILTIN_TOKENIZER:
-        found = load_tokenizer(user_path(data.image_tokenizer), shape)
-    else:
-        if config.codes is None:
-            raise ValueError(f"set model.codes for data.image_tokenizer {BUILTIN_TOKENIZER}")
-        split = images()
-        reading = Reading(config.image_size, config.channels, "half", split.peak)
-        crop = CentreCrop(reading, data.resize or reading.size)
-        batches = islice(evaluation_images(split, crop, BATCH, reading.blank), SAMPLED_BATCHES)
-        readable = (batch["images"][~batch["broken"]] for batch in batches)
-        found = PatchTokenizer(shape, readable, seed)
-    return CodeTargets(found, data.normalisation).requires_grad_(False).eval()

@@ -63,10 +63,11 @@ def load_statements(
         there = statement_files(source)
         found = ({split: read_file(path, counts) for split, path in there.items()} if there
                  else read_tables(source, scene_statements, counts, progress))  # fmt: skip
-        if any("identifier" in table.columns for table in found.values()):
+        named = [split for split, table in found.items() if "identifier" in table.columns]
+        if named:
             root = existing_path(config.image_folder or source)
             known = image_files(root, counts)
-            found = {split: nlvr2_table(table, root, known) for split, table in found.items()}
+            found |= {split: nlvr2_table(found[split], root, known) for split in named}
         return {split: statement_table(table, config, counts) for split, table in found.items()}
 
     wanted = {"dev": "validation"}.get(config.validation_split, config.validation_split)

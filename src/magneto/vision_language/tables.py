@@ -91,14 +91,6 @@ class ImageRows:
         """Note that an image of a row is broken or missing."""
         self.problems.met(BROKEN, self.name(index), str(error))
 
-    @property
-    def missing(self) -> np.ndarray:
-        """Whether the file of an image is not there, boolean (rows, columns of images)."""
-        columns = [images.images for images in self.images]
-        found = [column.sizes()[self.table.rows] < 0 if isinstance(column, Files)
-                 else np.zeros(len(self), bool) for column in columns]  # fmt: skip
-        return np.stack(found, 1)
-
     def take(self, indices: np.ndarray) -> ImageRows:
         """Return some rows, by index or as a mask."""
         return replace(self, table=self.table.take(indices))
@@ -167,42 +159,31 @@ def load_rows(
                              "another one to train on, data.source")  # fmt: skip
         parts = there.get("train", others[0]), found[wanted]
     train, held = (ImageRows(part, names, problems) for part in parts)
-    return RowSplits(with_files(train, counts), counted(held, counts), counts)
+    gone = missing_images(train)
+    for images, lost in zip(train.images, gone.T, strict=True):
+        for index in np.flatnonzero(lost).tolist():
+            problems.met(MISSING_IMAGE, images.name(index), "no such file")
+    lacking: np.ndarray = np.any(gone, axis=1)
+    counts[MISSING] += int(lacking.sum())
+    counts[LOST] += int(missing_images(held).any(1).sum())
+    return RowSplits(train.take(~lacking), held, counts)
 
 
-def with_files(rows: ImageRows, counts: Counts) -> ImageRows:
-    """Leave rows out with an image whose file is missing; count them, and name the files.
-
-    Raises:
-        ValueError: If none is left.
-    """
-    lost = name_missing(rows)
-    counts[MISSING] += int(lost.sum())
-    for images, gone in zip(rows.images, rows.missing.T, strict=True):
-        for index in np.flatnonzero(gone).tolist():
-            rows.problems.met(MISSING_IMAGE, images.name(index), "no such file")
-    return rows.take(~lost)
-
-
-def counted(rows: ImageRows, counts: Counts) -> ImageRows:
-    """Count rows to validate on with an image whose file is missing; they stay.
+def missing_images(rows: ImageRows) -> np.ndarray:
+    """Return whether the file of an image is not there, boolean (rows, columns of images).
 
     Raises:
-        ValueError: If all are.
+        ValueError: If every row lacks one.
     """
-    counts[LOST] += int(name_missing(rows).sum())
-    return rows
-
-
-def name_missing(rows: ImageRows) -> np.ndarray:
-    """Return whether a file of each row is missing; raise ValueError if one is of every row."""
-    missing = rows.missing
-    lost: np.ndarray = np.any(missing, axis=1)
-    if len(lost) and lost.all():
-        first = rows.images[int(missing[0].argmax())].name(0)
-        raise ValueError(f"{rows.table.where}: none of the {len(lost)} rows has its images, there "
+    columns = [images.images for images in rows.images]
+    found = [column.sizes()[rows.table.rows] < 0 if isinstance(column, Files)
+             else np.zeros(len(rows), bool) for column in columns]  # fmt: skip
+    gone = np.stack(found, 1)
+    if len(rows) and gone.any(1).all():
+        first = rows.images[int(gone[0].argmax())].name(0)
+        raise ValueError(f"{rows.table.where}: none of the {len(rows)} rows has its images, there "
                          f"is no {first}: name their folder, data.image_folder")  # fmt: skip
-    return lost
+    return gone
 
 
 def read_tables(
