@@ -161,8 +161,8 @@ def test_one_picture_without_a_list_and_none_by_its_name(tokenizer: Any) -> None
 def test_bytes_are_for_our_own_reading(tmp_path: Path) -> None:
     """transformers has no tokenizer of bytes: the image processor is written, and ours."""
     config = VisionLanguageConfig(image_size=8, patch_size=4, max_length=7)
-    beside = images_and_texts(config, load_tokenizer("bytes"), hf.MagnetoWholeImageProcessor(8))
-    save_readers(beside, tmp_path)
+    assets = images_and_texts(config, load_tokenizer("bytes"), hf.MagnetoWholeImageProcessor(8))
+    save_readers(assets, tmp_path)
     assert (tmp_path / "preprocessor_config.json").is_file()
     assert not (tmp_path / "processor_config.json").exists()
     assert load_tokenizer(tmp_path).encode(["a"]) == load_tokenizer("bytes").encode(["a"])

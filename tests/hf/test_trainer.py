@@ -17,27 +17,11 @@ transformers = pytest.importorskip("transformers")
 state = pytest.importorskip("accelerate.state")
 
 from magneto.hf.export import wrap  # noqa: E402
-from magneto.language.config import (  # noqa: E402
-    LanguageModelConfig,
-    MaskedLanguageModelConfig,
-    TextClassifierConfig,
-)
-from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier  # noqa: E402
-from magneto.translation.config import TranslationConfig  # noqa: E402
-from magneto.translation.model import TranslationModel  # noqa: E402
-from magneto.vision.classifier import ImageClassifier  # noqa: E402
-from magneto.vision.config import ImageClassifierConfig  # noqa: E402
-from magneto.vision_language.config import QuestionAnsweringConfig, VisualReasonerConfig  # noqa: E402
-from magneto.vision_language.heads import QuestionAnswerer, VisualReasoner  # noqa: E402
 from magneto.vision_language.samples import join_samples  # noqa: E402
+from tests.hf.kinds import wrapped  # noqa: E402
 from tests.vision.small import small_model  # noqa: E402
 
 ROWS, RATE = 7, 0.05
-STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
-TEXT: dict[str, Any] = {**STACK, "vocab_size": 40, "positions": "learned"}
-SEEN: dict[str, Any] = {
-    **STACK, "image_size": 8, "patch_size": 4, "vocab_size": 40, "max_length": 9
-}  # fmt: skip
 Batch = dict[str, torch.Tensor]
 
 
@@ -104,7 +88,7 @@ def some_ignored(labels: torch.Tensor) -> torch.Tensor:
 
 
 def causal() -> Kind:
-    model = wrap(LanguageModel(LanguageModelConfig(**TEXT)), end=0)
+    model = wrapped("MagnetoForCausalLM", positions="learned")
     ids = tokens()
     labels = some_ignored(ids)
     targets = F.pad(labels[:, 1:], (0, 1), value=-100)
@@ -113,15 +97,14 @@ def causal() -> Kind:
 
 
 def masked() -> Kind:
-    model = wrap(MaskedLanguageModel(MaskedLanguageModelConfig(**TEXT)), end=0)
+    model = wrapped("MagnetoForMaskedLM", positions="learned")
     labels = some_ignored(tokens())
     data = {"input_ids": tokens(), "labels": labels}
     return Kind(model, data, lambda m, b: m.head(m.core(b["input_ids"])), labels)
 
 
 def seq2seq() -> Kind:
-    config = TranslationConfig(**TEXT, encoder_layers=1, decoder_layers=2)
-    model: Any = wrap(TranslationModel(config), end=0)
+    model = wrapped("MagnetoForSeq2SeqLM", positions="learned")
     labels = some_ignored(tokens(8))
     read = model.prepare_decoder_input_ids_from_labels(labels)
     data = {"input_ids": tokens(), "decoder_input_ids": read, "labels": labels}
@@ -129,8 +112,8 @@ def seq2seq() -> Kind:
 
 
 def classifier(classes: int, labels: torch.Tensor, problem: str, loss: Any = None) -> Kind:
-    config = TextClassifierConfig(**TEXT, classes=classes, head_dropout=0.0)
-    model = wrap(TextClassifier(config), end=0, problem_type=problem)
+    head = {"num_labels": classes, "problem_type": problem, "classifier_dropout": 0.0}
+    model = wrapped("MagnetoForSequenceClassification", positions="learned", **head)
 
     def logits(model: Any, batch: Batch) -> torch.Tensor:
         found = model.classifier(model.core(batch["input_ids"]))
@@ -160,10 +143,10 @@ def several_labels() -> Kind:
 
 
 def images() -> Kind:
-    config = ImageClassifierConfig(**STACK, image_size=8, patch_size=4, channels=1, classes=3)
+    model = wrapped("MagnetoForImageClassification", channels=1)
     labels = torch.randint(3, (ROWS,))
     data = {"pixel_values": torch.randn(ROWS, 1, 8, 8), "labels": labels}
-    return Kind(wrap(ImageClassifier(config)), data, lambda m, b: m.core(b["pixel_values"]), labels)
+    return Kind(model, data, lambda m, b: m.core(b["pixel_values"]), labels)
 
 
 def segmentation(ignored: int = -100) -> Kind:
@@ -190,7 +173,7 @@ def segmentation(ignored: int = -100) -> Kind:
 
 
 def questions() -> Kind:
-    model = wrap(QuestionAnswerer(QuestionAnsweringConfig(**SEEN, answers=4)), end=0)
+    model = wrapped("MagnetoForVisualQuestionAnswering")
     labels = torch.rand(ROWS, 4)
     data = {"pixel_values": torch.randn(ROWS, 3, 8, 8), "input_ids": tokens(6), "labels": labels}
 
@@ -203,7 +186,7 @@ def questions() -> Kind:
 
 
 def statements() -> Kind:
-    model = wrap(VisualReasoner(VisualReasonerConfig(**SEEN)), end=0)
+    model = wrapped("MagnetoForVisualReasoning")
     labels = torch.randint(2, (ROWS,))
     images = torch.randn(ROWS, 2, 3, 8, 8)
     data = {"pixel_values": images, "input_ids": tokens(6), "labels": labels}

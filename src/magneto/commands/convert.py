@@ -19,7 +19,7 @@ from magneto.tasks import TASKS
 if TYPE_CHECKING:
     from torch import nn
 
-# Beside the weights; they come along as they are.
+# Assets the weights; they come along as they are.
 COPIED = ("preprocessor_config.json", "processor_config.json")
 # In which BEiT-3 reads images with texts.
 NORMALISATION = "half"
@@ -248,9 +248,9 @@ def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]
     write_fairseq_order(user_path(source), target, config.vocab_size)
     tokenizer = load_tokenizer(target)
     processor = whole_image_processor(config, NORMALISATION)
-    beside = images_and_texts(config, tokenizer, processor)
-    save_readers(beside, directory)
-    return {("eos_token_id" if name == "end" else name): n for name, n in beside.values.items()}
+    assets = images_and_texts(config, tokenizer, processor)
+    save_readers(assets, directory)
+    return {("eos_token_id" if name == "end" else name): n for name, n in assets.values.items()}
 
 
 def copy_tokenizer(source: Path, directory: Path) -> None:

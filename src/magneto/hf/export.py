@@ -118,7 +118,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Assets:
     """What a directory has beside a model's weights.
 
     Attributes:
@@ -132,13 +132,13 @@ class Beside:
     readers: Sequence[Any] = ()
 
 
-def save(model: nn.Module, directory: Path, beside: Beside) -> str:
+def save(model: nn.Module, directory: Path, assets: Assets) -> str:
     """Write a model and what reads its inputs, all or nothing.
 
     Args:
         model: Of ours, in fp32, on the CPU.
         directory: Where; must not exist, or be empty.
-        beside: What is written with it.
+        assets: What is written with it.
 
     Returns:
         The name of the Auto class that loads it.
@@ -148,21 +148,21 @@ def save(model: nn.Module, directory: Path, beside: Beside) -> str:
         ValueError: If there are not as many names as classes.
     """
     register()
-    wrapped = wrap(model, **beside.values)
-    classes, names = getattr(model.config, "classes", None), beside.values.get("id2label", ())
+    wrapped = wrap(model, **assets.values)
+    classes, names = getattr(model.config, "classes", None), assets.values.get("id2label", ())
     if names and classes not in (None, len(names)):
         raise ValueError(f"{len(names)} labels for {classes} classes")
     with whole_directory(directory) as aside, bars_on_a_terminal():
         wrapped.save_pretrained(aside)
-        save_readers(beside, aside)
+        save_readers(assets, aside)
     return auto_class(type(wrapped).__name__)
 
 
-def save_readers(beside: Beside, directory: Path) -> None:
+def save_readers(assets: Assets, directory: Path) -> None:
     """Write a tokenizer as ours and as transformers', and processors."""
-    if beside.tokenizer is not None:
-        beside.tokenizer.save(directory)
-    for reader in beside.readers:
+    if assets.tokenizer is not None:
+        assets.tokenizer.save(directory)
+    for reader in assets.readers:
         if reader is not None:
             reader.save_pretrained(directory)
     if (directory / "tokenizer_config.json").is_file():
@@ -191,7 +191,7 @@ def export_text(
     else:
         fast = encoder_tokenizer(tokenizer, length, how)
         values |= {"bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad, **how.values()}
-    return save(model, directory, Beside(values, tokenizer, [fast]))
+    return save(model, directory, Assets(values, tokenizer, [fast]))
 
 
 def export_images(
@@ -217,7 +217,7 @@ def export_images(
     processor = None
     if config.channels in MODES:
         processor = MagnetoImageProcessor(config.image_size, config.channels, normalisation, resize)
-    return save(model, directory, Beside(kind | class_names(labels), readers=[processor]))
+    return save(model, directory, Assets(kind | class_names(labels), readers=[processor]))
 
 
 def whole_image_processor(config: Any, normalisation: str) -> MagnetoWholeImageProcessor:
@@ -228,7 +228,7 @@ def whole_image_processor(config: Any, normalisation: str) -> MagnetoWholeImageP
 
 def images_and_texts(
     config: Any, tokenizer: Any, processor: MagnetoImageProcessor, labels: Sequence[str] = ()
-) -> Beside:
+) -> Assets:
     """Return what a model of vision and language has beside its weights.
 
     Args:
@@ -241,7 +241,7 @@ def images_and_texts(
     fast = encoder_tokenizer(tokenizer, config.max_length, how)
     reader = processor if fast is None else MagnetoVisionLanguageProcessor(processor, fast)
     values = {"end": tokenizer.end, **special_tokens(tokenizer), **class_names(labels)}
-    return Beside(values, tokenizer, [reader])
+    return Assets(values, tokenizer, [reader])
 
 
 def _causal_language_model(model: nn.Module, data: Any, directory: Path) -> str:
@@ -272,7 +272,7 @@ def _recogniser(model: nn.Module, data: Any, directory: Path) -> str:
     vocabulary = SpeechVocabulary(load_tokenizer(data.tokenizer))
     fast = transformers_tokenizer(vocabulary.tokenizer, LONGEST_TRANSCRIPT)
     extractor = MagnetoSpeechFeatureExtractor.of(data)
-    return save(model, directory, Beside({}, vocabulary, [extractor, fast]))
+    return save(model, directory, Assets({}, vocabulary, [extractor, fast]))
 
 
 def _image_classifier(model: Any, data: Any, directory: Path) -> str:
@@ -284,7 +284,7 @@ def _image_classifier(model: Any, data: Any, directory: Path) -> str:
 
 def _segmenter(model: Any, data: Any, directory: Path) -> str:
     processor = MagnetoSegmentationProcessor(model.config.channels, data.normalisation, data.fit)
-    return save(model, directory, Beside(class_names(data.classes), readers=[processor]))
+    return save(model, directory, Assets(class_names(data.classes), readers=[processor]))
 
 
 def _masked_data_model(model: Any, data: Any, directory: Path) -> str:
