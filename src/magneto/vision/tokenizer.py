@@ -29,7 +29,6 @@ from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import training_stream
 from magneto.vision.config import ImageTokenizerConfig
 from magneto.vision.image_task import ImageTask, patches_read
-from magneto.vision.pictures import codes_figure, codes_of, readable, reconstruction_figure
 from magneto.vision.teachers import Teacher, build_teacher
 
 # Rows whose similarities to all vectors exist at once.
@@ -421,6 +420,8 @@ class ImageTokenization(ImageTask):
 
 def figures(task: ImageTokenization, model: Any) -> Sequence[Figure]:
     """Return patches that share a code, and images whose patches are their code's mean."""
+    from magneto.vision.pictures import codes_figure, codes_of, readable, reconstruction_figure
+
     (images,) = readable(task.validation_batches(), BASELINE_BATCHES, "images")
     if not len(images):
         return []
