@@ -37,7 +37,7 @@ def planned(name: str, changes: dict[str, Any]) -> Task:
 
 
 # The others' in the slow tests: each takes a second.
-SOME = ("causal-lm/tiny", "image-modelling/tiny", "vision-language-modelling/tiny")
+SOME = ("causal-lm/tiny", "transducer/tiny", "vision-language-modelling/tiny")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from magneto.recipe import Recipe
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import pick_device
 from magneto.training.resources import (
+    SHAPES,
     StateBytes,
     count_flops,
     gigabytes,
@@ -144,19 +145,6 @@ class StepMemory:
 def others(ranks: float) -> float:
     """Return the share that is not one's own among so many."""
     return (ranks - 1) / ranks
-
-
-def ctc_loss(
-    log_probabilities: Tensor, targets: Tensor, lengths: list[int], labels: list[int], *_: Any
-) -> tuple[Tensor, Tensor]:
-    """Return what `aten::_ctc_loss` gives: a loss for each row, and its lattice of both."""
-    frames, rows = log_probabilities.shape[:2]
-    new = log_probabilities.new_empty
-    return new(rows), new(rows, frames, 2 * max(labels) + 1)
-
-
-# Operations of which torch knows no shapes without values.
-SHAPES: dict[Any, Any] = {torch.ops.aten._ctc_loss.default: ctc_loss}
 
 
 class AliveBytes(TorchDispatchMode):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from magneto.data.batch import map_tensors, named_tensors
@@ -32,6 +33,29 @@ from magneto.training.task import Task, units_of
 # Rows of the matrices by which a device's peak is first timed, and the seconds that are enough.
 SMALLEST = 256
 LONG_ENOUGH = 0.02
+
+
+def ctc_loss(
+    log_probabilities: Tensor, targets: Tensor, lengths: list[int], labels: list[int], *_: Any
+) -> tuple[Tensor, Tensor]:
+    """Return what `aten::_ctc_loss` gives: a loss for each row, and its lattice of both."""
+    frames, rows = log_probabilities.shape[:2]
+    new = log_probabilities.new_empty
+    return new(rows), new(rows, frames, 2 * max(labels) + 1)
+
+
+# Operations of which torch knows no shapes without values.
+SHAPES: dict[Any, Any] = {torch.ops.aten._ctc_loss.default: ctc_loss}
+
+
+class KnownShapes(TorchDispatchMode):
+    """Gives the shapes of `SHAPES` to what is followed without values."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, or return what has the shapes of its results."""
+        return SHAPES.get(func, func)(*args, **(kwargs or {}))
 
 
 def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float, int]:
@@ -53,7 +77,7 @@ def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float,
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
     try:
         # Of fused attention torch does not count the products on every device.
-        with fake, counter, sdpa_kernel(SDPBackend.MATH):
+        with fake, KnownShapes(), counter, sdpa_kernel(SDPBackend.MATH):
             model = task.build_model().train()
             with autocast:
                 loss = task.loss(model, map_tensors(batch, fake.from_tensor))
