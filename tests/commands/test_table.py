@@ -207,6 +207,15 @@ def test_all_columns_are_of_the_best_weights(tmp_path: Path) -> None:
         (folder / "scores" / "a.json").write_text(json.dumps(kept | change))
         with pytest.raises(ConfigError, match=message):
             read_runs([folder], IMAGES)
+    weights = folder / "best" / "manifest.json"
+    weights.parent.mkdir(exist_ok=True)
+    weights.write_text('{"model.safetensors": {"bytes": 8, "crc32": 1}}')
+    known = {"manifest": json.loads(weights.read_text())}
+    (folder / "scores" / "a.json").write_text(json.dumps(kept | known))
+    assert len(best_scores(read_runs([folder], IMAGES))) == 2
+    weights.write_text('{"model.safetensors": {"bytes": 8, "crc32": 2}}')
+    with pytest.raises(ConfigError, match=r"measured before .*best was written"):
+        read_runs([folder], IMAGES)
 
 
 def test_other_tasks_are_refused(tmp_path: Path, folders: list[Path]) -> None:

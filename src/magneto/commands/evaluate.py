@@ -33,7 +33,7 @@ from magneto.commands.transcribe import recognition_search_options, search_of
 from magneto.commands.translate import search_of as beam_search_of
 from magneto.commands.translate import search_options
 from magneto.config import ConfigError, nearest
-from magneto.files import plain, write_json, write_text
+from magneto.files import MANIFEST, plain, read_json, write_json, write_text
 from magneto.lab.scores import SCORES
 from magneto.language.suites import SUITES
 from magneto.progress import ProgressBars
@@ -270,6 +270,7 @@ def keep(
     folder = given.run / SCORES
     folder.mkdir(exist_ok=True)
     what = {"weights": weights.name, "limit": given.limit, "overrides": overrides}
+    what["manifest"] = read_json(weights / MANIFEST)  # `magneto table` sees whether they are these
     name = f"{given.keep}-{split.replace('/', '-')}" if split else given.keep
     write_json(folder / f"{name}.json", plain({"metrics": metrics, **what}))
 

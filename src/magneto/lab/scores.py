@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from magneto.config import ConfigError
-from magneto.files import Damaged, read_json, read_object
+from magneto.files import MANIFEST, Damaged, read_json, read_object
 from magneto.lab.grid import (
     PLACEMENT,
     RATE,
@@ -260,8 +260,8 @@ def kept_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str
         weights: That it must be of.
 
     Raises:
-        ConfigError: If `magneto evaluate` measured other weights, or a part of a set; or if the
-            file is neither.
+        ConfigError: If `magneto evaluate` measured other weights, or a part of a set, or the
+            weights were written again since; or if the file is neither.
         Damaged: If the score is no number.
     """
     found = read_json(file)
@@ -271,6 +271,10 @@ def kept_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str
     if of != weights or limit is not None:
         what = f"{limit} batches alone" if limit is not None else f"the weights {of}, not {weights}"
         raise ConfigError([f"{file} was measured with {what}: measure it anew, or remove it"])
+    written = file.parent.parent / of / MANIFEST
+    if written.is_file() and read_json(written) != found.get("manifest"):
+        raise ConfigError([f"{file} was measured before {written.parent} was written: measure it "
+                           "anew, or remove it"])  # fmt: skip
     value = found["metrics"].get(metric)
     if value is not None and not is_number(value):
         raise Damaged(f"{file} is damaged: its {metric} is {value!r}")
