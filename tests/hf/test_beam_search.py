@@ -10,7 +10,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.hf.beam_search import FairseqEnds  # noqa: E402
+from magneto.hf.generation import FairseqEnds  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
 

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what is known of the names before they are used
-    from magneto.hf.beam_search import *  # noqa: F403
     from magneto.hf.configuration import *  # noqa: F403
     from magneto.hf.export import *  # noqa: F403
     from magneto.hf.generation import *  # noqa: F403
@@ -21,12 +20,8 @@ if TYPE_CHECKING:  # what is known of the names before they are used
     from magneto.hf.vision import *  # noqa: F403
     from magneto.hf.vision_language import *  # noqa: F403
     from magneto.hf.weights.conversion import *  # noqa: F403
-    from magneto.hf.weights.torch_encoder import *  # noqa: F403
 
 HOME = {
-    "beam_search": (
-        "BeamSearch", "Translator",
-    ),
     "configuration": (
         "MagnetoConfig", "MagnetoEncoderConfig", "MagnetoImageCaptioningConfig",
         "MagnetoImageConfig", "MagnetoImageTextRetrievalConfig", "MagnetoMaskedDataConfig",
@@ -37,15 +32,8 @@ HOME = {
     "export": (
         "export_images", "export_model", "export_text", "wrap",
     ),
-    "weights.conversion": (
-        "load", "to_transformers",
-    ),
-    "weights.torch_encoder": (
-        "from_torch",
-    ),
-    "generation": (
-        "Sampling", "generate",
-    ),
+    "weights.conversion": ("from_torch", "load", "to_transformers"),
+    "generation": ("BeamSearch", "Sampling", "Translator", "generate"),
     "language": (
         "MagnetoEncoderModel", "MagnetoForCausalLM", "MagnetoForMaskedLM",
         "MagnetoForSequenceClassification",

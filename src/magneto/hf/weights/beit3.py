@@ -14,11 +14,13 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from magneto.files import import_extra
 from magneto.hf.weights.layout import (
     Names,
     Pair,
@@ -68,6 +70,7 @@ WORDS = f"{PREFIX}text_embed.weight"
 PATCHES = f"{PREFIX}vision_embed.proj"
 FINAL_NORM = f"{PREFIX}encoder.layer_norm"
 BLOCKS = f"{PREFIX}encoder.layers"
+FILE_BEGINS = ["<unk>", "<s>", "</s>"]
 TEXT_HALF = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"
 EPSILON = 1e-5
 """Of norms: torchscale's default, and torch's, which the authors' heads have."""
@@ -332,6 +335,57 @@ def their_arguments(config: VisionLanguageConfig) -> dict[str, Any]:
 def is_beit3(names: Mapping[str, Tensor]) -> bool:
     """Whether tensors of these names are a BEiT-3's, as its authors call them."""
     return any(re.match(r"(beit3\.)?vision_embed\.", name) for name in names)
+
+
+def write_fairseq_order(source: Path, target: Path, size: int) -> None:
+    """Write BEiT-3's SentencePiece model with the numbers that its authors give to pieces.
+
+    They read beit3.spm by XLM-RoBERTa's tokenizer, in fairseq's order: `<s>`, `<pad>`, `</s>`,
+    `<unk>`, then the pieces from the model's fourth on, then `<mask>`. The file itself begins with
+    `<unk>`, `<s>`, `</s>`. Written anew with its pieces in that order, it is read as any other.
+
+    Args:
+        source: beit3.spm.
+        target: The model to write.
+        size: Pieces wanted, those of the word embedding; what lacks is filled with pieces that no
+            text has (64,010 where beit3.spm gives 64,002).
+
+    Raises:
+        FileNotFoundError: If the source is not there.
+        ValueError: If it is no SentencePiece model, has its pieces in another order, or too many.
+        ModuleNotFoundError: If sentencepiece is not installed; names the extra that has it.
+    """
+    if not source.is_file():
+        raise FileNotFoundError(f"no tokenizer {source}")
+    name = "sentencepiece.sentencepiece_model_pb2"
+    messages: Any = import_extra(name, "text", "this tokenizer needs sentencepiece")
+    model = messages.ModelProto()
+    try:
+        model.ParseFromString(source.read_bytes())
+    except Exception as error:  # protobuf's own
+        raise ValueError(f"{source} is no SentencePiece model") from error
+    pieces = list(model.pieces)
+    if not pieces:
+        raise ValueError(f"{source} is no SentencePiece model: it has no pieces")
+    begins = [piece.piece for piece in pieces[: len(FILE_BEGINS)]]
+    if begins != FILE_BEGINS:
+        raise ValueError(f"{source} is no SentencePiece model as BEiT-3's: it begins with "
+                         f"{', '.join(begins)}, not with {', '.join(FILE_BEGINS)}")  # fmt: skip
+
+    def control(word: str) -> Any:  # no text is cut into it
+        kind = messages.ModelProto.SentencePiece
+        return kind(piece=word, score=0.0, type=kind.CONTROL)
+
+    made = [control("<s>"), control("<pad>"), control("</s>"), pieces[0]]
+    made += [*pieces[len(FILE_BEGINS) :], control("<mask>")]
+    if len(made) > size:
+        raise ValueError(f"{source} has {len(made):,} pieces with <mask>, the model {size:,} words")
+    made += [control(f"<unused{number}>") for number in range(size - len(made))]
+    ordered = messages.ModelProto()
+    ordered.CopyFrom(model)
+    del ordered.pieces[:]
+    ordered.pieces.extend(made)
+    target.write_bytes(ordered.SerializeToString())
 
 
 FORMATS = {"beit3": WeightFormat("torchscale.json", is_beit3, load_beit3, to_beit3)}
