@@ -108,6 +108,14 @@ def export(model, data, directory):
     save_model(model, str(directory / "model.safetensors"))
     return "toy_package.task.Convolution"
 '''
+UNFINISHED = """
+class NoLoss(Toy):
+    loss = Task.loss
+
+
+class OtherMetric(Toy):
+    primary_metric = "accuracy"
+"""
 RECIPE = """
 task: toy_package.task:Toy
 model: {kernel: 3}
@@ -246,3 +254,17 @@ def test_mistakes_are_one_line(run: Path, place: Path, capsys) -> None:
         assert "the run's task is toy_package.task:Toy" in line
         assert f"use magneto evaluate {run}" in line
     assert "toy_package" in sys.modules
+
+
+def test_what_an_unfinished_task_lacks_is_said(place: Path, capsys) -> None:
+    (place / "toy_package" / "unfinished.py").write_text(
+        PACKAGE.replace("channels: int = 8", "channels: int") + UNFINISHED
+    )
+    words = ["train", place / "toy.yaml", "--out", place / "unfinished", "--task"]
+    line = refused(capsys, *words, "toy_package.unfinished:NoLoss")
+    assert line.endswith("task toy_package.unfinished:NoLoss lacks loss")
+    line = refused(capsys, *words, "toy_package.unfinished:Toy")
+    assert "model.channels is missing" in line
+    other = "toy_package.unfinished:OtherMetric"
+    line = refused(capsys, *words, other, "--model.channels", "8")
+    assert "'accuracy'" in line and "loss, f1" in line

@@ -128,8 +128,15 @@ def _dataclass(kind: type, values: Any, where: str, problems: list[str]) -> Any:
         else:
             given[key] = _value(hints[key], value, path, wrong_values)
     problems.extend(wrong_values)
-    if wrong_values:
-        return None  # what does not convert can't be checked together
+    missing = [
+        f"{where}.{field.name}" if where else field.name
+        for field in dataclasses.fields(kind)
+        if field.init and field.name not in values
+        and field.default is field.default_factory is dataclasses.MISSING
+    ]  # fmt: skip
+    problems.extend(f"{path} is missing: it has no default" for path in missing)
+    if wrong_values or missing:
+        return None  # what does not convert, or is not there, can't be checked together
     prefix = f"{where}: " if where else ""
     infinite = [
         f"{prefix}{name} must be a finite number, not {shown(value)}"

@@ -226,18 +226,23 @@ def config_classes(name: str) -> tuple[type, type]:
     if not all(isinstance(kind, type) and is_dataclass(kind) for kind in wanted):
         raise ConfigError([f"task {name} is no task: a Task has the dataclasses ModelConfig and "
                            "DataConfig"])  # fmt: skip
+    if lacking := sorted(getattr(task, "__abstractmethods__", ())):
+        raise ConfigError([f"task {name} lacks {', '.join(lacking)}"])
     return wanted[0], wanted[1]
 
 
 def _resolve(target: str, name: str) -> Any:
     if ":" not in target:
-        hint = nearest(name, list(TASKS))
-        raise ConfigError([f"no task {name!r}{hint} (there are {', '.join(TASKS)})"])
+        what = f"no task {name!r}{nearest(name, list(TASKS))}" if name else "the recipe has no task"
+        known = f"there are {', '.join(TASKS)}; one of your own is module:Class"
+        raise ConfigError([f"{what} ({known})"])
     module, attribute = target.split(":", 1)
     try:
         found = import_module(module)
     except (ImportError, TypeError, ValueError) as error:  # "", ".x" are no names of modules
-        raise ConfigError([f"task {name}: {error}"]) from error
+        own = getattr(error, "name", None) == module.partition(".")[0] != ""
+        hint = f"; PYTHONPATH must name the folder that holds {error.name}" if own else ""
+        raise ConfigError([f"task {name}: {error}{hint}"]) from error
     if not hasattr(found, attribute):
         hint = nearest(attribute, [key for key in vars(found) if not key.startswith("_")])
         raise ConfigError([f"task {name}: module {module} has no {attribute or 'class'}{hint}"])

@@ -49,3 +49,7 @@ def test_a_batch_is_made_when_it_is_asked_for() -> None:
     assert list(batches) == ["batch 10", "batch 11", "batch 12"]
     with pytest.raises(IndexError):
         batches[3]
+    made.clear()
+    first = batches[:2]
+    assert len(first) == 2 and made == []
+    assert list(first) == ["batch 10", "batch 11"]

@@ -78,6 +78,8 @@ def mixed_plans(count: int, batch_size: int) -> list[np.ndarray]:
 class LazyBatches(Sequence[Any]):
     """A sequence of batches; batch i is made from the i-th plan each time it is asked for.
 
+    A slice, such as the first batches, makes none of them: it is such a sequence again.
+
     Args:
         plans: What each batch is made of, its row numbers for example.
         make: From a plan to a batch.
@@ -90,4 +92,6 @@ class LazyBatches(Sequence[Any]):
         return len(self.plans)
 
     def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return LazyBatches(self.plans[number], self.make)
         return self.make(self.plans[number])

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from magneto.config import ConfigError
 from magneto.data.stream import BatchStream
 from magneto.data.workers import BatchesAhead
 from magneto.files import plain
@@ -240,6 +241,9 @@ def run_evaluation(state: TrainingState) -> dict[str, float]:
 def keep_best(state: TrainingState, metrics: dict[str, float]) -> None:
     """Save the weights if they are among the best by the task's primary metric."""
     task, config = state.task, state.config
+    if task.primary_metric not in metrics:
+        whose = f"{type(task).__name__}.primary_metric is {task.primary_metric!r}"
+        raise ConfigError([f"{whose}, which is none of its metrics: {', '.join(metrics)}"])
     value = metrics[task.primary_metric]
     if not math.isfinite(value):
         return
