@@ -19,7 +19,6 @@ from magneto.data.problems import Counts
 from magneto.data.stream import BatchStream, example_stream, in_blocks, shuffled
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
 from magneto.data.windows import StreamedBlocks, cut_windows, windows_of, with_targets
-from magneto.language.config import TextDataConfig
 from magneto.language.models import LanguageModel
 from magneto.language.text import (
     PreparedText,
@@ -39,10 +38,6 @@ class TextTask(Task):
     """A task over documents, tokenised and packed into windows of equal length."""
 
     unit = "tokens"
-
-    def __init__(self, model: Any, data: TextDataConfig, seed: int) -> None:
-        super().__init__(model, data, seed)
-        self._progress: Progress = SILENT
 
     @cached_property
     def text(self) -> PreparedText:

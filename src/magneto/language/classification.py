@@ -65,7 +65,6 @@ class TextClassification(Task):
     ) -> None:
         super().__init__(model, data, seed)
         self.primary_metric = data.primary_metric  # type: ignore[misc]
-        self._progress: Progress = SILENT
 
     @cached_property
     def texts(self) -> Texts:

@@ -56,7 +56,6 @@ class SpeechRecognition(Task):
         if model.mel_bins != data.features.mel_bins:
             raise ValueError(f"model.mel_bins ({model.mel_bins}) is not data.features.mel_bins "
                              f"({data.features.mel_bins})")  # fmt: skip
-        self._progress: Progress = SILENT
         self.search: Search = GreedySearch()
         # Which utterances of which training batches had no finite loss, on the device.
         self._excluded: deque[tuple[list[str], Tensor]] = deque(maxlen=REMEMBERED)

@@ -107,6 +107,7 @@ class Task(ABC):
         self.data_config = data_config
         self.seed = seed
         self.problems = DataProblems()
+        self._progress: Progress = SILENT  # `prepare` is told who shows its work
 
     def prepare(self, progress: Progress = SILENT) -> None:
         """Do the slow work that is done once (tokenise, cache); called on the first rank first."""

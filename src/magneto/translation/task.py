@@ -58,7 +58,6 @@ class Translation(Task):
         if model.encoder_layers is None:
             raise ValueError("translation needs model.encoder_layers and model.decoder_layers")
         super().__init__(model, data, seed)
-        self._progress: Progress = SILENT
         # Directions to validate on; None for all that are trained.
         if data.select_by == "bleu":
             self.primary_metric, self.higher_is_better = "bleu", True

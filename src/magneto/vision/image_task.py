@@ -133,7 +133,6 @@ class ImageTask(Task):
 
     def __init__(self, model: Any, data: Any, seed: int) -> None:
         super().__init__(model, data, seed)
-        self._progress: Progress = SILENT
         self._checked = False
 
     @cached_property

@@ -49,7 +49,6 @@ class FineTunedTask(Task):
 
     def __init__(self, model: Any, data: Any, seed: int) -> None:
         super().__init__(model, data, seed)
-        self._progress: Progress = SILENT
         self._splits: Any = None
 
     @property
