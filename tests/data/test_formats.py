@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.formats import read_file, read_source
+from magneto.config import ConfigError
+from magneto.data.documents import read_documents
+from magneto.data.files import stream_records
+from magneto.data.formats import UNREAD_WORDS, read_file, read_source
 from magneto.data.problems import MALFORMED, Counts
-from magneto.data.table import Table
+from magneto.data.table import OTHER_SPLITS, Table
 
 ROWS = [{"audio_filepath": "a.wav", "text": "one"}, {"audio_filepath": "b.wav", "text": "two"}]
 
@@ -82,6 +85,80 @@ def test_recordings_by_folder_and_in_shards(tmp_path: Path, monkeypatch) -> None
     assert table.values("speaker") == [None, 3, None]
     assert [table[n]["audio"].read() for n in (0, 1)] == [b"sound", b"more"]
     assert table.columns["audio"].present().tolist() == [True, True, False]
+
+
+def shard(path: Path) -> bytes:
+    with tarfile.open(path, "w") as file:
+        for n in range(9):
+            member = tarfile.TarInfo(f"{n}.json")
+            member.size = 13
+            file.addfile(member, io.BytesIO(b'{"text": "x"}'))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("place", [5 * 1024 + 3, 5 * 1024 + 150])
+def test_a_shard_that_is_damaged_in_the_middle_is_counted(tmp_path: Path, place: int) -> None:
+    """Python's reader takes a damaged header for the end, and says nothing."""
+    whole = shard(tmp_path / "a.tar")
+    (tmp_path / "a.tar").write_bytes(whole[:place] + b"\xff" + whole[place + 1 :])
+    for counts in (table_counts := Counts(), Counts()):
+        if counts is table_counts:
+            read = read_source(str(tmp_path / "a.tar"), counts, "text")["train"].values("text")
+        else:
+            read = list(stream_records(tmp_path / "a.tar", counts))
+        assert len(read) == 5
+        assert counts.named[MALFORMED] == [f"{tmp_path / 'a.tar'}: damaged at byte 5,120: "
+                                           "what follows is left out"]  # fmt: skip
+
+
+def test_members_that_say_nothing_are_counted(tmp_path: Path) -> None:
+    whole = shard(tmp_path / "a.tar")
+    broken = whole.replace(b'{"text": "x"}', b'{"text": "x",', 1)
+    half = broken.replace(b'{"text": "x"}', b'{"c": "\\ud8"}', 1)
+    half = half.replace(b'{"text": "x"}', b'{"x":"\\ud83d"', 1)
+    (tmp_path / "a.tar").write_bytes(half)
+    counts = Counts()
+    read_source(str(tmp_path / "a.tar"), counts, "text")
+    assert counts[UNREAD_WORDS] == 3
+    assert counts.named[UNREAD_WORDS][0].startswith(f"{tmp_path / 'a.tar'}, 0.json: not JSON (")
+
+
+def test_two_files_for_one_split_are_refused(tmp_path: Path) -> None:
+    for name in ("train.csv", "train.jsonl"):
+        (tmp_path / name).write_text("text\n1\n")
+    with pytest.raises(ValueError, match=r"two files for one split: .*train.csv and .*train.jsonl"):
+        read_source(str(tmp_path), Counts(), "text")
+
+
+def test_a_column_of_splits_is_followed(tmp_path: Path) -> None:
+    """Rows of a test set are not trained on."""
+    path, counts = tmp_path / "a.csv", Counts()
+    words = ["train", "Train", "val", "test", "dev", "unsure", ""]
+    path.write_text("text,split\n" + "".join(f"{n},{word}\n" for n, word in enumerate(words)))
+    there = read_source(str(path), counts, "text")
+    assert {split: table.values("text") for split, table in there.items()} == {
+        "train": ["0", "1"], "validation": ["2", "4"], "test": ["3"],
+    }  # fmt: skip
+    assert counts[OTHER_SPLITS] == 2
+    path.write_text("text,split\na,hand\nb,seam\n")
+    assert len(read_source(str(path), counts, "text")["train"]) == 2
+
+
+def test_a_damaged_parquet_file_is_one_line(tmp_path: Path, monkeypatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "a.parquet"
+    datasets.Dataset.from_dict({"text": ["one" * 90, "two"]}).to_parquet(str(path))
+    content = path.read_bytes()
+    for damaged in (content[:-3], content[:4] + b"\xff" * 20 + content[24:]):
+        path.write_bytes(damaged)
+        reads = (lambda: read_source(str(path), Counts())["train"].values("text"),
+                 lambda: list(read_documents(str(path), "text", Counts())))  # fmt: skip
+        for read in reads:
+            with pytest.raises(ConfigError) as caught:
+                read()
+            [line] = caught.value.lines
+            assert line.startswith(f"cannot load hf:{path} (") and "\n" not in line
 
 
 def test_a_parquet_file(tmp_path: Path, monkeypatch) -> None:

@@ -275,14 +275,26 @@ def test_a_line_that_is_no_object(reader: Reader, line: str, tmp_path: Path) -> 
 
 @each([BY_NAME["d.csv"], BY_NAME["winogrande.csv"]])
 def test_a_row_that_cannot_be_parsed(reader: Reader, tmp_path: Path) -> None:
-    content = written(reader, ["first", "x" * 200_000, "last"])
+    content = written(reader, ["first", 'x"x', "last"])
     path, counts = write(tmp_path, reader, content), Counts()
     if reader.strict:
-        with pytest.raises(ValueError, match=r"winogrande\.csv, line 3: field larger"):
+        with pytest.raises(ValueError, match=r"winogrande\.csv, line 3: ',' expected"):
             reader.read(path, counts)
     else:
         assert reader.read(path, counts) == ["first", "last"]
         assert counts[MALFORMED] == 1
+
+
+@each([BY_NAME["d.csv"]])
+def test_lines_that_a_quote_swallows_are_counted(reader: Reader, tmp_path: Path) -> None:
+    """Also where the next cell in quotes seems to close it; a cell of any length is none."""
+    head, *rows = written(reader, ["first", "x" * 200_000, "second", "third"]).splitlines(True)
+    for lost, left in (b'"', ["first", "x" * 200_000]), (b'"second', ["first", "x" * 200_000]):
+        content = b"".join([head, *rows]).replace(b'second"', b"second")
+        content = content if lost == b'"' else content.replace(b'"third"', b"third")
+        path, counts = write(tmp_path, reader, content), Counts()
+        assert reader.read(path, counts) == left and counts[MALFORMED] == 2
+        assert counts.named[MALFORMED][0].startswith(f"{path}, line 4: ")
 
 
 def test_a_list_that_is_nested_too_deeply(tmp_path: Path) -> None:
@@ -291,3 +303,12 @@ def test_a_list_that_is_nested_too_deeply(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match="nested too deeply"):
             read_list(tmp_path / name, None, Counts())
+
+
+def test_halves_of_a_character_in_a_list(tmp_path: Path) -> None:
+    """As bytes they are no UTF-8; spelt, they are replaced in names too."""
+    (tmp_path / "a").write_bytes(b'[{"text": "\xed\xa0\xbd"}]')
+    with pytest.raises(ValueError, match="a is not JSON: 'utf-8' codec can't decode"):
+        read_list(tmp_path / "a", None, Counts())
+    (tmp_path / "b").write_text(r'[{"te\ud83dxt": 1}]')
+    assert read_list(tmp_path / "b", None, Counts()) == [{"te\ufffdxt": 1}]

@@ -7,7 +7,11 @@ import pytest
 
 from magneto.data.media import Files
 from magneto.data.problems import Counts
+from magneto.data.sources import hash_of
 from magneto.data.table import FROM_TEST, TEST_UNUSED, Table, divide, hold_out, table_of
+
+# Words in the order of their hashes, the first of which is below a share of 0.15.
+ORDER = sorted(map(str, range(11)), key=hash_of)
 
 
 def people(count: int, speakers: int) -> Table:
@@ -31,6 +35,17 @@ def test_no_side_is_empty_and_values_stay_together(speakers: int, fraction: floa
              for part in (train, held)]  # fmt: skip
     assert sides[0] and sides[1] and sides[0].isdisjoint(sides[1])
     assert len(train) + len(held) == 80 and len(sides[0] | sides[1]) == speakers
+
+
+@pytest.mark.parametrize("sizes", [[1, *[20] * 6], [1, 3, 100, 6, 9], [1] * 9 + [30, 81], [60, 60]])
+def test_the_share_of_rows_is_near_what_is_asked_for(sizes: list[int]) -> None:
+    """Also of few values of unequal sizes; a large one is passed over where a smaller one does."""
+    table = table_of([{"text": f"{k}-{n}", "speaker": k} for k in ORDER[: len(sizes)]
+                      for n in range(sizes[ORDER.index(k)])], "x")  # fmt: skip
+    held = hold_out(table, 0.15, "speaker")[1]
+    backwards = table.take(np.arange(len(table))[::-1])
+    assert 0.075 <= len(held) / len(table) <= (0.5 if len(sizes) == 2 else 0.25)
+    assert {*hold_out(backwards, 0.15, "speaker")[1].values("text")} == {*held.values("text")}
 
 
 def test_one_value_can_not_be_held_out() -> None:
@@ -60,5 +75,7 @@ def test_a_digest_names_values_in_their_order_and_the_content_of_media(tmp_path:
         return Table(columns, np.array(rows)).digest
 
     assert digest() == digest()
+    names = Files(tmp_path, ["f", "./f", f"{tmp_path}/f", "x/../f", ""])
+    assert [names.key(n) for n in range(5)] == ["f", "f", "f", "f", ""]
     others = [digest("c"), digest(content=b"13"), digest(content=b"123"), digest(rows=(1, 0))]
     assert len({digest(), *others}) == 5

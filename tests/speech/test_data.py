@@ -77,6 +77,14 @@ def test_speakers_are_held_out(tmp_path: Path) -> None:
     assert set(by_one.train.table.values("speaker")) == speakers[0] | speakers[1]
 
 
+def test_a_speaker_of_number_0_is_one(tmp_path: Path) -> None:
+    path = table(tmp_path, "all", 12, speakers=3) / "all.jsonl"
+    path.write_text(path.read_text().replace('"speaker": "s', '"speaker": ').replace('"}', "}"))
+    found = load(path, validation_fraction=0.3)
+    speakers = [set(split.table.values("speaker")) for split in (found.train, found.validation)]
+    assert speakers[0] | speakers[1] == {"0", "1", "2"} and not speakers[0] & speakers[1]
+
+
 @pytest.mark.parametrize("speakers", [1, 2])
 def test_no_side_is_left_without_utterances(tmp_path: Path, speakers: int) -> None:
     """Utterances are held out of one speaker, and one of two speakers, however small a share."""

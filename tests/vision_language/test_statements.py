@@ -178,6 +178,8 @@ def test_a_plain_table(words: tuple[str, ...], tmp_path: Path) -> None:
 def test_groups_are_what_images_connect(tmp_path: Path) -> None:
     left, right = (named_images(list(names), tmp_path, {}) for names in ("abdef", "bcegf"))
     assert groups_of([left, right]) == ["a", "a", "d", "d", "f"]
+    bare = named_images(["", "", *"egf"], tmp_path, {})  # rows without one are no group
+    assert groups_of([left, bare]) == ["a", "b", "d", "d", "f"]
 
 
 def test_built_in_statements_are_balanced() -> None:

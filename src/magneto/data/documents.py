@@ -91,7 +91,7 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
         dataset = HubDataset(found)
 
         def rows(name: str, counts: Counts) -> Iterator[str]:
-            loaded = dataset.load(found.config, name, streaming=True)
+            loaded = dataset.stream(found.config, name)
             read = partial(_text, field=field)
             return _counted(read_each(loaded, read, counts, f"{source}, row"), counts)
 

@@ -310,7 +310,12 @@ def read_objects(
 
 def parse_object(text: str, counts: Counts) -> Record:
     """Return an object of JSON; raises BadRecord or what json does if it is none."""
-    value = _is_object(json.loads(text))
+    return _is_object(parse_value(text, counts))
+
+
+def parse_value(text: str, counts: Counts) -> Any:
+    """Return a value of JSON, with U+FFFD for halves of a character; raises what json does."""
+    value = json.loads(text)
     if not SPELT_HALF.search(text):
         return value
     whole = _whole(value)
@@ -367,7 +372,7 @@ def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
     with open_text(path) as file:
         raw = file.read()
     with guarded(prefix=f"{path} is not JSON: "):
-        found = json.loads(raw)
+        found = json.loads(raw.decode())  # json itself lets halves of a character through
     rows = found
     if key is not None:
         rows = found.get(key) if isinstance(found, dict) else None
@@ -399,7 +404,7 @@ def _whole(value: Any) -> Any:
     if isinstance(value, str):
         return HALF.sub("\ufffd", value)
     if isinstance(value, dict):
-        return {key: _whole(part) for key, part in value.items()}
+        return {_whole(key): _whole(part) for key, part in value.items()}
     return [_whole(part) for part in value] if isinstance(value, list) else value
 
 
@@ -412,16 +417,21 @@ def read_tabs(path: Path, counts: Counts) -> Iterator[list[str]]:
 def read_quoted(path: Path, counts: Counts) -> Iterator[list[str]]:
     """Yield the rows of a table as spreadsheets write it: in quotes, cells may hold line ends.
 
-    A row that can't be parsed is counted, and the next is read. A blank line has no cells.
+    A row that can't be parsed is counted, by its lines, and the next is read: also all that follow
+    a quote which is never closed. A blank line has no cells.
     """
-    rows = csv.reader(read_lines(path, counts))
+    csv.field_size_limit(LINE_BYTES)  # of the whole process; else 131,072, where a book is more
+    rows = csv.reader(read_lines(path, counts), strict=True)
     while True:
+        first = rows.line_num + 1
         try:
             yield next(rows)
         except StopIteration:
             return
         except csv.Error as error:
-            counts.met(MALFORMED, f"{path}, line {rows.line_num}", str(error))
+            why = str(error).replace("unexpected end of data", "a quote is never closed")
+            counts.met(MALFORMED, f"{path}, line {first}", why)
+            counts[MALFORMED] += rows.line_num - first
 
 
 def is_table(path: Path) -> bool:
@@ -470,14 +480,31 @@ def _is_list(path: Path) -> bool:
         return file.peek(1 << 12).lstrip()[:1] == b"["
 
 
+def tar_members(file: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the files in a tar file, one after the other.
+
+    Raises:
+        tarfile.ReadError: If it is cut off.
+        BadRecord: If a header is damaged: Python's own reader takes it for the end, and says
+            nothing.
+    """
+    for member in file:
+        vars(file)["members"] = []  # it would keep them all
+        if member.isreg():
+            yield member
+    assert file.fileobj is not None
+    file.fileobj.seek(file.offset)
+    if file.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+        raise BadRecord(f"damaged at byte {file.offset:,}: what follows is left out")
+
+
 def _members(shard: Path, counts: Counts) -> Iterator[tuple[str, bool]]:
     """Yield the members of text or of JSON of a tar file, and whether they are of JSON."""
     try:
         with guarded(), tarfile.open(shard, "r:") as file:
-            for member in file:
-                vars(file)["members"] = []  # it would keep them all
+            for member in tar_members(file):
                 place, is_json = shard / member.name, member.name.lower().endswith(".json")
-                if not member.isreg() or not (is_json or member.name.lower().endswith(".txt")):
+                if not (is_json or member.name.lower().endswith(".txt")):
                     continue
                 if member.size > LINE_BYTES:
                     counts.met(LONG_LINES, str(place), f"longer than {LINE_BYTES:,} bytes")

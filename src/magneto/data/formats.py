@@ -5,7 +5,6 @@ Nothing is decoded. A record that can't be read is counted and left out.
 
 from __future__ import annotations
 
-import json
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,12 +19,15 @@ from magneto.data.cache import cache_directory, file_states, fingerprint, is_kep
 from magneto.data.files import (
     RECORDS,
     Record,
+    decoded,
     existing_path,
     has_ending,
     is_table,
     open_table,
+    parse_value,
     read_rows,
     stream_records,
+    tar_members,
     unpacked_name,
     walk_files,
 )
@@ -39,7 +41,7 @@ from magneto.data.sources import (
     parse_source,
     standard_splits,
 )
-from magneto.data.table import NO_CLASS, USUAL, Classes, Table, table_of, whole_table
+from magneto.data.table import NO_CLASS, USUAL, Classes, Table, by_split, table_of, whole_table
 from magneto.files import read_json, write_json
 from magneto.progress import SILENT, Progress
 
@@ -54,6 +56,7 @@ MASK_MEMBERS = ("seg.png", "mask.png", "seg", "mask")
 WORD_MEMBERS = {"cls": "label", "txt": "text", "caption": "text"}
 # A larger member of JSON or of words is none.
 WORDS_BYTES = 1 << 20
+UNREAD_WORDS = "members of words or of JSON that can't be read"
 
 
 def read_source(
@@ -84,13 +87,14 @@ def read_source(
     if path.is_file() and not path.name.endswith((".tar", ".parquet")):
         if not has_ending(path, RECORDS):
             raise ValueError(f"{path} is no set of examples: {SUPPORTED}")
-        return {"train": read_file(path, counts)}
+        return by_split(read_file(path, counts), counts)
     if shards := find_shards(path):
         parts = shards_by_split(path, shards)
         return {split: read_shards(own, counts, progress) for split, own in parts.items()}
     if has_parquet(path):
         return read_hub(Source("hf", str(path)))
-    if files := find_files(path):
+    files = find_files(path)
+    if "train" in files:
         return {split: read_file(file, counts) for split, file in files.items()}
     own = layout(path, counts) if layout else {}
     if not own and kind not in ENDINGS:
@@ -98,12 +102,29 @@ def read_source(
     return own or read_folders(path, kind, counts)
 
 
-def find_files(folder: Path) -> dict[str, Path]:
-    """Return the files of records that are named as splits are, if one is "train"."""
-    files = {Path(unpacked_name(path)).stem.lower(): path
-             for path in sorted(folder.iterdir()) if has_ending(path, RECORDS)}  # fmt: skip
-    found = standard_splits(files)
-    return found if "train" in found else {}
+def find_files(
+    folder: Path,
+    endings: tuple[str, ...] = RECORDS,
+    splits: Mapping[str, Sequence[str]] = SPLIT_NAMES,
+) -> dict[str, Path]:
+    """Return the files in a folder that are named as splits are.
+
+    Args:
+        folder: Where they lie.
+        endings: That they have, unpacked.
+        splits: Names of the splits, best first, where a field has others.
+
+    Raises:
+        ValueError: If two have one name.
+    """
+    files: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if has_ending(path, endings):
+            files.setdefault(Path(unpacked_name(path)).stem.lower(), []).append(path)
+    found = standard_splits(files, splits)
+    for one, other, *_ in (paths for paths in found.values() if len(paths) > 1):
+        raise ValueError(f"two files for one split: {one} and {other}; keep one")
+    return {split: paths[0] for split, paths in found.items()}
 
 
 def read_file(path: Path, counts: Counts) -> Table:
@@ -270,10 +291,7 @@ def _add_shard(index: Index, shard: Path, number: int) -> None:
     members: dict[str, tuple[tuple[int, int, int], Any]] = {}
     try:
         with guarded(), tarfile.open(shard, "r:") as file:
-            for member in file:
-                vars(file)["members"] = []  # it would keep them all
-                if not member.isreg():
-                    continue
+            for member in tar_members(file):
                 if member.size < 0 or member.offset_data + member.size > end:
                     raise tarfile.ReadError("unexpected end of data")
                 folder, slash, name = member.name.rpartition("/")
@@ -282,24 +300,32 @@ def _add_shard(index: Index, shard: Path, number: int) -> None:
                     _add_example(index, key, members)
                     key, members = folder + slash + stem, {}
                 place = (number, member.offset_data, member.size)
-                members[ending.lower()] = (place, _said(file, member, ending.lower()))
+                said = _said(file, member, ending.lower(), shard, index.counts)
+                members[ending.lower()] = (place, said)
     except BadRecord as error:
         index.counts.met(MALFORMED, str(shard), str(error))
     _add_example(index, key, members)
 
 
-def _said(file: tarfile.TarFile, member: tarfile.TarInfo, ending: str) -> dict[str, Any]:
-    """Return what a small member of words or of JSON says, by column."""
-    if ending not in (*WORD_MEMBERS, "json") or member.size > WORDS_BYTES:
+def _said(
+    file: tarfile.TarFile, member: tarfile.TarInfo, ending: str, shard: Path, counts: Counts
+) -> dict[str, Any]:
+    """Return what a member of words or of JSON says, by column; one that can't be read, nothing."""
+    if ending not in (*WORD_MEMBERS, "json"):
+        return {}
+    where = f"{shard}, {member.name}"
+    if member.size > WORDS_BYTES:
+        counts.met(UNREAD_WORDS, where, f"longer than {WORDS_BYTES:,} bytes")
         return {}
     opened = file.extractfile(member)
-    text = opened.read().decode("utf-8", errors="replace").strip() if opened else ""
+    text = decoded(opened.read(), counts, shard / member.name, 1).strip() if opened else ""
     if ending != "json":
         return {WORD_MEMBERS[ending]: text} if text else {}
     try:
         with guarded():
-            value = json.loads(text)
-    except BadRecord:
+            value = parse_value(text, counts)
+    except BadRecord as error:
+        counts.met(UNREAD_WORDS, where, str(error))
         return {}
     if not isinstance(value, dict):
         return {"label": value} if _is_plain(value) else {}

@@ -127,8 +127,14 @@ class Files(MediaColumn):
         return len(self.names)
 
     def key(self, number: int) -> str:
-        """Return the path within the folder."""
-        return self.names[number]
+        """Return the path within the folder, however it is written."""
+        name = self.names[number]
+        if not name:
+            return ""
+        plain = os.path.normpath(name)
+        if not os.path.isabs(plain):
+            return plain
+        return plain.removeprefix(os.path.abspath(self.root).rstrip("/") + "/")
 
     def name(self, number: int) -> str:
         """Return the path."""

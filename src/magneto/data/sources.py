@@ -197,6 +197,12 @@ class HubDataset:
         found = standard_splits({name.lower(): name for name in there}, names)
         return found or {"train": there[0]}
 
+    def stream(self, config: str, split: str) -> Iterator[Any]:
+        """Yield the rows of a split one by one, before all is there."""
+        rows = self.load(config, split, streaming=True)
+        with self._loading():
+            yield from rows
+
     def load(self, config: str, split: str | None, streaming: bool = False) -> Any:
         """Load a split, or a mapping of all splits by name if `split` is None.
 
@@ -220,9 +226,11 @@ class HubDataset:
         library.setLevel(logging.ERROR)
         try:
             yield
-        except (OSError, ValueError, RuntimeError) as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            line = f"cannot load {self.source} ({first}); offline, give --data PATH"
-            raise ConfigError([line]) from error
+        except ModuleNotFoundError:
+            raise
+        except Exception as error:  # the libraries' own say what is wrong in what caused them
+            first = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
+            hint = "" if os.path.exists(self.source.name) else "; offline, give --data PATH"
+            raise ConfigError([f"cannot load {self.source} ({first}){hint}"]) from error
         finally:
             library.setLevel(before)

@@ -25,7 +25,7 @@ from magneto.config import nearest, shown
 from magneto.data.cache import content_digest
 from magneto.data.media import MediaColumn
 from magneto.data.problems import BadRecord, Counts, guarded
-from magneto.data.sources import VALIDATED, hash_of, held_below
+from magneto.data.sources import SPLIT_NAMES, SPLITS, VALIDATED, hash_of, held_below
 from magneto.data.stream import listed
 
 # What columns are usually called, best first.
@@ -54,11 +54,14 @@ USUAL = {
     "truth": ("truth", "label", "answer", "true", "is_true", "target"),
 }  # fmt: skip
 FROM_TEST = "to validate on, from its test split"
+OTHER_SPLITS = "rows of a split that is none of train, validation and test left out"
 TEST_UNUSED = "of its test split, not used"
 # Media of which the digest takes the bytes, spread over the table; of all others it takes name and
 # size.
 SAMPLED = 256
 NO_CLASS = -1
+# Of the rows that are to be held out; where there would be fewer, further values are.
+LEAST_SHARE = 0.5
 
 
 class Classes(Sequence[str | None]):
@@ -194,6 +197,17 @@ def table_of(
     return whole_table(columns, where, root)
 
 
+def by_split(table: Table, counts: Counts) -> dict[str, Table]:
+    """Return the parts of a table by its column "split"; all as "train" where none says "train"."""
+    name = next((name for name in table.columns if name.strip().lower() == "split"), None)
+    words = [] if name is None else [str(word).strip().lower() for word in table.values(name)]
+    splits = np.array([SPLITS.get(word, "") for word in words])
+    if "train" not in splits:
+        return {"train": table}
+    counts[OTHER_SPLITS] += int((splits == "").sum())
+    return {split: table.take(splits == split) for split in SPLIT_NAMES if split in splits}
+
+
 def divide(
     there: Mapping[str, Table],
     other: Mapping[str, Table] | None,
@@ -216,7 +230,7 @@ def divide(
     """
     train = there.get("train") or next(iter(there.values()))
     if other is not None:
-        used = next(split for split in VALIDATED if split in other)
+        used = next((split for split in VALIDATED if split in other), next(iter(other)))
         counts[FROM_TEST] += len(other[used]) if used == "test" else 0
         return train, other[used]
     if "validation" in there and "train" in there:
@@ -231,11 +245,13 @@ def hold_out(
     """Cut a table in rows to train and to validate on, by the hash of a column.
 
     Rows of one value stay together, and stay where they are when others are added, unless one side
-    would have none: then the value nearest to it goes there.
+    would have none: then the value nearest to it goes there. Where less than half of the rows that
+    are asked for would be held out, as of few values, further values are, in the order of their
+    hashes, that bring the share nearer to it.
 
     Args:
         table: To cut.
-        fraction: Of the values that are held out.
+        fraction: Of the values, and so about of the rows, that are held out.
         key: The column. Media are known by their keys.
         counts: Of what was left out, for messages.
 
@@ -246,11 +262,22 @@ def hold_out(
     media = isinstance(column, MediaColumn)
     numbers = table.rows.tolist()
     words = [column.key(n) if media else str(column[n]) for n in numbers]
-    if (different := len({*words})) < 2:
+    keys, kind, rows = np.unique(
+        np.array([hash_of(word) for word in words], np.uint64),
+        return_inverse=True, return_counts=True,
+    )  # fmt: skip
+    if (different := len(keys)) < 2:
         said = f"{different} value{'s' * (different != 1)} of {key!r}"
         said += counts.describe() if counts else ""
         raise ValueError(f"{table.where} has {len(numbers)} rows with {said}: none can be held "
                          "out, set data.validation_source")  # fmt: skip
-    limit = held_below(words, fraction)
-    held = np.array([hash_of(word) < limit for word in words], bool)
+    chosen = keys < np.uint64(held_below(words, fraction))
+    wanted = fraction * len(numbers)
+    for number in np.flatnonzero(~chosen):
+        found = rows[chosen].sum()
+        if found >= wanted * LEAST_SHARE:
+            break
+        if abs(found + rows[number] - wanted) < wanted - found and (~chosen).sum() > 1:
+            chosen[number] = True
+    held = chosen[kind]
     return table.take(~held), table.take(held)

@@ -14,11 +14,11 @@ import numpy as np
 from magneto.config import shown
 from magneto.data.documents import docstrings
 from magneto.data.files import existing_path, has_ending, read_lines, read_tabs, unpacked_name
-from magneto.data.formats import RECORDS, read_file, read_hub, read_source
+from magneto.data.formats import RECORDS, find_files, read_file, read_hub, read_source
 from magneto.data.problems import EMPTY, BadRecord, Counts, read_each
-from magneto.data.sources import check_builtin, held_out, parse_source, standard_splits
+from magneto.data.sources import check_builtin, held_out, parse_source
 from magneto.data.stream import listed
-from magneto.data.table import Classes, Table, divide, table_of, whole_table
+from magneto.data.table import Classes, Table, by_split, divide, table_of, whole_table
 from magneto.language.config import (
     GLUE,
     NAMES,
@@ -142,8 +142,9 @@ def read_tables(
         return {"train": table_of(records, source)}
     if named.kind == "hf":
         there = read_hub(named, splits)
-    elif files := find_files(existing_path(source), splits, task):
+    elif files := table_files(existing_path(source), splits, task):
         there = {split: read_table(path, task, counts) for split, path in files.items()}
+        there = by_split(there["train"], counts) if {*there} == {"train"} else there
     else:
         there = read_source(source, counts, "text")
         there = {split: table for split, table in there.items() if split in splits} or there
@@ -151,7 +152,7 @@ def read_tables(
     return {split: labelled(table, config, unknown, counts) for split, table in there.items()}
 
 
-def find_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, Path]:
+def table_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, Path]:
     """Return the files of splits in a folder, or a file as "train"; none if there are no tables.
 
     Raises:
@@ -160,12 +161,12 @@ def find_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, P
     endings = (*RECORDS, ".txt") if task else RECORDS
     if not path.is_dir():
         return {"train": path} if has_ending(path, endings) else {}
-    files = {Path(unpacked_name(file)).stem.lower(): file
-             for file in sorted(path.iterdir()) if has_ending(file, endings)}  # fmt: skip
-    found = standard_splits(files, splits)
+    found = find_files(path, endings, splits)
+    files = [file for file in sorted(path.iterdir()) if has_ending(file, endings)]
     if files and not found:
         wanted = ", ".join(next(iter(splits.values())))
-        raise ValueError(f"{path} has nothing named {wanted} (it has {', '.join(files)})")
+        names = ", ".join(Path(unpacked_name(file)).stem.lower() for file in files)
+        raise ValueError(f"{path} has nothing named {wanted} (it has {names})")
     return found
 
 

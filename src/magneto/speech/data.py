@@ -256,8 +256,9 @@ def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> T
         stretch = stretch_of(said)
         name = str(PurePath(sound.key(number)).with_suffix(""))
         name += "" if stretch.stop is None else f"-{stretch.start:.2f}"
-        id = str(said.get("id") or name)
-        speaker = str(said.get("speaker") or id)
+        id, speaker = (said.get(what) for what in ("id", "speaker"))
+        id = name if id in (None, "") else str(id)
+        speaker = id if speaker in (None, "") else str(speaker)
         values = (id, " ".join(change(texts[number]).split()), speaker, stretch)
         for column, value in zip(columns.values(), values, strict=True):
             column[number] = value

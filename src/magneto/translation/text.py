@@ -267,8 +267,7 @@ def hub_parts(source: Source, wanted: tuple[str, ...] | None) -> list[Part]:
         names = frozenset(config.split("-"))
         if len(names) != 2 or not all(map(LANGUAGE.fullmatch, names)):
             split = next(iter(dataset.chosen_splits(config).values()))
-            rows = dataset.load(config, split, streaming=True)
-            names = frozenset(sentences(next(iter(rows), {})))
+            names = frozenset(sentences(next(dataset.stream(config, split), {})))
         if len(names) < 2:
             continue
         # Of a hundred configurations only those that are wanted are asked for their splits.

@@ -170,6 +170,8 @@ def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
 
     keys = [[column.key(row) for column in columns] for row in range(len(columns[0]))]
     for pair in keys:
+        if not all(pair):  # rows without an image are left out: they don't join others
+            continue
         first, *others = sorted(map(first_of, pair))
         for other in others:
             parents[other] = first
