@@ -25,13 +25,14 @@ from magneto.data.files import (
     RECORDS,
     decoded,
     existing_path,
+    has_ending,
     is_table,
     open_table,
     open_text,
     read_rows,
-    source_files,
     stream_records,
     unpacked_name,
+    walk_files,
 )
 from magneto.data.problems import EMPTY, BadRecord, Counts, read_each
 from magneto.data.sources import (
@@ -103,6 +104,22 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
         return _counted(chain.from_iterable(each), counts)
 
     return {split: partial(texts, files) for split, files in files_by_split(source).items()}
+
+
+def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
+    """List the files of a path in order: itself, or those of a folder that have an ending.
+
+    Raises:
+        FileNotFoundError: If there is no such path.
+        ValueError: If a folder holds nothing to read.
+    """
+    path = existing_path(source)
+    if path.is_file():
+        return [path]
+    files = sorted(file for file in walk_files(path) if has_ending(file, endings))
+    if not files:
+        raise ValueError(f"nothing to read in {source}: no file ends in {', '.join(endings)}")
+    return files
 
 
 def files_by_split(source: str) -> dict[str, list[Path]]:

@@ -137,22 +137,6 @@ def read_bytes(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
-    """List the files of a path in order: itself, or those of a folder that have an ending.
-
-    Raises:
-        FileNotFoundError: If there is no such path.
-        ValueError: If a folder holds nothing to read.
-    """
-    path = existing_path(source)
-    if path.is_file():
-        return [path]
-    files = sorted(file for file in walk_files(path) if has_ending(file, endings))
-    if not files:
-        raise ValueError(f"nothing to read in {source}: no file ends in {', '.join(endings)}")
-    return files
-
-
 def open_bytes(path: Path) -> io.BufferedReader:
     """Open a file, unpacked, behind a UTF-8 byte-order mark if it begins with one.
 
