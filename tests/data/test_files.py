@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from magneto.data.documents import source_files
 from magneto.data.files import (
     existing_path,
     has_ending,
     open_bytes,
     open_text,
-    source_files,
     unpacked_name,
 )
 
