@@ -28,7 +28,7 @@ COMMANDS = {
     "generate": ("magneto.commands.generate", "let a language model continue a prompt"),
     "translate": ("magneto.commands.translate", "translate lines with a translation model"),
     "transcribe": ("magneto.commands.transcribe", "write down what is said in recordings"),
-    "predict": ("magneto.commands.predict", "what a model says of your images or texts"),
+    "predict": ("magneto.commands.predict", "what a model says of your images, texts or rows"),
     "bound": ("magneto.commands.bound", "what the theory bounds, for a placement and a depth"),
     "tokenizer": ("magneto.commands.tokenizer", "train a tokenizer on text of your own"),
     "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),

@@ -54,6 +54,7 @@ def test_how_a_model_lies_on_ranks_in_words() -> None:
     device = torch.device("cpu")
     assert World(0, 4, device, "hybrid", 2).describe() == "4 x cpu, hybrid (2 copies in 2 shards)"
     assert World(0, 4, device, "fsdp", 4).describe() == "4 x cpu, fsdp"
+    assert World(0, 1, device, "none").describe() == "1 x cpu"
     assert [World(0, 4, device, "hybrid", size).replicas for size in (1, 2, 4)] == [4, 2, 1]
 
 

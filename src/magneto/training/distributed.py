@@ -72,11 +72,10 @@ class World:
 
     def describe(self) -> str:
         """Say how many ranks there are, on what, and how a model lies on them."""
+        ranks = f"{self.world_size} x {self.device.type}"
         shape = f" ({self.replicas} copies in {self.shard_size} shards)"
-        return (
-            f"{self.world_size} x {self.device.type}, {self.strategy}"
-            f"{shape if self.strategy == 'hybrid' else ''}"
-        )
+        how = f", {self.strategy}{shape if self.strategy == 'hybrid' else ''}"
+        return ranks if self.strategy == "none" else ranks + how
 
 
 def one_process(device: torch.device) -> World:
