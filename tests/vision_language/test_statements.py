@@ -175,6 +175,15 @@ def test_a_plain_table(words: tuple[str, ...], tmp_path: Path) -> None:
         load(tmp_path / "b.tsv")
 
 
+def test_files_of_plain_tables_are_split_by_the_usual_words(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.png", 0)
+    line = b'{"left": "a.png", "right": "a.png", "statement": "x", "truth": 1}\n'
+    write(tmp_path / "training.jsonl", 3 * line)
+    write(tmp_path / "valid.jsonl", 2 * line)
+    found = load(tmp_path)
+    assert (len(found.train), len(found.validation)) == (3, 2)
+
+
 def test_groups_are_what_images_connect(tmp_path: Path) -> None:
     left, right = (named_images(list(names), tmp_path, {}) for names in ("abdef", "bcegf"))
     assert groups_of([left, right]) == ["a", "a", "d", "d", "f"]

@@ -38,8 +38,8 @@ UNLABELLED = "statements without a label left out"
 ENDINGS = (".json", ".jsonl")
 # Names of the file of a split, without its ending, best first.
 FILES = {
-    "train": ("train",),
-    "validation": ("dev", "val", "validation"),
+    "train": ("train", "training"),
+    "validation": ("dev", "val", "valid", "validation"),
     "test": ("test1", "test"),
     "hidden": ("test2", "hidden"),
 }
