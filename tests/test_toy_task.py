@@ -108,13 +108,21 @@ def export(model, data, directory):
     save_model(model, str(directory / "model.safetensors"))
     return "toy_package.task.Convolution"
 '''
-UNFINISHED = """
+VARIANTS = """
 class NoLoss(Toy):
     loss = Task.loss
 
 
 class OtherMetric(Toy):
     primary_metric = "accuracy"
+
+
+class Tensors(Toy):
+    def summarise(self, sums, predictions):
+        return {"loss": torch.tensor(sums["loss"]), "f1": torch.tensor(0.5)}
+
+    def predict(self, model, inputs):
+        return torch.tensor([[float(row["bit"])] for row in inputs])
 """
 RECIPE = """
 task: toy_package.task:Toy
@@ -258,7 +266,7 @@ def test_mistakes_are_one_line(run: Path, place: Path, capsys) -> None:
 
 def test_what_an_unfinished_task_lacks_is_said(place: Path, capsys) -> None:
     (place / "toy_package" / "unfinished.py").write_text(
-        PACKAGE.replace("channels: int = 8", "channels: int") + UNFINISHED
+        PACKAGE.replace("channels: int = 8", "channels: int") + VARIANTS
     )
     words = ["train", place / "toy.yaml", "--out", place / "unfinished", "--task"]
     line = refused(capsys, *words, "toy_package.unfinished:NoLoss")
@@ -268,3 +276,12 @@ def test_what_an_unfinished_task_lacks_is_said(place: Path, capsys) -> None:
     other = "toy_package.unfinished:OtherMetric"
     line = refused(capsys, *words, other, "--model.channels", "8")
     assert "'accuracy'" in line and "loss, f1" in line
+
+
+def test_metrics_and_answers_may_be_tensors(place: Path, capsys) -> None:
+    (place / "toy_package" / "tensors.py").write_text(PACKAGE + VARIANTS)
+    words = ["train", place / "toy.yaml", "--task", "toy_package.tensors:Tensors"]
+    words += ["--training.epochs", "0.25", "--training.warmup_steps", "0"]
+    assert answer(capsys, *words, "--out", place / "tensors")["metrics"]["f1"] == 0.5
+    (place / "bits.csv").write_text("bit\n1\n0\n")
+    assert answer(capsys, "predict", place / "tensors", "bits.csv")["rows"] == [[1.0], [0.0]]

@@ -240,8 +240,9 @@ def _resolve(target: str, name: str) -> Any:
     try:
         found = import_module(module)
     except (ImportError, TypeError, ValueError) as error:  # "", ".x" are no names of modules
-        own = getattr(error, "name", None) == module.partition(".")[0] != ""
-        hint = f"; PYTHONPATH must name the folder that holds {error.name}" if own else ""
+        first, hint = module.partition(".")[0], ""
+        if isinstance(error, ModuleNotFoundError) and error.name == first:
+            hint = f"; PYTHONPATH must name the folder that holds {first}"
         raise ConfigError([f"task {name}: {error}{hint}"]) from error
     if not hasattr(found, attribute):
         hint = nearest(attribute, [key for key in vars(found) if not key.startswith("_")])

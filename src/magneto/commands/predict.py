@@ -302,6 +302,7 @@ def predict_rows(given: argparse.Namespace, overrides: Mapping[str, str]) -> int
     """Print what a task of one's own says of each row of tables."""
     import torch
 
+    from magneto.data.batch import map_tensors
     from magneto.data.formats import read_file
     from magneto.data.stream import make_named
     from magneto.runs import load_run
@@ -323,7 +324,8 @@ def predict_rows(given: argparse.Namespace, overrides: Mapping[str, str]) -> int
 
         @torch.no_grad()
         def ask(some: Sequence[int], table: Table = table) -> Sequence[Any]:
-            return opened.task.predict(opened.model, [table[number] for number in some])
+            found = opened.task.predict(opened.model, [table[number] for number in some])
+            return map_tensors(found, torch.Tensor.tolist)
 
         for start in range(0, len(table), SORTED):
             some = range(start, min(start + SORTED, len(table)))

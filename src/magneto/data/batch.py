@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-def map_tensors(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(batch: Any, function: Callable[[Tensor], Any]) -> Any:
     """Return the same structure with the function applied to every tensor in it."""
     if isinstance(batch, Tensor):
         return function(batch)

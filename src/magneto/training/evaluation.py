@@ -77,7 +77,8 @@ def evaluate(
             progress.update("evaluating batches", done, count)
         reshard(model)
     found = in_order(predictions, world)
-    return Evaluation(task.summarise(total_sums(sums, world), found), found)
+    metrics = task.summarise(total_sums(sums, world), found)
+    return Evaluation({name: float(value) for name, value in metrics.items()}, found)
 
 
 @contextmanager

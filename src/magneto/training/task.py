@@ -226,7 +226,7 @@ class Task(ABC):
         return {}
 
     def predict(self, model: nn.Module, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Return what a model says of each input: plain values that `magneto predict` prints.
+        """Return what a model says of each input: plain values or tensors that are printed.
 
         Args:
             model: With a run's weights, in evaluation mode. Data is not prepared.
