@@ -77,6 +77,17 @@ def test_speakers_are_held_out(tmp_path: Path) -> None:
     assert set(by_one.train.table.values("speaker")) == speakers[0] | speakers[1]
 
 
+def test_a_column_of_splits_is_followed(tmp_path: Path) -> None:
+    path = table(tmp_path, "all", 6) / "all.jsonl"
+    kinds = iter(["train", "dev", "test"] * 2)
+    lines = [json.dumps(json.loads(line) | {"split": next(kinds)})
+             for line in path.read_text().splitlines()]  # fmt: skip
+    path.write_text("\n".join([*lines, "{broken"]))
+    found = load(path)
+    assert found.train.ids == ["all-0", "all-3"] and found.validation.ids == ["all-1", "all-4"]
+    assert found.counts["train"][MALFORMED] + found.counts["validation"][MALFORMED] == 1
+
+
 def test_a_speaker_of_number_0_is_one(tmp_path: Path) -> None:
     path = table(tmp_path, "all", 12, speakers=3) / "all.jsonl"
     path.write_text(path.read_text().replace('"speaker": "s', '"speaker": ').replace('"}', "}"))

@@ -52,6 +52,19 @@ def test_line_pairs_by_stem_folder_and_split(tmp_path: Path) -> None:
     assert text.pairs("validation") == {("de", "en")} == text.pairs("test")
 
 
+def test_folders_tell_the_split(tmp_path: Path) -> None:
+    """What lies in dev/ or test/ is not trained on; a folder above the source says nothing."""
+    for name in ("Train", "dev", "test"):
+        write(tmp_path / "dev", {})
+        write(tmp_path / "dev" / name, {"a.en": f"{name}\n", "a.de": f"{name}\n"})
+        (tmp_path / "dev" / "tables" / name).mkdir(parents=True)
+        write(tmp_path / "dev" / "tables" / name, {"a.tsv": f"en\tde\n{name}\t{name}\n"})
+    for source in (tmp_path / "dev", tmp_path / "dev" / "tables"):
+        for split, name in (("train", "Train"), ("validation", "dev"), ("test", "test")):
+            assert read(source, "en", "de", split) == [(name, name)]
+    assert read(tmp_path / "dev" / "test", "en", "de") == [("test", "test")]
+
+
 def test_wmt_names_are_one_stem(tmp_path: Path) -> None:
     folder = write(tmp_path / "text", {
         "newstest-src.eng.txt": "one\n", "newstest-ref.deu.txt": "eins\n",

@@ -33,7 +33,7 @@ from magneto.data.formats import (
 from magneto.data.media import AUDIO_ENDINGS
 from magneto.data.problems import MALFORMED, BadRecord, Counts, guarded, read_each
 from magneto.data.sources import HubDataset, check_builtin, find_source, split_of
-from magneto.data.table import Table, whole_table
+from magneto.data.table import Table, by_split, whole_table
 from magneto.progress import Progress
 from magneto.speech.config import NAMES, SpeechDataConfig
 from magneto.speech.synthetic import synthetic_table
@@ -76,7 +76,7 @@ def open_source(
         }
     path = existing_path(source)
     if has_ending(path, RECORDS):
-        return {"train": lambda counts: [read_file(path, counts)]}
+        return one_table(path)
     if shards := find_shards(path):
         return {
             name: lambda counts, own=own: [read_shards(own, counts, progress)]
@@ -85,6 +85,18 @@ def open_source(
     if path.is_file():
         raise ValueError(f"{path} is no set of examples: {SUPPORTED}")
     return folder_splits(path)
+
+
+def one_table(path: Path) -> dict[str, Tables]:
+    """Return what reads each split of a file of records, by its column "split" if it has one."""
+    met = Counts()
+    parts, untold = by_split(read_file(path, met), met), [met]
+
+    def read(name: str, counts: Counts) -> list[Table]:
+        counts.update(untold.pop() if untold else ())
+        return [parts[name]]
+
+    return {name: partial(read, name) for name in parts}
 
 
 def folder_splits(folder: Path) -> dict[str, Tables]:

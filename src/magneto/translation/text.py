@@ -123,10 +123,19 @@ def open_parallel(
         return ParallelText(hub_parts(found, wanted), wanted)
     lines, records = find_files(source, wanted, sought)
     parts = [
-        Part(split_of(Path(stem).name) or "train", frozenset(files), partial(aligned, files))
+        Part(split_below(source, Path(stem)), frozenset(files), partial(aligned, files))
         for stem, files in lines.items()
     ]
-    return ParallelText(parts + list(map(record_part, records)), wanted)
+    parts += [record_part(path, split_below(source, path)) for path in records]
+    return ParallelText(parts, wanted)
+
+
+def split_below(source: str, path: Path) -> str:
+    """Return the split that a file's name tells, or its folder's in the source; or "train"."""
+    root = user_path(source)
+    names = path.relative_to(root).parts if root in path.parents else (path.name,)
+    told = (split_of(name.lower()) for name in reversed(names))
+    return next(filter(None, told), "train")
 
 
 def parallel_fingerprint(
@@ -229,7 +238,7 @@ def bare(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def record_part(path: Path) -> Part:
+def record_part(path: Path, split: str) -> Part:
     """Return a file of records; it is read through to find its languages, but for a table.
 
     Raises:
@@ -246,7 +255,7 @@ def record_part(path: Path) -> Part:
     def read(first: str, second: str, counts: Counts) -> Iterator[Texts]:
         return of_languages(stream_records(path, counts, several), first, second, counts)
 
-    return Part(split_of(unpacked_name(path).rpartition(".")[0]) or "train", frozenset(names), read)
+    return Part(split, frozenset(names), read)
 
 
 def hub_parts(source: Source, wanted: tuple[str, ...] | None) -> list[Part]:
