@@ -1,10 +1,11 @@
-"""Whether a training fits is known before a model is built."""
+"""Whether a training fits is known before a model is built, and its weights before data is read."""
 
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+from magneto.lab.without_data import check_weights_first
 from magneto.recipe import load_recipe
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import one_process
@@ -28,16 +29,36 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("name", "changes", "said"),
     [
         ("image-classification", {"model.classes": 10**9}, "head.weight has the most, 1000000000"),
-        (
-            "image-tokenizer",
-            {"model.codes": 10**9},
-            "of which tokenizer.codebook.seen",
-        ),
+        ("image-modelling", {"model.codes": 10**9}, "head.weight has the most, 1000000000 x 64"),
+        ("image-tokenizer", {"model.codes": 10**9}, "of which tokenizer.codebook.seen"),
+        ("transducer", {"model.joint_width": 10**7}, "of which joiner.output.weight has the most"),
+    ],
+)
+def test_weights_that_can_not_fit_are_refused_before_data_is_read(
+    name: str, changes: dict, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = load_recipe(f"{name}/tiny", changes)
+    monkeypatch.setattr(type(recipe.build_task()), "prepare", pytest.fail)
+    with pytest.raises(ValueError, match=said) as caught:
+        check_weights_first(recipe)
+    assert " GB" in str(caught.value) and "the cpu here has 64 GB" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["causal-lm/24l", "transducer/librispeech-36l", "translation/tiny",
+                                  "vision-language-modelling/beit3-24l", "text-classification/sst2",
+                                  "visual-question-answering/tiny"])  # fmt: skip
+def test_weights_that_fit_are_not_refused(name: str) -> None:
+    check_weights_first(load_recipe(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
         ("image-classification", LARGE_IMAGES, "fill: lower it or the size of an example"),
         ("causal-lm", MANY_ROWS, "training.batch_size 10,000,000: a batch"),
     ],
 )
-def test_what_can_not_fit_is_refused(name: str, changes: dict, said: str) -> None:
+def test_a_batch_that_can_not_fit_is_refused(name: str, changes: dict, said: str) -> None:
     recipe = load_recipe(f"{name}/tiny", changes)
     task = recipe.build_task()
     task.prepare()

@@ -71,6 +71,7 @@ def main(words: Sequence[str]) -> int:
     folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
     from magneto.lab.comparison import collect, refuse_several_metrics, with_more_seeds
     from magneto.lab.grid import is_done, open_sweep
+    from magneto.lab.without_data import check_weights_first
     from magneto.training.distributed import one_process, pick_device
     from magneto.training.resources import check_memory
 
@@ -79,6 +80,7 @@ def main(words: Sequence[str]) -> int:
     report, measured = ProgressBars(), not given.no_measurements and PLACEMENT in grid
     if not all(is_done(folder, cell) for cell in sweep.cells()):
         recipe = sweep.load(sweep.cells()[0])
+        check_weights_first(recipe)
         task = recipe.build_task()
         task.prepare(report)
         world = one_process(pick_device(recipe.training.device))

@@ -73,6 +73,7 @@ def main(words: Sequence[str]) -> int:
         return dry_run(recipe, report, given.json)
     from magneto.lab.plan import advised
     from magneto.lab.probe import ProbeHook
+    from magneto.lab.without_data import check_weights_first
     from magneto.training.distributed import pick_device, pick_strategy
     from magneto.training.logging import check_trackers
     from magneto.training.loop import train
@@ -85,6 +86,8 @@ def main(words: Sequence[str]) -> int:
         raise ValueError(refused)
     pick_strategy(recipe.training)
     pick_device(recipe.training.device)
+    if not ask.resume:
+        check_weights_first(recipe)
     with (
         held(run, report, new=not ask.resume, patient=given.auto_resume),
         advised(lambda changes: asked(given, {**overrides, **changes}).recipe),

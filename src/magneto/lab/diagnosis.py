@@ -16,6 +16,7 @@ from magneto.lab.update import (
     theory_of,
 )
 from magneto.lab.verdict import Verdict, judge
+from magneto.lab.without_data import check_weights_first
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
 from magneto.theory.placement import Placement
@@ -83,6 +84,7 @@ def diagnose(
     Raises:
         ValueError: If the task's model holds no stack, or the data is not as it should be.
     """
+    check_weights_first(recipe)
     task = recipe.build_task()
     task.prepare(progress)
     world = one_process(pick_device(recipe.training.device))

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_iter
 
 from magneto.config import ConfigError
 from magneto.data.batch import map_tensors, named_tensors
+from magneto.lab.without_data import without_data
 from magneto.mistakes import OutOfMemory, is_out_of_memory, what_happened
 from magneto.nn.attention import DotProductAttention
 from magneto.recipe import Recipe
@@ -43,10 +44,6 @@ from magneto.training.resources import (
 from magneto.training.task import Task, place_companion, why_not
 
 RECOMPUTE = "model.checkpoint_activations"
-# Tokenizers that are learnt from data.
-LEARNT = ("auto", "bpe", "sentencepiece", "characters")
-# Where nothing says how many there are: classes of texts, and answers (VQA v2's).
-CLASSES, ANSWERS = 2, 3129
 # Share of a GPU's memory that is left to libraries, gaps and exchange: an assumption.
 RESERVE = 0.08
 # Of what a step needs by the plan and did not get: what is proposed needs less than this share.
@@ -300,28 +297,6 @@ class Steps:
         """Return the largest micro-batch that fits in a GPU's memory; 0 if none does."""
         none, one = (self.needed(strategy, cluster, n, accumulation) for n in (0, 1))
         return max(0, math.floor((cluster.usable - none) / max(one - none, 1.0)))
-
-
-def without_data(recipe: Recipe) -> dict[str, Any]:
-    """Return fields with which a recipe's model, its largest batch and its loss need no data.
-
-    What only data tells is taken from the configuration, or assumed: a learnt tokenizer has all
-    the tokens that it may have, and a tokenizer of images is small.
-    """
-    model, data, found = recipe.model, recipe.data, dict[str, Any]()
-    if hasattr(data, "tokenizer"):
-        begun = data.tokenizer == "auto" and getattr(model, "pretrained", None)
-        if model.vocab_size is None and data.tokenizer in LEARNT and not begun:
-            found["model.vocab_size"] = data.vocab_size
-        if found or model.vocab_size is not None:
-            found["data.tokenizer"] = "bytes"  # its numbers are not looked at
-    if hasattr(data, "labels") and not data.labels and not data.number:
-        found["data.labels"] = [str(number) for number in range(model.classes or CLASSES)]
-    if hasattr(model, "answers") and data.answers is None:
-        found["model.answers"] = model.answers or ANSWERS
-    if hasattr(data, "image_tokenizer"):
-        found["data.image_tokenizer"] = "builtin:noise"
-    return found
 
 
 def trace_both(
