@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from magneto.config import ConfigError, nearest, problem_lines
 from magneto.data.sources import SPLIT_NAMES, check_builtin, parse_source
-from magneto.data.tokenizer import END, SPECIAL
+from magneto.data.tokenizer import END, MOST_TOKENS, SPECIAL
 from magneto.nn.config import TransformerConfig
 
 
@@ -106,6 +106,8 @@ class TextDataConfig:
                 f"vocab_size must be {least} or more (256 bytes and {', '.join(self.special)}), "
                 f"not {self.vocab_size}"
             )
+        if self.vocab_size > MOST_TOKENS:
+            wrong.append(f"vocab_size must be at most {MOST_TOKENS:,}, not {self.vocab_size}")
         if self.shuffle_documents < 1:
             wrong.append(f"shuffle_documents must be 1 or more, not {self.shuffle_documents}")
         if wrong:
