@@ -31,6 +31,11 @@ OTHERWISE = {"max_length", "key_value_heads", "head_dim", "windows", "embedding_
 NOT_READ = {"classifier_dropout", "summary_first_dropout", "classifier_drop_prob"}
 
 
+# By default one model a family: the others have its map of names.
+ONE_MAP = ("BertModel", "BertForSequenceClassification", "MistralForCausalLM", "MarianMTModel")
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in ONE_MAP else []) for name in THEIRS]
+
+
 def other_values(value: Any) -> list[Any]:
     if isinstance(value, bool):
         return [not value]
@@ -50,7 +55,7 @@ def same(found: Any, expected: Any) -> bool:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", THEIRS)
+@pytest.mark.parametrize("name", NAMES)
 def test_fields_of_theirs(name: str) -> None:
     base = theirs(name)
     ours = hf.load(base)
@@ -156,7 +161,7 @@ def check_rows(model: Any, fitting: set[str], write: Any, read: Any) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", THEIRS)
+@pytest.mark.parametrize("name", NAMES)
 def test_fields_of_ours(name: str) -> None:
     base = theirs(name)
     kind = base.config.model_type
