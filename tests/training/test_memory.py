@@ -48,7 +48,9 @@ def test_weights_that_can_not_fit_are_refused_before_data_is_read(
                                   "vision-language-modelling/beit3-24l", "text-classification/sst2",
                                   "visual-question-answering/tiny"])  # fmt: skip
 def test_weights_that_fit_are_not_refused(name: str) -> None:
-    check_weights_first(load_recipe(name))
+    """Nor is a recipe for several processes, which a probe looks at in one."""
+    for strategy in ("auto", "fsdp"):
+        check_weights_first(load_recipe(name, {"training.distributed": strategy}))
 
 
 @pytest.mark.parametrize(

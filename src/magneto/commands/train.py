@@ -84,9 +84,9 @@ def main(words: Sequence[str]) -> int:
     task = recipe.build_task()
     if refused := why_not(task, recipe.training.distributed):
         raise ValueError(refused)
-    pick_strategy(recipe.training)
+    alone = pick_strategy(recipe.training) == "none"  # ranks may share the weights
     pick_device(recipe.training.device)
-    if not ask.resume:
+    if alone and not ask.resume:
         check_weights_first(recipe)
     with (
         held(run, report, new=not ask.resume, patient=given.auto_resume),

@@ -8,7 +8,7 @@ import torch
 
 from magneto.config import override
 from magneto.recipe import Recipe, build_recipe
-from magneto.training.distributed import one_process, pick_device, pick_strategy
+from magneto.training.distributed import one_process, pick_device
 from magneto.training.initial import SkippedFills
 from magneto.training.resources import check_weights
 
@@ -43,13 +43,13 @@ def without_data(recipe: Recipe) -> dict[str, Any]:
 def check_weights_first(recipe: Recipe) -> None:
     """See that one process can hold what a model's weights take, before its data is read.
 
-    Of a task of one's own data may tell the sizes, and ranks may share the weights: both are seen
-    once there is data (`magneto.training.resources.check_memory`).
+    Of a task of one's own data may tell the sizes: they are seen once there is data
+    (`magneto.training.resources.check_memory`).
 
     Raises:
         ValueError: If it can't; says what to lower.
     """
-    if ":" in recipe.task or pick_strategy(recipe.training) != "none":
+    if ":" in recipe.task:
         return
     plain = build_recipe(recipe.name, override(recipe.to_mapping(), without_data(recipe)))
     with torch.device("meta"), SkippedFills():
