@@ -1,0 +1,287 @@
+"""A task of one's own, in a package outside of ours, has every command that a built-in one has.
+
+Its model is no Transformer and its configuration has no placement.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from magneto.cli import main
+from magneto.lab.grid import RATE, SEED, Cell, read_sweep
+from magneto.tasks import TASKS
+
+SOURCE = Path(__file__).parents[2] / "src" / "magneto"
+PACKAGE = '''
+"""Say whether more than half of the bits of a row are set."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from safetensors.torch import save_model
+from torch import nn
+from torch.nn import functional as F
+
+from magneto.data.batch import LazyBatches
+from magneto.data.stream import example_stream, shuffled
+from magneto.training.task import Loss, Scores, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyModel:
+    kernel: int = 3
+    channels: int = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyData:
+    source: str = "bits"
+    rows: int = 256
+
+
+class Convolution(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.inside = nn.Conv1d(1, config.channels, config.kernel, padding="same")
+        self.head = nn.Linear(config.channels, 2)
+
+    def forward(self, bits):
+        return self.head(self.inside(bits[:, None]).relu().mean(-1))
+
+
+class Toy(Task):
+    primary_metric = "f1"
+    higher_is_better = True
+    unit = "rows"
+    ModelConfig = ToyModel
+    DataConfig = ToyData
+
+    def rows(self, split):
+        random = np.random.default_rng([len(self.data_config.source), split])
+        bits = torch.from_numpy(random.integers(2, size=(self.data_config.rows, 9))).float()
+        return bits, (bits.sum(1) > 4).long()
+
+    def build_model(self):
+        return Convolution(self.model_config)
+
+    def train_stream(self, batch_size, seed):
+        bits, labels = self.rows(0)
+        plan = shuffled(len(bits), batch_size, seed)
+        return example_stream(plan, lambda numbers, draws: (bits[numbers], labels[numbers]))
+
+    def loss(self, model, batch):
+        total = F.cross_entropy(model(batch[0]).float(), batch[1], reduction="sum")
+        return Loss(total, torch.ones_like(batch[1]).sum())
+
+    def validation_batches(self):
+        bits, labels = self.rows(1)
+        return LazyBatches(torch.arange(len(bits)).split(50), lambda n: (bits[n], labels[n]))
+
+    def score(self, model, batch):
+        answers = model(batch[0]).float()
+        total = F.cross_entropy(answers, batch[1], reduction="sum")
+        pairs = torch.stack((answers.argmax(-1), batch[1]))
+        return Scores({"loss": total, "count": torch.ones_like(batch[1]).sum()}, pairs)
+
+    def summarise(self, sums, predictions):
+        given, known = torch.cat(list(predictions), 1).bool()
+        f1 = 2 * (given & known).sum() / (given.sum() + known.sum()).clamp(min=1)
+        return {"loss": sums["loss"] / sums["count"], "f1": float(f1)}
+
+    def baseline(self, limit=None):
+        labels = self.rows(1)[1].bool()
+        return {"f1": float(2 * labels.sum() / (len(labels) + labels.sum()))}
+
+    def save_assets(self, directory):
+        return {"data.rows": self.data_config.rows}
+
+
+def export(model, data, directory):
+    directory.mkdir(parents=True)
+    save_model(model, str(directory / "model.safetensors"))
+    return "toy_package.task.Convolution"
+'''
+VARIANTS = """
+class NoLoss(Toy):
+    loss = Task.loss
+
+
+class OtherMetric(Toy):
+    primary_metric = "accuracy"
+
+
+class Tensors(Toy):
+    def summarise(self, sums, predictions):
+        return {"loss": torch.tensor(sums["loss"]), "f1": torch.tensor(0.5)}
+
+    def predict(self, model, inputs):
+        return torch.tensor([[float(row["bit"])] for row in inputs])
+"""
+RECIPE = """
+task: toy_package.task:Toy
+model: {kernel: 3}
+data: {rows: 256}
+training:
+  steps: 12
+  batch_size: 32
+  learning_rate: 0.01
+  warmup_steps: 2
+  log_every: 2
+  evaluate_every: 6
+  tensorboard: false
+  device: cpu
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("toy")
+    (folder / "toy_package").mkdir()
+    (folder / "toy_package" / "__init__.py").touch()
+    (folder / "toy_package" / "task.py").write_text(PACKAGE)
+    (folder / "toy.yaml").write_text(RECIPE)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def importable(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(place)
+    # Workers of a comparison are processes of their own.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), str(SOURCE.parent)]))
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(place)
+        assert main(["train", str(place / "toy.yaml"), "--out", str(place / "run")]) == 0
+    return place / "run"
+
+
+def answer(capsys: pytest.CaptureFixture, *words: object) -> dict:
+    """Run a command with --json; return what it says."""
+    capsys.readouterr()
+    assert main([*map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
+    """Run a command that a user got wrong; return its one line."""
+    capsys.readouterr()
+    assert main([*map(str, words)]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    [line] = [x for x in error.splitlines() if x.startswith("magneto:")]
+    return line
+
+
+def test_none_of_our_files_knows_it(run: Path) -> None:
+    assert not [name for name in TASKS if "toy" in name]
+    texts = [path for path in SOURCE.rglob("*") if path.suffix in (".py", ".yaml")]
+    assert len(texts) > 100
+    assert not [path for path in texts if "toy_package" in path.read_text(encoding="utf-8")]
+    needed = {p.relative_to(run.parent).parts[0] for p in run.parent.rglob("*") if p.is_file()}
+    assert {"toy_package", "toy.yaml", "run"} <= needed
+
+
+def test_train_and_evaluate_are_one_evaluation(run: Path, capsys) -> None:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    trained = [row for row in rows if "validation_f1" in row][-1]
+    found = answer(capsys, "evaluate", run, "--weights", "final")
+    assert (found["loss"], found["f1"]) == (trained["validation_loss"], trained["validation_f1"])
+    less = answer(capsys, "evaluate", run, "--weights", "final", "--limit", 2)
+    assert less["loss"] != found["loss"]
+
+
+def test_going_on(run: Path, place: Path, capsys) -> None:
+    words = ["train", place / "toy.yaml", "--out", place / "longer"]
+    answer(capsys, *words, "--training.steps", 6)
+    found = answer(capsys, "train", "--resume", place / "longer", "--training.steps", 8)
+    assert found["step"] == 8 and "f1" in found["metrics"]
+    assert "data.rows is 64 (was 256)" in refused(
+        capsys, "train", "--resume", place / "longer", "--data.rows", 64
+    )
+
+
+def test_other_data(run: Path, capsys) -> None:
+    own = answer(capsys, "evaluate", run)
+    assert answer(capsys, "evaluate", run, "--data", "other bits")["loss"] != own["loss"]
+
+
+def test_what_the_run_keeps_is_used(run: Path, place: Path, capsys) -> None:
+    text = yaml.safe_load((run / "recipe.yaml").read_text())
+    assert text["data"]["rows"] == 256
+    whole = answer(capsys, "evaluate", run)
+    resolved = run / "assets" / "resolved.json"
+    before = resolved.read_text()
+    resolved.write_text(before.replace("256", "100"))
+    assert answer(capsys, "evaluate", run)["loss"] != whole["loss"]
+    resolved.write_text(before)
+
+
+def test_export(run: Path, place: Path, capsys) -> None:
+    found = answer(capsys, "export", run, place / "exported")
+    assert found["auto"] == "toy_package.task.Convolution"
+    assert (place / "exported" / "model.safetensors").is_file()
+    assert main(["export", str(run), str(place / "again")]) == 0
+    assert "load it with toy_package.task.Convolution" in capsys.readouterr().out
+
+
+def test_compare_without_placements(place: Path, capsys) -> None:
+    words = ["compare", place / "toy.yaml", "--lrs", "1e-2,3e-2", "--jobs", "1"]
+    words += ["--grid", "model.kernel=1,3"]
+    out = place / "comparison"
+    found = answer(capsys, *words, "--out", out)
+    assert found["complete"] and found["placements"] == ["kernel=1", "kernel=3"]
+    assert found["metric"] == "f1" and len(found["summary"]) == 2
+    assert all(cell.values.keys() >= {"model.kernel"} for cell in read_sweep(out).cells())
+    assert "kernel=3" in (out / "report.html").read_text()
+    assert Cell({RATE: 0.01, SEED: 1}).row == "the recipe"  # rates alone are compared
+
+
+def test_mistakes_are_one_line(run: Path, place: Path, capsys) -> None:
+    recipe = place / "toy.yaml"
+    line = refused(capsys, "compare", recipe, "--placements", "pre,sub")
+    assert "has no placement; compare other fields with --grid" in line
+    assert not (place / "runs").exists()
+    assert "unknown key model.placement" in refused(capsys, "probe", recipe, "--placements", "sub")
+    assert "no encoder or decoder stack" in refused(capsys, "probe", recipe)
+    assert "no placement to measure" in refused(capsys, "probe", recipe, "--depths", "2,4")
+    line = refused(capsys, "train", recipe, "--probe-every", "2", "--out", place / "probed")
+    assert "no encoder or decoder stack" in line
+    for verb in (["generate", run, "x"], ["translate", run], ["evaluate", run, "--tasks", "x"]):
+        line = refused(capsys, *verb)
+        assert "the run's task is toy_package.task:Toy" in line
+        assert f"use magneto evaluate {run}" in line
+    assert "toy_package" in sys.modules
+
+
+def test_what_an_unfinished_task_lacks_is_said(place: Path, capsys) -> None:
+    (place / "toy_package" / "unfinished.py").write_text(
+        PACKAGE.replace("channels: int = 8", "channels: int") + VARIANTS
+    )
+    words = ["train", place / "toy.yaml", "--out", place / "unfinished", "--task"]
+    line = refused(capsys, *words, "toy_package.unfinished:NoLoss")
+    assert line.endswith("task toy_package.unfinished:NoLoss lacks loss")
+    line = refused(capsys, *words, "toy_package.unfinished:Toy")
+    assert "model.channels is missing" in line
+    other = "toy_package.unfinished:OtherMetric"
+    line = refused(capsys, *words, other, "--model.channels", "8")
+    assert "'accuracy'" in line and "loss, f1" in line
+
+
+def test_metrics_and_answers_may_be_tensors(place: Path, capsys) -> None:
+    (place / "toy_package" / "tensors.py").write_text(PACKAGE + VARIANTS)
+    words = ["train", place / "toy.yaml", "--task", "toy_package.tensors:Tensors"]
+    words += ["--training.epochs", "0.25", "--training.warmup_steps", "0"]
+    assert answer(capsys, *words, "--out", place / "tensors")["metrics"]["f1"] == 0.5
+    (place / "bits.csv").write_text("bit\n1\n0\n")
+    assert answer(capsys, "predict", place / "tensors", "bits.csv")["rows"] == [[1.0], [0.0]]

@@ -1,0 +1,233 @@
+"""The command line as a user meets it: a run, its mistakes, one JSON object."""
+
+import errno
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors import SafetensorError
+
+from magneto.cli import COMMANDS, command_parser, guarded, main
+from tests.system.commands.conftest import SMALL
+from tests.system.commands.small_run import outcome
+
+
+def test_help_loads_nothing_but_the_standard_library() -> None:
+    """What makes it quick: no torch, no numpy, no module of a command, no file of YAML."""
+    program = (
+        "import sys; before = set(sys.modules); from magneto.cli import main; main(['--help']); "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = done.stdout.splitlines()[-1].split()
+    assert {name.split(".")[0] for name in loaded} <= {"magneto", *sys.stdlib_module_names}
+    assert "magneto.cli" in loaded
+    assert not [name for name in loaded if name.startswith("magneto.commands")]
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+def test_every_command_explains_itself() -> None:
+    for command in COMMANDS:
+        text = command_parser(command).format_help()
+        assert "example:" in text and "--json" in text, command
+
+
+def test_evaluate_generate_export(language_run: Path, book: Path, capsys, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    run = language_run
+    code, out, _ = outcome(capsys, "evaluate", run, "--json")
+    metrics = json.loads(out)
+    assert code == 0 and {"loss", "perplexity", "bits_per_byte", "run", "weights"} <= set(metrics)
+    result = json.loads((run / "result.json").read_text())
+    assert metrics["loss"] == pytest.approx(result["best"]["value"], rel=1e-5)
+    code, out, _ = outcome(capsys, "evaluate", run, "--data", book, "--json")
+    assert code == 0 and json.loads(out)["loss"] != metrics["loss"]
+    code, out, _ = outcome(capsys, "generate", run, "A para", "--new-tokens", "5", "--json")
+    assert code == 0 and json.loads(out)["texts"][0].startswith("A para")
+    code, out, _ = outcome(capsys, "export", run, tmp_path / "out", "--json")
+    assert code == 0 and (tmp_path / "out" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("trian x", "did you mean train?"),
+        ("train causal-lm/tinny", "did you mean causal-lm/tiny?"),
+        ("train causal-lm/tiny --training.setps 3", "did you mean training.steps?"),
+        ("train causal-lm/tiny --model.placement subln", "did you mean 'sub'?"),
+        ("train causal-lm/tiny --trainig.steps 3", "did you mean training.steps?"),
+        ("train causal-lm/tiny --jsn", "did you mean --json?"),
+        ("train causal-lm/tiny --placement pre", "did you mean --model.placement?"),
+        ("train causal-lm/tiny --warmup-steps 5", "did you mean --training.warmup_steps?"),
+        ("train causal-lm/tiny --model placement", "did you mean --model.FIELD?"),
+        ("train causal-lm/tiny --training.steps", "needs a value"),
+        ("train causal-lm/tiny --data /nowhere/book.txt", "no file or folder /nowhere/book.txt"),
+        ("train causal-lm/tiny --data a --data.source b", "are the same field: give one of them"),
+        ("train causal-lm/tiny --distributed ddp", "needs torchrun"),
+        ("train causal-lm/tiny --training.device cuda:99", "training.device"),
+        ("train", "give a recipe"),
+        ("train --resume /nowhere/run", "no run in /nowhere/run"),
+        ("evaluate /nowhere/run", "no run in /nowhere/run"),
+        ("recipes causal", "causal"),
+        (f"recipes {__file__}", "not YAML"),
+        ("recipes /dev/null", "no recipe /dev/null"),
+        ("compare causal-lm/tiny --cluster local --cluster-option x", "takes KEY=VALUE, not 'x'"),
+        ("train causal-lm/tiny --seed 1e400", "seed must be a whole number"),
+        ("train causal-lm/tiny --model.width 1000000000", "matrix of such queries needs 4,000,000"),
+        ("train causal-lm/tiny --training.batch_size 1e12", "batch_size must be at most"),
+        ("train causal-lm/tiny --data.vocab_size 1e12", "vocab_size must be at most 16,777,216"),
+        ("train causal-lm/tiny --training.device meta", "torch can't compute on one here"),
+        ("train causal-lm/tiny --task os:system", "task os:system is no task"),
+        ("train causal-lm/tiny --task .x:y", "task .x:y"),
+        ("train causal-lm/tiny --data=", "the source is empty"),
+        ("train causal-lm/tiny --data hf:", "'hf:' names no data set"),
+        ("train image-classification/tiny --model.patch_size 0", "patch_size must be in [1,"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(words: str, answer: str, capsys, tmp_path) -> None:
+    trains = words.startswith(("train causal-lm/tiny", "train image"))
+    extra = ["--out", str(tmp_path / "run")] if trains else []
+    code, out, err = outcome(capsys, *words.split(), *extra)
+    lines = [line for line in err.splitlines() if line.startswith("magneto:")]
+    assert code == 2 and out == "" and len(lines) == 1 and answer in lines[0], err
+    assert "Traceback" not in err
+
+
+def test_a_run_is_not_overwritten(language_run: Path, capsys) -> None:
+    code, _, err = outcome(capsys, "train", "causal-lm/tiny", "--out", language_run)
+    assert code == 2 and f"magneto train --resume {language_run}" in err
+    code, _, err = outcome(capsys, "probe", language_run)
+    assert code == 2 and f"is a run: its recipe is {language_run / 'recipe.yaml'}" in err
+
+
+def test_a_run_that_never_began_leaves_its_place_free(tmp_path: Path, book: Path, capsys) -> None:
+    words = ["train", "causal-lm/tiny", "--data", book, "--out", tmp_path / "run", *SMALL]
+    code, _, error = outcome(capsys, *words, "--training.gradient_accumulation_steps", "8")
+    assert code == 2 and "is less than world size x gradient_accumulation_steps" in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_control_c_saves_and_says_how_to_go_on(tmp_path: Path, book: Path) -> None:
+    run = tmp_path / "stopped"
+    command = [sys.executable, "-m", "magneto", "train", "causal-lm/tiny"]
+    command += ["--data", str(book), "--out", str(run), *SMALL]
+    command += ["--training.steps", "100000", "--training.save_every", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    metrics = run / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.read_text()):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert f"magneto train --resume {run}" in err
+    assert len(list((run / "checkpoints").glob("step-*"))) == 1
+
+
+USAGE_ERRORS = """
+import json, sys
+from magneto.cli import COMMANDS, main
+
+words = [[name, "--no-such-option"] for name in COMMANDS] + json.loads(sys.argv[1])
+answers = {" ".join(each): [main(each), "torch" in sys.modules] for each in words}
+print(json.dumps(answers))
+"""
+
+
+def test_mistakes_are_answered_before_torch_is_imported(tmp_path: Path) -> None:
+    """It takes seconds; nothing of it is needed to check words, a recipe or a run's name."""
+    others = [
+        ["train", "causal-lm/tiny", "--training.lr", "1"],
+        ["train", "causal-lm/tinny"],
+        ["train", "--resume", str(tmp_path)],
+        ["compare", "causal-lm/tiny", "--lrs", "x"],
+        ["probe", "causal-lm/tinny"],
+        ["recipes", "causal-lm/tinny"],
+        *([verb, str(tmp_path)] for verb in ("predict", "evaluate", "generate", "export")),
+        ["translate", str(tmp_path), "--to", "de"],
+        ["transcribe", str(tmp_path), "a.wav"],
+    ]
+    words = [sys.executable, "-c", USAGE_ERRORS, json.dumps(others)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    answers = json.loads(done.stdout.splitlines()[-1])
+    assert len(answers) == len(COMMANDS) + len(others)
+    assert not [each for each, (code, _) in answers.items() if code != 2]
+    assert not [each for each, (_, imported) in answers.items() if imported]
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+         "out of memory (8 bytes more were asked for)"),
+        (MemoryError(), "out of memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
+        (OSError("246642 requested and 50000 written"), "the disk is full"),
+        (SafetensorError("Error while serializing: I/O error: (os error 28)"), "the disk is full"),
+        (Exception("No space left on device (os error 28)"), "the disk is full"),
+        (SafetensorError("header too large"), "damaged file of weights: header too large"),
+        (ValueError("2 requested and 3 given"), "magneto: 2 requested and 3 given"),
+        (FileExistsError(errno.EEXIST, "File exists", __file__), "py is a file, not a folder"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", f"{__file__}/a/b"), "py is a file"),
+        (PermissionError(errno.EACCES, "Permission denied", "x/y"), "x/y: Permission denied"),
+    ],
+)  # fmt: skip
+def test_what_a_library_says_of_memory_and_disk_is_one_line(error, answer: str, capsys) -> None:
+    def run() -> int:
+        raise error
+
+    assert guarded(run) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("magneto: ") and answer in line
+
+
+def test_a_tokenizer_learns_from_standard_input(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"some words\n" * 9)))
+    words = ["tokenizer", "train", "--data", "-", "--vocab-size", "264", "--json", "--out"]
+    code, out, _ = outcome(capsys, *words, tmp_path / "t.json")
+    assert code == 0 and json.loads(out)["vocab_size"] == 264
+
+
+def test_control_c_ends_any_command(monkeypatch, capsys) -> None:
+    def run(words: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("magneto.commands.recipes.main", run)
+    assert outcome(capsys, "recipes") == (130, "", "magneto: stopped\n")
+
+
+def test_a_fault_of_ours_is_not_hidden() -> None:
+    def run() -> int:
+        raise RuntimeError("shape mismatch")
+
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        guarded(run)
+
+
+def test_what_an_encoding_has_no_sign_for_is_printed_as_an_escape() -> None:
+    """Also the bytes of a file's name that are no UTF-8."""
+    for encoding, sign, printed in (("ascii", "ü", b"\\xfc"), ("utf-8", "\udcff", b"\\udcff")):
+        stdout = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.stdout", stdout)
+            patch.setattr("magneto.cli.USAGE", f"{sign}{{commands}}")
+            assert main(["--help"]) == 0
+            stdout.flush()
+        assert printed in stdout.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("streams", ["<&- >&- 2>&-", pytest.param("2>&-", marks=pytest.mark.slow)])
+def test_closed_streams_end_nothing(language_run: Path, streams: str, tmp_path: Path) -> None:
+    """Else the next file that is opened would be number 2, and lines would be written into it."""
+    run, out = language_run, tmp_path / "out"
+    command = f"exec {sys.executable} -m magneto export {run} {out} {streams}"
+    pytest.importorskip("transformers")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not done.stderr
+    assert (out / "model.safetensors").is_file()

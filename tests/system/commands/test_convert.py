@@ -1,0 +1,267 @@
+"""`magneto convert`, through the command line."""
+
+import io
+import json
+import shutil
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+transformers = pytest.importorskip("transformers")
+
+from magneto.cli import main  # noqa: E402
+from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
+from magneto.hf.export import wrap  # noqa: E402
+from magneto.hf.tokenizer import transformers_tokenizer  # noqa: E402
+from magneto.hf.weights.beit3 import to_beit3 as to_multiway  # noqa: E402
+from magneto.language.config import LanguageModelConfig  # noqa: E402
+from magneto.language.models import LanguageModel  # noqa: E402
+from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.config import ImageClassifierConfig  # noqa: E402
+from magneto.vision_language.config import QuestionAnsweringConfig  # noqa: E402
+from magneto.vision_language.heads import QuestionAnswerer  # noqa: E402
+from tests.unit.hf.weights.test_beit3_tokenizer import train as train_spm  # noqa: E402
+
+SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
+
+
+def run(*words: object) -> int:
+    return main(["convert", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 with its tokenizer, as the hub would give it."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    train_bpe(["the cat sat on the mat " * 20], 280, folder / "trained.json")
+    tokenizer = load_tokenizer(folder / "trained.json")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_positions=40, n_embd=32, n_layer=2, n_head=4, vocab_size=tokenizer.vocab_size,
+        bos_token_id=tokenizer.end, eos_token_id=tokenizer.end,
+    )  # fmt: skip
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder / "model")
+    transformers_tokenizer(tokenizer, 40).save_pretrained(folder / "model")
+    return folder / "model"
+
+
+def test_gpt2_there_and_back(gpt2: Path, tmp_path: Path, capsys) -> None:
+    assert run(gpt2, tmp_path / "ours") == 0
+    assert "AutoModelForCausalLM" in capsys.readouterr().out
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    ids = words("the cat sat", return_tensors="pt")["input_ids"]
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(gpt2).eval()
+    ours = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
+    assert type(ours).__name__ == "MagnetoForCausalLM"
+    assert (ours(ids).logits - theirs(ids).logits).abs().max() <= 1e-5
+    settings = {"max_new_tokens": 6, "do_sample": False}
+    assert torch.equal(ours.generate(ids, **settings), theirs.generate(ids, **settings))
+    assert ours.config.eos_token_id == theirs.config.eos_token_id
+
+    assert run(tmp_path / "ours", tmp_path / "back", "--to", "gpt2", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "GPT2LMHeadModel.from_pretrained"
+    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back")
+    expected = theirs.state_dict()
+    assert all(torch.equal(expected[name], t) for name, t in back.state_dict().items())
+    assert back.config.eos_token_id == theirs.config.eos_token_id
+
+
+def model(**changes) -> LanguageModel:
+    torch.manual_seed(0)
+    values = {**SIZES, "vocab_size": 97, "positions": "learned", "max_length": 20, **changes}
+    return LanguageModel(LanguageModelConfig(**values)).eval()
+
+
+def test_torchscale_there_and_back(tmp_path: Path) -> None:
+    ours = model(placement="sub")
+    wrap(ours).save_pretrained(tmp_path / "ours")
+    assert run(tmp_path / "ours", tmp_path / "theirs", "--to", "torchscale") == 0
+    args = json.loads((tmp_path / "theirs" / "torchscale.json").read_text())
+    assert args["subln"] and args["decoder_attention_heads"] == 4
+    assert run(tmp_path / "theirs", tmp_path / "again") == 0
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "again").core
+    expected = ours.state_dict()
+    assert all(torch.equal(loaded.state_dict()[n], t) for n, t in expected.items())
+
+
+def test_a_fairseq_checkpoint_brings_its_arguments(tmp_path: Path) -> None:
+    from magneto.hf.weights.torchscale import to_torchscale
+
+    ours = model()
+    state, args = to_torchscale(ours)
+    held = {"model": {f"decoder.{n}": t for n, t in state.items()}, "args": Namespace(**args)}
+    torch.save(held, tmp_path / "checkpoint.pt")
+    assert run(tmp_path / "checkpoint.pt", tmp_path / "ours") == 0
+    torch.save(state, tmp_path / "bare.pt")
+    (tmp_path / "args.json").write_text('{"decoder_attention_heads": 4, "no_scale_embedding": 0}')
+    words = (tmp_path / "bare.pt", tmp_path / "bare", "--config", tmp_path / "args.json")
+    assert run(*words) == 0
+    ids = torch.arange(6)[None]
+    for name in ("ours", "bare"):
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / name).eval()
+        assert torch.equal(loaded(ids).logits, ours(ids))
+
+
+def test_images_there_and_back(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = ImageClassifierConfig(
+        width=128, layers=2, heads=2, ffn_width=48, image_size=16, patch_size=4, classes=5,
+        positions="learned", max_length=17, class_token="learned", pooling="mean_then_norm",
+    )  # fmt: skip
+    ours = ImageClassifier(config).eval()
+    wrap(ours).save_pretrained(tmp_path / "ours")
+    assert run(tmp_path / "ours", tmp_path / "theirs", "--to", "beit3") == 0
+    assert run(tmp_path / "theirs", tmp_path / "again") == 0
+    assert run(tmp_path / "theirs" / "model.safetensors", tmp_path / "bare") == 0
+    auto = transformers.AutoModelForImageClassification
+    loaded = auto.from_pretrained(tmp_path / "again").core.state_dict()
+    assert all(torch.equal(loaded[n], t) for n, t in ours.state_dict().items())
+
+
+def test_a_name_of_timms_on_the_hub_brings_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    from magneto.hf.weights.weight_files import save_weight_file
+
+    there, here = tmp_path / "hub", tmp_path / "cache"
+    there.mkdir()
+    here.mkdir()
+    values = {"placement": "pre", "norm_eps": 1e-6, "image_size": 8, "patch_size": 4, "classes": 3}
+    ours = ImageClassifier(ImageClassifierConfig(**SIZES, **values))
+    save_weight_file(ours, "timm_vit", there)
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        assert name == "timm/small"
+        for path in there.iterdir():
+            if path.name in allow_patterns:
+                (here / path.name).write_bytes(path.read_bytes())
+        return str(here)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert run("timm/small", tmp_path / "ours") == 0
+    load = transformers.AutoModelForImageClassification.from_pretrained
+    found = load(tmp_path / "ours").core.state_dict()
+    assert all(torch.equal(found[name], t) for name, t in ours.state_dict().items())
+
+
+def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypatch) -> None:
+    def fails(words: str, *given: object) -> None:
+        assert run(*given) == 2
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert len(lines) == 1 and words in lines[0], lines
+        assert not (tmp_path / "out").exists()
+
+    out = tmp_path / "out"
+    fails("nothing in ./nowhere", "./nowhere", out)
+    fails("nothing in weights.pt", "weights.pt", out)
+    fails("'bert' has no counterpart of a LanguageModel; there is gpt2", gpt2, out, "--to", "bert")
+    fails("'gpt3' has no counterpart", gpt2, out, "--to", "gpt3")
+    fails("beit3 has no counterpart of a LanguageModel", gpt2, out, "--to", "beit3")
+    assert run(gpt2, gpt2) == 2
+    assert "is there already and not empty" in capsys.readouterr().err
+
+    strange = tmp_path / "strange"
+    strange.mkdir()
+    (strange / "config.json").write_text('{"model_type": "gpt-2"}')
+    fails("cannot convert a 'gpt-2' model (did you mean 'gpt2'?), only gpt2, bert", strange, out)
+    (strange / "config.json").write_text('{"model_type": "qwen2"}')
+    fails("cannot convert a 'qwen2' model, only gpt2, bert, bart, marian, vit", strange, out)
+    for config in ("[]", "{}", '{"model_type": 3}'):
+        (strange / "config.json").write_text(config)
+        fails("config.json says no model_type", strange, out)
+
+    wrap(model()).save_pretrained(tmp_path / "sub")
+    fails("gpt2 cannot hold this model: placement is 'sub'", tmp_path / "sub", out, "--to", "gpt2")
+
+    (tmp_path / "broken.pt").write_bytes(b"no weights")
+    fails("is damaged, or holds more than weights", tmp_path / "broken.pt", out)
+    torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
+    fails("neither timm's nor torchscale's nor BEiT-3's weights", tmp_path / "other.pt", out)
+    torch.save([1, 2], tmp_path / "list.pt")
+    fails("is no state dict", tmp_path / "list.pt", out)
+    (tmp_path / "args.json").write_text("[1]")
+    words = ("--config", tmp_path / "args.json")
+    fails("must hold one JSON object", tmp_path / "other.pt", out, *words)
+
+    import huggingface_hub
+
+    def offline(*_: object, **__: object) -> str:
+        raise ConnectionError("no network in tests")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    fails("no directory some/model, and no such model on the hub", "some/model", out)
+
+
+def test_a_pickle_is_not_executed(tmp_path: Path, capsys) -> None:
+    class Bomb:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "exploded",))
+
+    torch.save({"model": Bomb()}, tmp_path / "bomb.pt")
+    assert run(tmp_path / "bomb.pt", tmp_path / "out") == 2
+    assert "holds more than weights" in capsys.readouterr().err
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_what_transformers_refuses_is_one_line(gpt2: Path, tmp_path: Path, capsys) -> None:
+    for name in ("pickled", "typed"):
+        shutil.copytree(gpt2, tmp_path / name)
+    (tmp_path / "pickled" / "model.safetensors").unlink()
+    torch.save({"x": Path.cwd}, tmp_path / "pickled" / "pytorch_model.bin")
+    config = json.loads((gpt2 / "config.json").read_text()) | {"n_embd": "x"}
+    (tmp_path / "typed" / "config.json").write_text(json.dumps(config))
+    for name, said in (("pickled", "holds more than weights"), ("typed", "n_embd")):
+        assert run(tmp_path / name, tmp_path / "ours") == 2
+        error = capsys.readouterr().err.splitlines()
+        assert error[-1].startswith("magneto: ") and said in error[-1], name
+
+
+def test_no_code_of_a_folder_is_run(tmp_path: Path, capsys, monkeypatch) -> None:
+    """Whatever is answered on standard input, where transformers would ask."""
+    folder, ran = tmp_path / "theirs", tmp_path / "ran"
+    folder.mkdir()
+    code = f"open({str(ran)!r}, 'w').close()\nclass Code: pass\n"
+    (folder / "code.py").write_text(code)
+    config = {"model_type": "own", "auto_map": {"AutoConfig": "code.Code"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 4))
+    assert run(folder, tmp_path / "ours") == 2
+    assert "cannot convert a 'own' model" in capsys.readouterr().err
+    assert not ran.exists()
+
+
+def test_beit3_of_questions_with_its_tokenizer_and_answers(tmp_path: Path, capsys) -> None:
+    """There by the authors' names, loaded with a processor; and back."""
+    pytest.importorskip("sentencepiece")
+    torch.manual_seed(0)
+    config = QuestionAnsweringConfig(
+        **SIZES, placement="sub", image_size=8, patch_size=4, vocab_size=60, max_length=20,
+        embedding_scale="none", answers=2,
+    )  # fmt: skip
+    state, args = to_multiway(QuestionAnswerer(config).eval())
+    source, ours = tmp_path / "beit3_base_patch16_480_vqa.pth", tmp_path / "ours"
+    torch.save({"model": state, "args": Namespace(**args)}, source)
+    spm = train_spm(tmp_path)
+    labels = tmp_path / "answer2label.txt"
+    labels.write_text('{"answer": "no", "label": 0}\n{"answer": "yes", "label": 1}\n')
+    assert run(source, ours, "--tokenizer", spm, "--labels", labels) == 0
+    assert "AutoModelForVisualQuestionAnswering" in capsys.readouterr().out
+    model = transformers.AutoModelForVisualQuestionAnswering.from_pretrained(ours).eval()
+    processor = transformers.AutoProcessor.from_pretrained(ours)
+    picture = torch.randint(0, 256, (11, 7, 3), dtype=torch.uint8).numpy()
+    read = processor(images=[picture] * 2, text=["a red circle", "a"])
+    assert read["input_ids"][0, 0] == 0 and read["input_ids"][1, -2:].tolist() == [1, 1]
+    assert read["pixel_values"].shape == (2, 3, 8, 8)
+    assert model(**read).logits.shape == (2, 2) and model.config.id2label == {0: "no", 1: "yes"}
+    assert run(ours, tmp_path / "back", "--to", "beit3") == 0
+    back = load_file(tmp_path / "back" / "model.safetensors")
+    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
+    assert run(tmp_path / "back", tmp_path / "again") == 0
+    capsys.readouterr()
+    assert run(ours, tmp_path / "theirs", "--to", "beit3", "--labels", labels) == 2
+    assert "are for BEiT-3 over images and texts, written as ours" in capsys.readouterr().err

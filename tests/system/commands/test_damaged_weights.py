@@ -1,0 +1,156 @@
+"""Weights are looked at before they are used: one flipped bit, and nobody computes with them."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from magneto.cli import main
+from magneto.files import Damaged, fingerprint
+from magneto.language.classification import check_pretrained
+from magneto.progress import ProgressBars
+from magneto.recipe import load_recipe
+from magneto.training.loop import train
+from magneto.training.state import Hook, TrainingState
+from magneto.weights import find_weights, list_checkpoints, step_of
+from tests.system.commands.conftest import SMALL
+from tests.unit.training.toy import Toy, config, run_toy
+
+
+@pytest.fixture
+def broken(language_run: Path, tmp_path: Path) -> Path:
+    """A copy of a run, with one bit of its best weights flipped."""
+    run = Path(shutil.copytree(language_run, tmp_path / "run"))
+    flip_a_bit(run / "best" / "model.safetensors")
+    return run
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 2
+    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("magneto:")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_no_command_uses_weights_with_a_flipped_bit(broken: Path, tmp_path, capsys) -> None:
+    pytest.importorskip("transformers")
+    out = tmp_path / "out"
+    for words in (["evaluate", broken], ["export", broken, out], ["generate", broken, "hello"],
+                  ["evaluate", broken, "--weights", "best"]):  # fmt: skip
+        line = refused(capsys, *words)
+        assert f"{broken / 'best' / 'model.safetensors'} is not as it was written" in line
+        assert "where a command takes --weights final: undamaged are final, 6, 4" in line
+    assert not out.exists()
+    assert main(["evaluate", str(broken), "--weights", "final", "--limit", "1"]) == 0
+
+
+def test_no_command_uses_weights_that_are_not_finite(language_run: Path, tmp_path, capsys) -> None:
+    pytest.importorskip("transformers")
+    run, out, exported = (tmp_path / name for name in ("run", "out", "exported"))
+    shutil.copytree(language_run, run)
+    assert main(["export", str(run), str(exported)]) == 0
+    spoil(exported / "model.safetensors")
+    file = run / "best" / "model.safetensors"
+    spoil(file)
+    manifest = json.loads((run / "best" / "manifest.json").read_text())
+    manifest[file.name] = fingerprint(file)
+    (run / "best" / "manifest.json").write_text(json.dumps(manifest))
+    for words in (["evaluate", run], ["export", run, out], ["generate", run, "hello"],
+                  ["convert", exported, out]):  # fmt: skip
+        line = refused(capsys, *words)
+        assert "2 of " in line and "decoder.final_norm.weight are not finite" in line
+        assert not out.exists()
+
+
+def spoil(path: Path) -> None:
+    """Put a NaN and an infinity into the norm on top."""
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("decoder.final_norm.weight"))
+    tensors[name][:2] = torch.tensor([float("nan"), float("inf")])
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def test_nobody_begins_with_weights_with_a_flipped_bit(book: Path, tmp_path, capsys) -> None:
+    run, out = tmp_path / "run", tmp_path / "fine"
+    assert main(["train", "masked-lm/tiny", "--data", str(book), *SMALL, "--out", str(run)]) == 0
+    flip_a_bit(run / "best" / "model.safetensors")
+    words = ["train", "text-classification/tiny", "--model.pretrained", run, *shape_of(run)]
+    line = refused(capsys, *words, "--training.steps", "1", "--out", out)
+    assert "model.safetensors is not as it was written" in line and "undamaged are final" in line
+    assert not out.exists()
+
+
+def shape_of(run: Path) -> list[str]:
+    """Return the options that a refusal for another shape names."""
+    recipe = load_recipe("text-classification/tiny", {"model.pretrained": str(run)})
+    with pytest.raises(ValueError, match="give ") as caught:
+        check_pretrained(recipe.model)
+    return str(caught.value).partition("give ")[2].split()
+
+
+@pytest.mark.parametrize(("by", "folder"), [("best", "candidates"), ("last", "checkpoints")])
+def test_a_damaged_checkpoint_is_left_out_of_the_average(
+    by: str, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    def damage(state: TrainingState) -> None:
+        if state.step == 25:
+            flip_a_bit(tmp_path / folder / "step-00000010" / "model.safetensors")
+
+    settings = config(
+        average_checkpoints=2, average_by=by, evaluate_every=10, steps=29, save_every=10,
+        keep_checkpoints=3,
+    )  # fmt: skip
+    if by == "last":
+        settings = replace(settings, average_checkpoints=3)
+    task = Toy()
+    task.higher_is_better = True  # so that the first evaluations stay the best
+    train(task, settings, tmp_path, seed=3, hooks=[Hook(1, damage)], report=ProgressBars())
+    assert "damaged weights left out of the average" in capsys.readouterr().err
+    averaged = json.loads((tmp_path / "averaged" / "state.json").read_text())["average_of"]
+    assert averaged == [name for name in list_names(tmp_path / folder) if name[-2:] != "10"]
+    kept = [load_file(tmp_path / folder / name / "model.safetensors") for name in averaged]
+    mean = load_file(tmp_path / "averaged" / "model.safetensors")
+    assert all(
+        torch.allclose(mean[name], torch.stack([held[name] for held in kept]).mean(0), atol=1e-7)
+        for name in mean
+    )
+
+
+def list_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_stray_folders_are_no_checkpoints(tmp_path: Path) -> None:
+    """They are neither resumed from, nor counted, nor in the way."""
+    run_toy(tmp_path / "whole")
+    run = Path(shutil.copytree(tmp_path / "whole", tmp_path / "run"))
+    for name in ("step-abc", "step-00000099", "step-"):
+        (run / "checkpoints" / name).mkdir()
+    (run / "checkpoints" / "step-00000098").write_text("a file")
+    assert [step_of(path) for path in list_checkpoints(run)] == [28, 30, 99]
+    assert run_toy(run, resume=True, steps=40).step == 40
+    kept = list_names(run / "checkpoints")
+    assert {"step-00000035", "step-00000040"} <= set(kept) and "step-00000028" not in kept
+    assert find_weights(run, "40").name == "step-00000040"
+    with pytest.raises(Damaged, match=r"undamaged are .*40"):
+        find_weights(run, "last")
+
+
+def test_an_empty_folder_is_said_and_passed_over(tmp_path: Path, capsys) -> None:
+    run_toy(tmp_path)
+    (tmp_path / "checkpoints" / "step-00000099").mkdir()
+    result = train(Toy(), config(steps=32), tmp_path, seed=3, resume=True, report=ProgressBars())
+    said = capsys.readouterr().err
+    assert result.step == 32 and "damaged checkpoint passed over" in said
+    assert "step-00000099" in said and "step-00000030, step 30" in said

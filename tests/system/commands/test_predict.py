@@ -1,0 +1,108 @@
+"""`magneto predict`: labels of images, segmentation as pictures, and what is no image."""
+
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from magneto.cli import main
+from tests.unit.vision.image_files import Image, write_pairs
+from tests.unit.vision.small import train_classifier
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
+    steps = ["--training.steps", "40"]
+    made = train_classifier(tmp_path_factory.mktemp("predict"), "image-classification", *steps)
+    shutil.rmtree(made.parent / "images")  # predicting needs no training data
+    return made
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name, colour in (("a.png", "red"), ("b.jpg", "blue"), ("c.gif", "white")):
+        Image.new("RGB", (20, 10), colour).save(folder / name)
+    return folder
+
+
+def test_a_table(run: Path, images: Path, capsys) -> None:
+    capsys.readouterr()
+    words = ["predict", str(run), str(images), str(images / "a.png"), "--top", "2"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = ["a.png", "b.jpg", "c.gif", "a.png"]
+    assert [line.split()[0] for line in lines] == [str(images / name) for name in names]
+    labels = ["n01000001", "n01000003", "n01000004", "n01000001"]
+    assert [line.split()[2] for line in lines] == labels
+    assert all(len(line.split()) == 5 for line in lines)  # a path, and two labels
+
+
+def test_an_image_from_standard_input(run: Path, images: Path, capsys, monkeypatch) -> None:
+    content = (images / "a.png").read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    capsys.readouterr()
+    assert main(["predict", str(run), "-", "--top", "1"]) == 0
+    name, _, label = capsys.readouterr().out.split()
+    assert (name, label) == ("-", "n01000001")
+
+
+def test_json_and_what_is_no_image(run: Path, images: Path, capsys) -> None:
+    (images / "d.png").write_bytes(b"no image")
+    (images / "e.jpg").write_bytes((images / "b.jpg").read_bytes()[:200])
+    capsys.readouterr()
+    assert main(["predict", str(run), str(images), "--json", "--top", "7"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert [Path(each["path"]).name for each in found["images"]] == ["a.png", "b.jpg", "c.gif"]
+    first = found["images"][0]
+    assert sum(label["share"] for label in first["labels"]) == pytest.approx(1, abs=1e-5)
+    assert first["labels"][0]["label"] == "n01000001" and first["pictures"] == []
+    assert {Path(each["path"]).name for each in found["broken"]} == {"d.png", "e.jpg"}
+    assert "2 of 5 could not be read" in captured.err and "d.png: no image file" in captured.err
+
+
+def test_mistakes_of_a_user(run: Path, images: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "notes.txt").write_text("words")
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe.png")
+    for words, answer in (
+        ([str(tmp_path / "pipe.png")], "is neither a file nor a folder"),
+        (["/dev/zero"], "is neither a file nor a folder"),
+        ([str(tmp_path / "notes.txt")], "none of 1 files could be read as an image"),
+        ([str(tmp_path / "empty")], "no images in"),
+        ([str(images / "aa.png")], "did you mean"),
+        ([str(images), "--top", "0"], "--top 0: at least 1"),
+        (["-", "-"], "standard input (-) can be read once"),
+    ):
+        assert main(["predict", str(run), *words]) == 2
+        assert answer in capsys.readouterr().err
+
+
+def test_segmentation_is_drawn(tmp_path: Path, capsys) -> None:
+    write_pairs(tmp_path / "pairs", sizes=[(20, 30), (16, 16), (24, 16)])
+    small = """--model.width 16 --model.layers 4 --model.heads 2 --model.ffn_width 24
+    --model.max_length 17 --model.image_size 16 --model.patch_size 4
+    --model.classes 5 --model.head_channels 8 --model.auxiliary_channels 8 --model.stride 8
+    --training.steps 1 --training.warmup_steps 0
+    --training.batch_size 2 --training.device cpu --training.tensorboard false
+    --training.evaluate_every 0 --training.save_every 0""".split()  # noqa: SIM905
+    run, pairs = tmp_path / "run", tmp_path / "pairs"
+    data = ["--data", str(pairs), "--data.validation_source", str(pairs),
+            "--data.classes", "a,b,c,d,e"]  # fmt: skip
+    assert main(["train", "segmentation/tiny", "--out", str(run), *data, *small]) == 0
+    capsys.readouterr()
+    out, inside = tmp_path / "out", pairs / "images"
+    words = ["predict", str(run), str(inside), str(inside / "0.png"), "--out", str(out), "--json"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)["images"]
+    names = [Path(file).name for each in found for file in each["pictures"]]
+    assert names == [f"{stem}-segmentation.png" for stem in ("0", "1", "2", "0-2")]
+    assert sum(label["share"] for label in found[0]["labels"]) == pytest.approx(1)
+    drawn = np.asarray(Image.open(io.BytesIO((out / names[0]).read_bytes())))
+    assert drawn.ndim == 3 and drawn.shape[1] > drawn.shape[0]

@@ -1,0 +1,263 @@
+"""`magneto transcribe` of files and of sound as it comes; `magneto evaluate` by splits."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from magneto.cli import main
+from magneto.commands.transcribe import as_srt
+from magneto.speech.long_audio import Word
+from magneto.speech.model import Joiner
+from tests.unit.speech.small_run import train_small
+from tests.unit.speech.wavs import write
+
+pytest.importorskip("jiwer")
+soundfile = pytest.importorskip("soundfile")
+
+
+QUICK = ["--window", "1.5", "--symbols-per-frame", "1"]
+BEAM = ["--search", "modified", "--beams", "3", "--n-best", "2"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
+    place = tmp_path_factory.mktemp("transcribe")
+    made = train_small(place / "run")
+    random = np.random.default_rng(0)
+    for name, seconds in (("a", 5.0), ("b", 0.7)):
+        soundfile.write(
+            place / f"{name}.wav", 0.1 * random.standard_normal(int(8000 * seconds)), 8000
+        )
+    return made
+
+
+def transcribed(run: Path, capsys, *words: str) -> str:
+    assert main(["transcribe", str(run), *words, *QUICK]) == 0
+    return capsys.readouterr().out
+
+
+def talkative(run: Path, monkeypatch) -> None:
+    """Let the model write a label at every frame: two steps of training taught it nothing."""
+    plain = Joiner.logits
+
+    def eager(self, *given):
+        logits = plain(self, *given)
+        logits[..., 0] -= 3.0
+        return logits
+
+    monkeypatch.setattr(Joiner, "logits", eager)
+
+
+def test_text_and_times_of_files(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
+    talkative(run, monkeypatch)
+    files = [str(run.parent / f"{name}.wav") for name in "ab"]
+    text = transcribed(run, capsys, files[0])
+    assert text.strip() and text.count("\n") == 1
+    both = transcribed(run, capsys, *files).splitlines()
+    assert both[0] == f"{files[0]}\t{text.strip()}" and both[1].startswith(f"{files[1]}\t")
+    record = json.loads(transcribed(run, capsys, files[0], "--json"))
+    assert record["text"] == text.strip() == " ".join(word["text"] for word in record["words"])
+    assert all(0 <= word["start"] < word["end"] <= 5.05 for word in record["words"])
+    assert transcribed(run, capsys, files[0], "--srt").startswith("1\n00:00:00,")
+    assert transcribed(run, capsys, *files, "--srt", "--out", str(tmp_path)) == ""
+    assert sorted(path.name for path in tmp_path.glob("*.srt")) == ["a.srt", "b.srt"]
+    assert transcribed(run, capsys, files[0], "--search", "modified", "--beams", "2").strip()
+
+
+def test_n_best_lists(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
+    talkative(run, monkeypatch)
+    files = [str(run.parent / f"{name}.wav") for name in "ba"]
+    words = [*BEAM, "--window", "6"]
+    assert main(["transcribe", str(run), *files, *words]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "2", "2"]
+    assert float(rows[2][1]) >= float(rows[3][1]) and rows[2][2] != rows[3][2]
+    assert main(["transcribe", str(run), files[1], *words, "--json", "--out", str(tmp_path)]) == 0
+    record = json.loads((tmp_path / "a.jsonl").read_text())
+    assert [each["text"] for each in record["transcripts"]] == [row[2] for row in rows[2:]]
+    assert record["text"].split() == record["transcripts"][0]["text"].split()
+    assert record["words"] and capsys.readouterr().out == ""
+    wrong = {
+        ("--n-best", "4"): "1 to --beams (3)",
+        ("--search", "greedy"): "needs a beam",
+        ("--srt",): "as text or --json",
+        ("--window", "1.5"): f"{files[1]} takes more than a window of 1.5 s",
+    }
+    for changes, said in wrong.items():
+        assert main(["transcribe", str(run), *files, *words, *changes]) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
+
+
+class Watched(io.BytesIO):
+    """Standard input that notes what was printed by the time each piece is read."""
+
+    def __init__(self, content: bytes, capsys) -> None:
+        super().__init__(content)
+        self.capsys, self.printed, self.text = capsys, [], ""
+
+    def read1(self, size: int | None = -1) -> bytes:
+        self.text += self.capsys.readouterr().out
+        self.printed.append(len(self.text))
+        return self.read(4000)
+
+
+def test_raw_sound_gives_words_as_it_comes(run: Path, capsys, monkeypatch) -> None:
+    talkative(run, monkeypatch)
+    path = run.parent / "a.wav"
+    samples, _ = soundfile.read(path, dtype="int16")
+    stream = Watched(samples.tobytes(), capsys)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stream))
+    rest = transcribed(run, capsys, "-", "--raw")
+    whole = (stream.text + rest).split()
+    assert whole == transcribed(run, capsys, str(path)).split()
+    assert any(0 < count < len(stream.text + rest) for count in stream.printed)
+
+
+def test_a_recording_that_is_piped_in_is_decoded(
+    run: Path, capsys, monkeypatch, tmp_path: Path
+) -> None:
+    """With two channels and at another rate, in floating point where the format has it."""
+    talkative(run, monkeypatch)
+    samples, _ = soundfile.read(run.parent / "a.wav")
+    for ending, name, words in (
+        ("wav", "-", []), ("flac", "-", []), ("ogg", "/dev/stdin", []), ("mp3", "-", []),
+        ("wav", "-", [*BEAM, "--window", "6"]),
+    ):  # fmt: skip
+        path = tmp_path / f"a.{ending}"
+        subtype = "FLOAT" if ending == "wav" else None
+        soundfile.write(path, np.stack([samples, samples], 1), 16000, subtype=subtype)
+        stream = io.TextIOWrapper(io.BytesIO(path.read_bytes()))
+        monkeypatch.setattr("sys.stdin", stream)
+        found = []
+        for each in (name, str(path)):
+            assert main(["transcribe", str(run), each, *QUICK, *words]) == 0
+            found.append(capsys.readouterr().out)
+        assert found[0] == found[1] and found[0].strip(), ending
+
+
+def test_samples_alone_are_not_taken_for_a_recording(run: Path, capsys, monkeypatch) -> None:
+    for samples in (np.full(9, -1, "<i2"), np.zeros(9, "<i2"), np.arange(9, dtype="<i2")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(samples.tobytes())))
+        assert main(["transcribe", str(run), "-"]) == 2
+        assert "of samples alone say so: --raw" in capsys.readouterr().err
+
+
+def test_mistakes_are_one_line(run: Path, capsys, tmp_path: Path) -> None:
+    file = str(run.parent / "a.wav")
+    (tmp_path / "x.wav").write_bytes(b"nothing")
+    wrong = {
+        ("transcribe", str(run), str(run.parent / "c.wav")): "did you mean",
+        ("transcribe", str(run), "-", file): "alone",
+        ("transcribe", str(run), file, "--raw"): "--raw is of standard input",
+        ("transcribe", str(run), file, str(run.parent / "b.wav"), "--srt"): "--out DIR",
+        ("transcribe", str(run), file, "--beams", "0"): "1 or more",
+        ("transcribe", str(run), file, "--window", "-1"): "--window must be above 0",
+        ("transcribe", str(tmp_path), file): "no run in",
+        ("transcribe", str(run), str(tmp_path)): "is a folder: name a recording in it",
+    }
+    for words, said in wrong.items():
+        assert main(list(words)) == 2
+        error = capsys.readouterr().err
+        assert said in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize(("name", "words"), [("stdin", ["-"]), ("stdout", ["a.wav"])])
+def test_closed_standard_streams(run: Path, name: str, words: list, capsys, monkeypatch) -> None:
+    """Of standard output it is said before hours of sound are heard for nobody."""
+    words = [word.replace("a.wav", str(run.parent / "a.wav")) for word in words]
+    with monkeypatch.context() as patch:
+        patch.setattr(f"sys.{name}", None)
+        assert main(["transcribe", str(run), *words]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and {"stdin": "input", "stdout": "output"}[name] in err
+
+
+def test_a_recording_without_sound(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
+    """It has an empty transcript; if none has any sound, that is a mistake."""
+    for name, samples in (("none", 0), ("click", 40)):
+        soundfile.write(tmp_path / f"{name}.wav", np.full(samples, 0.1), 8000)
+    (tmp_path / "x.wav").write_bytes(b"nothing")
+    bad = [str(tmp_path / f"{name}.wav") for name in ("none", "click", "x")]
+    assert main(["transcribe", str(run), *bad]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [f"{name}\t" for name in bad]
+    assert "unreadable" in captured.err and "no sound in 3 recordings" in captured.err
+    assert main(["transcribe", str(run), bad[0], str(run.parent / "a.wav")]) == 0
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert main(["transcribe", str(run), "-", "--raw"]) == 2
+    assert "no sound in standard input" in capsys.readouterr().err
+
+
+def test_subtitles_can_be_read_at_once() -> None:
+    words = [Word("fish", 0.04, 0.52), Word("&", 0.6, 0.68), Word("chips", 3661.25, 3661.9996)]
+    assert as_srt(words) == (
+        "1\n00:00:00,040 --> 00:00:00,680\nfish &\n\n2\n01:01:01,250 --> 01:01:02,000\nchips\n"
+    )
+    assert as_srt([]) == ""
+    long = [Word("abcdefghi", n * 0.1, n * 0.1 + 0.05) for n in range(20)]
+    lines = as_srt(long).splitlines()[2::4]
+    assert [line.count(" ") + 1 for line in lines] == [8, 8, 4]
+    slow = [Word("a", n * 0.9, n * 0.9 + 0.5) for n in range(10)]
+    assert [line.count("a") for line in as_srt(slow).splitlines()[2::4]] == [7, 3]
+
+
+def evaluated(run: Path, capsys, *words: str) -> dict:
+    assert main(["evaluate", str(run), *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_splits_are_measured_written_kept_and_tabulated(run: Path, capsys, tmp_path: Path) -> None:
+    words = ["--splits", "validation,train", "--write", str(tmp_path), "--keep", "greedy"]
+    assert main(["evaluate", str(run), *words]) == 0
+    head, splits, *lines = capsys.readouterr().out.splitlines()
+    assert head.endswith("best:") and splits.split() == ["validation", "train"]
+    assert next(line for line in lines if line.split()[0] == "wer").count(" ± ") == 2
+    rows = [json.loads(row) for row in (tmp_path / "train.jsonl").read_text().splitlines()]
+    assert len(rows) == 12 and rows[0].keys() == {"id", "reference", "hypothesis"}
+    kept = json.loads((run / "scores" / "greedy-train.json").read_text())
+    assert kept["metrics"]["utterances"] == 12 and kept["weights"] == "best"
+    for split in ("validation", "train"):  # names of two of the paper's sets
+        other = {"validation": "dev-clean", "train": "test-other"}[split]
+        (run / "scores" / f"greedy-{split}.json").rename(run / "scores" / f"greedy-{other}.json")
+    assert main(["table", str(run), "--preset", "librispeech", "--paper"]) == 0
+    head, own, *rows = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    columns = ["dev-clean", "dev-other", "test-clean", "test-other", "validation"]
+    assert head.split()[-5:] == columns and own.count(" ± ") == 2
+    assert "Pre-LN, 18 layers (paper)" in rows[0] and "2.97" in rows[0].split()
+
+
+def test_rates_of_normalised_texts(run: Path, capsys) -> None:
+    pytest.importorskip("transformers")
+    plain = evaluated(run, capsys)
+    assert plain["utterances"] == 5 and plain["wer"] >= 0 and plain["search"] == "greedy"
+    found = evaluated(run, capsys, "--normaliser", "whisper-english")
+    assert found["wer"] == plain["wer"] and found["wer_normalised"] >= 0
+    assert found["normaliser"].startswith("whisper-english (transformers ")
+    for words in (["--normaliser", "wisper"], ["--splits", "tests"]):
+        assert main(["evaluate", str(run), *words]) == 2
+
+
+def test_a_split_is_measured_whole_and_its_name_may_be_a_path(
+    run: Path, capsys, tmp_path: Path
+) -> None:
+    """A recipe's limit is of what training validates on."""
+    for split, count in (("train", 4), ("dev", 3)):
+        folder = tmp_path / "k" / "data" / split
+        wavs = [write(folder / f"{split}{n}.wav", sample_rate=8000) for n in range(count)]
+        (folder / "wav.scp").write_text("".join(f"{w.stem} {w}\n" for w in wavs))
+        (folder / "text").write_text("".join(f"{w.stem} one\n" for w in wavs))
+    words = ["--data", str(tmp_path / "k"), "--splits", "data/dev", "--write", str(tmp_path / "o")]
+    limited = tmp_path / "limited"
+    shutil.copytree(run, limited)
+    text = (limited / "recipe.yaml").read_text()
+    assert "validation_limit: null" in text
+    text = text.replace("validation_limit: null", "validation_limit: 2")
+    (limited / "recipe.yaml").write_text(text)
+    found = evaluated(limited, capsys, *words)
+    assert found["splits"]["data/dev"]["utterances"] == 3
+    assert len((tmp_path / "o" / "data" / "dev.jsonl").read_text().splitlines()) == 3

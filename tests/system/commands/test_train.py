@@ -1,0 +1,273 @@
+"""`magneto train` as a user meets it when something goes wrong: what it says, what it leaves."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from magneto.cli import main
+from magneto.commands import train
+from magneto.commands.train import PATIENCE, held, is_run, lock_of
+from magneto.lock import LOCK_FILE, acquire_lock
+from magneto.progress import SILENT
+from magneto.recipe import open_run
+from magneto.training.logging import read_metrics
+from magneto.training.state import TrainingState, log
+from tests.system.commands.small_run import NEW, outcome
+
+pytest.importorskip("sklearn")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("trained") / "run"
+    assert main([*NEW, "--out", str(run)]) == 0
+    return run
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A finished run of six steps, with checkpoints after 4 and 6."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
+    """Return the one line that a command refuses with."""
+    code, out, err = outcome(capsys, *words)
+    lines = [line for line in err.splitlines() if line.startswith("magneto:")]
+    assert code == 2 and out == "" and len(lines) == 1, err
+    return lines[0]
+
+
+def test_a_diverged_run_has_an_exit_code_of_its_own(tmp_path: Path, capsys) -> None:
+    words = [*NEW, "--training.learning_rate", "1e30", "--out", tmp_path / "run", "--json"]
+    code, out, err = outcome(capsys, *words)
+    assert code == 3 and json.loads(out)["status"] == "diverged"
+    assert "try a lower --training.learning_rate" in err.splitlines()[-1]
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words, answer in (
+        ("image-classification/tiny --auto-resume", "name it by --out"),
+        ("image-classification/tiny --resume x", "the run's own recipe"),
+        ("--auto-resume --out x", "give a recipe"),
+        ("--resume x --out y", "in the run's own directory"),
+    ):
+        assert answer in refused(capsys, "train", *words.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_same_command_begins_and_goes_on(run: Path, capsys) -> None:
+    words, whole = [*NEW, "--auto-resume", "--out", run], everything(run)
+    shutil.rmtree(run / "final")
+    (run / "result.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "step-00000006")
+    code, _, err = outcome(capsys, *words)  # it was stopped
+    assert code == 0 and "going on from" in err and "step 4" in err
+    final = "final/model.safetensors"
+    assert (run / final).read_bytes() == whole[final]
+    code, out, err = outcome(capsys, *words, "--json")  # it had finished
+    assert code == 0 and "finished at step 6 already" in err and json.loads(out)["step"] == 6
+    assert "model.width is 32 (was 16)" in refused(capsys, *words, "--model.width", "32")
+    shutil.rmtree(run)
+    code, _, err = outcome(capsys, *words)
+    assert code == 0 and "going on" not in err and is_run(run)
+
+
+def test_a_run_that_is_being_trained_is_refused(run: Path, tmp_path: Path, capsys) -> None:
+    """Also one that has written nothing yet but its lock's file."""
+    lock, begun = acquire_lock(run), acquire_lock(tmp_path / "begun")
+    assert lock is not None and begun is not None
+    before = everything(run)
+    line = refused(capsys, "train", "--resume", run, "--training.steps", "8")
+    assert f"is being trained by process {os.getpid()} on {socket.gethostname()}" in line
+    assert "is being trained" in refused(capsys, *NEW, "--out", run)
+    assert "is being trained" in refused(capsys, *NEW, "--out", tmp_path / "begun")
+    assert everything(run) == before and list(everything(tmp_path / "begun")) == [LOCK_FILE]
+    lock.release()
+    begun.release()
+    assert outcome(capsys, "train", "--resume", run, "--training.steps", "8")[0] == 0
+    assert outcome(capsys, *NEW, "--out", tmp_path / "begun")[0] == 0
+
+
+def test_who_holds_a_folder_is_waited_for_where_it_is_asked(tmp_path: Path, monkeypatch) -> None:
+    """A job that is started again may come before its predecessor has ended."""
+    before, waited = acquire_lock(tmp_path), []
+
+    def wait(run: Path, patience: float = 0.0) -> FileLock | None:
+        if patience:
+            assert before is not None
+            before.release()
+            waited.append(patience)
+        return acquire_lock(run)
+
+    monkeypatch.setattr(train, "acquire_lock", wait)
+    with pytest.raises(FileExistsError, match="being trained by"):
+        lock_of(tmp_path, SILENT, patient=False)
+    assert not waited
+    lock_of(tmp_path, SILENT, patient=True).release()
+    assert waited == [PATIENCE]
+
+
+def test_a_folder_in_which_nothing_began_goes(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for name in ("run", "mine"):
+        with held(tmp_path / name, SILENT, new=True, patient=False):
+            assert (tmp_path / name).is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("--model.width 32", "model.width is 32 (was 16)"),
+        ("--seed 7", "seed is 7 (was 1)"),
+        ("--data.validation_fraction 0.3", "data.validation_fraction is 0.3 (was 0.2)"),
+        ("--training.device cuda:99", "training.device"),
+        ("--training.batch_size 1 --training.gradient_accumulation_steps 2", "is less than"),
+    ],
+)
+def test_a_refused_resumption_leaves_the_run_as_it_was(
+    run: Path, words: str, answer: str, capsys
+) -> None:
+    before = everything(run)
+    more = [*words.split(), "--training.steps", "8"]
+    assert answer in refused(capsys, "train", "--resume", run, *more)
+    assert everything(run) == before
+
+
+def test_settings_of_training_may_change_and_are_said(run: Path, capsys) -> None:
+    words = ["--training.steps", "8", "--training.learning_rate", "1e-5"]
+    code, _, err = outcome(capsys, "train", "--resume", run, *words)
+    assert code == 0
+    said = next(line for line in err.splitlines() if line.startswith("changed: "))
+    assert "training.steps is 8 (was 6)" in said and "learning_rate is 1e-05 (was" in said
+    assert open_run(run).training.steps == 8
+
+
+def test_a_recipe_that_was_damaged_or_changed_by_hand_is_refused(run: Path, capsys) -> None:
+    path = run / "recipe.yaml"
+    text = path.read_text()
+    path.write_text(text[: text.index("batch_size")])
+    before = everything(run)
+    line = refused(capsys, "train", "--resume", run)
+    assert "recipe.yaml is cut short" in line and "learning_rates" in line
+    assert everything(run) == before
+    path.write_text(text.replace("heads: 2", "heads: 4"))
+    (run / "result.json").unlink()
+    assert "model.heads is 4 (was 2)" in refused(capsys, "train", "--resume", run)
+
+
+def test_a_run_killed_before_its_end_was_written_ends_again(run: Path, capsys) -> None:
+    before = everything(run)
+    code, out, err = outcome(capsys, "train", "--resume", run, "--json")
+    assert code == 0 and f"{run} finished at step 6 already" in err
+    assert json.loads(out)["metrics"] == json.loads(before["result.json"])["metrics"]
+    assert everything(run) == before
+    shutil.rmtree(run / "final")
+    assert outcome(capsys, "train", "--resume", run)[0] == 0
+    assert everything(run / "final")["model.safetensors"] == before["final/model.safetensors"]
+
+
+def test_a_folder_with_other_things_is_not_taken(tmp_path: Path, capsys) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "not empty" in refused(capsys, *NEW, "--out", tmp_path)
+    assert "not empty" in refused(capsys, *NEW, "--out", tmp_path / "notes.txt")
+    assert everything(tmp_path) == {"notes.txt": b"mine"}
+    (tmp_path / LOCK_FILE).touch()  # of a run that was here
+    assert "not empty" in refused(capsys, *NEW, "--out", tmp_path)
+    assert (tmp_path / "notes.txt").read_bytes() == b"mine" and not is_run(tmp_path)
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["gone", "another's"])
+def test_a_run_whose_folder_vanishes_ends_with_an_error(
+    tmp_path: Path, monkeypatch, capsys, replaced: bool
+) -> None:
+    run, other = tmp_path / "run", {"metrics.jsonl": b""}
+
+    def lose(state: TrainingState) -> None:
+        if state.step == 3:
+            run.rename(tmp_path / "elsewhere")
+        if state.step == 3 and replaced:
+            run.mkdir()
+            (run / "metrics.jsonl").touch()
+        log(state)
+
+    monkeypatch.setattr("magneto.training.loop.log", lose)
+    assert "metrics.jsonl is gone" in refused(capsys, *NEW, "--out", run)
+    assert not (tmp_path / "elsewhere" / "result.json").exists()
+    assert everything(run) == (other if replaced else {})
+
+
+@pytest.mark.distributed
+def test_two_that_are_started_together_make_one_run(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "magneto", *NEW, "--training.steps", "40", "--out"]
+    two = [
+        subprocess.Popen([*words, str(tmp_path / "run")], stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate()[1] for process in two]
+    assert sorted(process.returncode for process in two) == [0, 2], said
+    lines = said[two.index(next(p for p in two if p.returncode))].splitlines()
+    assert len(lines) == 1 and lines[0].startswith("magneto:")
+    rows = [row["step"] for row in read_metrics(tmp_path / "run") if "loss" in row]
+    assert rows == list(range(1, 41))
+
+
+@pytest.mark.distributed
+def test_a_kill_before_the_recipe_is_written_leaves_the_place_free(tmp_path: Path, capsys) -> None:
+    program = (
+        "import os, sys; from magneto.recipe import Recipe; from magneto.cli import main; "
+        "Recipe.save = lambda self, path: os.kill(os.getpid(), 9); main(sys.argv[1:])"
+    )
+    out = tmp_path / "run"
+    words = [*NEW, "--out", str(out)]
+    assert subprocess.run([sys.executable, "-c", program, *words], check=False).returncode == -9
+    assert (out / LOCK_FILE).exists()
+    assert outcome(capsys, *words)[0] == 0
+
+
+@pytest.mark.distributed
+def test_a_lost_worker_is_started_again_by_the_same_command(tmp_path: Path) -> None:
+    """The first start of rank 1 is killed in step 3; torchrun starts all again, and they go on."""
+    program = (
+        "import os, sys; from magneto.cli import main; from magneto.training import loop; "
+        "usual = loop.log; first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'; "
+        "lost = lambda s: os.kill(os.getpid(), 9) if s.step == 3 and first "
+        "and os.environ['RANK'] == '1' else usual(s); loop.log = lost; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    (tmp_path / "program.py").write_text(program)
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "--max-restarts", "1", str(tmp_path / "program.py")]
+    words = [*NEW, "--auto-resume", "--out", str(out)]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "going on from" in done.stderr and "step 2" in done.stderr
+    assert json.loads((out / "result.json").read_text())["step"] == 6
+
+
+@pytest.mark.distributed
+def test_two_ranks_hold_one_lock(tmp_path: Path, capsys) -> None:
+    """Without --out each rank would name the directory itself; refusals and results agree."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    command += ["2", "-m", "magneto", *NEW]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "runs" / "image-classification").iterdir()
+    assert json.loads((run / "result.json").read_text())["step"] == 6
+    assert (run / "recipe.yaml").exists()
+    code, _, err = outcome(capsys, "train", "--resume", run)
+    assert code == 0 and "finished at step 6 already" in err

@@ -1,0 +1,245 @@
+"""The documentation names what there is: modules, keys, options; and says the field's words."""
+
+import ast
+import dataclasses
+import importlib
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magneto.cli import COMMANDS, USAGE, command_parser
+from magneto.recipe import config_classes, load_recipe
+from magneto.tasks import TASKS
+from magneto.theory.placement import PLACEMENTS, SLOTS
+from magneto.training.config import TrainingConfig
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+# The log keeps commands as they were when it was written.
+PAGES = [ROOT / "README.md", *(p for p in sorted(DOCS.rglob("*.md")) if "reports" not in p.parts)]
+PRESENT = [page for page in PAGES if page.name not in ("log.md",)]
+
+RECIPES = {
+    str(path.relative_to(ROOT / "src/magneto/recipes").with_suffix(""))
+    for path in (ROOT / "src/magneto/recipes").rglob("*.yaml")
+}
+
+# What people search for, by the page that is about it.
+TERMS = {
+    "README.md": ["language model", "learning rate", "checkpoint", "DDP", "FSDP", "world size"],
+    "docs/concepts/probe.md": ["rank collapse", "token similarity", "gradient norm", "entropy"],
+    "docs/concepts/placements.md": ["layer normalization", "residual", "Pre-LN", "QK-norm"],
+    "docs/concepts/initialisation.md": ["Xavier", "fan-in", "gain"],
+    "docs/concepts/compare.md": ["learning rate", "confidence interval", "Student's t", "diverge"],
+    "docs/concepts/in_context.md": ["few-shot", "zero-shot", "--num-fewshot", "--max-length",
+                                    "demonstration"],
+    "docs/concepts/masked_lm.md": ["mask_ratio", "max_length", "whole words"],
+    "docs/concepts/text_classification.md": ["fine-tun", "GLUE", "warmup_ratio", "max_length"],
+    "docs/concepts/segmentation.md": ["mIoU", "UperNet", "reduce_zero_label", "group norm",
+                                      "overlay"],
+    "docs/concepts/image_classification.md": ["fine-tun", "layer-wise decay", "mixup",
+                                              "linear probe", "confusion matrix", "ImageNet"],
+    "docs/concepts/translation.md": ["max_tokens", "pivot_language", "label smoothing", "padding"],
+    "docs/concepts/speech.md": ["RNN-T", "transducer", "word error rate", "beam", "CTC", "jiwer",
+        "shallow fusion", "transformer_xl"],
+    "docs/concepts/speech_data.md": ["SpecAugment", "log-mel", "fbank", "Kaldi", "LibriSpeech",
+                                     "Common Voice", "resampled", "speed perturbation"],
+    "docs/concepts/decoding.md": ["beam search", "length penalty", "BLEU", "greedy"],
+    "docs/concepts/hugging_face.md": ["AutoModelForCausalLM", "save_pretrained", "LoRA",
+                                      "gradient checkpointing"],
+    "docs/concepts/clusters.md": ["hybrid sharding", "HSDP", "SLURM", "torchrun", "preemption",
+                                  "object store", "world size"],
+    "docs/concepts/loop.md": ["gradient accumulation", "mixed precision", "gradient clipping",
+                              "num_workers", "resume"],
+    "docs/concepts/image_modelling.md": ["BEiT", "codebook", "perplexity", "mask_ratio", "CLIP",
+                                         "relative position bias", "LayerScale"],
+    "docs/concepts/vision_language.md": ["BEiT-3", "masked data modelling", "webdataset", "caption",
+                                         "paired_text_mask_ratio", "interpolated"],
+    "docs/recipes.md": ["learning rate", "YAML"],
+}  # fmt: skip
+TAGLINE = ("One Transformer for every modality, and the lab that says which norm placement "
+           "trains, at which rate, and why.")  # fmt: skip
+# Blocks that need a run or an exported directory: only their imports are run.
+NEED_A_MODEL = {"decoding.md", "hugging_face.md", "speech.md"}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def test_pages_have_the_terms_that_people_search_for() -> None:
+    texts = {page: (ROOT / page).read_text(encoding="utf-8").split() for page in TERMS}
+    assert not [
+        f"{page}: {term}"
+        for page, terms in TERMS.items()
+        for term in terms
+        if term.lower() not in " ".join(texts[page]).lower()
+    ]
+
+
+def test_the_first_line_says_what_it_does() -> None:
+    files = ["README.md", "docs/index.md", "mkdocs.yml", "pyproject.toml"]
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in files} | {"--help": USAGE}
+    assert not [name for name, text in texts.items() if TAGLINE not in " ".join(text.split())]
+    assert not [name for name, text in texts.items() if "the usual ones" in text]
+
+
+def test_the_map_has_every_room_and_no_other() -> None:
+    source = ROOT / "src" / "magneto"
+    block = next(
+        b
+        for b in (ROOT / "README.md").read_text(encoding="utf-8").split("```")
+        if "theory/" in b and "commands/" in b
+    )
+    named = re.findall(r"(?:^|(?<=/ ))(\w+/)(?= )", block, re.MULTILINE)
+    there = {f"{path.parent.name}/" for path in source.glob("*/__init__.py")} | {"recipes/"}
+    assert len(named) == len(set(named)) and set(named) == there
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/concepts/placements.md"])
+def test_tables_of_placements_agree_with_the_table(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| \**`([a-z0-9-]+)`\** \| ([^|]*) \|", text, re.MULTILINE))
+    assert list(rows) == list(PLACEMENTS)
+    for name, said in rows.items():
+        slots = {word for word in re.split(r"[,; ]+", said) if word in SLOTS}
+        assert slots == set(PLACEMENTS[name].self_attention), name
+
+
+def blocks() -> list[Any]:
+    """Return every block of Python in the documentation, with its page."""
+    return [
+        pytest.param(page, block, id=f"{page.stem}-{number}")
+        for page in PAGES
+        for number, block in enumerate(
+            re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+        )
+    ]
+
+
+@pytest.mark.parametrize(("page", "block"), blocks())
+def test_python_on_the_pages_runs(page: Path, block: str) -> None:
+    snippet = re.match(r'--8<-- "(.*)"', block)
+    if snippet:
+        assert (ROOT / snippet[1]).is_file(), "examples have tests of their own"
+        return
+    tree = ast.parse(block)
+    if page.name in NEED_A_MODEL:
+        pytest.importorskip("transformers")
+        tree.body = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    exec(compile(tree, name_of(page), "exec"), {})
+
+
+def test_modules_that_are_named_exist() -> None:
+    pytest.importorskip("transformers")  # pages name what lies in hf
+    assert not [
+        f"{name_of(page)}: {name}"
+        for page in PRESENT
+        for name in named_modules(page)
+        if not exists(name)
+    ]
+
+
+def named_modules(page: Path) -> set[str]:
+    text = page.read_text(encoding="utf-8")
+    return {name.rstrip(".") for name in re.findall(r"(?<![\w./-])magneto(?:\.\w+)+", text)}
+
+
+def exists(dotted: str) -> bool:
+    """Return whether a dotted name leads to a module or to something in one."""
+    parts = dotted.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+def known_keys() -> set[str]:
+    """Return every dotted key that some task's recipe may have."""
+    found = {f"training.{field.name}" for field in dataclasses.fields(TrainingConfig)}
+    for task in TASKS:
+        for section, kind in zip(("model", "data"), config_classes(task), strict=True):
+            found |= {f"{section}.{field.name}" for field in dataclasses.fields(kind)}
+    return found
+
+
+def test_keys_of_recipes_that_are_named_exist() -> None:
+    known = known_keys() | {"data.digest", "model.safetensors"}
+    wrong = []
+    for page in PRESENT:
+        text = re.sub(r"\]\[[^]]*\]", "", page.read_text(encoding="utf-8"))
+        found = re.findall(r"(?<![\w.])(?:--|`)((?:model|data|training)\.\w+)(?=[ =:`]|$)", text)
+        wrong += [f"{name_of(page)}: {key}" for key in sorted(set(found) - known)]
+    assert not wrong
+
+
+def lines_of_pages() -> list[tuple[str, str]]:
+    """Return the lines that call the command, each with its page."""
+    return [
+        (name_of(page), line)
+        for page in PRESENT
+        for line in command_lines(page.read_text(encoding="utf-8"))
+    ]
+
+
+def test_commands_that_are_named_exist() -> None:
+    named = {
+        (name_of(page), word)
+        for page in PRESENT
+        for word in re.findall(r"^(?:.*-m )?magneto ([a-z]+)", page.read_text(), re.MULTILINE)
+    }
+    assert len(named) > 20 and not [pair for pair in named if pair[1] not in COMMANDS]
+
+
+def test_options_of_commands_that_are_named_exist() -> None:
+    wrong = []
+    for page, line in lines_of_pages():
+        _, command, *words = shlex.split(line, comments=True)
+        parser = command_parser(command)
+        known = set(parser._option_string_actions) | {"--seed", "--task", "--distributed"}
+        options = {word.split("=")[0] for word in words if word.startswith("--")}
+        wrong += [f"{page}: {command} {o}" for o in options - known if "." not in o]
+    assert not wrong
+
+
+def test_commands_that_name_a_recipe_are_taken() -> None:
+    """Each is parsed as typed, and its recipe is built with all that it overrides."""
+    wrong = []
+    for page, line in lines_of_pages():
+        _, command, *words = shlex.split(line, comments=True)
+        recipe = next((word for word in words if word in RECIPES), None)
+        if recipe is None or command not in ("train", "compare", "probe"):
+            continue
+        try:
+            _, overrides = command_parser(command).parse_with_overrides(words)
+            load_recipe(recipe, overrides)
+        except (SystemExit, ValueError) as error:
+            wrong.append(f"{page}: {line}: {error}")
+    assert not wrong
+
+
+def command_lines(text: str) -> list[str]:
+    """Return the lines of blocks that call the command, continued ones joined."""
+    joined = re.sub(r"\s*\\\n\s*", " ", text)
+    inside = "\n".join(re.findall(r"```\n(.*?)```", joined, re.DOTALL))
+    names = "|".join(COMMANDS)
+    return re.findall(rf"(?:^|-m )(magneto (?:{names})\b.*)$", inside, re.MULTILINE)
+
+
+def test_the_checks_can_fail() -> None:
+    assert not exists("magneto.language.nothing") and not exists("magneto.nothing")
+    assert exists("magneto.nn.config.TransformerConfig")
+    assert "data.max_length" in known_keys() and "data.length" not in known_keys()
+    assert command_lines("```\ntorchrun -m magneto train a \\\n  --x y  # why\n```") == [
+        "magneto train a --x y  # why"
+    ]

@@ -1,0 +1,234 @@
+"""Odd records of every field: from a recipe and a source to what is said, trained on and scored.
+
+Nothing here names a reader: whatever reads these sources counts what is odd, names the first, and
+goes on. Where a run's batches are drawn, another example takes the place of one that can't be read.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magneto.recipe import load_recipe
+from tests.said import Said
+from tests.unit.speech.wavs import write as write_wav
+from tests.unit.vision.image_files import encoded, photo, write
+
+pytest.importorskip("PIL.Image")
+
+LONG = "n" * 5000
+DEEP = "[" * 100_000
+# No path that there is.
+NOWHERE = ["~nobody-here/x", LONG, "a\0b", "../" * 2000]
+MALFORMED = "malformed records left out"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
+
+
+def task_of(name: str, source: Path, **changes: Any) -> tuple[Any, str]:
+    """Read a source as a recipe's task does; return the task and what is said."""
+    given = {f"data.{key}": value for key, value in changes.items() if not key.startswith("model_")}
+    model = {f"model.{key[6:]}": v for key, v in changes.items() if key.startswith("model_")}
+    task, said = load_recipe(name, {"data.source": str(source), **given, **model}), Said()
+    built: Any = task.build_task()
+    built.prepare(said)
+    return built, "\n".join(said.lines)
+
+
+def lines(path: Path, *records: Any) -> Path:
+    """Write lines of JSON; a string is a line as it stands."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = [record if isinstance(record, str) else json.dumps(record) for record in records]
+    path.write_text("\n".join(text) + "\n", encoding="utf-8", errors="surrogatepass")
+    return path
+
+
+def test_texts(tmp_path: Path) -> None:
+    good = [{"text": f"a sentence that is number {n}"} for n in range(200)]
+    odd = [DEEP, '{"text": 1e999}', '{"text": ' + "9" * 5000 + "}", "{", "null", '{"text": null}']
+    source = lines(tmp_path / "a.jsonl", *odd, *good)
+    _, said = task_of("causal-lm/tiny", source, tokenizer="bytes", max_length=16)
+    assert f"6 {MALFORMED} [{source}, line 1: nested too deeply; {source}, line 2: " in said
+
+
+def test_labelled_texts(tmp_path: Path) -> None:
+    good = [{"text": f"{n} is a number", "label": "ab"[n % 2]} for n in range(60)]
+    odd = [DEEP, {"text": 5, "label": "a"}, {"text": [], "label": "a"}, "7"]
+    source = lines(tmp_path / "a.jsonl", good[0], *odd, *good)
+    _, said = task_of("text-classification/tiny", source)
+    assert f"4 {MALFORMED} [{source}, line 2: nested too deeply" in said
+
+
+def test_translations(tmp_path: Path) -> None:
+    good = [{"en": f"number {n} is good", "de": f"Zahl {n} ist gut"} for n in range(200)]
+    source = lines(tmp_path / "a.jsonl", DEEP, {"en": "alone"}, {"en": 1e999, "de": "x"}, *good)
+    _, said = task_of("translation/tiny", source, tokenizer="bytes", languages=None)
+    assert f"3 {MALFORMED} [{source}, line 1: nested too deeply; {source}, line 2: " in said
+
+
+def examples_of(task: Any) -> int:
+    return task.train_stream(1, 0).examples
+
+
+def read_a_batch(task: Any, examples: int = 4) -> Any:
+    return task.train_stream(examples, 0).batch(0)[0]
+
+
+def test_images_of_a_table(tmp_path: Path) -> None:
+    for number in range(20):
+        write(tmp_path / f"{number}.png", encoded(photo(number, 8, 8)))
+    os.mkfifo(tmp_path / "fifo.png")  # to open it would wait for ever
+    rows = [f"{n}.png,{'ab'[n % 2]}" for n in range(20)]
+    rows += [f"{name.replace(chr(0), '')},a" for name in NOWHERE] + ["fifo.png,a", "1.png"]
+    rows += [f"1.png,{'9' * 5000}"]
+    source = tmp_path / "train.csv"
+    source.write_text("image,label\n" + "\n".join(rows) + "\n")
+    task, said = task_of("image-classification/tiny", source, model_classes=3)
+    assert f"1 {MALFORMED} [{source}, row 27: 1 cells, not 2]" in said
+    batch = read_a_batch(task, examples_of(task))
+    lost = sum(int(found["broken"].sum()) for found in task.validation_batches())
+    assert batch["broken"].sum() + lost == 5 and batch["broken"].sum() > 0
+    assert batch["images"].abs().sum((1, 2, 3)).min() > 0  # others stand in their place
+    assert task.problems.describe() == "broken image: 5"
+
+
+def test_folders_that_lead_back_are_walked_once(tmp_path: Path) -> None:
+    for number in range(40):
+        write(tmp_path / "ab"[number % 2] / f"{number}.png", encoded(photo(number, 8, 8)))
+    for name in "abcdefgh":
+        (tmp_path / "a" / f"back{name}").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "a" / "round").symlink_to(tmp_path / "a" / "round")
+    os.mkfifo(tmp_path / "b" / "fifo.png")
+    task, said = task_of("image-classification/tiny", tmp_path, model_classes=2)
+    assert "2 pipes, devices, broken links and unreadable folders left out [" in said
+    assert f"{tmp_path / 'b' / 'fifo.png'}: no regular file" in said
+    assert examples_of(task) + sum(len(b["labels"]) for b in task.validation_batches()) == 40
+
+
+def test_masks_are_read_exactly_or_refused_by_name(tmp_path: Path) -> None:
+    mask = np.random.default_rng(0).integers(0, 3, (16, 16)).astype(np.uint8)
+    for number in range(20):
+        write(tmp_path / "images" / f"{number}.png", encoded(photo(number, 16, 16)))
+        kind = ("PNG", "BMP")[number % 2]
+        write(tmp_path / "masks" / f"{number}.{kind.lower()}", encoded(mask, kind))
+    refused = ("GIF", "JPEG", "TIFF", "WEBP")
+    for kind in refused:
+        write(tmp_path / "images" / f"{kind}.png", encoded(photo(0, 16, 16)))
+        write(tmp_path / "masks" / f"{kind}.{kind.lower()}", encoded(mask, kind))
+    classes = {"classes": ("a", "b", "c"), "model_classes": 3}
+    task, _ = task_of("segmentation/tiny", tmp_path, **classes)
+    run = tmp_path / "run"
+    run.mkdir()
+    task.problems.keep_in(run)
+    read_a_batch(task, examples_of(task))
+    read = {batch["masks"][i].unique().numel() for batch in task.validation_batches()
+            for i in range(len(batch["masks"]))}  # fmt: skip
+    listed = (run / "data_problems.tsv").read_text()
+    for kind in refused:
+        assert f"a mask is PNG or BMP, not {kind}: save it as PNG" in listed
+    assert listed.count("\n") == len(refused) and read <= {1, 3}
+
+
+def speech_source(folder: Path, *records: Any) -> Path:
+    pytest.importorskip("soundfile", reason="soundfile is not installed")
+    for number in range(8):
+        write_wav(folder / f"{number}.wav", 0.5 + number / 20)
+    good = [{"audio": f"{n}.wav", "text": f"said {n}"} for n in range(8)]
+    return lines(folder / "train.jsonl", *good, *records)
+
+
+def test_recordings(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.wav")
+    odd = {"text": "x", "audio": "1.wav"}
+    source = speech_source(
+        tmp_path, DEEP, '{"audio": "1.wav", "text": "x", "channel": 1e999}',
+        *({**odd, "channel": value} for value in (-1, 1.9, True, "left")),
+        {**odd, "start": 0, "stop": 1e308}, {**odd, "start": -1, "stop": 1}, {**odd, "stop": True},
+        '{"audio": "1.wav", "text": "x", "stop": 1e999}',
+        *({**odd, "audio": name} for name in (*NOWHERE, "fifo.wav")),
+        {**odd, "channel": 1}, {**odd, "channel": "0"},
+    )  # fmt: skip
+    changes = {"validation_source": str(speech_source(tmp_path / "held")), "cmvn": "none"}
+    task, said = task_of("transducer/tiny", source, **changes)
+    assert f"8 {MALFORMED} [{source}, line 9: nested too deeply; {source}, record 9: " in said
+    assert "channel inf is no whole number" in said
+    assert "5 missing recordings" in said
+    assert "1 recordings without the channel that is named" in said
+    for piece in read_a_batch(task, 6):
+        assert piece.frames > 0
+
+
+def vqa(folder: Path, ids: list[Any]) -> Path:
+    """Write a small VQA v2 whose training questions have odd ids of their images."""
+    answers = [{"answer": "yes"}] * 10
+    for split, start in (("train2014", 0), ("val2014", 500)):
+        images = [*range(start, start + 8), *(ids if start == 0 else [])]
+        asked, known = [], []
+        for number, image in enumerate(images, start):
+            asked.append({"question_id": number, "image_id": image, "question": f"is it {number}?"})
+            word = ("yes", "no")[number % 2]
+            known.append({
+                "question_id": number, "image_id": 1, "answers": [{**a, "answer": word}
+                for a in answers], "multiple_choice_answer": word, "question_type": "is it",
+                "answer_type": "yes/no",
+            })  # fmt: skip
+            if type(image) is int:
+                name = f"{split}/COCO_{split}_{image:012d}.jpg"
+                write(folder / name, encoded(photo(image, 8, 8), "JPEG"))
+        for kind, rows, name in (
+            ("questions", asked, f"v2_OpenEnded_mscoco_{split}_questions.json"),
+            ("annotations", known, f"v2_mscoco_{split}_annotations.json"),
+        ):
+            (folder / name).write_text(json.dumps({kind: rows}))
+    return folder
+
+
+def test_questions_whose_image_is_no_whole_number(tmp_path: Path) -> None:
+    odd = [1.9, 1.0, "1", True, None, 1e300, float("inf"), [1], -1, 10**30]
+    source = vqa(tmp_path, odd[:-2])
+    changes = {"validation_split": "val2014", "least_answer_count": 1, "tokenizer": "bytes"}
+    task, said = task_of("visual-question-answering/tiny", source, **changes)
+    name = source / "v2_OpenEnded_mscoco_train2014_questions.json"
+    assert f"8 {MALFORMED} [{name}, question 9: its image_id is no whole number: 1.9; " in said
+    assert examples_of(task) == 8
+
+
+@pytest.mark.parametrize("name", NOWHERE)
+def test_images_with_texts(tmp_path: Path, name: str) -> None:
+    for number in range(30):
+        write(tmp_path / f"{number}.png", encoded(photo(number, 8, 8)))
+    good = [{"image": f"{n}.png", "caption": f"number {n}"} for n in range(30)]
+    odd = [DEEP, {"image": name, "caption": "x"}, {"image": 1e999, "caption": "x"}]
+    source = lines(tmp_path / "train.jsonl", good[0], *odd, *good[1:])
+    task, said = task_of("image-captioning/tiny", source, tokenizer="bytes")
+    assert f"1 {MALFORMED} [{source}, line 2: nested too deeply]" in said
+    assert "1 records without an image left out [" in said
+    assert "1 training rows whose image is missing left out" in said
+    assert read_a_batch(task)["broken"].sum() == 0
+
+
+SOURCES: dict[str, Callable[[Path], str]] = {
+    "no such user": lambda folder: "~nobody-here/x",
+    "too long": lambda folder: f"{folder}/{LONG}",
+    "too long, inside": lambda folder: f"{folder}/{LONG}/x",
+    "nul": lambda folder: f"{folder}/a\0b",
+}
+
+
+@pytest.mark.parametrize("recipe", [
+    "causal-lm/tiny", "text-classification/tiny", "translation/tiny", "image-classification/tiny",
+    "segmentation/tiny", "transducer/tiny", "visual-question-answering/tiny",
+    "visual-reasoning/tiny", "image-captioning/tiny",
+])  # fmt: skip
+def test_a_source_that_can_be_no_path_is_one_line(tmp_path: Path, recipe: str) -> None:
+    for source in SOURCES.values():
+        with pytest.raises((ValueError, OSError), match=r"^(?!.*Errno)") as caught:
+            task_of(recipe, source(tmp_path))  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)

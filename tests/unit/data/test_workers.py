@@ -1,0 +1,374 @@
+"""Worker processes change neither order nor content, and end with the main process."""
+
+import json
+import mmap
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from magneto.data import workers
+from magneto.data.stream import BatchStream, example_stream, shuffled
+from magneto.data.workers import AHEAD, BatchError, BatchesAhead, share
+from magneto.progress import ProgressBars
+from magneto.recipe import load_recipe
+from magneto.training.logging import read_metrics
+from magneto.training.loop import train
+from magneto.training.state import Hook, Stop
+from tests.unit.data.test_batch import nested
+from tests.unit.translation import test_batching as translation
+
+BATCH = 8
+SELF = Path("/proc/self/maps")
+TIMED = ("_per_second", "flops_utilisation", "data_wait_seconds")
+
+
+def same(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor):
+        equal = first.dtype == second.dtype and first.stride() == second.stride()
+        return equal and torch.equal(first, second)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first == second
+
+
+def shuffled_rows() -> BatchStream:
+    def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, torch.Tensor]:
+        noise = [
+            np.random.default_rng([3, *key]).random() for key in zip(draws, numbers, strict=True)
+        ]
+        return {"numbers": torch.from_numpy(numbers), "noise": torch.tensor(noise)}
+
+    return example_stream(shuffled(37, BATCH, 1), make)
+
+
+def in_order(count: int, size: int, make: Callable[[list[int]], Any]) -> BatchStream:
+    def plan(step: int) -> list[int]:
+        return [number % count for number in range(step * size, (step + 1) * size)]
+
+    return BatchStream(plan, make, lambda piece: f"examples {', '.join(map(str, piece))}")
+
+
+def groups() -> BatchStream:
+    return translation.stream(batch_size=BATCH, block=500)
+
+
+KINDS = {"shuffled": shuffled_rows, "groups": groups}
+
+
+def take(stream: BatchStream, steps: int, num_workers: int, first: int = 0) -> list:
+    with closing(BatchesAhead(stream, 4, [1, 2], num_workers=num_workers)) as batches:
+        return [item for item, _ in zip(batches.start(first), range(steps), strict=False)]
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_number_of_workers_changes_nothing(kind: str) -> None:
+    expected = [KINDS[kind]().batch(step, 4, [1, 2]) for step in range(12)]
+    for num_workers in (0, 1, 2, 4):
+        assert same(take(KINDS[kind](), 12, num_workers), expected), num_workers
+        assert same(take(KINDS[kind](), 5, num_workers, first=7), expected[7:]), num_workers
+
+
+def weights_of(recipe: str, run: Path, stop_at: int = 0, resume: bool = False, **changes: Any):
+    """Train the first steps of a tiny recipe; return its metrics and last weights."""
+    small = {
+        "training.steps": 8, "training.batch_size": 8, "training.log_every": 1,
+        "training.save_every": 3, "training.evaluate_every": 0, "training.evaluate_limit": 1,
+        "training.device": "cpu", "training.tensorboard": False, "model.layers": 1,
+        "training.gradient_accumulation_steps": 2,
+    }  # fmt: skip
+    loaded = load_recipe(recipe, {**small, **changes})
+
+    def stop(trainer: Any) -> None:
+        trainer.stop = Stop("interrupted")
+
+    hooks = [Hook(stop_at, stop)] if stop_at else []
+    task, report = loaded.build_task(), ProgressBars(quiet=True)
+    train(task, loaded.training, run, seed=1, resume=resume, hooks=hooks, report=report)
+    if stop_at:
+        return None
+    metrics = [
+        {key: value for key, value in row.items() if not key.endswith(TIMED)}
+        for row in read_metrics(run)
+    ]
+    return metrics, load_file(run / "final" / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    ["image-classification/tiny", pytest.param("masked-lm/tiny", marks=pytest.mark.distributed)],
+)
+def test_the_loop_gives_equal_bits(recipe: str, tmp_path: Path) -> None:
+    if recipe.startswith("image"):
+        pytest.importorskip("sklearn")
+    changes: dict[str, Any] = {}
+    if recipe == "masked-lm/tiny":
+        lines = (f"Line {number} of {'some ' * (number % 9)}text.\n\n" for number in range(2000))
+        (tmp_path / "lines.txt").write_text("".join(lines))
+        changes = {"data.tokenizer": "bytes", "data.source": str(tmp_path / "lines.txt")}
+    expected = weights_of(recipe, tmp_path / "0", **changes)
+    for count in (1, 2, 4):
+        changes["training.num_workers"] = count
+        assert same(weights_of(recipe, tmp_path / str(count), **changes), expected), count
+    changes["training.num_workers"] = 2
+    weights_of(recipe, tmp_path / "cut", stop_at=5, **changes)
+    changes["training.num_workers"] = 1
+    assert same(weights_of(recipe, tmp_path / "cut", resume=True, **changes), expected)
+
+
+def test_a_killed_worker_is_an_error_that_names_the_step() -> None:
+    def make(numbers: list[int]) -> list[int]:
+        if 24 in numbers:
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+        return numbers
+
+    with closing(BatchesAhead(in_order(64, 4, make), 1, [0], num_workers=2)) as batches:
+        taken = batches.start()
+        processes = [process.pid for process in batches.processes]
+        with pytest.raises(BatchError) as caught:
+            for _ in taken:
+                pass
+    found = re.fullmatch(
+        r"the data worker of process (\d+) was ended by SIGKILL at the batch of step 7 "
+        r"\(examples 24, 25, 26, 27\); if memory ran out.*",
+        str(caught.value),
+    )
+    assert found and int(found[1]) in processes
+
+
+def test_a_worker_that_dies_before_its_first_batch_names_the_step_that_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "begin_worker", lambda job: os.kill(os.getpid(), signal.SIGKILL))
+    batches = BatchesAhead(shuffled_rows(), 1, [0], num_workers=1)
+    with closing(batches), pytest.raises(BatchError, match="SIGKILL at the batch of step 101 "):
+        next(batches.start(100))
+
+
+def test_batches_taken_before_a_death_are_given_out() -> None:
+    def make(numbers: list[int]) -> list[int]:
+        if 24 in numbers:
+            os._exit(0)
+        return numbers
+
+    found, words = [], r"exited with 0 at the batch of step 7 \(examples 24, 25, 26, 27\);"
+    batches = BatchesAhead(in_order(64, 4, make), 1, [0], num_workers=1)
+    with closing(batches), pytest.raises(BatchError, match=words):
+        found.extend(pieces[0][0] for pieces in batches.start())
+    assert found == [0, 4, 8, 12, 16, 20][: len(found)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError("photo.jpg: not an image"), "example 5: photo.jpg: not an image"),
+        (KeyError("label"), "example 5: KeyError: 'label'"),
+    ],
+)
+def test_an_error_names_its_example(error: Exception, words: str, num_workers: int) -> None:
+    def make(numbers: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        if 5 in numbers:
+            raise error
+        return numbers
+
+    stream = example_stream(shuffled(20, 4, 1), make)
+    batches = BatchesAhead(stream, 1, [0], num_workers=num_workers)
+    with closing(batches), pytest.raises(ValueError) as caught:
+        for _ in batches.start():
+            pass
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_batch_that_cannot_be_sent_is_an_error() -> None:
+    stream = in_order(9, 4, lambda _: lambda: 0)
+    batches = BatchesAhead(stream, 1, [0], num_workers=1)
+    words = r"the batch of step 1 could not be made: .*pickle"
+    with closing(batches), pytest.raises(BatchError, match=words):
+        next(batches.start())
+
+
+def test_waiting_is_measured_and_work_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by 3 while a batch is made, and by 100 while it is used."""
+    clock = SimpleNamespace(now=0.0)
+    clock.perf_counter = lambda: clock.now
+    monkeypatch.setattr(workers, "time", clock)
+    batches = BatchesAhead(in_order(9, 1, list), 1, [0])
+
+    def slow(step: int) -> Future:
+        future: Future = Future()
+        future.result = lambda: setattr(clock, "now", clock.now + 3)  # type: ignore[method-assign]
+        return future
+
+    monkeypatch.setattr(batches, "_ask", slow)
+    taken = batches.start()
+    for _ in range(4):
+        next(taken)
+        clock.now += 100
+    assert batches.read_waited() == 4 * 3
+    assert batches.read_waited() == 0
+    batches.close()
+
+
+def open_batches(process: int) -> list[str]:
+    found = []
+    for file in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since it was listed
+            found.append(os.readlink(file))
+    return [name for name in found if "magneto-batch" in name]
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_memory_is_bounded(num_workers: int) -> None:
+    made = mmap.mmap(-1, 64)  # shared with the workers
+
+    def make(numbers: list[int]) -> torch.Tensor:
+        made[numbers[0]] = 1
+        return torch.tensor(numbers)
+
+    with closing(BatchesAhead(in_order(64, 1, make), 1, [0], num_workers=num_workers)) as batches:
+        most = AHEAD * num_workers - 1
+        taken = batches.start()
+        for count in range(1, 20):
+            next(taken)
+            wait_until(lambda wanted=count + most: sum(made[:]) >= wanted)
+            assert sum(made[:]) == count + most
+        if SELF.exists():  # nothing of a batch stays, neither here nor in a worker
+            for process in (os.getpid(), *(worker.pid for worker in batches.processes)):
+                mapped = Path(f"/proc/{process}/maps").read_text().count("magneto-batch")
+                assert mapped <= most + 2 and len(open_batches(process)) <= most + 2
+
+
+def test_signals_are_left_to_the_main_process() -> None:
+    with closing(BatchesAhead(shuffled_rows(), 1, [0], num_workers=2)) as batches:
+        taken = batches.start()
+        found = [next(taken)]
+        processes = [worker.pid for worker in batches.processes]
+        for process in processes:
+            os.kill(process, signal.SIGINT)
+            os.kill(process, signal.SIGTERM)
+        found += [next(taken) for _ in range(11)]
+        assert len(processes) == 2 and all(map(alive, processes))
+    assert not any(map(alive, processes))
+    assert same(found, [shuffled_rows().batch(step) for step in range(12)])
+
+
+def test_shared_memory_keeps_structure_types_and_strides() -> None:
+    image = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    batch = {
+        **nested(), "image": image, "empty": torch.zeros(0, 3), "one": torch.tensor(2.0),
+        "flags": torch.tensor([True, False, True]), "half": torch.arange(5).bfloat16(),
+    }  # fmt: skip
+    shared = share(batch)
+    found = shared.attach()
+    os.close(shared.file)
+    rows_found, rows_given = found.pop("rows"), batch.pop("rows")
+    assert same(found, batch)
+    assert same(rows_found.values, rows_given.values) and rows_found.lengths == rows_given.lengths
+
+
+def wait_until(true: Callable[[], bool], looks: int = 3000) -> None:
+    for _ in range(looks):
+        if true():
+            return
+        time.sleep(0.02)
+    pytest.fail("it never came")
+
+
+def children(process: int) -> list[int]:
+    return [
+        int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    ]
+
+
+def start_training(run: Path, *words: str) -> subprocess.Popen:
+    """Start `magneto train` as a terminal does, in a process group of its own; wait for steps."""
+    command = [sys.executable, "-m", "magneto", "train", "image-classification/tiny"]
+    settings = ["--training.device", "cpu", "--training.log_every", "1", "--model.layers", "1"]
+    process = subprocess.Popen(
+        [*command, "--out", str(run), "--training.num_workers", "2", *settings, *words],
+        start_new_session=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    metrics = run / "metrics.jsonl"
+    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_leaves_a_run_and_no_process(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    pytest.importorskip("sklearn")
+    process = start_training(tmp_path / "run", "--training.steps", "100000")
+    os.killpg(process.pid, number)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "go on with: magneto train --resume" in said
+    assert said.count("stopping after this step") == 1 and "Traceback" not in said
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    reached = json.loads((tmp_path / "run" / "result.json").read_text())["step"]
+    command = [sys.executable, "-m", "magneto", "train", "--resume", str(tmp_path / "run")]
+    more = ["--training.steps", str(reached + 3)]
+    subprocess.run([*command, *more], check=True, capture_output=True)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["status"] == "finished" and result["step"] == reached + 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SELF.exists(), reason="finds the workers in /proc")
+def test_workers_end_with_a_killed_main_process(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    process = start_training(tmp_path / "run", "--training.steps", "100000")
+    workers = children(process.pid)
+    assert len(workers) == 2
+    process.kill()
+    process.communicate(timeout=60)
+    wait_until(lambda: not any(map(running, workers)))
+
+
+def running(process: int) -> bool:
+    """Return whether a process that is not ours runs; one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_dead_worker_ends_the_command_with_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    process = start_training(tmp_path / "run", "--training.steps", "100000")
+    worker = children(process.pid)[0]
+    os.kill(worker, signal.SIGKILL)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 2 and "Traceback" not in said
+    assert (
+        f"magneto: the data worker of process {worker} was ended by SIGKILL at the batch of" in said
+    )
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)

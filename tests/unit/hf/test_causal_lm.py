@@ -1,0 +1,310 @@
+"""Our language model inside transformers: caches, padding, packed rows, positions, generation."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import hf  # noqa: E402
+from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
+from magneto.language.config import LanguageModelConfig  # noqa: E402
+from magneto.language.models import LanguageModel  # noqa: E402
+from magneto.nn.config import Positions  # noqa: E402
+from tests.unit.hf.kinds import TEXTS, inputs, wrapped  # noqa: E402
+
+TEXT = "A function that returns the number of bytes in a file, or raises an error if it is closed. "
+KINDS_OF_POSITIONS = ("sinusoidal", "learned", "rotary", "t5")
+IDS = torch.randint(1, 40, (2, 9), generator=torch.Generator().manual_seed(1))
+LEFT = torch.ones_like(IDS)
+LEFT[0, :4] = 0
+
+
+def causal(**changes: Any) -> Any:
+    """A model whose continuations vary; one with tied weights repeats itself."""
+    return wrapped("MagnetoForCausalLM", **{"tie_embeddings": False, **changes})
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    train_bpe([TEXT * 3], 300, path)
+    return load_tokenizer(path)
+
+
+def core(tokenizer: Any) -> LanguageModel:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
+    return LanguageModel(LanguageModelConfig(**sizes, vocab_size=tokenizer.vocab_size)).eval()
+
+
+@pytest.mark.parametrize("positions", KINDS_OF_POSITIONS)
+def test_generation_is_equal_in_all_modes(positions: str) -> None:
+    """Greedy and by beams, with a cache that grows, a static one and none; padded on the left."""
+    sizes: dict[str, Any] = {"width": 32, "heads": 4, "key_value_heads": 2, "vocab_size": 300}
+    model = causal(positions=positions, **sizes)
+    with torch.no_grad():  # its continuations vary
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    for beams in (1, 3):
+        how: dict[str, Any] = {"max_new_tokens": 10, "do_sample": False, "eos_token_id": None}
+        how["num_beams"] = beams
+        written = model.generate(IDS, attention_mask=LEFT, use_cache=False, **how)
+        assert written[:, 9:].unique().numel() > 4
+        assert torch.equal(written, model.generate(IDS, attention_mask=LEFT, **how))
+        static = model.generate(IDS, attention_mask=LEFT, cache_implementation="static", **how)
+        assert torch.equal(written, static)
+        alone = model.generate(IDS[:1, 4:], **how)
+        assert torch.equal(alone[0, 5:], written[0, 9 : 9 + alone.shape[1] - 5])
+    logits = model(IDS, attention_mask=LEFT).logits[:1, 4:]
+    assert (logits - model(IDS[:1, 4:]).logits).abs().max() <= 1e-4
+
+
+def test_a_gpu_compiles_no_static_cache_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers would, and our decoder would be recorded anew for every token."""
+    # They set it for good where they would compile.
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    wrapped = causal()
+    monkeypatch.setattr(type(wrapped), "device", torch.device("cuda"))
+    cache = transformers.StaticCache(config=wrapped.config, max_cache_len=12)
+    settings = transformers.GenerationConfig()
+    assert not wrapped._valid_auto_compile_criteria({"past_key_values": cache}, settings)
+    settings.compile_config = transformers.CompileConfig()
+    assert wrapped._valid_auto_compile_criteria({"past_key_values": cache}, settings)
+
+
+@pytest.mark.parametrize("kind", ["DynamicCache", "StaticCache"])
+def test_reading_in_parts_equals_reading_at_once(kind: str) -> None:
+    wrapped = causal(positions="rotary", key_value_heads=1)
+    settings = {"max_cache_len": 12} if kind == "StaticCache" else {}
+    cache = getattr(transformers, kind)(config=wrapped.config, **settings)
+    mask = torch.ones(2, 9, dtype=torch.long)
+    mask[1, :2] = 0
+    parts = [
+        wrapped(IDS[:, a:b], attention_mask=mask[:, :b], past_key_values=cache).logits
+        for a, b in ((0, 4), (4, 5), (5, 9))
+    ]
+    whole = wrapped(IDS, attention_mask=mask).logits
+    real = mask.bool()
+    assert (torch.cat(parts, 1) - whole)[real].abs().max() <= 1e-5
+    last = wrapped(IDS, attention_mask=mask, logits_to_keep=2).logits
+    assert (last - whole[:, -2:]).abs().max() <= 1e-6
+
+
+def test_speculative_decoding_equals_greedy() -> None:
+    """It shortens the cache again where a guess was wrong."""
+    wrapped = causal()
+    prompt = IDS[:1].repeat(1, 3)
+    settings = {"max_new_tokens": 12, "do_sample": False}
+    guessed = wrapped.generate(prompt, prompt_lookup_num_tokens=3, **settings)
+    assert torch.equal(guessed, wrapped.generate(prompt, **settings))
+
+
+def test_loss_is_transformers_own() -> None:
+    """Shifted here, or already; over the labels' number, or a step's; and 0 of none."""
+    model, labels = causal(), IDS.clone()
+    labels[1, -3:] = -100
+    output = model(IDS, labels=labels)
+    expected = F.cross_entropy(output.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()).item()
+    assert output.loss.item() == pytest.approx(expected, rel=1e-5)
+    counted = model(IDS, labels=labels, num_items_in_batch=torch.tensor(26)).loss
+    assert counted.item() == pytest.approx(expected * 13 / 26, rel=1e-5)
+    assert model(IDS, labels=torch.full_like(labels, -100)).loss.item() == 0
+    shifted = F.cross_entropy(output.logits.flatten(0, 1), labels.flatten()).item()
+    found = model(IDS, labels=IDS, shift_labels=labels).loss
+    assert found.item() == pytest.approx(shifted, rel=1e-5)
+    with pytest.raises(ValueError, match="shift_labels cannot be given"):
+        wrapped("MagnetoForMaskedLM")(IDS, labels=IDS, shift_labels=labels)
+
+
+def test_a_mask_of_pairs() -> None:
+    """Two texts in one row that do not see each other are as two rows."""
+    model = causal(positions="none")
+    apart = torch.zeros(1, 9, 9, dtype=torch.long)
+    apart[:, :3, :3] = apart[:, 3:, 3:] = 1
+    together = model(IDS[:1], attention_mask=apart).logits
+    for part in (slice(0, 3), slice(3, 9)):
+        assert (together[:, part] - model(IDS[:1, part]).logits).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("positions", get_args(Positions))
+def test_a_packing_collator_equals_separate_documents(positions: str) -> None:
+    """transformers' collator joins texts in one row, and tells them apart by position_ids."""
+    model = causal(positions=positions)
+    texts = [IDS[0, :4], IDS[1, :1], IDS[1, 2:5]]
+    collator = transformers.DataCollatorWithFlattening(return_tensors="pt")
+    batch = collator([{"input_ids": text.tolist()} for text in texts])
+    output = model(**batch)
+    expected = torch.cat([model(text[None]).logits for text in texts], 1)
+    assert (output.logits - expected).abs().max() <= 1e-5
+    labels = batch["labels"][:, 1:]
+    loss = F.cross_entropy(expected[0, :-1], labels[0])
+    assert output.loss.item() == pytest.approx(loss.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("positions", get_args(Positions))
+def test_packed_rows_beside_a_mask_of_padding(positions: str) -> None:
+    """Some collators give both: texts are told apart all the same, and padding is none of them."""
+    model = causal(positions=positions)
+    texts = [IDS[0, :3], IDS[1, :1], IDS[1, 2:4]]
+    row = torch.cat(texts)[None]
+    places = torch.cat([torch.arange(len(text)) for text in texts])[None]
+    expected = torch.cat([model(text[None]).logits for text in texts], 1)
+    whole = model(row, attention_mask=torch.ones_like(row), position_ids=places)
+    assert (whole.logits - expected).abs().max() <= 1e-5
+    # Padded at the end, and between the first text and the second.
+    padded = torch.cat((row[:, :3], row[:, :1], row[:, 3:], row[:, :2]), 1)
+    mask = torch.tensor([[1, 1, 1, 0, 1, 1, 1, 0, 0]])
+    at = torch.cat((places[:, :3], places[:, :1], places[:, 3:], places[:, :2]), 1)
+    found = model(padded, attention_mask=mask, position_ids=at).logits
+    assert (found[:, mask[0].bool()] - expected).abs().max() <= 1e-5
+
+
+def test_what_a_packing_collator_gives_is_never_passed_over() -> None:
+    """Whatever tells the texts of a row apart is used, or refused by its name."""
+    names = {"return_position_ids": "position_ids", "return_flash_attn_kwargs": "cu_seq_lens_[qk]",
+             "return_seq_idx": "seq_idx"}  # fmt: skip
+    for how, argument in names.items():
+        given: dict[str, Any] = {"return_position_ids": False, how: True}
+        collator = transformers.DataCollatorWithFlattening(return_tensors="pt", **given)
+        batch = collator([{"input_ids": text.tolist()} for text in (IDS[0, :4], IDS[1, :3])])
+        batch.pop("labels")
+        for name in TEXTS:
+            if name == "MagnetoForCausalLM" and argument == "position_ids":
+                continue  # see test_a_packing_collator_equals_separate_documents
+            more = {"decoder_input_ids": IDS[:1]} if "Seq2Seq" in name else {}
+            with pytest.raises(ValueError, match=f"{argument} cannot be given"):
+                wrapped(name)(**batch, **more)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "none"])
+def test_positions_of_the_callers_own(positions: str) -> None:
+    """Beside a mask they only say where tokens stand; with a cache likewise."""
+    model, mask = causal(positions=positions), torch.ones_like(IDS)
+    mask[0, :3] = 0
+    own = (mask.cumsum(1) - 1).clamp(min=0)
+    expected = model(IDS, attention_mask=mask).logits
+    found = model(IDS, attention_mask=mask, position_ids=own)
+    assert torch.equal(found.logits[mask.bool()], expected[mask.bool()])
+    first = model(IDS[:, :5], attention_mask=mask[:, :5], use_cache=True)
+    more = {"past_key_values": first.past_key_values, "position_ids": own[:, 5:]}
+    last = model(IDS[:, 5:], attention_mask=mask, **more).logits
+    assert (last - expected[:, 5:]).abs().max() <= 1e-5
+    apart = model(IDS, attention_mask=torch.ones_like(IDS), position_ids=3 * own[1:])
+    assert torch.equal(apart.logits, model(IDS).logits) == (positions == "none")
+
+
+def test_positions_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"position_ids is \(2, 6\), not \(2, 9\)"):
+        causal()(IDS, position_ids=torch.zeros(2, 6, dtype=torch.long))
+    places = torch.arange(9)[None]
+    for positions in ("t5", "alibi"):
+        with pytest.raises(ValueError, match=f"position_ids .* {positions} positions count places"):
+            causal(positions=positions)(
+                IDS, position_ids=places, attention_mask=torch.ones_like(IDS)
+            )
+
+
+@pytest.mark.parametrize("scale", ["none", "sqrt_width"])
+def test_vectors_instead_of_tokens(scale: str) -> None:
+    model = causal(embedding_scale=scale)
+    vectors = model.get_input_embeddings()(IDS)
+    assert torch.equal(model(inputs_embeds=vectors).logits, model(IDS).logits)
+    how: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
+    written = model.generate(inputs_embeds=vectors, **how)
+    assert torch.equal(written, model.generate(IDS, **how)[:, 9:])
+    for given in ({}, {"input_ids": IDS, "inputs_embeds": vectors}):
+        with pytest.raises(ValueError, match="give input_ids or inputs_embeds, and not both"):
+            model(**given)
+
+
+def test_prompt_tuning() -> None:
+    """peft puts learned vectors before the text; the text's logits follow from both."""
+    peft = pytest.importorskip("peft")
+    model = causal()
+    how = peft.PromptTuningConfig(
+        task_type="CAUSAL_LM", num_virtual_tokens=3, token_dim=16, num_layers=2,
+        num_attention_heads=2,
+    )  # fmt: skip
+    tuned = peft.get_peft_model(model, how)
+    output = tuned(input_ids=IDS, attention_mask=torch.ones_like(IDS), labels=IDS)
+    output.loss.backward()
+    trained = {name for name, weight in tuned.named_parameters() if weight.grad is not None}
+    assert trained == {"prompt_encoder.default.embedding.weight"}
+    vectors = torch.cat([tuned.get_prompt(2), model.get_input_embeddings()(IDS)], 1)
+    assert torch.equal(output.logits, model(inputs_embeds=vectors).logits)
+
+
+def test_logits_of_chosen_places() -> None:
+    model = causal()
+    whole, places = model(IDS).logits, torch.tensor([5, 0, 2])
+    assert (model(IDS, logits_to_keep=places).logits - whole[:, places]).abs().max() <= 1e-6
+    assert (model(IDS, logits_to_keep=2).logits - whole[:, -2:]).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["MagnetoForCausalLM", "MagnetoForMaskedLM"])
+def test_layers_that_stay_on_disk(tmp_path: Path, name: str) -> None:
+    """By a map that is found for some memory; no layer is cut in two."""
+    pytest.importorskip("accelerate")
+    model = wrapped(name, layers=3)
+    model.save_pretrained(tmp_path)
+    held = sum(parameter.numel() * 4 for parameter in model.parameters()) * 3 // 4
+    loaded = type(model).from_pretrained(
+        tmp_path, device_map="auto", max_memory={"cpu": held}, offload_folder=tmp_path / "offload"
+    )
+    places = loaded.hf_device_map
+    assert set(places.values()) == {"cpu", "disk"}
+    assert not any(".layers." in place and place.count(".") > 3 for place in places)
+    assert torch.equal(loaded(**inputs(name)).logits, model(**inputs(name)).logits)
+
+
+def test_export_and_pipeline(tmp_path: Path, tokenizer) -> None:
+    model = core(tokenizer)
+    directory = tmp_path / "exported"
+    hf.export_text(model, tokenizer, directory, 64)
+    hf.register()
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(directory).eval()
+    words = transformers.AutoTokenizer.from_pretrained(directory)
+    encoded = words("A function", return_tensors="pt")["input_ids"]
+    assert encoded.tolist() == tokenizer.encode(["A function"])
+    assert torch.equal(loaded(encoded).logits, model(encoded))
+    pipe = transformers.pipeline("text-generation", model=str(directory))
+    assert pipe("A function", max_new_tokens=4)[0]["generated_text"].startswith("A function")
+    with pytest.raises(FileExistsError):
+        hf.export_text(model, tokenizer, directory, 64)
+    assert [path.name for path in tmp_path.iterdir()] == ["exported"]
+
+
+def test_generate(tokenizer) -> None:
+    model = core(tokenizer)
+    sampled = hf.generate(model, tokenizer, "A function", hf.Sampling(new_tokens=5, count=2))
+    again = hf.generate(model, tokenizer, "A function", hf.Sampling(new_tokens=5, count=2))
+    assert sampled == again and len(sampled) == 2
+    assert all(text.startswith("A function") for text in sampled)
+    other = hf.generate(model, tokenizer, "A function", hf.Sampling(new_tokens=5, count=2, seed=1))
+    assert other != sampled
+    beams = hf.generate(model, tokenizer, "", hf.Sampling(new_tokens=5, beams=3, count=2))
+    assert len(beams) == 2
+    before = torch.get_rng_state()
+    greedy = hf.generate(model, tokenizer, "A function", hf.Sampling(new_tokens=5, temperature=0))
+    sharp = hf.Sampling(new_tokens=5, top_k=1, seed=7)
+    assert greedy == hf.generate(model, tokenizer, "A function", sharp)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"beams": 2, "count": 3}, "at most as many"),
+        ({"temperature": 0, "count": 2}, "one continuation"),
+        ({"temperature": -1.0, "top_p": 0.0}, "temperature must not.*\ntop_p must be above 0"),
+        ({"new_tokens": 0}, "new_tokens must be 1 or more"),
+        ({"top_k": -1}, "top_k"),
+    ],
+)
+def test_impossible_sampling(values: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        hf.Sampling(**values)

@@ -1,0 +1,496 @@
+"""Exported directories load in a new process, where nothing of ours is called, and say the same."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+transformers = pytest.importorskip("transformers")
+Image: Any = pytest.importorskip("PIL.Image")
+
+from magneto import hf  # noqa: E402
+from magneto.cli import main  # noqa: E402
+from magneto.data.tokenizer import (  # noqa: E402
+    SPECIAL,
+    ByteTokenizer,
+    load_tokenizer,
+    train_bpe,
+)
+from magneto.hf.auto_map import MODULE, MODULE_SOURCE  # noqa: E402
+from magneto.hf.export import export_model, whole_directory, wrap  # noqa: E402
+from magneto.language.config import (  # noqa: E402
+    LanguageModelConfig,
+    MaskedLanguageModelConfig,
+    TextClassifierConfig,
+)
+from magneto.language.models import (  # noqa: E402
+    LanguageModel,
+    MaskedLanguageModel,
+    TextClassifier,
+)
+from magneto.recipe import load_recipe  # noqa: E402
+from magneto.runs import load_run  # noqa: E402
+from magneto.speech.decoding import GreedySearch  # noqa: E402
+from magneto.speech.features import SpeechFeatures  # noqa: E402
+from magneto.translation.config import TranslationConfig  # noqa: E402
+from magneto.translation.model import TranslationModel  # noqa: E402
+from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.config import ImageClassifierConfig  # noqa: E402
+from magneto.vision.decoding import EncodedPicture  # noqa: E402
+from magneto.vision.transforms import (  # noqa: E402
+    CentreCrop,
+    Reading,
+    validation_transform,
+)
+from magneto.vision_language.caption_decoding import CaptionSearch  # noqa: E402
+from magneto.vision_language.samples import WholeImage, frame_text, join_samples  # noqa: E402
+from tests.unit.hf.conftest import Newcomer  # noqa: E402
+from tests.unit.speech.small_run import train_small  # noqa: E402
+
+STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
+TEXT = "A function that returns the number of bytes in a file, or raises an error. "
+IDS = torch.randint(1, 300, (2, 7), generator=torch.Generator().manual_seed(1))
+PIXELS = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+TASKS = {
+    "AutoModelForCausalLM": "text-generation",
+    "AutoModel": "feature-extraction",
+    "AutoModelForMaskedLM": "fill-mask",
+    "AutoModelForSequenceClassification": "text-classification",
+    "AutoModelForSeq2SeqLM": "",
+    "AutoModelForImageClassification": "image-classification",
+}
+INPUTS = {"fill-mask": "A <mask> that", "image-classification": "picture.png"}
+
+# Loads directories by their Auto classes, twice (the second time what the first time saved), runs
+# their pipelines, and writes what came out.
+LOAD_ALL = """
+import json, sys
+import transformers
+from safetensors.torch import load_file, save_file
+inputs, found = load_file("inputs.safetensors"), {}
+for name, (auto, task, given) in json.load(open("what.json")).items():
+    load = getattr(transformers, auto).from_pretrained
+    model = load(name, trust_remote_code=True)
+    model.save_pretrained(name + "-again")
+    again = load(name + "-again", trust_remote_code=True)
+    read = inputs["pixels" if "image" in name else "ids"]
+    more = {"decoder_input_ids": read} if "seq2seq" in name else {}
+    for made in (model, again):
+        found[name + str(made is again)] = made.eval()(read, **more)[0].detach()
+    if task:
+        pipe = transformers.pipeline(task, model=name, trust_remote_code=True)
+        print(name, json.dumps(pipe(given)))
+save_file(found, "found.safetensors")
+"""
+
+
+HIDDEN = """
+import sys
+class Hidden:
+    def find_spec(name, *_):
+        if name == "magneto":
+            raise ModuleNotFoundError("hidden", name=name)
+sys.meta_path.insert(0, Hidden)
+"""
+
+
+def filled(model: Any) -> Any:
+    """Let no number of a model be the same as another."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def export_all(folder: Path) -> dict[str, tuple[Any, str]]:
+    """Export a model of every kind; return each, and the Auto class that loads it."""
+    torch.manual_seed(0)
+    train_bpe([TEXT * 3], 300, folder / "tokenizer.json", SPECIAL)
+    tokenizer: Any = load_tokenizer(folder / "tokenizer.json")
+    text: dict[str, Any] = {**STACK, "vocab_size": tokenizer.vocab_size, "positions": "rotary"}
+    made: dict[str, Any] = {
+        "causal": LanguageModel(LanguageModelConfig(**text)),
+        "masked": MaskedLanguageModel(MaskedLanguageModelConfig(**text)),
+        "classes": TextClassifier(TextClassifierConfig(**text, classes=2)),
+        "image": ImageClassifier(
+            ImageClassifierConfig(**STACK, image_size=8, patch_size=4, channels=1, classes=3)
+        ),
+        "seq2seq": TranslationModel(TranslationConfig(**text, encoder_layers=1, decoder_layers=1)),
+    }
+    autos = {}
+    for name, model in made.items():
+        place = folder / name
+        if name == "image":
+            autos[name] = hf.export_images(filled(model), place, ["no", "maybe", "yes"])
+        elif name == "seq2seq":
+            wrap(filled(model), end=0).save_pretrained(place)
+            autos[name] = "AutoModelForSeq2SeqLM"
+        else:
+            how = {"masked": hf.MASKED, "classes": hf.EncoderInput("$A", "$A $B", 0, ["a", "b"])}
+            autos[name] = hf.export_text(filled(model), tokenizer, place, 32, how.get(name))
+    made["encoder"], autos["encoder"] = made["masked"].text_encoder, "AutoModel"
+    shutil.copytree(folder / "masked", folder / "encoder")
+    return {name: (model, autos[name]) for name, model in made.items()}
+
+
+def test_every_kind_of_model_loads_by_its_auto_class(tmp_path: Path, newcomer: Newcomer) -> None:
+    made = export_all(tmp_path)
+    grey = np.arange(0, 256, 4, dtype=np.uint8).reshape(8, 8)
+    Image.fromarray(grey).save(tmp_path / "picture.png")
+    what = {
+        name: (auto, TASKS[auto], INPUTS.get(TASKS[auto], "A function"))
+        for name, (_, auto) in made.items()
+    }
+    (tmp_path / "what.json").write_text(json.dumps(what))
+    save_file({"ids": IDS, "pixels": PIXELS}, tmp_path / "inputs.safetensors")
+    printed = newcomer.run(tmp_path, LOAD_ALL)
+    found = load_file(tmp_path / "found.safetensors")
+    for name, (model, _) in made.items():
+        read = (IDS, IDS) if name == "seq2seq" else (PIXELS,) if name == "image" else (IDS,)
+        for again in (False, True):
+            assert torch.equal(found[f"{name}{again}"], model(*read)), (name, again)
+    said = dict(line.split(" ", 1) for line in printed.splitlines())
+    shares = {each["label"]: each["score"] for each in json.loads(said["image"])}
+    pixels = torch.from_numpy(grey).float()[None, None] / 127.5 - 1
+    expected = made["image"][0](pixels).softmax(-1)[0].tolist()
+    assert [shares[name] for name in ("no", "maybe", "yes")] == pytest.approx(expected, abs=1e-5)
+
+
+NO_CODE = """
+import io, sys
+import transformers
+sys.stdin = io.StringIO()  # nobody answers a question
+for trust in (False, None):
+    made = transformers.AutoTokenizer.from_pretrained("out", trust_remote_code=trust)
+    print(type(made).__module__.split(".")[0], made("A function").input_ids)
+"""
+
+
+def test_a_bpe_tokenizer_needs_no_code(tmp_path: Path, newcomer: Newcomer) -> None:
+    train_bpe([TEXT * 3], 300, tmp_path / "tokenizer.json")
+    tokenizer: Any = load_tokenizer(tmp_path / "tokenizer.json")
+    model = LanguageModel(LanguageModelConfig(**STACK, vocab_size=tokenizer.vocab_size))
+    hf.export_text(model, tokenizer, tmp_path / "out", 32)
+    shutil.copytree(tmp_path / "out", tmp_path / "alone" / "out")
+    (tmp_path / "alone" / "out" / f"{MODULE}.py").write_text("raise RuntimeError('it was run')")
+    said = newcomer.run(tmp_path / "alone", NO_CODE)
+    assert said.count(f"transformers {tokenizer.encode(['A function'])[0]}") == 2
+
+
+def test_a_sentencepiece_tokenizer_loads_by_its_auto_class(
+    tmp_path: Path, newcomer: Newcomer
+) -> None:
+    pytest.importorskip("sentencepiece")
+    from magneto.data.tokenizer_training import train_sentencepiece
+
+    lines = [f"The quick brown fox {number} jumps over the lazy dog." for number in range(200)]
+    (tmp_path / "sp.model").write_bytes(train_sentencepiece(lines, "bpe", 300, 200))
+    tokenizer = load_tokenizer(tmp_path / "sp.model")
+    model = LanguageModel(LanguageModelConfig(**STACK, vocab_size=300))
+    hf.export_text(model, tokenizer, tmp_path / "out", 32)
+    load = "transformers.AutoTokenizer.from_pretrained({!r}, trust_remote_code=True)"
+    code = f"import transformers; made = {load.format('out')}; made.save_pretrained('again'); "
+    said = newcomer.run(tmp_path, f"{code}print({load.format('again')}('lazy dogs').input_ids)")
+    assert json.loads(said) == tokenizer.encode(["lazy dogs"])[0]
+
+
+def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / f"{MODULE}.py").write_text(MODULE_SOURCE)
+    words = [sys.executable, "-c", f"{HIDDEN}import {MODULE}"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "pip install 'foundation-transformers[hf]'" in done.stderr.splitlines()[-1]
+
+
+def test_as_many_labels_as_classes(tmp_path: Path) -> None:
+    model = ImageClassifier(ImageClassifierConfig(**STACK, image_size=8, patch_size=4, classes=3))
+    with pytest.raises(ValueError, match="2 labels for 3 classes"):
+        hf.export_images(model, tmp_path / "out", ["a", "b"])
+    assert not (tmp_path / "out").exists()
+
+
+COLOURS = {"apple": "red", "grass": "lime", "sky": "blue"}
+IMAGES = """--model.width 16 --model.layers 2 --model.heads 2 --model.ffn_width 24
+--model.max_length 5 --model.image_size 8 --model.patch_size 4 --model.channels 3
+--model.class_token learned --model.classes 4 --training.batch_size 6 --training.steps 4
+--training.warmup_steps 2 --training.learning_rate 1e-2 --training.evaluate_every 0
+--training.save_every 0 --training.tensorboard false --training.device cpu
+--data.normalisation imagenet --data.resize 10""".split()  # noqa: SIM905
+
+# What a newcomer runs; nothing of ours is imported by name.
+LOAD_IMAGES = """
+import json, torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
+model = AutoModelForImageClassification.from_pretrained("hub", trust_remote_code=True)
+processor = AutoImageProcessor.from_pretrained("hub", trust_remote_code=True)
+pixels = processor(Image.open("asked.png"), return_tensors="pt")
+with torch.no_grad():
+    logits = model(**pixels).logits
+ask = pipeline("image-classification", model="hub", trust_remote_code=True, top_k=4)
+print(json.dumps({"labels": model.config.id2label, "logits": logits.tolist(),
+                  "pixels": pixels["pixel_values"].tolist(), "said": ask("asked.png")}))
+"""
+
+
+def write_images(folder: Path) -> None:
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(4):
+            image = Image.new("RGB", (14 + number, 12), colour)
+            Image.blend(image, Image.new("RGB", image.size, "grey"), number / 8).save(
+                folder / name / f"{number}.png"
+            )
+
+
+def test_an_exported_run_says_the_same_in_a_new_process(tmp_path: Path, newcomer: Newcomer) -> None:
+    for split in ("train", "val"):
+        write_images(tmp_path / "images" / split)
+    run = tmp_path / "run"
+    words = ["--data", str(tmp_path / "images"), "--out", str(run), *IMAGES]
+    assert main(["train", "image-classification/tiny", *words]) == 0
+    assert main(["export", str(run), str(tmp_path / "hub")]) == 0
+    asked = Image.new("RGB", (21, 13), "blue")
+    asked.paste("red", (0, 0, 7, 13))
+    asked.save(tmp_path / "asked.png")
+    found = json.loads(newcomer.run(tmp_path, LOAD_IMAGES))
+    assert list(found["labels"].values()) == ["apple", "grass", "sky", "3"]
+
+    opened = load_run(run, "auto", {"training.device": "cpu"})
+    task = opened.task
+    transform = validation_transform(task.data_config, task.reading)  # type: ignore[attr-defined]
+    picture = EncodedPicture((tmp_path / "asked.png").read_bytes())
+    pixels = torch.from_numpy(transform(picture, None))[None]  # type: ignore[arg-type]
+    assert torch.equal(torch.tensor(found["pixels"]), pixels)
+    with torch.no_grad():
+        logits = opened.model.cpu().eval()(pixels)
+    torch.testing.assert_close(torch.tensor(found["logits"]), logits, rtol=0, atol=1e-6)
+    said = {each["label"]: each["score"] for each in found["said"]}
+    shares = [said[name] for name in ("apple", "grass", "sky", "3")]
+    assert shares == pytest.approx(logits.softmax(1)[0].tolist(), abs=1e-5)
+
+
+LOAD_SPEECH = """
+import sys, numpy as np, torch
+from transformers import AutoFeatureExtractor, AutoModel, AutoTokenizer
+place = sys.argv[1]
+trusted = {"trust_remote_code": True}
+model = AutoModel.from_pretrained(place, **trusted).eval()
+extractor = AutoFeatureExtractor.from_pretrained(place, **trusted)
+tokenizer = AutoTokenizer.from_pretrained(place, **trusted)
+sounds = list(np.load(sys.argv[2]).values())
+given = extractor(sounds, sampling_rate=8000, return_tensors="pt")
+features = model(**given).last_hidden_state
+texts = tokenizer.batch_decode(model.transcribe(**given))
+np.savez(sys.argv[3], *[texts, features.detach().numpy()])
+"""
+
+
+def test_a_new_process_hears_the_same(tmp_path: Path, newcomer: Newcomer) -> None:
+    pytest.importorskip("jiwer")
+    run = train_small(tmp_path / "run")
+    assert main(["export", str(run), str(tmp_path / "hf")]) == 0
+    random = np.random.default_rng(0)
+    sounds = [random.standard_normal(n).astype(np.float32) for n in (8000, 5000)]
+    np.savez(tmp_path / "sounds.npz", *sounds)
+    files = [str(tmp_path / name) for name in ("hf", "sounds.npz", "found.npz")]
+    newcomer.run(tmp_path, LOAD_SPEECH, *files)
+    found = np.load(tmp_path / "found.npz")
+    opened = load_run(run, "auto", {})
+    features = SpeechFeatures(opened.recipe.data)
+    for row, sound in enumerate(sounds):
+        heard = torch.from_numpy(features(sound))[None]
+        with torch.no_grad():
+            encoded, lengths = opened.model.encode(heard, torch.tensor([heard.shape[1]]))
+            labels = GreedySearch()(opened.model, encoded, lengths)[0][0].labels
+        count = int(lengths[0])
+        np.testing.assert_allclose(found["arr_1"][row, :count], encoded[0].numpy(), atol=1e-4)
+        assert found["arr_0"][row].split() == opened.task.vocabulary.decode(labels).split()
+
+
+def test_no_progress_bars_without_a_terminal(tmp_path: Path, capfd) -> None:
+    model = LanguageModel(
+        LanguageModelConfig(width=16, layers=1, heads=2, ffn_width=24, vocab_size=260)
+    )
+    hf.export_text(model, ByteTokenizer(), tmp_path / "out", 32)
+    assert capfd.readouterr().err == ""
+    assert transformers.utils.logging.is_progress_bar_enabled()
+
+
+def test_who_comes_second_is_told_so(tmp_path: Path) -> None:
+    """Two exports to one place at once: the first that is done stays, whole."""
+    place = tmp_path / "out"
+    place.mkdir()
+    words = "out was filled by another process meanwhile"
+    with pytest.raises(FileExistsError, match=words), whole_directory(place) as second:
+        (second / "config.json").write_text("second")
+        (place / "config.json").write_text("first")
+    assert (place / "config.json").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+RECIPES = {
+    "questions": "visual-question-answering/tiny",
+    "statements": "visual-reasoning/tiny",
+    "retrieval": "image-text-retrieval/tiny",
+    "captions": "image-captioning/tiny",
+    "masked-questions": "visual-question-answering/tiny",
+    "masked-statements": "visual-reasoning/tiny",
+    "first-retrieval": "image-text-retrieval/tiny",
+    "pretraining": "vision-language-modelling/tiny",
+}
+POOLINGS = {"masked-questions": "mask_token", "masked-statements": "mask_token",
+            "first-retrieval": "first"}  # fmt: skip
+PRE = "pretraining"
+TEXTS = ["what colour is the circle", "is there a red cross"]
+PICTURES = ["wide.png", "high.png"]
+
+LOAD_PAIRS = """
+import json, sys
+import torch, transformers
+from PIL import Image
+from safetensors.torch import save_file
+pictures = [Image.open(name) for name in json.loads(sys.argv[2])]
+texts, found = json.loads(sys.argv[3]), {}
+for name, auto in json.loads(sys.argv[1]).items():
+    model = getattr(transformers, auto).from_pretrained(name, trust_remote_code=True).eval()
+    processor = transformers.AutoProcessor.from_pretrained(name, trust_remote_code=True)
+    images = [pictures, pictures[::-1]] if name.endswith("statements") else pictures
+    read = processor(images=images, text=texts, return_tensors="pt")
+    with torch.no_grad():
+        for key, value in model(**read).items():
+            found[f"{name}.{key}"] = value.contiguous()
+        if name == "captions":
+            written = model.generate(read["pixel_values"], num_beams=2)
+            written = processor.batch_decode(written, skip_special_tokens=True)
+            print("captions:", json.dumps([text.strip() for text in written]))
+    if name == "questions":
+        best = found["questions.logits"].argmax(-1).tolist()
+        print("questions:", json.dumps([model.config.id2label[number] for number in best]))
+    if name == "retrieval":
+        pipe = transformers.pipeline(
+            "zero-shot-image-classification", model=name, trust_remote_code=True
+        )
+        shares = pipe(pictures[0], candidate_labels=texts, hypothesis_template="{}")
+        print("retrieval:", json.dumps({share["label"]: share["score"] for share in shares}))
+    model.save_pretrained(name + "-again")
+    processor.save_pretrained(name + "-again")
+    again = getattr(transformers, auto).from_pretrained(name + "-again", trust_remote_code=True)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
+save_file(found, "found.safetensors")
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with pictures of two shapes."""
+    folder = tmp_path_factory.mktemp("exported")
+    random = np.random.default_rng(0)
+    for name, shape in zip(PICTURES, ((40, 70, 3), (64, 50, 3)), strict=True):
+        pixels = random.integers(0, 256, (shape[0] // 10, shape[1] // 10, 3), np.uint8)
+        image = Image.fromarray(pixels).resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
+        image.save(folder / name)
+    return folder
+
+
+def make(name: str) -> tuple[Any, Any]:
+    """A task, and a model of it in which no two numbers are alike."""
+    changes: dict[str, Any] = {"model.width": 32, "model.layers": 2, "model.ffn_width": 48}
+    changes |= {"model.pooling": POOLINGS[name]} if name in POOLINGS else {}
+    task: Any = load_recipe(RECIPES[name], changes).build_task()
+    task.prepare()
+    torch.manual_seed(0)
+    model = task.build_model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return task, model.eval()
+
+
+def resolved(task: Any, folder: Path) -> Any:
+    """The data's configuration as it is in a run that keeps a tokenizer and answers."""
+    folder.mkdir()
+    tokenizer = task.data.tokenizer if hasattr(task, "data") else task.tokenizer
+    tokenizer.save(folder)
+    kept = {"tokenizer": str(folder)}
+    if hasattr(task, "answers"):
+        kept["answers"] = str(folder / "answers.json")
+        Path(kept["answers"]).write_text(json.dumps(task.answers))
+    return replace(task.data_config, **kept)
+
+
+def as_read(name: str, task: Any, folder: Path) -> tuple[list[Any], Tensor, list[np.ndarray]]:
+    """The pictures, and images and texts as the run's own code reads them."""
+    config, tokenizer = task.model_config, task.data.tokenizer if name == PRE else task.tokenizer
+    whole = WholeImage(Reading(config.image_size, config.channels, task.data_config.normalisation))
+    transform = CentreCrop(whole.reading, config.image_size) if name == PRE else whole
+    pictures = [EncodedPicture((folder / picture).read_bytes()) for picture in PICTURES]
+    images = [transform(picture, np.random.default_rng(0)) for picture in pictures]
+    closing = [tokenizer.mask] if name.startswith("masked") else []
+    texts = [
+        frame_text(ids, tokenizer, config.max_length, closing) for ids in tokenizer.encode(TEXTS)
+    ]
+    return pictures, torch.from_numpy(np.stack(images)), texts
+
+
+@torch.no_grad()
+def numbers(name: str, task: Any, model: Any, folder: Path) -> dict[str, Any]:
+    """What the run's own code gives."""
+    pictures, images, texts = as_read(name, task, folder)
+    tokens = task.model_config.image_tokens
+    samples = join_samples(tokens, paired=texts)
+    if name == "masked-questions":
+        return {"logits": model(images, samples)}
+    if name == "questions":
+        best = [task.predict(model, [(p, t)])[0] for p, t in zip(pictures, TEXTS, strict=True)]
+        return {"logits": model(images, samples), "said": [one.labels[0][0] for one in best]}
+    if name.endswith("statements"):
+        pairs = torch.stack((images, images.flip(0))).flatten(0, 1)
+        samples = join_samples(tokens, paired=[text for text in texts for _ in range(2)])
+        return {"logits": model(pairs, samples)}
+    if name.endswith("retrieval"):
+        image, text, scale = model(images, join_samples(tokens, images=2, alone=texts))
+        similar = scale * image @ text.T
+        shares = dict(zip(TEXTS, similar[0].softmax(-1).tolist(), strict=True))
+        said = {"said": shares} if name == "retrieval" else {}
+        return {"image_embeds": image, "text_embeds": text, "logits_per_image": similar, **said}
+    if name == "captions":
+        return {"said": task.caption(model, pictures, CaptionSearch(beams=2))}
+    vision, language = model.encoder(
+        images, samples.token_ids, samples.token_positions, samples.packing
+    )
+    words = model.word_head(language).split([len(text) for text in texts])
+    patches = model.patch_head(vision.unflatten(0, (2, tokens))[:, 1:])
+    return {"image_logits": patches, "logits": nn.utils.rnn.pad_sequence(words, batch_first=True)}
+
+
+def test_a_new_process_reads_and_answers_as_the_run_does(place: Path, newcomer: Newcomer) -> None:
+    expected, autos = {}, {}
+    for name in RECIPES:
+        task, model = make(name)
+        recipe = RECIPES[name].split("/")[0]
+        data = resolved(task, place / f"{name}-kept")
+        autos[name] = export_model(recipe, model, data, place / name)
+        expected[name] = numbers(name, task, model, place)
+    given = [json.dumps(each) for each in (autos, PICTURES, TEXTS)]
+    printed = newcomer.run(place, LOAD_PAIRS, *given)
+    said = {name: json.loads(line) for name, line in (line.split(": ", 1) for line in
+                                                      printed.splitlines())}  # fmt: skip
+    found = load_file(place / "found.safetensors")
+    for name, values in expected.items():
+        if isinstance(values.get("said"), dict):
+            assert said[name] == pytest.approx(values["said"], abs=1e-4)
+        else:
+            assert said.get(name) == values.get("said")
+        for key in values.keys() - {"said"}:
+            difference = (found[f"{name}.{key}"] - values[key]).abs().max().item()
+            print(f"exported {name}, {key}: largest difference {difference:.2e}")
+            assert difference <= 1e-5 and values[key].std() > 1e-3

@@ -1,0 +1,326 @@
+"""What holds of every kind of model inside transformers: directories, switches, refusals."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import PLACEMENTS, hf  # noqa: E402
+from magneto.hf.configuration import CONFIGURATIONS  # noqa: E402
+from magneto.hf.export import auto_class  # noqa: E402
+from tests.unit.hf.kinds import IDS, KINDS, MASK, PIXELS, SEEN, TEXTS, inputs, says, wrapped  # noqa: E402
+
+STATES = [*TEXTS, "MagnetoForTransducer", "MagnetoForImageClassification"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", KINDS)
+def test_a_directory_gives_back_the_model(name: str, tmp_path: Path) -> None:
+    """By its Auto class; whole, in bfloat16, and with its weights on a disk."""
+    pytest.importorskip("accelerate")
+    hf.register()
+    model = wrapped(name)
+    model.save_pretrained(tmp_path)
+    load = getattr(transformers, auto_class(name)).from_pretrained
+    again = load(tmp_path).eval()
+    assert type(again) is type(model)
+    state = model.state_dict()
+    assert again.state_dict().keys() == state.keys()
+    assert all(torch.equal(again.state_dict()[key], tensor) for key, tensor in state.items())
+    expected = says(model, name)
+    assert torch.equal(says(again, name), expected) and expected.std() > 1e-3
+    disk = load(tmp_path, device_map={"": "disk"}, offload_folder=tmp_path / "offload")
+    assert torch.equal(says(disk, name), expected)
+    half = says(load(tmp_path, dtype=torch.bfloat16), name)
+    assert half.dtype == torch.bfloat16 or "Retrieval" in name  # its scale is in fp32
+    assert (half.float() - expected).abs().max() <= 0.1 * expected.abs().max()
+
+
+def test_classes_that_the_table_makes_are_found_by_name() -> None:
+    """So that configurations are pickled, and models with them."""
+    for config in CONFIGURATIONS:
+        assert getattr(hf, config.__name__) is config
+        assert pickle.loads(pickle.dumps(config)) is config
+    model = wrapped("MagnetoForVisualReasoning")
+    again = pickle.loads(pickle.dumps(model.config))
+    assert type(again) is type(model.config) and again.core == model.config.core
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_our_initialisation_survives(placement: str) -> None:
+    """transformers' own would replace it: `post_init` re-initialises unless it is told not to."""
+    for name in ("MagnetoForCausalLM", "MagnetoForSequenceClassification"):
+        wrapper = getattr(hf, name)
+        config = wrapper.config_class(**KINDS[name][1], placement=placement)
+        own = wrapper(config).own_config()
+        torch.manual_seed(0)
+        expected = wrapper.core_class(own).state_dict()
+        torch.manual_seed(0)
+        found = wrapper(config).unwrap().state_dict()
+        assert all(torch.equal(found[key], tensor) for key, tensor in expected.items())
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", KINDS)
+def test_gradient_checkpointing_changes_no_gradient(name: str) -> None:
+    model = wrapped(name, **({"classifier_dropout": 0.0} if "Sequence" in name else {})).train()
+    runs, gradients = [], []
+    (stack,) = list(model._stacks())[:1]
+    stack.layers[0].register_forward_pre_hook(lambda *_: runs.append(1))
+    for enable in (False, True, False):
+        getattr(model, f"gradient_checkpointing_{'enable' if enable else 'disable'}")()
+        assert model.is_gradient_checkpointing == model.is_activation_checkpointing == enable
+        model.zero_grad()
+        runs.clear()
+        says(model, name).square().sum().backward()
+        recomputed = "Multiway" in type(stack).__name__ or len(runs) == 1 + enable
+        assert recomputed or len(runs) == 1  # recomputed inside the layer's call
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    assert all(torch.equal(a, b) for a, b in zip(gradients[0], gradients[1], strict=True))
+    with pytest.raises(ValueError, match="every_n_layers=2"):
+        model.activation_checkpointing_enable(every_n_layers=2)
+
+
+WORDS = {
+    "inputs_embeds": "embeddings are the core's own",
+    "position_ids": "positions are counted from attention_mask",
+    "head_mask": "no head can be left out",
+    "cu_seq_lens_q": "attention_mask",
+    "seq_idx": "attention_mask",
+    "encoder_hidden_states": "no such memory",
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_has_no_place_is_refused_by_name(name: str) -> None:
+    model = wrapped(name)
+    for argument, words in WORDS.items():
+        if name == "MagnetoForCausalLM" and argument in ("inputs_embeds", "position_ids"):
+            continue
+        with pytest.raises(ValueError, match=f"{argument} cannot be given: .*{words}"):
+            model(**inputs(name), **{argument: torch.zeros(2, 7)})
+    with pytest.raises(ValueError, match="output_attentions"):
+        model(**inputs(name), output_attentions=True)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_weights_of_another_type_than_the_residual_stream(name: str) -> None:
+    words = "residual_dtype is float32, its weights are bfloat16: load it with dtype=float32"
+    model = wrapped(name, residual_dtype="float32")
+    says(model, name)
+    with pytest.raises(ValueError, match=words):
+        says(model.bfloat16(), name)
+    model = wrapped(name, residual_dtype="bfloat16")
+    with torch.autocast("cpu", torch.bfloat16):
+        says(model, name)
+
+
+@pytest.mark.parametrize("name", [*TEXTS, "MagnetoForTransducer", *SEEN])
+def test_a_mask_of_another_shape_is_refused(name: str) -> None:
+    model, given = wrapped(name), inputs(name)
+    given.pop("attention_mask", None)
+    length = 40 if "Transducer" in name else IDS.shape[1]
+    names = ["attention_mask"] + ["decoder_attention_mask"] * ("Seq2Seq" in name)
+    for shape in ((1, length), (2, 1), (2, length - 1), (length,), (2, 1, length, length)):
+        for argument in names:
+            with pytest.raises(ValueError, match=r"attention mask is \(.*\), not \(2, \d+\)"):
+                model(**given, **{argument: torch.ones(shape, dtype=torch.long)})
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_hidden_states(name: str) -> None:
+    """What goes into each layer, and last the normed output; or a refusal."""
+    model = wrapped(name)
+    if name in SEEN:
+        with pytest.raises(ValueError, match="output_hidden_states cannot be given"):
+            model(**inputs(name), output_hidden_states=True)
+        return
+    found = model(**inputs(name), output_hidden_states=True)
+    states = found.get("hidden_states") or found.decoder_hidden_states
+    assert len(states) == 3
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.core.modules())
+    none = model(**inputs(name))
+    assert none.get("hidden_states") is None and none.get("decoder_hidden_states") is None
+    if name == "MagnetoForCausalLM":
+        assert torch.equal(model.core.head(states[-1]), found.logits)
+        model.config.output_hidden_states = True
+        assert len(model(IDS).hidden_states) == 3
+    assert isinstance(model(**inputs(name), return_dict=False), tuple)
+
+
+def test_another_attention_than_torchs_is_refused(tmp_path: Path) -> None:
+    hf.register()
+    wrapped("MagnetoForCausalLM").save_pretrained(tmp_path)
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    with pytest.raises(ValueError, match="Flash Attention 2"):
+        load(tmp_path, attn_implementation="flash_attention_2")
+    with pytest.raises(ValueError, match="attn_implementation is sdpa here, not 'eager'"):
+        load(tmp_path, attn_implementation="eager")
+    model = load(tmp_path, attn_implementation="sdpa")
+    with pytest.raises(ValueError, match="attn_implementation is sdpa here, not 'eager'"):
+        model.set_attn_implementation("eager")
+
+
+def test_push_to_hub_uploads_what_save_pretrained_writes(monkeypatch: Any) -> None:
+    """It is transformers' own; here its last step, the upload, is looked at instead of done."""
+    from huggingface_hub.errors import EntryNotFoundError
+    from transformers.utils import hub
+
+    sent: set[str] = set()
+
+    class Api:
+        def create_repo(self, name: str, **_: Any) -> Any:
+            return type("Repo", (), {"repo_id": name})()
+
+    def upload(self: Any, folder: Any, *_: Any, **__: Any) -> None:
+        sent.update(path.name for path in Path(folder).iterdir())
+
+    def no_card(*_: Any, **__: Any) -> None:
+        raise EntryNotFoundError("none yet")
+
+    monkeypatch.setattr(hub, "hf_api", Api)
+    monkeypatch.setattr(hub.ModelCard, "load", no_card)
+    monkeypatch.setattr(hub.PushToHubMixin, "_upload_modified_files", upload)
+    wrapped("MagnetoForCausalLM").push_to_hub("me/mine")
+    assert {"config.json", "model.safetensors", "magneto_classes.py"} <= sent
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "name", ["MagnetoForCausalLM", "MagnetoForMaskedLM", "MagnetoForSeq2SeqLM"]
+)
+def test_a_vocabulary_that_grew_survives_saving(name: str, tied: bool, tmp_path: Path) -> None:
+    """Its new rows are drawn as the others, and have a bias of zero."""
+    tied = tied or "Seq2Seq" in name
+    changes = {} if "Seq2Seq" in name else {"tie_embeddings": tied}
+    model = wrapped(name, **changes)
+    before = model(**inputs(name)).logits
+    model.resize_token_embeddings(2000, mean_resizing=False)
+    assert (model(**inputs(name)).logits[..., :40] - before).abs().max() <= 1e-4
+    grown = model.get_input_embeddings().weight[40:]
+    assert grown.std().item() == pytest.approx(16**-0.5, rel=0.05)
+    head = model.get_output_embeddings()
+    assert (head.weight is model.get_input_embeddings().weight) == tied
+    assert getattr(head, "bias", None) is None or not head.bias[40:].any()
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path).eval()
+    assert loaded.core.config.vocab_size == 2000
+    assert torch.equal(loaded(**inputs(name)).logits, model(**inputs(name)).logits)
+
+
+def test_a_directory_without_a_head_gets_a_new_one(tmp_path: Path) -> None:
+    """transformers makes what is missing from uninitialised memory, and asks us to draw it."""
+    hf.register()
+    model = wrapped("MagnetoForMaskedLM", width=128, ffn_width=16)
+    model.save_pretrained(tmp_path)
+    load = transformers.AutoModelForSequenceClassification.from_pretrained
+    loaded = load(tmp_path, num_labels=4)
+    held = model.core.state_dict()
+    assert all(torch.equal(loaded.core.state_dict()[name], t) for name, t in held.items())
+    head = loaded.classifier
+    assert head.answer.weight.shape == (4, 128)
+    assert 0.015 < head.answer.weight.std() < 0.025 and not head.answer.bias.any()
+    assert 0.07 < head.dense.weight.std() < 0.11 and not head.dense.bias.any()
+    assert not torch.equal(load(tmp_path, num_labels=4).classifier.dense.weight, head.dense.weight)
+    wrapped("MagnetoEncoderModel").save_pretrained(tmp_path / "bare")
+    masked = hf.MagnetoForMaskedLM.from_pretrained(tmp_path / "bare")
+    assert masked.head.vocabulary.weight is masked.core.embedding.table.weight
+    assert not masked.head.vocabulary.bias.any() and (masked.head.norm.weight == 1).all()
+    state = load_file(tmp_path / "model.safetensors")
+    del state["core.encoder.layers.1.feed_forward.mlp.fc1.weight"]
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="the weights lack weight of a Projection"):
+        hf.MagnetoForMaskedLM.from_pretrained(tmp_path)
+
+
+def test_token_types_and_padding_of_encoders() -> None:
+    model: Any = wrapped("MagnetoForSequenceClassification", token_types=2)
+    given = {"attention_mask": MASK, "token_type_ids": IDS % 2}
+    found = model(IDS, **given).logits
+    assert torch.equal(found, model.unwrap()(IDS, MASK.bool(), IDS % 2))
+    alone = model(IDS[1:, :4], token_type_ids=IDS[1:, :4] % 2).logits
+    assert (found[1:] - alone).abs().max() <= 1e-6
+
+
+@torch.no_grad()
+def test_images_texts_and_pairs() -> None:
+    """Either may be missing; padding on either side is the same."""
+    model = wrapped("MagnetoVisionLanguageModel")
+    text = {"input_ids": IDS, "attention_mask": MASK}
+    both, images, texts = model(PIXELS, **text), model(PIXELS), model(**text)
+    assert images.text_features is None and texts.image_features is None
+    assert both.image_features.shape == images.image_features.shape == (2, 5, 16)
+    assert not both.text_features[~MASK.bool()].any()
+    alone = model(PIXELS[1:], IDS[1:, :4])
+    assert torch.allclose(alone.text_features, both.text_features[1:, :4], atol=1e-6)
+    left = model(PIXELS[1:], IDS[1:].roll(3, 1), MASK[1:].flip(1))
+    assert torch.allclose(left.text_features[:, 3:], alone.text_features, atol=1e-6)
+    with pytest.raises(ValueError, match="give pixel_values, input_ids, or both"):
+        model()
+    for name in set(SEEN) - {"MagnetoForImageTextRetrieval"}:
+        given = inputs(name)
+        with pytest.raises(ValueError, match="1 images with 2 texts are no pairs"):
+            wrapped(name)(**{**given, "pixel_values": given["pixel_values"][:1]})
+
+
+@torch.no_grad()
+def test_hidden_patches_are_not_seen() -> None:
+    model = wrapped("MagnetoForMaskedDataModelling")
+    hidden, other = torch.zeros(2, 4), PIXELS.clone()
+    hidden[:, 0] = 1
+    other[:, :, :4, :4] += 1
+    text = {"input_ids": IDS, "attention_mask": MASK}
+    found, again = (model(x, **text, bool_masked_pos=hidden) for x in (PIXELS, other))
+    assert torch.equal(found.image_logits, again.image_logits)
+    assert (found.image_logits.shape, found.logits.shape) == ((2, 4, 6), (2, 7, 40))
+    assert not torch.allclose(model(other, **text).logits, found.logits, atol=1e-4)
+
+
+@torch.no_grad()
+def test_retrieval() -> None:
+    model, given = wrapped("MagnetoForImageTextRetrieval"), inputs("MagnetoForImageTextRetrieval")
+    found = model(**given, return_loss=True)
+    own = torch.arange(2)
+    losses = [F.cross_entropy(x, own) for x in (found.logits_per_image, found.logits_per_text)]
+    assert found.loss.item() == pytest.approx(sum(losses).item() / 2, rel=1e-5)
+    image, text = given.pop("pixel_values"), given
+    assert torch.allclose(model(image[:1]).image_embeds, found.image_embeds[:1], atol=1e-6)
+    assert torch.allclose(model(**text).text_embeds, found.text_embeds, atol=1e-6)
+    assert model(image[:1], **text).logits_per_image.shape == (1, 2)
+
+
+@torch.no_grad()
+def test_captions() -> None:
+    model, given = wrapped("MagnetoForImageCaptioning"), inputs("MagnetoForImageCaptioning")
+    logits, later = model(**given).logits, IDS.clone()
+    later[0, 2] = 11 if later[0, 2] != 11 else 12
+    again = model(**{**given, "input_ids": later}).logits
+    assert torch.equal(logits[0, :2], again[0, :2])
+    assert not torch.allclose(logits[0, 2:], again[0, 2:], atol=1e-4)
+    with pytest.raises(ValueError, match="config needs bos_token_id"):
+        model.generate(PIXELS)
+    for name, number in {"bos": 1, "eos": 2, "pad": 0, "mask": 3}.items():
+        setattr(model.config, f"{name}_token_id", number)
+    written = model.generate(PIXELS, num_beams=1)
+    assert len(written) == 2 and not {1, 3} & set(written.flatten().tolist())
+
+
+def test_a_text_without_the_mask_that_is_read_is_refused() -> None:
+    masked = IDS.clone()
+    masked[0, -2] = masked[1, 2] = 3
+    for name in ("MagnetoForVisualQuestionAnswering", "MagnetoForVisualReasoning"):
+        model, given = wrapped(name, pooling="mask_token"), inputs(name)
+        model(**given)  # nothing tells which token is the mask
+        model.config.mask_token_id = 3
+        with pytest.raises(ValueError, match="the mask token, 3, before each text's end"):
+            model(**given)
+        assert model(**{**given, "input_ids": masked}).logits.shape[0] == 2
+    statements = inputs("MagnetoForVisualReasoning") | {"pixel_values": PIXELS}
+    with pytest.raises(ValueError, match=r"\(statements, 2, channels, height, width\), not"):
+        wrapped("MagnetoForVisualReasoning")(**statements)

@@ -1,0 +1,192 @@
+"""What reads pictures, texts and sounds for our models inside transformers, as a run reads them."""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+Image: Any = pytest.importorskip("PIL.Image")
+
+from magneto import hf  # noqa: E402
+from magneto.data.tokenizer import SPECIAL, load_tokenizer, train_bpe  # noqa: E402
+from magneto.hf.export import images_and_texts, save_readers  # noqa: E402
+from magneto.hf.tokenizer import FRAMED, encoder_tokenizer  # noqa: E402
+from magneto.vision.decoding import EncodedPicture, PixelPicture  # noqa: E402
+from magneto.vision.transforms import Reading  # noqa: E402
+from magneto.vision_language.config import VisionLanguageConfig  # noqa: E402
+from magneto.vision_language.samples import WholeImage, frame_text  # noqa: E402
+from tests.unit.vision.image_files import encoded, photo  # noqa: E402
+
+TEXTS = ["a red circle at the top left", "a blue cross"]
+
+
+def test_pictures_become_what_the_model_reads() -> None:
+    grey, colour = hf.MagnetoImageProcessor(8, 1), hf.MagnetoImageProcessor(4, 3)
+    array = np.arange(0, 256, 4, dtype=np.uint8).reshape(8, 8)
+    expected = (torch.from_numpy(array).float() - 127.5) / 127.5
+    for picture in (array, Image.fromarray(array), Image.fromarray(array).convert("RGB")):
+        found = grey(picture, return_tensors="pt")["pixel_values"]
+        assert torch.equal(found, expected[None, None])
+    found = colour([array, array], return_tensors="pt")["pixel_values"]
+    assert found.shape == (2, 3, 4, 4) and found.min() >= -1 and found.max() <= 1
+    wide = hf.MagnetoImageProcessor(4, 1, resize=8)(np.repeat(array, 2, 1), return_tensors="pt")
+    assert torch.equal(wide["pixel_values"][0, 0], expected.repeat_interleave(2, 1)[2:6, 6:10])
+    with pytest.raises(TypeError, match="uint8, not of float64"):
+        grey(array / 255)
+    with pytest.raises(ValueError, match="1 or 3 channels, not 2"):
+        hf.MagnetoImageProcessor(8, 2)
+
+
+def test_an_array_is_one_picture_or_several() -> None:
+    several = np.random.default_rng(0).integers(0, 256, (3, 9, 7, 3), np.uint8)
+    for processor in (hf.MagnetoImageProcessor(6), hf.MagnetoSegmentationProcessor()):
+        found = processor.preprocess(several, return_tensors="np")["pixel_values"]
+        alike = processor.preprocess(list(several), return_tensors="np")["pixel_values"]
+        alone = processor.preprocess(several[1], return_tensors="np")["pixel_values"]
+        assert found.shape[:2] == (3, 3) and np.array_equal(found, alike)
+        assert np.array_equal(alone, found[1:2])
+
+
+def test_the_ratio_is_kept() -> None:
+    processor = hf.MagnetoSegmentationProcessor(fit=(2048, 512))
+    found = processor(np.zeros((256, 400, 3), np.uint8), return_tensors="pt")["pixel_values"]
+    assert found.shape == (1, 3, 512, 800) and (found == -1).all()
+    own = hf.MagnetoSegmentationProcessor()(np.zeros((25, 40), np.uint8), return_tensors="np")
+    assert own["pixel_values"].shape == (1, 3, 25, 40)
+
+
+def odd_files() -> dict[str, bytes]:
+    pixels = photo()
+    turned = Image.Exif()
+    turned[0x0112] = 6  # the camera was held upright
+    clear = np.full((*pixels.shape[:2], 1), 255, np.uint8)
+    clear[:20] = 64
+    return {
+        "turned": encoded(pixels, "PNG", exif=turned),
+        "transparent": encoded(np.concatenate((pixels, clear), axis=2)),
+        "16 bits": encoded(pixels[..., 0].astype(np.uint16) * 257),
+        "palette": encoded(Image.fromarray(pixels).convert("P")),
+    }
+
+
+@pytest.mark.parametrize("kind", odd_files())
+def test_files_are_read_as_a_run_reads_them(kind: str) -> None:
+    content = odd_files()[kind]
+    found = hf.MagnetoSegmentationProcessor()(Image.open(io.BytesIO(content)), return_tensors="np")
+    wanted = Reading(0).normalise(EncodedPicture(content).pixels())
+    np.testing.assert_array_equal(found["pixel_values"][0], wanted)
+
+
+def test_logits_are_resized_before_classes_are_chosen() -> None:
+    logits = torch.tensor([[[[5.0, -5.0]], [[0.0, 0.0]], [[-5.0, 5.0]]]])
+    processor, outputs = hf.MagnetoSegmentationProcessor(), SimpleNamespace(logits=logits)
+    (found,) = processor.post_process_semantic_segmentation(outputs, [(2, 8)])
+    assert found.tolist() == [[0, 0, 0, 0, 2, 2, 2, 2]] * 2
+    (own,) = processor.post_process_semantic_segmentation(outputs)
+    assert own.tolist() == [[0, 2]]
+
+
+def test_what_is_refused() -> None:
+    processor = hf.MagnetoSegmentationProcessor()
+    with pytest.raises(TypeError, match="uint8, not of float64"):
+        processor(np.zeros((4, 4)))
+    with pytest.raises(ValueError, match="several sizes"):
+        processor([np.zeros((4, 4), np.uint8), np.zeros((4, 5), np.uint8)])
+    with pytest.raises(ValueError, match="1 or 3 channels, not 2"):
+        hf.MagnetoSegmentationProcessor(2)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("words") / "tokenizer.json"
+    train_bpe(TEXTS * 10, 290, path, SPECIAL)
+    return load_tokenizer(path)
+
+
+def picture(height: int, width: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def test_all_of_a_picture_is_read() -> None:
+    wide = picture(10, 30)
+    for normalisation in ("half", "imagenet"):
+        processor = hf.MagnetoWholeImageProcessor(8, 3, normalisation)
+        found = processor([wide, wide], return_tensors="pt")["pixel_values"]
+        transform = WholeImage(Reading(8, 3, normalisation))
+        expected = transform(PixelPicture(wide), np.random.default_rng(0))
+        assert torch.equal(found[1], torch.from_numpy(expected))
+    changed = wide.copy()
+    changed[:, 0] = 255
+    assert not np.array_equal(processor(wide)["pixel_values"], processor(changed)["pixel_values"])
+
+
+def test_texts_are_framed_and_cut_as_in_training(tokenizer: Any) -> None:
+    fast = encoder_tokenizer(tokenizer, 7, FRAMED)
+    processor = hf.MagnetoVisionLanguageProcessor(hf.MagnetoWholeImageProcessor(8), fast)
+    read = processor(text=TEXTS)
+    for row, mask, text in zip(read["input_ids"], read["attention_mask"], TEXTS, strict=True):
+        ids = tokenizer.encode([text])[0]
+        assert row[mask.bool()].tolist() == frame_text(ids, tokenizer, 7).tolist()
+    assert set(read) == {"input_ids", "attention_mask"}
+    assert processor(text=TEXTS[0])["input_ids"].shape == (1, 7)
+
+
+def test_several_pictures_of_a_statement(tokenizer: Any) -> None:
+    fast = encoder_tokenizer(tokenizer, 7, FRAMED)
+    processor = hf.MagnetoVisionLanguageProcessor(hf.MagnetoWholeImageProcessor(8), fast)
+    one, two = picture(9, 9), picture(9, 12)
+    pixels = processor(images=[[one, two], [two, one]])["pixel_values"]
+    flat = processor(images=[one, two, two, one])["pixel_values"]
+    assert pixels.shape == (2, 2, 3, 8, 8)
+    assert torch.equal(pixels.flatten(0, 1), flat)
+
+
+def test_one_picture_without_a_list_and_none_by_its_name(tokenizer: Any) -> None:
+    fast = encoder_tokenizer(tokenizer, 7, FRAMED)
+    processor = hf.MagnetoVisionLanguageProcessor(hf.MagnetoWholeImageProcessor(8), fast)
+    one = Image.fromarray(picture(9, 12))
+    expected = processor(images=[one])["pixel_values"]
+    for given in (one, np.asarray(one)):
+        assert torch.equal(processor(images=given, text="a circle")["pixel_values"], expected)
+    for named in ("cat.png", ["cat.png"], Path("cat.png")):
+        with pytest.raises(TypeError, match=r"open cat\.png by PIL\.Image\.open"):
+            processor(images=named)
+
+
+def test_bytes_are_for_our_own_reading(tmp_path: Path) -> None:
+    """transformers has no tokenizer of bytes: the image processor is written, and ours."""
+    config = VisionLanguageConfig(image_size=8, patch_size=4, max_length=7)
+    assets = images_and_texts(config, load_tokenizer("bytes"), hf.MagnetoWholeImageProcessor(8))
+    save_readers(assets, tmp_path)
+    assert (tmp_path / "preprocessor_config.json").is_file()
+    assert not (tmp_path / "processor_config.json").exists()
+    assert load_tokenizer(tmp_path).encode(["a"]) == load_tokenizer("bytes").encode(["a"])
+
+
+def test_another_sample_rate_is_refused() -> None:
+    extractor = hf.MagnetoSpeechFeatureExtractor(8000)
+    assert extractor(np.zeros(800, np.float32))["input_features"].shape == (1, 8, 80)
+    masks = extractor([np.zeros(800, np.float32), np.zeros(0, np.float32)])["attention_mask"]
+    assert masks.sum(1).tolist() == [8, 0]  # three frames are filled up, as in training
+    with pytest.raises(ValueError, match="resample"):
+        extractor(np.zeros(800, np.float32), sampling_rate=16000)
+
+
+def test_sounds_in_an_array_are_its_rows_and_what_is_no_sound_is_refused() -> None:
+    extractor = hf.MagnetoSpeechFeatureExtractor(8000)
+    sounds = np.random.default_rng(0).standard_normal((2, 800)).astype(np.float32)
+    wanted = extractor(list(sounds))["input_features"]
+    assert wanted.shape == (2, 8, 80) and np.ptp(wanted) > 1
+    for given in (sounds, torch.from_numpy(sounds), sounds.tolist()):
+        np.testing.assert_array_equal(extractor(given)["input_features"], wanted)
+    np.testing.assert_array_equal(extractor(sounds[0].tolist())["input_features"], wanted[:1])
+    for wrong in (sounds.T, [sounds]):
+        with pytest.raises(ValueError, match="must be mono"):
+            extractor(wrong)
+    with pytest.raises(ValueError, match="divide 16-bit ones by 32768"):
+        extractor(np.zeros(800, np.int16))

@@ -1,0 +1,120 @@
+"""Our segmentation model inside transformers: its directory, its pipeline, its loss."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import hf  # noqa: E402
+from magneto.vision.config import SegmentationDataConfig  # noqa: E402
+from magneto.vision.segmentation import Segmentation  # noqa: E402
+from tests.unit.hf.conftest import Newcomer  # noqa: E402
+from tests.unit.vision.small import small_config, small_model  # noqa: E402
+
+NAMES = ("sky", "road", "tree", "car", "sign")
+
+
+def exported(folder: Path, **changes: Any) -> tuple[Segmentation, Any]:
+    """Export a model whose answers differ from place to place."""
+    data = SegmentationDataConfig(classes=NAMES, fit=(64, 32), normalisation="imagenet")
+    task = Segmentation(small_config(**changes), data, 1)
+    model = small_model(**changes)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    auto = hf.export_model("segmentation", model, data, folder)
+    assert auto == "AutoModelForSemanticSegmentation"
+    return task, model
+
+
+@pytest.mark.parametrize("inference", ["slide", "whole"])
+def test_the_pipeline_says_what_the_run_says(tmp_path: Path, inference: Any) -> None:
+    image = pytest.importorskip("PIL.Image")
+    task, model = exported(tmp_path / "out", inference=inference, pretrained="gone")
+    pixels = np.random.default_rng(0).integers(0, 256, (25, 41, 3), dtype=np.uint8)
+    expected = task.segment(model, pixels)
+    assert len(np.unique(expected)) > 1
+    place = str(tmp_path / "out")
+    pipe = transformers.pipeline("image-segmentation", model=place, trust_remote_code=True)
+    found = np.full(expected.shape, 255, np.uint8)
+    for each in pipe(image.fromarray(pixels)):
+        found[np.asarray(each["mask"]) > 0] = NAMES.index(each["label"])
+    assert np.array_equal(found, expected)
+    assert pipe.model.config.core["pretrained"] is None
+
+
+LOADER = """
+import torch, transformers
+from safetensors.torch import load_file, save_file
+load = transformers.AutoModelForSemanticSegmentation.from_pretrained
+made = load("out", trust_remote_code=True)
+processor = transformers.AutoImageProcessor.from_pretrained("out", trust_remote_code=True)
+assert (processor.fit, processor.normalisation) == ((64, 32), "imagenet")
+assert made.config.id2label[4] == "sign" and made.config.num_labels == 5
+logits = made(load_file("images.safetensors")["images"]).logits
+save_file({"logits": logits.detach(), **made.core.state_dict()}, "found.safetensors")
+"""
+
+
+def test_auto_classes_load_it_in_a_new_process(tmp_path: Path, newcomer: Newcomer) -> None:
+    """Where nothing of ours is called."""
+    _, model = exported(tmp_path / "out")
+    images = torch.randn(2, 3, 16, 16)
+    save_file({"images": images}, tmp_path / "images.safetensors")
+    newcomer.run(tmp_path, LOADER)
+    found = load_file(tmp_path / "found.safetensors")
+    large = torch.nn.functional.interpolate(
+        model(images).main, size=(16, 16), mode="bilinear", align_corners=False
+    )
+    torch.testing.assert_close(found.pop("logits"), large, rtol=1e-5, atol=1e-4)
+    state = model.state_dict()
+    assert found.keys() == state.keys()
+    assert not [name for name in state if not torch.equal(found[name], state[name])]
+
+
+def test_loss_is_the_task_s(tmp_path: Path) -> None:
+    task, model = exported(tmp_path / "out", head_dropout=0.0)
+    wrapped = hf.MagnetoForSemanticSegmentation(
+        hf.MagnetoSegmentationConfig.of(model.config), model  # type: ignore[arg-type]
+    )  # fmt: skip
+    images, masks = torch.randn(2, 3, 16, 16), torch.randint(5, (2, 16, 16))
+    masks[0, :4] = 255
+    batch = {"images": images, "masks": masks, "broken": torch.zeros(2, dtype=torch.bool)}
+    loss = task.loss(model.train(), batch)
+    output = wrapped.train()(pixel_values=images, labels=masks)
+    torch.testing.assert_close(output.loss, loss.total / loss.count)
+    with pytest.raises(ValueError, match="16 x 16 pixels, not 16 x 20"):
+        wrapped(torch.randn(1, 3, 16, 20), labels=masks[:1])
+    with pytest.raises(ValueError, match="output_hidden_states"):
+        wrapped(images, output_hidden_states=True)
+
+
+def test_as_many_names_as_classes(tmp_path: Path) -> None:
+    data = SegmentationDataConfig(classes=("a", "b"))
+    with pytest.raises(ValueError, match="2 labels for 5 classes"):
+        hf.export_model("segmentation", small_model(), data, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("inference", ["slide", "whole"])
+def test_weights_on_disk_and_in_bfloat16(tmp_path: Path, inference: Any) -> None:
+    pytest.importorskip("accelerate")
+    exported(tmp_path / "out", inference=inference)
+    load: Any = hf.MagnetoForSemanticSegmentation.from_pretrained
+    pixels = torch.randn(1, 3, 25, 41, generator=torch.Generator().manual_seed(0))
+    expected = load(tmp_path / "out")(pixels).logits
+    disk = load(tmp_path / "out", device_map={"": "disk"}, offload_folder=tmp_path / "offload")
+    if inference == "whole":
+        with pytest.raises(ValueError, match="needs all weights in memory"):
+            disk(pixels)
+    else:
+        assert torch.equal(disk(pixels).logits, expected)
+    found = load(tmp_path / "out", dtype=torch.bfloat16)(pixels).logits
+    assert (found - expected).abs().max() <= 0.1 * expected.abs().max()

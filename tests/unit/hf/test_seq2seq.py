@@ -1,0 +1,122 @@
+"""Our encoder-decoder inside transformers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import hf  # noqa: E402
+from magneto.translation.config import TranslationConfig  # noqa: E402
+from magneto.translation.model import TranslationModel  # noqa: E402
+from tests.unit.hf.kinds import wrapped  # noqa: E402
+
+
+def core(**changes) -> TranslationModel:
+    """A model whose translations vary."""
+    torch.manual_seed(2)
+    values = {
+        "width": 32, "heads": 4, "ffn_width": 48, "vocab_size": 300, "encoder_layers": 2,
+        "decoder_layers": 3, "positions": "sinusoidal",
+    }  # fmt: skip
+    model = TranslationModel(TranslationConfig(**(values | changes))).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+        model.logits_bias.copy_(torch.randn(300))
+    return model
+
+
+def wrap(model: TranslationModel) -> "hf.MagnetoForSeq2SeqLM":
+    return hf.MagnetoForSeq2SeqLM(hf.MagnetoSeq2SeqConfig.of(model.config, end=0), model).eval()
+
+
+def ids(rows: int = 2, length: int = 9) -> torch.Tensor:
+    return torch.randint(1, 300, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def mask() -> torch.Tensor:
+    made = torch.ones(2, 9, dtype=torch.long)
+    made[1, -3:] = 0
+    return made
+
+
+@pytest.mark.parametrize(
+    ("positions", "beams", "kind"),
+    [
+        ("sinusoidal", 1, None), ("sinusoidal", 3, "static"), ("learned", 1, "static"),
+        ("learned", 3, None), ("rotary", 1, None), ("rotary", 3, "static"), ("t5", 1, "static"),
+        ("t5", 3, None),
+    ],
+)  # fmt: skip
+def test_generation_with_cache_equals_without(positions: str, beams: int, kind: str | None) -> None:
+    cache = {} if kind is None else {"cache_implementation": kind}
+    wrapped = wrap(core(positions=positions))
+    settings = {
+        "attention_mask": mask(),
+        "max_new_tokens": 12,
+        "do_sample": False,
+        "num_beams": beams,
+    }
+    settings["no_repeat_ngram_size"] = 2  # a model with tied weights likes to repeat itself
+    with_cache = wrapped.generate(ids(), **settings, **cache)
+    assert torch.equal(with_cache, wrapped.generate(ids(), use_cache=False, **settings))
+    assert with_cache.unique().numel() > 6
+
+
+def test_padding_of_the_source_changes_no_translation() -> None:
+    wrapped = wrap(core())
+    alone = wrapped.generate(ids()[1:, :6], max_new_tokens=8, do_sample=False)
+    beside = wrapped.generate(ids(), attention_mask=mask(), max_new_tokens=8, do_sample=False)
+    assert torch.equal(alone[0], beside[1, : alone.shape[1]])
+
+
+def test_loss_and_what_the_decoder_reads() -> None:
+    wrapped = wrap(core())
+    labels = ids(length=5)
+    labels[0, -2:] = -100
+    read = wrapped.prepare_decoder_input_ids_from_labels(labels)
+    assert read[:, 0].tolist() == [0, 0]
+    assert torch.equal(read[1, 1:], labels[1, :-1]) and read[0, -1] == 0
+    output = wrapped(ids(), labels=labels, output_hidden_states=True)
+    expected = torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert len(output.encoder_hidden_states) == 3 and len(output.decoder_hidden_states) == 4
+    memory = output.encoder_hidden_states[-1]
+    assert torch.equal(memory, wrapped.core.encode(ids()))
+    with pytest.raises(ValueError, match="decoder_input_ids, or labels"):
+        wrapped(ids())
+    wrapped.config.decoder_start_token_id = None
+    with pytest.raises(ValueError, match="need decoder_start_token_id"):
+        wrapped(ids(), labels=labels)
+
+
+def test_translations_may_be_as_long_as_positions_go(tmp_path: Path) -> None:
+    model = wrapped("MagnetoForSeq2SeqLM", max_length=33, positions="learned")
+    model.save_pretrained(tmp_path)
+    loaded: Any = hf.MagnetoForSeq2SeqLM.from_pretrained(tmp_path)
+    assert loaded.generate(ids()[:, :7] % 40, do_sample=False, eos_token_id=None).shape == (2, 33)
+
+
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.75])
+def test_a_translators_stacks_that_stay_on_disk(tmp_path: Path, share: float) -> None:
+    """By a map of one's own, and by those that are found for some memory."""
+    pytest.importorskip("accelerate")
+    model = wrapped("MagnetoForSeq2SeqLM")
+    with torch.no_grad():
+        model.core.logits_bias.copy_(torch.randn_like(model.core.logits_bias))
+    model.save_pretrained(tmp_path)
+    own = dict.fromkeys(("core.embedding", "core.head", "core.logits_bias"), "cpu")
+    size = sum(parameter.numel() * 4 for parameter in model.parameters())
+    places: dict[str, Any] = {"device_map": {**own, "core.transformer": "disk"}}
+    if share:
+        places = {"device_map": "auto", "max_memory": {"cpu": round(size * share)}}
+    load: Any = hf.MagnetoForSeq2SeqLM.from_pretrained
+    loaded = load(tmp_path, **places, offload_folder=tmp_path / "offload")
+    assert set(loaded.hf_device_map.values()) == ({"disk"} if share == 0.1 else {"cpu", "disk"})
+    written = loaded.generate(ids()[:, :7] % 40, max_new_tokens=5, do_sample=False)
+    assert torch.equal(
+        written, model.generate(ids()[:, :7] % 40, max_new_tokens=5, do_sample=False)
+    )

@@ -1,0 +1,365 @@
+"""BEiT-3 by its authors' names: torchscale's forward, the authors' heads and timm's reading."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.hf.weights.beit3 import head_of_weights, is_beit3, load_beit3, read_config, to_beit3
+from magneto.vision_language.caption_decoding import left_to_right
+from magneto.vision_language.config import (
+    ImageCaptionerConfig,
+    ImageTextRetrieverConfig,
+    MaskedDataModelConfig,
+    QuestionAnsweringConfig,
+    VisionLanguageConfig,
+    VisualReasonerConfig,
+)
+from magneto.vision_language.heads import (
+    ImageCaptioner,
+    ImageTextRetriever,
+    MaskedDataModel,
+    MaskedSamples,
+    QuestionAnswerer,
+    VisualReasoner,
+)
+from magneto.vision_language.model import VisionLanguageEncoder, interpolate_positions
+from magneto.vision_language.samples import Samples, join_samples
+from tests.unit.hf.weights import beit3_models as authors
+from tests.unit.hf.weights.beit3_models import (
+    ARGS,
+    IMAGE,
+    INNER,
+    SIDE,
+    TEXT,
+    WIDTH,
+    WORDS,
+    beit3,
+    shaken,
+)
+
+LENGTHS = (7, 4)
+GENERATOR = torch.Generator().manual_seed(0)
+IMAGES = torch.randn(2, 3, SIDE, SIDE, generator=GENERATOR)
+OTHERS = torch.randn(2, 3, SIDE, SIDE, generator=GENERATOR)
+TOKENS = torch.randint(2, WORDS, (2, 7), generator=GENERATOR)
+PADDING = torch.arange(7) >= torch.tensor(LENGTHS)[:, None]
+TEXTS = [row[:length].numpy() for row, length in zip(TOKENS, LENGTHS, strict=True)]
+
+
+def check(found: Tensor, expected: Tensor, name: str) -> None:
+    difference = (found - expected).abs().max().item()
+    print(f"BEiT-3, {name}: largest difference {difference:.2e}")
+    assert found.shape == expected.shape
+    assert difference <= 1e-5 and expected.abs().max() > 0.1
+
+
+def converted(theirs: nn.Module, kind: type) -> Any:
+    """Ours of theirs; and ours written back is theirs, bit for bit."""
+    state = theirs.state_dict()
+    ours = load_beit3(state, ARGS)
+    assert type(ours) is kind
+    back, args = to_beit3(ours)
+    assert back.keys() == state.keys()
+    for name, tensor in state.items():
+        # Where no patch is ever hidden, the token is not kept.
+        if kind is MaskedDataModel or not name.endswith("mask_token"):
+            assert torch.equal(back[name], tensor), name
+    assert load_beit3(back, args).config == ours.config
+    theirs.load_state_dict(back)
+    return ours
+
+
+@torch.no_grad()
+def test_questions() -> None:
+    """Fine-tuned without a norm on top."""
+    theirs = shaken(authors.Answering(beit3(normalize_output=False)))
+    ours = converted(theirs, QuestionAnswerer)
+    assert (ours.config.answers, ours.config.final_norm) == (7, "none")
+    assert (ours.config.image_size, ours.config.max_length) == (SIDE, TEXT)
+    found = ours(IMAGES, join_samples(IMAGE, paired=TEXTS))
+    check(found, theirs(IMAGES, TOKENS, PADDING), "questions")
+
+
+@torch.no_grad()
+def test_statements() -> None:
+    theirs = shaken(authors.Reasoning(beit3()))
+    ours = converted(theirs, VisualReasoner)
+    images = torch.stack((IMAGES, OTHERS), 1).flatten(0, 1)
+    samples = join_samples(IMAGE, paired=[text for text in TEXTS for _ in range(2)])
+    check(ours(images, samples), theirs(IMAGES, OTHERS, TOKENS, PADDING), "statements")
+
+
+@torch.no_grad()
+def test_retrieval() -> None:
+    theirs = shaken(authors.Retrieving(beit3()))
+    ours = converted(theirs, ImageTextRetriever)
+    found = ours(IMAGES, join_samples(IMAGE, images=2, alone=TEXTS))
+    for name, a, b in zip(("images", "texts", "scale"), found, theirs(IMAGES, TOKENS, PADDING),
+                          strict=True):  # fmt: skip
+        check(a, b, f"retrieval, {name}")
+
+
+@torch.no_grad()
+def test_captions() -> None:
+    theirs = shaken(authors.Captioning(beit3()))
+    ours = converted(theirs, ImageCaptioner)
+    asked = torch.zeros(2, 7, dtype=torch.bool)
+    asked[0, [2, 6]] = asked[1, [1, 3]] = True
+    samples = join_samples(IMAGE, paired=TEXTS)
+    packed = Samples(**{**vars(samples), "packing": left_to_right(samples.packing, IMAGE)})
+    found = ours(IMAGES, packed, torch.tensor([2, 6, 8, 10]))
+    check(found, theirs(IMAGES, TOKENS, PADDING, asked), "captions")
+
+
+@torch.no_grad()
+def test_pretraining() -> None:
+    theirs = shaken(authors.Pretraining(beit3()))
+    ours = converted(theirs, MaskedDataModel)
+    assert ours.config.codes == 6
+    hidden = torch.zeros(2, 9, dtype=torch.bool)
+    hidden[0, [0, 5]] = hidden[1, [3, 8]] = True
+    patches, words = torch.tensor([0, 5, 12, 17]), torch.arange(sum(LENGTHS))
+    masked = MaskedSamples(join_samples(IMAGE, paired=TEXTS), hidden, patches, words, 0, 11)
+    found = ours(IMAGES, masked)
+    expected = theirs(IMAGES, TOKENS, PADDING, hidden)
+    check(found[0], expected[0], "hidden patches")
+    check(found[1], expected[1][~PADDING], "words")
+
+
+@torch.no_grad()
+def test_torchscale_by_itself() -> None:
+    """Its own class without a head; and it is built again from the arguments that are written."""
+    theirs = shaken(beit3())
+    ours = load_beit3(theirs.state_dict(), ARGS)
+    assert type(ours) is VisionLanguageEncoder
+    samples = join_samples(IMAGE, paired=TEXTS)
+    vision, language = ours(IMAGES, samples.token_ids, samples.token_positions, samples.packing)
+    state, args = to_beit3(ours)
+    from torchscale.architecture.config import EncoderConfig
+    from torchscale.model.BEiT3 import BEiT3
+
+    again = authors.Authors(BEiT3(EncoderConfig(**args)))
+    again.load_state_dict(state)
+    for model in (authors.Authors(theirs), again.eval()):
+        expected = model.encode(TOKENS, IMAGES, PADDING)
+        check(vision.unflatten(0, (2, IMAGE)), expected[:, :IMAGE], "vision")
+        check(language, expected[:, IMAGE:][~PADDING], "language")
+
+
+@torch.no_grad()
+def test_positions_of_another_image_size() -> None:
+    """As the authors load weights for larger images: bicubic, the class token's row kept."""
+    theirs = shaken(authors.Answering(beit3(normalize_output=False)))
+    ours = converted(theirs, QuestionAnswerer)
+    config = QuestionAnsweringConfig(**{**vars(ours.config), "image_size": 20})
+    larger = QuestionAnswerer(config).eval()
+    larger.load_state_dict(interpolate_positions(ours.state_dict(), ours.config, config))
+    table = theirs.state_dict()["beit3.encoder.embed_positions.A.weight"]
+    grid = table[3:].reshape(1, 3, 3, WIDTH).permute(0, 3, 1, 2)
+    grid = F.interpolate(grid, size=(5, 5), mode="bicubic", align_corners=False)
+    state = theirs.state_dict()
+    state["beit3.encoder.embed_positions.A.weight"] = torch.cat(
+        (table[:3], grid.permute(0, 2, 3, 1).flatten(0, 2))
+    )
+    large = authors.Answering(beit3(normalize_output=False, img_size=20)).eval()
+    large.load_state_dict(state)
+    images = torch.randn(2, 3, 20, 20)
+    found = larger(images, join_samples(26, paired=TEXTS))
+    check(found, large(images, TOKENS, PADDING), "questions about larger images")
+
+
+def small(**changes) -> VisionLanguageEncoder:
+    values = {"width": 32, "heads": 4, "layers": 1, "ffn_width": 48, "placement": "sub",
+              "image_size": 12, "patch_size": 4, "vocab_size": 40, "max_length": 8}  # fmt: skip
+    return VisionLanguageEncoder(VisionLanguageConfig(**{**values, **changes})).eval()
+
+
+def test_scaled_words_are_written_scaled() -> None:
+    ours = small(embedding_scale="sqrt_width")
+    state, args = to_beit3(ours)
+    again: Any = load_beit3(state, args)
+    assert (ours.config.embedding_scale, again.config.embedding_scale) == ("sqrt_width", "none")
+    samples = join_samples(IMAGE, paired=[np.array([1, 2, 3])])
+    given = (IMAGES[:1], samples.token_ids, samples.token_positions, samples.packing)
+    for found, expected in zip(again(*given), ours(*given), strict=True):
+        check(found, expected, "scaled words")
+    words = state["beit3.text_embed.weight"]
+    assert torch.allclose(words, ours.text_embedding.words.table.weight * math.sqrt(32))
+
+
+def test_half_precision_dropout_and_epsilon() -> None:
+    state, args = to_beit3(small(dropout=0.1, norm_eps=1e-6, activation="relu"))
+    half = {name.removeprefix("beit3."): tensor.half() for name, tensor in state.items()}
+    config: Any = load_beit3(half, args).config
+    assert (config.dropout, config.norm_eps, config.activation) == (0.1, 1e-6, "relu")
+
+
+def test_weights_that_do_not_fit_are_named() -> None:
+    state, args = to_beit3(small())
+    with pytest.raises(ValueError, match=r"'extra'"):
+        load_beit3(state | {"extra": torch.ones(1)}, args)
+    lacking = {n: t for n, t in state.items() if n != "beit3.text_embed.weight"}
+    with pytest.raises(ValueError, match=r"no beit3\.text_embed\.weight"):
+        load_beit3(lacking, args)
+    table = "beit3.encoder.embed_positions.A.weight"
+    with pytest.raises(ValueError, match="8 patches are no square image"):
+        load_beit3(state | {table: torch.ones(11, 32)}, args)
+    with pytest.raises(ValueError, match="say how many heads a model of width 32 has"):
+        load_beit3(state)
+    with pytest.raises(ValueError, match="no counterpart of a Linear"):
+        to_beit3(nn.Linear(1, 1))
+
+
+# Millions of parameters that unilm's README gives, of base and large.
+PUBLISHED = {
+    "pretraining": (224, 276, 746), "questions": (480, 228, 683), "statements": (224, 226, 681),
+    "retrieval": (384, 222, 675), "captions": (480, 271, 739),
+}  # fmt: skip
+KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "pretraining": (MaskedDataModel, MaskedDataModelConfig, {"codes": 8192}),
+    "questions": (QuestionAnswerer, QuestionAnsweringConfig, {"answers": 3129}),
+    "statements": (VisualReasoner, VisualReasonerConfig, {}),
+    "retrieval": (ImageTextRetriever, ImageTextRetrieverConfig, {}),
+    "captions": (ImageCaptioner, ImageCaptionerConfig, {}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", ["base", pytest.param("large", marks=pytest.mark.slow)])
+def test_the_released_sizes(kind: str, size: str) -> None:
+    """As many parameters as their authors count."""
+    side, *millions = PUBLISHED[kind]
+    model, config, values = KINDS[kind]
+    width, layers = {"base": (768, 12), "large": (1024, 24)}[size]
+    with torch.device("meta"):
+        made = model(config(
+            width=width, layers=layers, heads=width // 64, ffn_width=4 * width, placement="sub",
+            image_size=side, vocab_size=64010, max_length=1022, embedding_scale="none", **values,
+        ))  # fmt: skip
+        state, args = to_beit3(made)
+    expected = millions[["base", "large"].index(size)]
+    assert sum(tensor.numel() for tensor in state.values()) / 1e6 == pytest.approx(expected, abs=1)
+    assert args["max_source_positions"] == 1024
+    assert load_sizes(state).heads == width // 64
+
+
+def load_sizes(state: dict[str, Tensor]) -> Any:
+    """The configuration that weights alone show."""
+    return read_config(state, head_of_weights(state), {})
+
+
+CUT = 9
+BLOCK = {
+    "self_attn_layer_norm.A": (WIDTH,), "self_attn.q_proj.A": (WIDTH, WIDTH),
+    "self_attn.k_proj.A": (WIDTH, WIDTH), "self_attn.v_proj.A": (WIDTH, WIDTH),
+    "self_attn.inner_attn_ln.A": (WIDTH,), "self_attn.out_proj.A": (WIDTH, WIDTH),
+    "final_layer_norm.A": (WIDTH,), "ffn.A.fc1": (INNER, WIDTH), "ffn.A.ffn_layernorm": (INNER,),
+    "ffn.A.fc2": (WIDTH, INNER),
+}  # fmt: skip
+
+
+def authors_state() -> dict[str, Tensor]:
+    """The image half of the authors' BEiT3ForImageClassification, with numbers of its own."""
+    torch.manual_seed(0)
+    shapes: dict[str, tuple[int, ...]] = {
+        "beit3.vision_embed.proj": (WIDTH, 3, 8, 8), "head": (5, WIDTH), "fc_norm": (WIDTH,),
+    }  # fmt: skip
+    for layer in range(2):
+        names = {f"beit3.encoder.layers.{layer}.{name}": shape for name, shape in BLOCK.items()}
+        shapes |= names
+    state = {"beit3.vision_embed.cls_token": torch.randn(1, 1, WIDTH)}
+    positions = torch.randn(CUT + 3, WIDTH)
+    positions[:2] = 0  # never read: positions begin at 2
+    state["beit3.encoder.embed_positions.A.weight"] = positions
+    for name, shape in shapes.items():
+        state[f"{name}.weight"] = torch.randn(shape)
+        state[f"{name}.bias"] = torch.randn(shape[0])
+    return state
+
+
+def test_a_classifier_there_and_back_is_bit_equal() -> None:
+    state = authors_state()
+    assert is_beit3(state)
+    ours = load_beit3(state, ARGS)
+    assert ours.config.pooling == "mean_then_norm" and ours.config.image_size == 24
+    back, args = to_beit3(ours)
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
+    again = load_beit3(back, args)
+    images = torch.randn(2, 3, 24, 24)
+    assert torch.equal(again(images), ours(images))
+
+
+def test_the_text_half_is_left_behind() -> None:
+    state = authors_state()
+    whole = state | {n.replace(".A.", ".B."): t + 1 for n, t in state.items() if ".A." in n}
+    whole["beit3.text_embed.weight"] = torch.randn(7, WIDTH)
+    whole["beit3.vision_embed.mask_token"] = torch.randn(1, 1, WIDTH)
+    expected = load_beit3(state, ARGS).state_dict()
+    bare = {name.removeprefix("beit3."): tensor for name, tensor in whole.items()}
+    for given in (whole, bare):
+        assert is_beit3(given)
+        found = load_beit3(given, ARGS).state_dict()
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_timm_reads_the_same_model() -> None:
+    """timm's own renaming of the authors' checkpoints, and its class."""
+    pytest.importorskip("transformers")
+    from tests.unit.hf.weights.test_timm import IMAGES, timm_model
+    from tests.unit.nn.grids import timm_module
+
+    state = authors_state()
+    theirs = timm_model("beit3_base_patch16_224")
+    renamed = timm_module("timm.models.vision_transformer").checkpoint_filter_fn(state, theirs)
+    theirs.load_state_dict(renamed)
+    with torch.no_grad():
+        assert (theirs(IMAGES) - load_beit3(state, ARGS)(IMAGES)).abs().max() <= 1e-5
+
+
+def test_a_classifier_that_does_not_fit_is_named() -> None:
+    state = authors_state()
+    headless = {name: t for name, t in state.items() if not name.startswith("head.")}
+    with pytest.raises(ValueError, match="have no classifier"):
+        load_beit3(headless)
+    with pytest.raises(ValueError, match="no place here for the tensor 'extra'"):
+        load_beit3(state | {"extra": torch.ones(1)}, ARGS)
+    positions = "beit3.encoder.embed_positions.A.weight"
+    with pytest.raises(ValueError, match="no square image"):
+        load_beit3(state | {positions: torch.ones(11, WIDTH)}, ARGS)
+    with pytest.raises(ValueError, match="say how many heads a model of width 32 has"):
+        load_beit3(state)
+    with pytest.raises(ValueError, match="no counterpart of a Linear"):
+        to_beit3(nn.Linear(1, 1))
+
+
+def test_a_classifier_of_torchscales_own() -> None:
+    """Runs where torchscale can be imported; its BEiT3 is the one that the authors' weights fit."""
+    package = pytest.importorskip("torchscale.model.BEiT3")
+    from torchscale.architecture.config import EncoderConfig
+
+    args = EncoderConfig(
+        encoder_embed_dim=WIDTH, encoder_attention_heads=4, encoder_ffn_embed_dim=INNER,
+        encoder_layers=3, img_size=24, patch_size=8, vocab_size=11, multiway=True,
+        normalize_output=False, no_output_layer=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    theirs = nn.ModuleDict(
+        {"beit3": package.BEiT3(args), "fc_norm": nn.LayerNorm(WIDTH), "head": nn.Linear(WIDTH, 5)}
+    ).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    ours = load_beit3(theirs.state_dict(), ARGS)
+    images = torch.randn(2, 3, 24, 24)
+    with torch.no_grad():
+        features = theirs["beit3"](None, images)["encoder_out"][:, 1:].mean(1)
+        expected = theirs["head"](theirs["fc_norm"](features))
+        difference = (expected - ours(images)).abs().max().item()
+    print(f"BEiT-3's image classifier: largest difference {difference:.2e}")
+    assert difference <= 1e-5

@@ -1,0 +1,306 @@
+"""transformers' own models and torch's encoder as ours: outputs, gradients, and back."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import hf  # noqa: E402
+from magneto.hf.weights.layout import (  # noqa: E402
+    fill,
+    in_layers,
+    modules,
+    read_state,
+    without_prefix,
+    write_state,
+)
+from magneto.hf.weights.llama import LLAMA  # noqa: E402
+from magneto.language.config import LanguageModelConfig  # noqa: E402
+from magneto.language.models import LanguageModel  # noqa: E402
+from tests.unit.hf.weights import theirs as small  # noqa: E402
+from tests.unit.hf.weights.theirs import shaken, theirs  # noqa: E402
+
+ROTARY = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}
+RELATIVE = {"use_relative_position_bias": False}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("GPT2LMHeadModel", {}),
+    ("GPT2LMHeadModel", {"n_inner": 40, "activation_function": "relu"}),
+    ("GPT2LMHeadModel", {"tie_word_embeddings": False}),
+    ("LlamaForCausalLM", {}),
+    ("LlamaForCausalLM",
+     {"tie_word_embeddings": True, "head_dim": 12, "hidden_act": "gelu", **ROTARY}),
+    ("MistralForCausalLM", {}),
+    ("MistralForCausalLM", {"sliding_window": None}),
+    ("BertModel", {}),
+    ("BertForMaskedLM", {}),
+    ("BertForMaskedLM", {"tie_word_embeddings": False}),
+    ("BertForSequenceClassification", {}),
+    ("BartForConditionalGeneration", {}),
+    ("BartForConditionalGeneration", {"scale_embedding": True}),
+    ("MarianMTModel", {"scale_embedding": True}),
+    ("ViTForImageClassification", {}),
+    ("BeitForImageClassification", {}),
+    ("BeitForImageClassification", {**RELATIVE, "use_shared_relative_position_bias": True}),
+    ("BeitForImageClassification",
+     {**RELATIVE, "use_absolute_position_embeddings": True, "layer_scale_init_value": 0.0}),
+    ("BeitForImageClassification", {"use_mean_pooling": False, "hidden_act": "relu"}),
+    ("Kosmos2TextForCausalLM", {}),
+    ("Kosmos2TextForCausalLM", {"tie_word_embeddings": False}),
+    ("Kosmos2TextForCausalLM", {"embed_dim": 18}),
+]  # fmt: skip
+IDS = torch.randint(5, 24, (3, 9), generator=torch.Generator().manual_seed(1))
+LEFT, RIGHT = torch.ones_like(IDS), torch.ones_like(IDS)
+LEFT[0, :3], RIGHT[1, -4:] = 0, 0
+IMAGES = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def both(name: str, other: Any, ours: Any) -> list[tuple[Tensor, Tensor]]:
+    """What both say of the same inputs, padded and not."""
+    if "Image" in name:
+        return [(other(IMAGES).logits, ours(IMAGES))]
+    if hasattr(other.config, "decoder_ffn_dim"):
+        target = IDS[:, :5].flip(1)
+        padded = other(IDS, attention_mask=RIGHT, decoder_input_ids=target).logits
+        return [(padded, ours(IDS, target, RIGHT.bool()))]
+    if "Bert" in name:
+        types, real = IDS % 2, RIGHT.bool()
+        found = ours(IDS, real, token_types=types)
+        expected = other(IDS, attention_mask=RIGHT, token_type_ids=types)[0]
+        return [(expected, found) if "Sequence" in name else (expected[real], found[real])]
+    real, ids = LEFT.bool(), IDS
+    given: dict[str, Any] = {"position_ids": (LEFT.cumsum(1) - 1).clamp(min=0)}
+    if "Kosmos" in name:  # its positions are counted from padding tokens
+        ids, given = IDS.masked_fill(~real, other.config.pad_token_id), {}
+    padded = other(ids, attention_mask=LEFT, **given).logits[real]
+    return [(other(IDS).logits, ours(IDS)), (padded, ours(ids, real)[real])]
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES)
+def test_the_same_is_computed_and_comes_back(
+    name: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Outputs within 1e-5, gradients, and there and back bit by bit."""
+    other = theirs(name, **changes)
+    if "Bart" in name:
+        other.final_logits_bias.copy_(torch.randn(1, 24))
+    other.save_pretrained(tmp_path)
+    ours: Any = hf.load(tmp_path)
+    for expected, found in both(name, other, ours):
+        difference = (expected - found).abs().max().item()
+        print(f"{name} {changes}: {difference:.2e} of {expected.abs().max().item():.1f}")
+        assert difference <= 1e-5
+    if "Image" in name:
+        tensors = [next(p for n, p in other.named_parameters() if "projection.weight" in n),
+                   ours.embedding.proj.weight]  # fmt: skip
+    else:
+        core = getattr(ours, "text_encoder", ours)
+        tensors = [other.get_input_embeddings().weight, core.embedding.table.weight]
+    answers = both(name, other, ours)[0]
+    pairs = zip(answers, tensors, strict=True)
+    grads = [torch.autograd.grad(answer.square().sum(), tensor)[0] for answer, tensor in pairs]
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-3)
+    back = hf.to_transformers(ours, other.config.model_type)
+    assert type(back) is type(other)
+    known = {key: t for key, t in other.state_dict().items() if not key.startswith("pooler")}
+    assert known.keys() == back.state_dict().keys() or "BertForSequence" in name
+    for key, tensor in known.items():
+        # BART's positions begin at row 2; what lies before is never read, nor kept.
+        rows = slice(2 * ("Bart" in name and key.endswith("embed_positions.weight")), None)
+        if key != "cls.predictions.bias":  # its decoder has it; by itself it is not read
+            assert torch.equal(tensor[rows], back.state_dict()[key][rows]), key
+    assert hf.load(back).config == ours.config
+
+
+@pytest.mark.parametrize(
+    "name", ["GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM", "Kosmos2TextForCausalLM"]
+)
+def test_generation_is_theirs(name: str) -> None:
+    other, ids = theirs(name), IDS[:, :5]
+    how: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    written = hf.wrap(hf.load(other), end=0).generate(ids, **how)
+    assert torch.equal(written, other.generate(ids, **how))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"tie_word_embeddings": True, "hidden_act": "silu", **ROTARY}], ids=str
+)
+def test_bitnets_own_class_is_sub_ln(changes: dict[str, Any]) -> None:
+    """Without the rounding of its released weights: where its norms sit, and how wide they are."""
+    config = transformers.BitNetConfig(**small.LLAMA | changes)
+    other = shaken(transformers.BitNetForCausalLM(config))
+    ours: Any = LanguageModel(replace(LLAMA.ours(config), placement="sub"))
+    inside = {
+        "self_attention.attention.inside": "self_attn.attn_sub_norm",
+        "feed_forward.mlp.inside": "mlp.ffn_sub_norm",
+    }
+    pairs = LLAMA.pairs(ours.config)
+    pairs += in_layers(inside, "decoder.layers", "layers", ours.config.layers)
+    fill(ours, read_state(pairs, without_prefix(other.state_dict(), "model."), "^lm_head"))
+    for expected, found in both("BitNet", other, ours):
+        assert (expected - found).abs().max() <= 1e-5
+    answers = other(IDS).logits, ours(IDS)
+    tables = other.get_input_embeddings().weight, ours.embedding.table.weight
+    grads = [
+        torch.autograd.grad(answer.square().sum(), table)[0]
+        for answer, table in zip(answers, tables, strict=True)
+    ]
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-3)
+
+
+def test_kosmos2_whole() -> None:
+    vision = {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "image_size": 8,
+        "num_attention_heads": 2, "patch_size": 4,
+    }  # fmt: skip
+    text = small.THEIRS["Kosmos2TextForCausalLM"]
+    config = transformers.Kosmos2Config(text_config=text, vision_config=vision)
+    other: Any = shaken(transformers.Kosmos2ForConditionalGeneration(config))
+    assert (other.text_model(IDS).logits - hf.load(other)(IDS)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("norm_first", "function", "bias"),
+    [
+        (False, "relu", True), (True, "gelu", False), (False, nn.GELU("tanh"), False),
+        (True, nn.ReLU(), True),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_torch_encoder(norm_first: bool, function: Any, bias: bool) -> None:
+    layer = nn.TransformerEncoderLayer(
+        32, 4, 48, activation=function, batch_first=True, norm_first=norm_first, bias=bias
+    )
+    norm = nn.LayerNorm(32, bias=bias) if norm_first else None
+    other = shaken(nn.TransformerEncoder(layer, 3, norm, enable_nested_tensor=False))
+    ours, real = hf.from_torch(other), RIGHT.bool()  # type: ignore[arg-type]
+    x = torch.randn(3, 9, 32)
+    expected = other(x, src_key_padding_mask=~real)
+    assert (expected[real] - ours(x, real)[real]).abs().max() <= 1e-5
+
+
+def test_what_has_no_counterpart_in_torch_is_named() -> None:
+    def encoder(norm: nn.Module | None, **changes: Any) -> nn.TransformerEncoder:
+        layer = nn.TransformerEncoderLayer(32, 4, 48, batch_first=True, **changes)
+        return nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
+
+    with pytest.raises(ValueError, match="Post-LN has none"):
+        hf.from_torch(encoder(nn.LayerNorm(32)))
+    with pytest.raises(ValueError, match="unlike eps"):
+        hf.from_torch(encoder(nn.LayerNorm(32, eps=1e-3), norm_first=True))
+    with pytest.raises(ValueError, match="no counterpart for the activation"):
+        hf.from_torch(encoder(None, activation=torch.tanh))
+    with pytest.raises(ValueError, match="from_torch"):
+        hf.load(encoder(None))
+
+
+def test_what_has_no_counterpart_here_is_named(tmp_path: Path) -> None:
+    scaled = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+    both_positions = {"use_shared_relative_position_bias": True}
+    for name, changes, words in [
+        ("GPT2LMHeadModel", {"scale_attn_by_inverse_layer_idx": True}, "_layer_idx=True has no"),
+        ("GPT2LMHeadModel", {"activation_function": "tanh"}, "no activation 'tanh'"),
+        ("LlamaForCausalLM", {"attention_bias": True}, "attention_bias=True has no counterpart"),
+        ("LlamaForCausalLM", {"rope_parameters": scaled}, "only rope_type 'default'"),
+        ("BartForConditionalGeneration", {"decoder_ffn_dim": 40}, "bart with encoder_ffn_dim=24"),
+        ("MarianMTModel", {"encoder_layerdrop": 0.1}, r"encoder_layerdrop=0\.1 has no counterpart"),
+        ("BeitForImageClassification", both_positions, "use_shared_relative_position_bias=True"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            hf.load(theirs(name, **changes))
+    rounded = theirs("LlamaForCausalLM")
+    rounded.config.quantization_config = {"quant_method": "bitnet"}
+    with pytest.raises(ValueError, match="quantization_config has no counterpart"):
+        hf.load(rounded)
+    opt = transformers.OPTConfig(hidden_size=32, ffn_dim=32, num_hidden_layers=1, vocab_size=24,
+                                 num_attention_heads=4, word_embed_proj_dim=32)  # fmt: skip
+    with pytest.raises(ValueError, match=r"'opt' model.*gpt2, .* vit, beit, kosmos"):
+        hf.load(transformers.OPTForCausalLM(opt))
+    with pytest.raises(ValueError, match="Linear is no model of transformers"):
+        hf.load(nn.Linear(2, 2))
+    with pytest.raises(FileNotFoundError, match="no Hugging Face model"):
+        hf.load(tmp_path / "nothing")
+
+
+def test_what_the_other_format_cannot_hold_is_named() -> None:
+    values: dict[str, Any] = {
+        "width": 16, "layers": 2, "heads": 2, "ffn_width": 24, "vocab_size": 24,
+        "positions": "learned", "embedding_scale": "none", "placement": "pre",
+    }  # fmt: skip
+    rotary = {"norm": "rmsnorm", "bias": False, "positions": "rotary", "activation": "swiglu"}
+    for name, changes, words in [
+        (
+            "gpt2",
+            {"placement": "sub"},
+            "gpt2 cannot hold this model: placement is 'sub' here",
+        ),
+        ("gpt2", {"key_value_heads": 1}, "key_value_heads is 1 here, 2 there"),
+        ("gpt2", {"bias": False}, "bias is False here"),
+        ("llama", {**rotary, "windows": (4,)}, r"windows is \[4, 4\] here, \[None, None\] there"),
+        ("kosmos_2_text_model", {"placement": "sub"}, "computes what was trained here"),
+        ("bert", {}, "'bert' has no counterpart of a LanguageModel; there is gpt2, kosmos"),
+    ]:
+        model = LanguageModel(LanguageModelConfig(**values | changes))
+        with pytest.raises(ValueError, match=words):
+            hf.to_transformers(model, name)
+
+
+def test_dropout_of_embeddings_alone() -> None:
+    """GPT-2's three rates are told apart: each by itself, and in training it drops embeddings."""
+    rates = {"embd_pdrop": 0.9, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
+    ours = hf.load(theirs("GPT2LMHeadModel", **rates))
+    back = hf.to_transformers(ours, "gpt2").config
+    assert {key: getattr(back, key) for key in rates} == rates
+    seen: list[Tensor] = []
+    first = ours.get_submodule("decoder.layers.0")
+    first.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    ours.train()(IDS)
+    assert (seen[0] == 0).float().mean().item() == pytest.approx(0.9, abs=0.1)
+
+
+def test_weights_that_do_not_fit_are_named() -> None:
+    pairs = modules({"qkv": ("q", "k"), "out": "o"})
+    whole = {name: torch.ones(2, 2) for name in ("q.weight", "k.weight", "o.weight")}
+    assert read_state(pairs, whole)["qkv.weight"].shape == (4, 2)
+    with pytest.raises(ValueError, match=r"have q\.weight but not k\.weight"):
+        read_state(pairs, {"q.weight": whole["q.weight"]})
+    with pytest.raises(ValueError, match="no place here for the tensor 'x' and 1 more"):
+        read_state(pairs, whole | {"x": torch.ones(1), "y": torch.ones(1)})
+    with pytest.raises(ValueError, match="no place there for our tensor 'x'"):
+        write_state(pairs, {"x": torch.ones(1)})
+    with pytest.raises(ValueError, match="tensor 'bias' is missing"):
+        fill(nn.Linear(2, 2), {"weight": torch.ones(2, 2)})
+    with pytest.raises(ValueError, match=r"weight is \(3, 2\), not \(2, 2\)"):
+        fill(nn.Linear(2, 2), {"weight": torch.ones(3, 2)})
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("ViTModel", small.IMAGE, "has no classifier.bias, classifier.weight"),
+        ("BertForTokenClassification", small.BERT, "has classifier.bias, classifier.weight"),
+        ("BartForSequenceClassification", small.BART, "has classification_head.dense.bias"),
+        ("BertForPreTraining", small.BERT, ""),
+        ("BartModel", small.BART, ""),
+        ("GPT2Model", small.THEIRS["GPT2LMHeadModel"], ""),
+    ],
+)
+def test_heads_that_lack_or_are_others(tmp_path: Path, name: str, values: Any, words: str) -> None:
+    """They are named; those of which it is known that they do not matter are left behind."""
+    kind = getattr(transformers, name)
+    other = kind(kind.config_class(**values))
+    other.save_pretrained(tmp_path)
+    if words:
+        with pytest.raises(ValueError, match=words):
+            hf.load(tmp_path)
+        return
+    found = hf.load(tmp_path).state_dict()
+    expected = hf.load(other).state_dict()
+    assert all(torch.equal(found[key], tensor) for key, tensor in expected.items())
+    bare = hf.load(other.base_model).state_dict()
+    short = {key.removeprefix("text_encoder."): tensor for key, tensor in found.items()}
+    assert all(torch.equal(short[key], tensor) for key, tensor in bare.items())

@@ -1,0 +1,217 @@
+"""Every field of a configuration, theirs or ours, set to another value is honoured or refused."""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+import torch
+from torch import nn
+
+transformers = pytest.importorskip("transformers")
+
+from magneto import PLACEMENTS, Placement, hf  # noqa: E402
+from magneto.hf.weights.layout import FREE  # noqa: E402
+from magneto.hf.weights.weight_files import FORMATS  # noqa: E402
+from magneto.language.config import LanguageModelConfig, TextEncoderConfig  # noqa: E402
+from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
+from magneto.theory.placement import VARIANTS  # noqa: E402
+from magneto.translation.config import TranslationConfig  # noqa: E402
+from magneto.translation.model import TranslationModel  # noqa: E402
+from magneto.vision.classifier import ImageClassifier  # noqa: E402
+from magneto.vision.config import ImageClassifierConfig  # noqa: E402
+from magneto.vision_language.config import QuestionAnsweringConfig  # noqa: E402
+from magneto.vision_language.heads import QuestionAnswerer  # noqa: E402
+from tests.unit.hf.weights.theirs import THEIRS, answers, shaken, theirs  # noqa: E402
+
+# May come back by another value that computes the same.
+OTHERWISE = {"max_length", "key_value_heads", "head_dim", "windows", "embedding_scale"}
+# Of heads that are not read, and of BEiT's segmentation.
+NOT_READ = {"classifier_dropout", "summary_first_dropout", "classifier_drop_prob"}
+
+
+# By default one model a family: the others have its map of names.
+ONE_MAP = ("BertModel", "BertForSequenceClassification", "MistralForCausalLM", "MarianMTModel")
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in ONE_MAP else []) for name in THEIRS]
+
+
+def other_values(value: Any) -> list[Any]:
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [2 * value, value + 1]
+    if isinstance(value, float):
+        return [value + 0.25, 0.0]
+    if isinstance(value, str):
+        return ["relu", "silu", "gelu_new", "another"]
+    return [1, True, "relu"] if value is None else []
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Whether two models say the same."""
+    a, b = answers(found), answers(expected)
+    return a.shape == b.shape and bool((a - b).abs().max() <= 2e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NAMES)
+def test_fields_of_theirs(name: str) -> None:
+    base = theirs(name)
+    ours = hf.load(base)
+    assert same(ours, base)
+    silent, tried = [], 0
+    for key, value in base.config.to_dict().items():
+        for other in [other for other in other_values(value) if other != value]:
+            try:
+                made = theirs(name, **{key: other})
+                answers(made)
+            except Exception:  # transformers itself has no such model
+                continue
+            tried += 1
+            try:
+                loaded: Any = hf.load(made)
+            except ValueError as error:
+                assert len(str(error).splitlines()) == 1
+                continue
+            rate = "drop" in key and key not in NOT_READ
+            if not same(loaded, made) or (rate and loaded.config == ours.config):
+                silent.append((key, other))
+    assert tried > 20 and not silent
+
+
+def values_of(config: Any, name: str) -> Iterator[Any]:
+    """Other values of a field, by its type."""
+    value, hint = getattr(config, name), get_type_hints(type(config))[name]
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            yield from get_args(kind)
+        elif kind is bool:
+            yield not value
+        elif kind is int:
+            yield from (2 * (value or 1), (value or 1) + 1)
+        elif kind is float:
+            yield (value or 0) + 0.125
+        elif get_origin(kind) is tuple:
+            yield from ([("k",), ("fc1", "out")] if name == "unbiased" else [(2,), (None, 3)])
+        elif kind is type(None):
+            yield None
+
+
+def mutations(model: nn.Module) -> Iterator[tuple[str, Any, nn.Module]]:
+    """Models of ours that differ from one in a field."""
+    config: Any = model.config
+    for field in fields(config):
+        for value in values_of(config, field.name):
+            if field.name in {"placement", "residual_dtype"} or value == getattr(
+                config, field.name
+            ):
+                continue
+            try:
+                made = shaken(type(model)(replace(config, **{field.name: value})))
+                answers(made)
+            except (ValueError, IndexError, RuntimeError):  # no such model
+                continue
+            yield field.name, value, made
+
+
+def silent_fields(model: nn.Module, write: Any, read: Any) -> list[Any]:
+    """Return what is written without an error, and comes back as something else.
+
+    Args:
+        model: Of ours.
+        write: Makes theirs of a model of ours.
+        read: Makes ours of what was written, and says what theirs computes if it can.
+    """
+    assert read(write(model)).config == model.config
+    silent, tried = [], 0
+    for name, value, made in mutations(model):
+        tried += 1
+        try:
+            written = write(made)
+        except ValueError as error:
+            assert len(str(error).splitlines()) == 1
+            continue
+        again = read(written)
+        models = [again, written] if isinstance(written, nn.Module) else [again]
+        kept = name in FREE or getattr(again.config, name) == value
+        if not kept and name not in OTHERWISE:
+            silent.append((name, value))
+        if not all(same(each, made) for each in models):
+            silent.append((name, value))
+    assert tried > 30
+    return silent
+
+
+ROWS: dict[str, Placement] = PLACEMENTS | VARIANTS
+
+
+def check_rows(model: Any, fitting: set[str], write: Any, read: Any) -> None:
+    """Every row of the placement table is written, or refused in a line that names it."""
+    for name, row in ROWS.items():
+        if row.final != "norm" and getattr(model.config, "pooling", "") == "mean_then_norm":
+            continue  # there is no such model
+        if name in fitting:
+            assert read(write(type(model)(replace(model.config, placement=name)))).config.row is row
+            row = replace(row, alpha=lambda depth: 2.0)  # of the same name, but another
+        with pytest.raises(ValueError, match=f"placement is (another )?'{name}'") as found:
+            write(type(model)(replace(model.config, placement=row)))
+        assert len(str(found.value).splitlines()) == 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NAMES)
+def test_fields_of_ours(name: str) -> None:
+    base = theirs(name)
+    kind = base.config.model_type
+    ours: Any = hf.load(base)
+    assert not silent_fields(ours, lambda m: hf.to_transformers(m, kind), hf.load)
+    if ours.config.row.name != "sub":  # Kosmos-2's positions are computed, and no others are taken
+        check_rows(ours, {ours.config.row.name}, lambda m: hf.to_transformers(m, kind), hf.load)
+
+
+TEXT: dict[str, Any] = {
+    "width": 16, "heads": 2, "ffn_width": 24, "vocab_size": 24, "positions": "learned",
+    "max_length": 12,
+}  # fmt: skip
+PICTURE: dict[str, Any] = {
+    "width": 16, "layers": 2, "heads": 2, "ffn_width": 24, "image_size": 8, "patch_size": 4,
+    "classes": 3, "class_token": "learned", "positions": "learned", "max_length": 5,
+}  # fmt: skip
+STACKS = {"encoder_layers": 1, "decoder_layers": 2}
+BEFORE = {"norm_eps": 1e-6, "placement": "pre"}
+WRITTEN: list[tuple[str, Any, Any]] = [
+    ("torchscale", LanguageModel, LanguageModelConfig(**TEXT, layers=2)),
+    ("torchscale", TextEncoder, TextEncoderConfig(**TEXT, layers=2)),
+    ("torchscale", TranslationModel, TranslationConfig(**TEXT, **STACKS)),
+    ("timm_vit", ImageClassifier, ImageClassifierConfig(**PICTURE, **BEFORE)),
+    ("timm_beit", ImageClassifier, ImageClassifierConfig(
+        **PICTURE, **BEFORE, unbiased=("k",), grid_positions="relative_bias", layer_scale=0.1)),
+    ("timm_eva", ImageClassifier, ImageClassifierConfig(
+        **PICTURE, norm_eps=1e-6, placement="eva02", unbiased=("k",), activation="swiglu",
+        grid_positions="rotary", reference_grid=16)),
+    ("beit3", ImageClassifier, ImageClassifierConfig(**PICTURE, pooling="mean_then_norm")),
+    ("beit3", QuestionAnswerer, QuestionAnsweringConfig(
+        **{key: PICTURE[key] for key in list(PICTURE)[:6]}, vocab_size=24, max_length=12,
+        answers=3)),
+]  # fmt: skip
+
+
+PLACED = {
+    "torchscale": ("pre", "post", "sub", "deepnorm"), "timm_vit": ("pre", "sub"),
+    "timm_beit": ("pre",), "timm_eva": ("pre", "eva02", "sub"), "beit3": ("sub",),
+}  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("name", "kind", "config"), WRITTEN)
+def test_fields_of_ours_in_files_of_weights(name: str, kind: Any, config: Any) -> None:
+    form = FORMATS[name]
+
+    def read(written: tuple[Any, dict[str, Any]]) -> nn.Module:
+        state, args = written
+        return form.load(state, args | args.get("model_args", {}))
+
+    assert not silent_fields(shaken(kind(config)), form.write, read)
+    check_rows(kind(config), set(PLACED[name]), form.write, read)

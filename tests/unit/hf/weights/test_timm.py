@@ -1,0 +1,164 @@
+"""timm's ViT, DeiT, BEiT-3, BEiT, BEiT v2, EVA and EVA-02 against timm's own classes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from magneto.hf.weights.timm import BEIT, EVA, FORMATS, TABLE, VIT
+from magneto.hf.weights.weight_files import load_weight_file, save_weight_file
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassifierConfig
+from tests.unit.hf.weights.theirs import shaken
+from tests.unit.nn.grids import timm_module
+
+SIZES = {"img_size": 24, "patch_size": 8, "num_classes": 5, "embed_dim": 32, "depth": 2,
+         "num_heads": 4, "mlp_ratio": 1.5}  # fmt: skip
+HEADS = {"num_heads": 4}
+IMAGES = torch.randn(3, 3, 24, 24, generator=torch.Generator().manual_seed(1))
+VIT_16, BEIT3_16, BEIT_16 = (
+    "vit_base_patch16_224", "beit3_base_patch16_224", "beit_base_patch16_224"
+)  # fmt: skip
+MEAN = {"global_pool": "avg", "fc_norm": False}
+SHARED = {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True}
+# Format, architecture, what is changed of it, arguments for ours, and the placement.
+MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], str]] = {
+    "ViT": ("timm_vit", VIT_16, {}, {}, "pre"),
+    "ViT without a class token": ("timm_vit", VIT_16, {"class_token": False, **MEAN}, {}, "pre"),
+    "ViT, mean of the patches": ("timm_vit", VIT_16, MEAN, {"global_pool": "avg"}, "pre"),
+    "ViT, ReLU, no biases of queries": (
+        "timm_vit", VIT_16, {"act_layer": "relu", "qkv_bias": False}, {"act_layer": "relu"}, "pre",
+    ),
+    "DeiT": ("timm_vit", "deit_tiny_patch16_224", {}, {}, "pre"),
+    "BEiT-3": ("timm_vit", BEIT3_16, {}, {}, "sub"),
+    "BEiT-3, class token": ("timm_vit", BEIT3_16, {"global_pool": "token"}, {}, "sub"),
+    "BEiT": ("timm_beit", BEIT_16, {}, {"init_values": 0.1}, "pre"),
+    "BEiT v2": ("timm_beit", "beitv2_base_patch16_224", {}, {"init_values": 0.1}, "pre"),
+    "BEiT, shared positions": ("timm_beit", BEIT_16, SHARED, {"init_values": 0.1}, "pre"),
+    "BEiT, class token": (
+        "timm_beit", BEIT_16, {"global_pool": "token", "use_abs_pos_emb": True},
+        {"init_values": 0.1}, "pre",
+    ),
+    "EVA-02 base": ("timm_eva", "eva02_base_patch14_224", {}, {}, "eva02"),
+    "EVA-02 tiny": ("timm_eva", "eva02_tiny_patch14_224", {}, {}, "pre"),
+    "EVA-02, Sub-LN": ("timm_eva", "eva02_base_patch16_clip_224", {"num_classes": 5}, {}, "sub"),
+    "EVA-02, class token": (
+        "timm_eva", "eva02_base_patch14_224", {"global_pool": "token"}, {}, "eva02",
+    ),
+    "EVA": ("timm_eva", "eva_giant_patch14_224", {}, {}, "pre"),
+}  # fmt: skip
+
+
+def timm_model(architecture: str, **changes: Any) -> Any:
+    """One of timm's architectures in small, every parameter with a value of its own."""
+    torch.manual_seed(0)
+    return shaken(timm_module("timm").create_model(architecture, **{**SIZES, **changes}))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_timms_own_class_computes_the_same(name: str, tmp_path: Path) -> None:
+    """Features, logits and gradients; and timm makes the same model of what is written."""
+    kind, architecture, changes, args, placement = MODELS[name]
+    theirs = timm_model(architecture, **changes)
+    state = theirs.state_dict()
+    assert next(key for key, form in FORMATS.items() if form.fits(state)) == kind
+    given = HEADS | args | ({"architecture": architecture} if kind == "timm_eva" else {})
+    ours: Any = FORMATS[kind].load(state, given)
+    assert ours.config.row.name == placement
+    expected, found = theirs(IMAGES), ours(IMAGES)
+    difference = (expected - found).abs().max().item()
+    print(f"{name}: largest difference {difference:.2e} of {expected.abs().max().item():.2f}")
+    assert difference <= 1e-5
+    features = ours.encoder(ours.class_token(ours.embedding(IMAGES)))
+    assert (theirs.forward_features(IMAGES) - features).abs().max() <= 1e-5
+    weights = theirs.patch_embed.proj.weight, ours.embedding.proj.weight
+    grads = [
+        torch.autograd.grad(answer.square().sum(), weight)[0]
+        for answer, weight in zip((expected, found), weights, strict=True)
+    ]
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-5)
+
+    save_weight_file(ours, kind, tmp_path)
+    again: Any = load_weight_file(tmp_path)
+    assert again.config == ours.config
+    back = timm_module("timm").create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    assert state.keys() == back.state_dict().keys()
+    assert all(torch.equal(back.state_dict()[key], tensor) for key, tensor in state.items())
+    assert torch.equal(back(IMAGES), theirs(IMAGES))
+
+
+def small(**changes: Any) -> ImageClassifier:
+    values: dict[str, Any] = {
+        "width": 32, "layers": 1, "heads": 4, "ffn_width": 48, "image_size": 8, "patch_size": 4,
+        "classes": 5, "class_token": "learned", "positions": "learned", "max_length": 5,
+    }  # fmt: skip
+    return shaken(ImageClassifier(ImageClassifierConfig(**{**values, **changes})))  # type: ignore[return-value]
+
+
+ROTARY = {"activation": "swiglu", "grid_positions": "rotary", "unbiased": ("q", "k", "v"),
+          "pooling": "mean", "positions": "none", "rotary_base": 100.0}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("timm_vit", {"placement": "pre", "norm_eps": 1e-5, "layer_scale": 0.1}),
+        ("timm_vit", {"placement": "sub", "norm_eps": 1e-6, "layer_decay": 0.65}),
+        ("timm_eva", {"placement": "sub", "norm_eps": 1e-5, **ROTARY}),
+        ("timm_eva", {"placement": "sub", "norm_eps": 1e-6, **ROTARY}),
+    ],
+)
+def test_ours_there_and_back(kind: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    ours = small(**changes)
+    save_weight_file(ours, kind, tmp_path)
+    again = load_weight_file(tmp_path).state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in ours.state_dict().items())
+    theirs = timm_module("timm").create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    images = torch.randn(2, 3, 8, 8)
+    assert (theirs(images) - ours(images)).abs().max() <= 1e-5
+
+
+def test_what_does_not_fit_is_named() -> None:
+    state, _ = VIT.save(small(placement="pre", norm_eps=1e-6))
+    for changed, args, words in [
+        ({"reg_token": torch.ones(1, 4, 32)}, HEADS, "no place here for the tensor 'reg_token'"),
+        ({"dist_token": torch.ones(1, 1, 32)}, HEADS, "a distillation token .* no counterpart"),
+        ({"pos_embed": torch.ones(1, 8, 32)}, HEADS, "7 patches are no square image"),
+        ({"fc_norm.weight": torch.ones(32), "norm.weight": torch.ones(32)}, HEADS, "one after"),
+        ({}, {}, r"how many heads a model of width 32 has: --config FILE with \{\"num_heads\": 4"),
+        ({}, HEADS | {"architecture": "vit_base_patch16_clip_quickgelu_224"}, "quickgelu"),
+        ({}, HEADS | {"act_layer": "tanh"}, "no activation 'tanh'"),
+        ({"blocks.0.attn.norm.weight": torch.ones(32)}, HEADS, "a norm inside attention alone"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            VIT.load(state | changed, args)
+    headless = {name: t for name, t in state.items() if not name.startswith("head.")}
+    with pytest.raises(ValueError, match="have no classifier"):
+        VIT.load(headless, HEADS)
+    with pytest.raises(ValueError, match="no counterpart of a Linear"):
+        VIT.save(torch.nn.Linear(1, 1))
+    for args, words in [
+        ({"architecture": "vit_base_patch16_rope_224"}, "vit_base_patch16_rope_224 has no"),
+        ({"rope_type": "mixed"}, "rope_type='mixed' has no counterpart"),
+        ({"use_rot_pos_emb": True, "ref_feat_shape": [7, 9]}, r"\[7, 9\] is no square"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            EVA.load(state, HEADS | args)
+    relative = {"grid_positions": "relative_bias", "unbiased": ("k",)}
+    state, _ = BEIT.save(small(placement="pre", norm_eps=1e-6, **relative))
+    del state["pos_embed"]
+    table = f"blocks.0.attn.{TABLE}"
+    with pytest.raises(ValueError, match="of no square image"):
+        BEIT.load(state | {table: torch.ones(13, 4)}, HEADS)
+    with pytest.raises(ValueError, match="each layer and shared ones"):
+        BEIT.load(state | {f"rel_pos_bias.{TABLE}": state[table]}, HEADS)
+    for kind, changes, words in [
+        (VIT, {"norm_eps": 1e-4}, r"norm_eps is 0\.0001 here, 1e-06 or 1e-05 there"),
+        (BEIT, {"grid_positions": "rotary"}, "grid_positions is 'rotary' here"),
+        (EVA, {"activation": "geglu", "norm_eps": 1e-6}, "activation is 'geglu' here"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            kind.save(small(placement="pre", **changes))

@@ -1,0 +1,326 @@
+"""The report of a comparison whose numbers are known."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magneto.commands.compare import table
+from magneto.lab.outcome import Judge, Scored
+from magneto.lab.report.report import as_markdown, write_report
+from tests.unit.lab.invented import assemble
+
+JUDGE = Judge("loss", False, 7.8)
+SCORES = {
+    "post": {1e-3: [6.41, 6.43], 1e-2: [6.42, None], 1.0: [None, None]},
+    "sub": {1e-3: [5.51, 5.53], 1e-2: [5.01, 5.03], 1.0: [5.91, 5.93]},
+    "<mine> & odd": {1e-3: [5.21, 5.23], 1e-2: [5.11, 5.13], 1.0: ["missing", "missing"]},
+    "keel": {1e-3: [7.9, 7.9], 1e-2: [5.31, 5.33], 1.0: [None, 7.9]},
+}
+
+
+def cell(placement: str, rate: float, seed: int, score: float | str | None) -> Scored:
+    if score == "missing":
+        return Scored(placement, rate, seed, "missing")
+    known = isinstance(score, float)
+    ended = "finished" if known and JUDGE.beats_baseline(score) else "did not learn"
+    end = score if known else 20.0
+    curve = [[10 * i, 8 + (end - 8) * i / 20] for i in range(1, 21)]
+    return Scored(
+        placement, rate, seed, ended if known else "diverged",
+        score=score if known else None, loss=score if known else None, initial_loss=8.0,
+        diverged_at=None if known else 67, reason="" if known else "the loss is nan",
+        seconds=10.0, steps=200, curve=curve if known else [*curve, [210, float("inf")]],
+    )  # fmt: skip
+
+
+def comparison() -> dict[str, Any]:
+    cells = [
+        cell(name, rate, seed, score)
+        for name, table in SCORES.items()
+        for rate, scores in table.items()
+        for seed, score in enumerate(scores, 1)
+    ]
+    updates = [
+        {"placement": name, "layers": layers, "seed": seed, "reading": reading,
+         "optimizer": "sgd", "value": layers ** (1.0 if name == "post" else 0.1) * (1 + seed / 10)}
+        for name in SCORES for layers in (6, 12, 24) for seed in (0, 1)
+        for reading in ("label", "output")
+    ]  # fmt: skip
+    growth = [
+        {"placement": name, "reading": reading, "optimizer": "sgd", "exponent": 1.0,
+         "interval": 0.1, "ratio": 4.0, "ratio_range": [3.5, 4.5], "depths": [6, 24]}
+        for name in SCORES for reading in ("label", "output")
+    ]  # fmt: skip
+    return assemble(cells, JUDGE) | {
+        "measured": {
+            "width": 48, "depths": [6, 12, 24], "updates": updates, "growth": growth,
+            "bounds": {"post": {"paper": [24.0, 48.0, 96.0]}, "sub": {"paper": [3.2, 3.0, 2.8]}},
+            "activations": {
+                name: {f"decoder.layers.{i}": 1.0 + i for i in range(24)} for name in SCORES
+            },
+        },
+    }  # fmt: skip
+
+
+class Page(HTMLParser):
+    """What a page consists of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.open: list[str] = []
+        self.links: list[tuple[str, str]] = []
+        self.buttons = 0
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.ids += [values["id"]] if values.get("id") else []
+        self.buttons += tag == "button"
+        self.links += [
+            (tag, values[name] or "") for name in ("src", "href", "xlink:href") if name in values
+        ]
+        if tag not in ("meta", "path", "use", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the report."""
+    folder = tmp_path_factory.mktemp("report") / "out"
+    path = write_report(comparison(), folder)
+    assert path == folder / "report.html"
+    return path.parent
+
+
+def test_page_is_whole_and_needs_nothing_else(made: Path) -> None:
+    text = (made / "report.html").read_text()
+    page = Page(text)
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    outside = [link for link in page.links if not link[1].startswith("#")]
+    away = [where for _, where in outside if not (made / where).is_file()]
+    assert away == ["https://arxiv.org/abs/2309.14322"]
+    assert "@import" not in text and "url(http" not in text
+    for target in re.findall(r'(?:href="#|url\(#)([^")]+)', text):
+        assert target in page.ids
+
+
+def test_page_says_the_answer_first_and_all_numbers(made: Path) -> None:
+    words = " ".join(" ".join(Page((made / "report.html").read_text()).words).split())
+    best = words.index("Sub-LN has the best score so far: loss 5.02 ± 0.13 at learning rate 0.01.")
+    assert best < words.index("Score against learning rate")
+    assert words.count("2 of 24 runs have no result yet") == 1
+    for said in ("5.020 ± 0.127", "6.420 (1 of 2 diverged)", "3 of 6 diverged",
+                 "at step 67: the loss is nan",
+                 "× 4.00 (3.50 to 4.50)", "2.13.0, 2.14.0", "abc123", "--model.layers 24",
+                 "22 of 24; 3.7 minutes", "<mine> & odd", "width 48",
+                 "decoder.layers.23", "24 layers, width 48, 200 steps, 4 placements × 3",
+                 "Sub-LN (best score)", "0.01: 1 of 2 failed", "0.01 (above the largest stable)",
+                 "4 of 6: 1 diverged, 3 did not learn", "1 of 2 diverged, 1 of 2 did not learn",
+                 "loss 7.8 on the same data; a run that does not end below 7.644 (2%"):  # fmt: skip
+        assert said in words, said
+    assert not re.search(r"\b1e-[23]\b", words)  # one notation for rates
+
+
+def test_every_placement_is_in_every_figure_it_has_values_for(made: Path) -> None:
+    text = (made / "report.html").read_text()
+    found = re.search(r'id="hits">(.*?)</script>', text, re.S)
+    assert found
+    hits = json.loads(found[1])
+    shown = {name: {line["series"] for line in lines} for name, lines in hits.items()}
+    for name, lines in hits.items():
+        box = re.search(rf'id="{name}".*?viewBox="0 0 ([\d.]+) ([\d.]+)"', text, re.S)
+        assert box
+        places = [point for line in lines for point in line["points"]]
+        assert all(0 <= x <= float(box[1]) and 0 <= y <= float(box[2]) for x, y, _ in places)
+    every = {0, 1, 2, 3}
+    assert shown == {
+        "scores": every, "curves0": every, "curves1": every, "curves2": {0, 1, 3},
+        "update-label": every, "update-output": every, "activations": every,
+    }  # fmt: skip
+    assert Page(text).buttons == 4
+    files = {path.name for path in (made / "figures").iterdir()}
+    assert files == {f"{name}.{kind}" for name in shown for kind in ("svg", "pdf")}
+
+
+def test_every_colour_of_a_figure_has_another_on_a_dark_page(made: Path) -> None:
+    text = (made / "report.html").read_text()
+    style, page = text.split("</style>")
+    # No ancestor stands before it: a marker that is drawn by reference has none.
+    rule = r'^ *\[style\*="((?:fill|stroke): #\w{6})"\] \{ (?:fill|stroke): \S+ !important'
+    replaced = re.findall(rule, style, re.M)
+    drawn = set(re.findall(r"(?:fill|stroke): #\w{6}", page))
+    assert len(drawn) > 8 and drawn <= set(replaced)
+
+
+def test_the_same_comparison_gives_the_same_bytes(made: Path, tmp_path: Path) -> None:
+    write_report(comparison(), tmp_path)
+    names = [path.relative_to(made) for path in made.rglob("*.*") if path.name != "driven.html"]
+    assert len(names) == 4 + 2 * 7
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (made / name).read_bytes(), name
+
+
+def test_markdown_and_csv(made: Path) -> None:
+    text = (made / "report.md").read_text()
+    assert "| Sub-LN | 5.520 ± 0.127 | **5.020 ± 0.127** | **5.920 ± 0.127** |" in text
+    assert "| Post-LN | 0.001 | 6.420 ± 0.127 | 0.001 (2 seeds) | 0.01: 1 of 2 failed |" in text
+    assert "| Keel | did not learn | 5.320 ± 0.127 | 1 of 2 diverged, 1 of 2 did not" in text
+    rows = list(csv.DictReader((made / "report.csv").open()))
+    assert len(rows) == 24
+    lost = [row for row in rows if row["status"] == "diverged"]
+    assert [(r["placement"], r["diverged_at"]) for r in lost] == [("post", "67")] * 3 + [
+        ("keel", "67")
+    ]
+    points = list(csv.DictReader((made / "curves.csv").open()))
+    assert len(points) == 22 * 20 + 4
+    assert points[0] == {
+        "placement": "post", "learning_rate": "0.001", "seed": "1", "status": "finished",
+        "curve_of": "training", "step": "10", "loss": str(8 + (6.41 - 8) / 20),
+    }  # fmt: skip
+
+
+def test_a_terminal_shows_the_numbers_of_the_report(made: Path) -> None:
+    """Also of a cell of which a seed failed: the mean of those that learned, and their number."""
+    known = comparison()
+    lines = [line.split("  ") for line in table(known).splitlines()]
+    rows = {line[0]: [part.strip() for part in line[1:] if part] for line in lines if line[0]}
+    assert rows["Post-LN"] == ["6.420", "6.420 (1/2)", "diverged"]
+    assert rows["Sub-LN"] == ["5.520", "5.020", "5.920"]
+    assert rows["<mine> & odd"] == ["5.220", "5.120", "- [0/2]"]
+    assert rows["Keel"] == ["not learned", "5.320", "failed"]
+    assert (
+        "| Post-LN | 6.420 ± 0.127 | 6.420 (1 of 2 diverged) |" in (made / "report.md").read_text()
+    )
+    text = table(known)
+    assert "a run that does not end below 7.644 (2%" in text and "(4/5): the mean of" in text
+    own = known | {"baseline": None, "threshold": None, "baselines": {"sub": 7.8, "post": 6.0}}
+    assert "below 2%" in table(own) and "7.644 (sub; baseline 7.8), 5.88 (post; b" in table(own)
+
+
+def test_without_measurements_or_results(tmp_path: Path) -> None:
+    known = comparison()
+    rates = known["learning_rates"]
+    cells = [cell(name, rate, 1, "missing") for name in SCORES for rate in rates]
+    bare = assemble(cells, Judge("loss", False))
+    words = " ".join(Page(write_report(bare, tmp_path).read_text()).words)
+    assert "There is no result yet." in words and "12 of 12 runs have no result yet" in words
+    assert "no result yet" in words and "trivial baseline" not in words
+
+
+def test_a_row_alone_is_not_marked_as_the_best() -> None:
+    alone = assemble([cell("sub", 1e-3, seed, 5.5 + seed / 10) for seed in (1, 2)], JUDGE)
+    assert "**Sub-LN**" not in as_markdown(alone)
+    assert "**Sub-LN has its best score here: loss 5.65" in as_markdown(alone)
+
+
+SCRIPT = """<script>
+const errors = [];
+window.addEventListener("error", (event) => errors.push(event.message));
+window.addEventListener("load", () => {
+  const lines = () => [...document.querySelectorAll('#scores .series[data-series="1"]')];
+  const visible = () => lines().some((line) => getComputedStyle(line).display !== "none");
+  const button = document.querySelector('.legend button[data-series="1"]');
+  const seen = [lines().length > 0, visible()];
+  button.click();
+  seen.push(visible(), button.getAttribute("aria-pressed"));
+  button.click();
+  seen.push(visible(), button.getAttribute("aria-pressed"));
+  const plot = document.getElementById("scores");
+  const press = (key) => plot.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  press("ArrowRight"); press("ArrowDown");
+  seen.push(document.getElementById("tip").textContent);
+  const tip = document.getElementById("tip");
+  const touch = (kind, x, y) => plot.dispatchEvent(new PointerEvent(
+    kind, { pointerType: "touch", clientX: x, clientY: y, bubbles: true }));
+  press("Escape");
+  const box = plot.querySelector("svg").getBoundingClientRect();
+  const scale = box.width / plot.querySelector("svg").viewBox.baseVal.width;
+  const [x, y] = hits.scores[0].points[0];
+  touch("pointerdown", box.left + x * scale, box.top + y * scale);
+  touch("pointerleave", 0, 0);
+  seen.push(!tip.hidden);
+  button.click();
+  seen.push(location.search);
+  const link = document.querySelector('a[href="figures/scores.svg"]');
+  link.addEventListener("click", (event) => event.preventDefault());
+  link.click();
+  seen.push(link.href.startsWith("blob:"));
+  const table = document.querySelector("table.sortable");
+  const order = () => [...table.tBodies[0].rows].map((row) => row.cells[2].dataset.key);
+  for (const times of [1, 2]) {
+    table.tHead.rows[0].cells[2].querySelector("button").click();
+    seen.push(order());
+  }
+  const wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
+  const out = document.createElement("pre");
+  out.id = "outcome";
+  out.textContent = JSON.stringify({ seen, errors, wide });
+  document.body.append(out);
+});
+</script>"""
+
+
+@pytest.mark.slow
+def test_in_a_browser(made: Path) -> None:
+    """It renders without an error, series hide and show, keys step, and nothing is too wide."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+    page = made / "driven.html"
+    text = (made / "report.html").read_text()
+    page.write_text(text.replace("<head>", "<head>" + SCRIPT, 1))
+    found = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000",
+         "--window-size=500,900", "--enable-logging=stderr", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    outcome = re.search(r'<pre id="outcome">(.*?)</pre>', found.stdout)
+    assert outcome, found.stdout[-500:]
+    seen = json.loads(outcome[1])
+    assert seen["errors"] == [] and "CONSOLE" not in found.stderr
+    assert seen["seen"][:6] == [True, True, False, "false", True, "true"]
+    assert seen["seen"][6].startswith("Sub-LN, rate 0.001: 5.520")
+    assert not seen["wide"]
+    touched, address, taken, up, down = seen["seen"][7:]
+    assert touched and address == "?hide=sub" and taken
+    known = [float(key) for key in up]
+    assert known == sorted(known) and down == up[::-1] and len(known) == 4
+
+
+@pytest.mark.slow
+def test_what_the_address_hides_is_hidden(made: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+    page = (made / "report.html").as_uri() + "?hide=sub&hide=%3Cmine%3E+%26+odd"
+    found = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    states = re.findall(r'aria-pressed="(\w+)" data-series="\d" data-name="([^"]+)"', found.stdout)
+    assert {name for pressed, name in states if pressed == "false"} == {
+        "sub",
+        "&lt;mine&gt; &amp; odd",
+    }

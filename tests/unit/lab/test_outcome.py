@@ -1,0 +1,177 @@
+"""What became of runs, and what a grid says of each placement, on grids whose answer is known."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from magneto.lab.answer import answer
+from magneto.lab.outcome import (
+    Group,
+    Judge,
+    Scored,
+    decimals_for,
+    everywhere,
+    group_cells,
+    plus_minus,
+    summarise,
+    verdict,
+)
+from tests.unit.lab.invented import BASELINE, cells, status
+
+PRE = cells("pre", {1e-3: [4.0, 4.2], 1e-2: [3.9, None], 1e-1: [None, None]})
+SUB = cells("sub", {1e-3: [4.5, 4.5], 1e-2: [3.0, 3.2], 1e-1: [7.0, 7.0]})
+
+
+def cell(placement: str, rate: float, seed: int, status: str, score: float | None) -> dict:
+    return {"placement": placement, "learning_rate": rate, "seed": seed, "status": status,
+            "score": score}  # fmt: skip
+
+
+COMPARISON = {
+    "recipe": "causal-lm/tiny",
+    "metric": "loss",
+    "placements": ["sub", "pre"],
+    "learning_rates": [1e-3],
+    "cells": [
+        cell("sub", 1e-3, 1, "finished", 3.0),
+        cell("sub", 1e-3, 2, "finished", 5.0),
+        cell("sub", 1e-3, 3, "diverged", 9.0),
+        cell("sub", 1e-3, 4, "missing", None),
+        cell("sub", 1e-3, 5, "did not learn", 8.0),
+    ],
+}
+
+
+def test_cells_of_one_placement_and_rate_are_one_group() -> None:
+    found = group_cells(COMPARISON)
+    assert found["sub", 1e-3] == Group((3.0, 5.0), finished=2, stuck=1, diverged=1, missing=1)
+    assert found["sub", 1e-3].mean == 4 and found["sub", 1e-3].seeds == 4
+    assert found["sub", 1e-3].interval == pytest.approx(12.7062047)  # Student's t, two seeds
+    empty = found["pre", 1e-3]
+    assert (empty.mean, empty.interval, empty.seeds) == (None, None, 0)
+
+
+def test_numbers_have_about_four_figures() -> None:
+    assert [decimals_for([value]) for value in (4.2, 0.042, 123.4, 1e6)] == [3, 5, 1, 0]
+    assert decimals_for([]) == decimals_for([None, 0.0]) == 3
+    assert plus_minus(4.12345, 0.01, 3) == "4.123 ± 0.010"
+    assert plus_minus(4.12345, math.nan, 3) == "4.123" and plus_minus(None, 1.0, 3) == "–"
+
+
+def ended(loss: float | None, curve: float = 3.0) -> dict:
+    return {"status": "finished", "reason": "", "metrics": {"loss": loss}, "curve": [[1, curve]]}
+
+
+@pytest.mark.parametrize(
+    ("loss", "first", "baseline", "expected"),
+    [
+        (3.0, 8.0, 7.5, "finished"),
+        (3.0, None, None, "finished"),
+        (9.0, 8.0, 7.5, "diverged"),
+        (8.0, 8.0, 9.0, "diverged"),
+        (float("nan"), None, None, "diverged"),
+        (None, 8.0, 7.5, "diverged"),
+        (7.5, 8.0, 7.5, "did not learn"),
+        (7.36, 8.0, 7.5, "did not learn"),
+        (7.34, 8.0, 7.5, "finished"),
+        (7.34, 8.0, None, "finished"),
+    ],
+)
+def test_what_became_of_a_run(
+    loss: float | None, first: float | None, baseline: float | None, expected: str
+) -> None:
+    """A loss has to be 2 % of the baseline below it; without one, below the beginning."""
+    found, reason = verdict(ended(loss), Judge("loss", False, baseline), first)
+    assert found == expected
+    assert bool(reason) == (expected != "finished")
+
+
+@pytest.mark.parametrize(
+    ("score", "baseline", "learned"),
+    [(0.52, 0.5, True), (0.505, 0.5, False), (0.03, 0.0, True), (0.01, 0.0, False),
+     (4.0, 1.5, True), (3.0, 1.5, False)],
+)  # fmt: skip
+def test_where_higher_is_better_the_margin_is_of_what_is_left(
+    score: float, baseline: float, learned: bool
+) -> None:
+    assert Judge("accuracy", True, baseline).beats_baseline(score) == learned
+
+
+@pytest.mark.parametrize(
+    ("last", "validation", "status"),
+    [(0.1, 2.0, "finished"), (2.0, 0.5, "finished"), (2.0, 2.0, "diverged"),
+     (0.1, math.nan, "diverged")],
+)  # fmt: skip
+def test_overfitting_is_no_divergence(last: float, validation: float, status: str) -> None:
+    """Of a classifier; where the loss is the score, it has to be below the beginning."""
+    found = ended(validation, last)
+    found["metrics"]["accuracy"] = 0.8
+    assert verdict(found, Judge("accuracy", True, 0.5), 0.7)[0] == status
+    alone = verdict(found, Judge("loss", False), 0.7)[0]
+    assert alone == ("finished" if validation < 0.7 else "diverged")
+
+
+def test_best_rate_needs_every_seed() -> None:
+    pre, sub = (summarise(PRE + SUB, name, False) for name in ("pre", "sub"))
+    assert (pre.best_learning_rate, pre.largest_stable_rate) == (1e-3, 1e-3)
+    assert (sub.best_learning_rate, sub.largest_stable_rate) == (1e-2, 1e-1)
+    assert (pre.finished, pre.diverged) == (3, 3)
+    assert summarise(SUB, "sub", True).best_learning_rate == 1e-1  # where higher is better
+    lucky = cells("post", {1e-3: [4.0], 1e-2: [None], 1e-1: [6.2]})
+    assert summarise(lucky, "post", False).largest_stable_rate == 1e-3
+    assert sub.score == pytest.approx(3.1)
+    assert sub.interval == pytest.approx(12.71 * 0.1 * math.sqrt(2) / math.sqrt(2), rel=1e-3)
+
+
+def test_the_best_rate_is_that_of_the_best_mean() -> None:
+    """One lucky seed at 0.001 has the lowest loss of all."""
+    lucky = cells("sub", {1e-3: [1.0, 5.0], 1e-2: [2.0, 2.0]})
+    assert summarise(lucky, "sub", False).best_learning_rate == 1e-2
+
+
+def test_sensitivity_by_hand() -> None:
+    """Seed 0 of pre: losses 4.0, 3.9, 8 (capped), best 3.9; seed 1: 4.2, 8, 8, best 4.2."""
+    pre = summarise(PRE, "pre", False)
+    seeds = ((0.1 + 0 + 4.1) / 3, (0 + 3.8 + 3.8) / 3)
+    assert pre.sensitivity == pytest.approx(sum(seeds) / 2)
+
+
+def test_sensitivity_is_capped_at_the_loss_at_initialisation() -> None:
+    """One run that blew up before its first logged row does not raise the others' cap."""
+    table = cells("sub", {1e-3: [4.0], 1e-2: [None]}, first=6.0)
+    overfit = [replace(cell, loss=9.0) if cell.score else cell for cell in table]
+    assert summarise(overfit, "sub", False).sensitivity == 0
+    blown = [c if c.score else Scored("sub", 1e-2, 0, "diverged", initial_loss=6.0) for c in table]
+    assert summarise(blown, "sub", False).sensitivity == pytest.approx((0 + 2.0) / 2)
+
+
+def test_a_seed_of_a_part_of_the_rates_does_not_change_the_sensitivity() -> None:
+    whole = cells("pre", {1e-3: [4.0], 1e-2: [3.9], 1e-1: [None]})
+    more = [replace(cell, seed=9, score=0.5, loss=0.5) for cell in whole[:2]]
+    every = [*whole, *more]
+    assert everywhere(every) == everywhere(whole) == [0]
+    assert summarise(every, "pre", False).sensitivity == summarise(whole, "pre", False).sensitivity
+
+
+def test_rows_are_judged_as_stable_by_the_same_seeds() -> None:
+    """Seeds that were added near one row's best rate fail there; the other row has none of them."""
+    table: dict[float, list[float | None]] = {1e-3: [4.0], 1e-2: [3.5], 1e-1: [None]}
+    more = [
+        Scored("sub", 1e-2, seed, status(score), score=score, loss=score, initial_loss=8.0)
+        for seed, score in enumerate([3.4, BASELINE, 3.6], 1)
+    ]
+    grid = [*cells("pre", table), *cells("sub", table), *more]
+    pre, sub = (summarise(grid, name, False) for name in ("pre", "sub"))
+    apart = [*cells("pre", table), *more]  # rows that have no seed in common
+    assert summarise(apart, "sub", False).next_rate is None
+    assert pre.largest_stable_rate == sub.largest_stable_rate == 1e-2
+    assert pre.stable_seeds == sub.stable_seeds == [0]
+    assert (sub.next_rate, sub.failed_there, sub.others_failed) == (1e-1, (1, 1), (1, 3))
+    text = " ".join(answer([pre, sub], False, "loss"))
+    assert "Largest stable learning rate, by the one seed that ran at every rate: Pre-LN" in text
+    assert "Of further seeds' runs up to that rate failed: Sub-LN in 1 of 3." in text
+    assert "So few seeds can't tell" in text
+    # A seed that happens to be at all of one row's rates is not at all of the other's.
+    whole = [*cells("pre", table), *cells("sub", {rate: [3.0, None] for rate in table})]
+    assert summarise(whole, "sub", False).largest_stable_rate == 1e-1

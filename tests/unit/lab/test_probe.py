@@ -1,0 +1,293 @@
+"""The probe against the same quantities computed by hand, and its promise to change nothing."""
+
+import math
+from dataclasses import asdict
+
+import pytest
+import torch
+from torch import Tensor
+
+from magneto.lab.probe import (
+    LIMITS,
+    LayerReading,
+    Probe,
+    attention_logits,
+    find_stacks,
+    first_trouble,
+)
+from magneto.lab.update import effective_scales, theory_of
+from magneto.nn.attention import build_mask
+from magneto.nn.config import TransformerConfig
+from magneto.nn.multiway import pack
+from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
+from magneto.theory.placement import PLACEMENTS
+from tests.unit.nn.test_multiway import (
+    DESIGNS,
+    MIXED,
+    made_equal,
+    multiway,
+    one_way,
+    samples,
+    tokens,
+)
+
+SHAPE = TransformerConfig(width=16, layers=3, heads=2, ffn_width=32)
+
+
+def decoder() -> Decoder:
+    torch.manual_seed(0)
+    return Decoder(SHAPE)
+
+
+def test_readings_by_hand() -> None:
+    model, x = decoder(), torch.randn(2, 5, 16)
+    outputs = []
+    handles = [
+        layer.register_forward_hook(lambda m, i, y: outputs.append(y)) for layer in model.layers
+    ]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [[p.detach().clone() for p in layer.parameters()] for layer in model.layers]
+    probe = Probe(model)
+    with probe.watch():
+        (model(x) * torch.randn(2, 5, 16)).sum().backward()
+    gradients = [[p.grad.clone() for p in layer.parameters()] for layer in model.layers]  # type: ignore[union-attr]
+    probe.mark()
+    optimizer.step()
+    readings = probe.read()
+    for handle in handles:
+        handle.remove()
+    assert [reading.name for reading in readings] == ["layers.0", "layers.1", "layers.2"]
+    for reading, y, weights, gradient in zip(readings, outputs, before, gradients, strict=True):
+        norm = math.sqrt(sum(part.square().sum().item() for part in gradient))
+        size = math.sqrt(sum(part.square().sum().item() for part in weights))
+        assert reading.activation_rms == pytest.approx(y.square().mean().sqrt().item())
+        assert reading.gradient_norm == pytest.approx(norm, rel=1e-5)
+        assert reading.update_ratio == pytest.approx(0.1 * norm / size, rel=1e-4)
+        same = y.mean(1).square().mean() / y.square().mean()
+        assert reading.token_similarity == pytest.approx(same.item(), abs=1e-5)
+        assert reading.activation_max is not None
+        assert reading.activation_max >= y.abs().max().item() - 1e-6  # or a linear layer's inside
+
+
+def test_attention_by_hand() -> None:
+    """The recomputed attention is what torch attends with; the first row has no choice."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 2, 4, 8) for _ in range(3))
+    mask = build_mask(None, torch.zeros(2, 4, 16), 0, True)
+    logits, allowed = attention_logits(query, key, mask, None, rows=slice(2))
+    probabilities = logits.masked_fill(~allowed, -math.inf).softmax(-1)
+    attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    torch.testing.assert_close(probabilities @ value, attended)
+
+    model = decoder()
+    seen = {}
+    attention = model.layers[0].self_attention.attention.dot_product
+    attention.register_forward_hook(lambda m, inputs, y: seen.update(inputs=inputs))
+    probe = Probe(model, attention_rows=2)
+    with probe.watch():
+        model(torch.randn(2, 4, 16))
+    reading = probe.read()[0]
+    query, key, _, mask, *_ = seen["inputs"]
+    logits, allowed = attention_logits(query, key, mask, None, rows=slice(2))
+    closed = logits.masked_fill(~allowed, -math.inf)
+    entropy = torch.special.entr(closed.softmax(-1)).sum(-1)[..., 1:]
+    assert reading.attention_logit_max == pytest.approx(closed.max().item())
+    assert reading.attention_entropy == pytest.approx(entropy.mean().item(), rel=1e-5)
+    share = entropy / torch.tensor([2.0, 3.0, 4.0]).log()
+    assert reading.entropy_share == pytest.approx(share.mean().item(), rel=1e-5)
+
+
+def test_padding_and_rows_that_see_nothing_do_not_count() -> None:
+    torch.manual_seed(0)
+    model = Encoder(SHAPE)
+    x, mask = torch.randn(1, 4, 16), torch.tensor([[True, True, False, False]])
+    probe = Probe(model)
+    with probe.watch():
+        model(x, mask)
+    two = probe.read()[0]
+    assert two.attention_entropy is not None and two.attention_entropy <= math.log(2) + 1e-6
+    with probe.watch():
+        model(x, torch.zeros(1, 4, 4, dtype=torch.bool))
+    none = probe.read()[0]
+    assert none.attention_entropy == 0
+    assert none.attention_logit_max == -math.inf
+
+
+def test_watching_changes_nothing() -> None:
+    x = torch.randn(2, 5, 16)
+    results = []
+    for watch in (False, True):
+        model = decoder()
+        probe = Probe(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(2):
+            if watch:
+                with probe.watch():
+                    model(x).sum().backward()
+                probe.mark()
+            else:
+                model(x).sum().backward()
+            optimizer.step()
+            if watch:
+                probe.read()
+        hooks = sum(len(m._forward_hooks) for m in model.modules())
+        results.append((hooks, model.state_dict()))
+    (_, plain), (left, watched) = results
+    assert left == 0
+    assert all(torch.equal(plain[name], watched[name]) for name in plain)
+
+
+def test_every_stack_is_found() -> None:
+    pair = EncoderDecoder(
+        TransformerConfig(width=8, heads=2, ffn_width=8, encoder_layers=1, decoder_layers=2)
+    )
+    assert list(find_stacks(pair)) == ["encoder", "decoder"]
+    names = [name for name in Probe(pair).layers]
+    assert names == ["encoder.layers.0", "decoder.layers.0", "decoder.layers.1"]
+    with pytest.raises(ValueError, match="no encoder or decoder stack"):
+        Probe(torch.nn.Linear(2, 2))
+
+
+def reading(name: str, **values: float) -> LayerReading:
+    return LayerReading(name, **{"activation_rms": 1.0, "activation_max": 2.0, **values})
+
+
+def test_the_first_trouble_is_named() -> None:
+    fine = [reading("a", gradient_norm=1.0), reading("b", gradient_norm=1.0)]
+    assert first_trouble(fine) is None
+    half = LIMITS["fp16"] / 2
+    large = [fine[0], reading("b", activation_max=half + 1), reading("c", activation_max=math.inf)]
+    found = first_trouble(large)
+    assert found is not None and found.layer == "b" and "half of fp16" in found.reason
+    assert first_trouble(large[:2], "bf16") is None
+    found = first_trouble(large, "bf16")
+    assert found is not None and (found.layer, "not finite" in found.reason) == ("c", True)
+    # A gradient goes wrong from the top down.
+    wrong = [reading("a", gradient_norm=math.nan), reading("b", gradient_norm=math.inf)]
+    found = first_trouble([*wrong, reading("c", gradient_norm=1.0)])
+    assert found is not None and found.layer == "b" and "gradient" in found.reason
+    found = first_trouble([fine[0], reading("b", update_ratio=math.nan)])
+    assert found is not None and found.layer == "b" and "weights" in found.reason
+
+
+IMAGES, PADDED = [(5, 0), (5, 0)], [(5, 3), (5, 6), (0, 4)]
+
+
+def step(model: torch.nn.Module, *inputs: object) -> list[LayerReading]:
+    """Take a step of SGD on the mean square of what comes out, and read."""
+    probe = Probe(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe.watch():
+        output = model(*inputs)
+        output = output if isinstance(output, Tensor) else torch.cat(output)
+        output.square().sum().backward()
+    probe.mark()
+    optimizer.step()
+    return probe.read()
+
+
+@pytest.mark.parametrize(
+    ("placement", "design"),
+    [*((placement, "decoupled") for placement in PLACEMENTS), ("sub", "shared"), ("sub", "fusion")],
+)
+def test_images_alone_read_as_in_the_one_way_encoder(placement: str, design: str) -> None:
+    """Where experts have the same weights; an update is held against all of a layer's weights."""
+    model = made_equal(multiway(design, placement=placement))
+    plain = one_way(model)
+    vision, language, packing = tokens(IMAGES)
+    weights = [
+        [math.sqrt(sum(p.square().sum().item() for p in layer.parameters())) for layer in layers]
+        for layers in (model.layers, plain.layers)
+    ]
+    found = step(model, vision, language, packing)
+    expected = step(plain, vision.unflatten(0, (2, 5)))
+    assert [reading.name for reading in found] == ["layers.0", "layers.1", "layers.2"]
+    for one, two, larger, smaller in zip(found, expected, *weights, strict=True):
+        values, wanted = asdict(one), asdict(two)
+        assert values.pop("name") == wanted.pop("name")
+        values["update_ratio"] *= larger / smaller
+        assert values == pytest.approx(wanted, rel=1e-3)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_pairs_by_hand(design: str) -> None:
+    """Tokens of both modalities count; each is told apart from its own modality's."""
+    model = multiway(design)
+    vision, language, packing = tokens(MIXED)
+    found = step(model, vision, language, packing)
+    fresh = multiway(design)
+    with torch.no_grad():
+        outputs = fresh.features(vision, language, packing, [0, 1, 2])
+    for reading, streams in zip(found, outputs, strict=True):
+        every = torch.cat(streams)
+        distinct = [
+            part - part.mean(0)
+            for number, both in enumerate(samples(streams, MIXED))
+            for part in both.split(list(MIXED[number]))
+            if len(part)
+        ]
+        assert reading.activation_rms == pytest.approx(every.square().mean().sqrt().item())
+        assert reading.distinct_rms == pytest.approx(
+            torch.cat(distinct).square().mean().sqrt().item(), rel=1e-4
+        )
+        assert reading.activation_max is not None
+        assert reading.activation_max >= every.abs().max().item() - 1e-6
+
+
+@pytest.mark.parametrize("sizes", [MIXED, PADDED, [(5, 3), (5, 3)], [(0, 3), (0, 6)]])
+def test_attention_of_one_sample_of_each_kind(sizes: list[tuple[int, int]]) -> None:
+    """Padding is no query, and an image alone does not speak for the pairs."""
+    model = multiway("decoupled")
+    vision, language, packing = tokens(sizes)
+    probe = Probe(model)
+    with probe.watch():
+        model(vision, language, packing)
+    kinds = [(bool(image), bool(text)) for image, text in sizes]
+    first = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
+    for layer, reading in enumerate(probe.read()):
+        weights = model.attention_weights(vision, language, packing, layer)
+        entropies, shares = [], []
+        for row in first:
+            length = sum(sizes[row])
+            entropy = torch.special.entr(weights[row, :, :length, :length]).sum(-1).flatten()
+            entropies.append(entropy)
+            shares.append(entropy / math.log(length))
+        assert reading.attention_entropy == pytest.approx(torch.cat(entropies).mean().item(), 1e-4)
+        assert reading.entropy_share == pytest.approx(torch.cat(shares).mean().item(), 1e-4)
+
+
+def test_a_modality_whose_tokens_are_the_same_has_collapsed() -> None:
+    """Experts give each modality a vector of its own, which is nothing that tells tokens apart."""
+    model = multiway("decoupled")
+    packing = pack([5, 5], [3, 6])
+    streams = (torch.ones(10, 32), -torch.ones(9, 32))
+    every = model.tokens(streams)
+    assert torch.equal(model.position_means(every, (streams, packing, packing.mask())), every)
+
+
+def test_a_modality_that_is_not_there() -> None:
+    vision, language, packing = tokens([(0, 3), (0, 6)])
+    for reading in step(multiway("fusion"), vision, language, packing):
+        values = asdict(reading)
+        values.pop("name")
+        assert all(math.isfinite(value) for value in values.values())
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_the_theory_of_equal_experts_is_the_one_way_encoders(design: str) -> None:
+    model = made_equal(multiway(design))
+    plain = one_way(model)
+    assert effective_scales(model).v == pytest.approx(effective_scales(plain).v)
+    assert effective_scales(model).w == pytest.approx(effective_scales(plain).w)
+    found, expected = theory_of(model), theory_of(plain)
+    assert found.derived == expected.derived and found.derived
+    assert found.measured == pytest.approx(expected.measured)
+
+
+def test_the_scale_of_experts_is_their_mean_square() -> None:
+    """A token goes through one of them."""
+    model = made_equal(multiway("decoupled"))
+    before = effective_scales(model).v[1]
+    with torch.no_grad():
+        model.layers[0].feed_forward.experts["language"].mlp.fc2.weight.mul_(3)  # type: ignore[union-attr,index]
+    assert effective_scales(model).v[1] == pytest.approx(before * math.sqrt((1 + 9) / 2))

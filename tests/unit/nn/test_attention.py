@@ -1,0 +1,408 @@
+"""Attention against transformers' own; masks against a loop over every pair of positions.
+
+The cache grows by what it is given. The weights for pictures are what the fused attention uses;
+BEiT's, layer by layer, are compared with transformers' own in test_grid_position.
+"""
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from magneto import (
+    PLACEMENTS,
+    Decoder,
+    Encoder,
+    EncoderDecoderCache,
+    TransformerConfig,
+)
+from magneto.nn.attention import (
+    DotProductAttention,
+    KeyValueCache,
+    Mask,
+    build_mask,
+    build_memory_mask,
+    four_axes,
+    position_index,
+    self_attention_cache,
+)
+from magneto.nn.config import Positions
+from magneto.nn.multiway import pack
+from tests.unit.nn.test_multiway import multiway, one_way
+
+SIZES: dict[str, Any] = {"width": 32, "heads": 4, "layers": 3, "ffn_width": 48}
+
+
+def parts(heads: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 4, 5, 8), (2, heads, 5, 8), (2, heads, 5, 8)]
+    query, key, value = (3 * torch.randn(shape, generator=generator) for shape in shapes)
+    return query, key, value
+
+
+def masks() -> dict[str, Mask]:
+    x = torch.zeros(2, 5, 1)
+    padding = torch.arange(5) < torch.tensor([[5], [3]])
+    return {
+        "none": Mask(), "causal": build_mask(None, x, 0, True),
+        "padding": build_mask(padding, x, 0, False), "both": build_mask(padding, x, 0, True),
+        "window": build_mask(padding, x, 0, True, 2),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", masks())
+@pytest.mark.parametrize("biased", [False, True])
+def test_it_computes_what_transformers_writes_out(name: str, biased: bool) -> None:
+    modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
+    mask, bias = masks()[name], torch.randn(1, 4, 5, 5) if biased else None
+    query, key, value = parts()
+    found = DotProductAttention(0.0)(query, key, value, mask, bias)
+    holder = torch.nn.Module().eval()
+    holder.num_key_value_groups = 2
+    added = mask.with_bias(torch.zeros(1, 1, 5, 5) if bias is None else bias, query, key)
+    expected, _ = modeling.eager_attention_forward(holder, query, key, value, added, 8**-0.5)
+    expected = expected.transpose(1, 2)
+    if mask.seeing is not None:
+        expected = expected * mask.seeing
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "t5", "none"])
+def test_a_cache_changes_nothing(positions: Any) -> None:
+    """Windows in turn, token by token and in pieces."""
+    config = TransformerConfig(**SIZES, positions=positions, windows=(3, None))
+    stack, x = Decoder(config).eval(), torch.randn(2, 9, 32)
+    mask = torch.arange(9) >= torch.tensor([[0], [2]])
+    whole = stack(x, mask)
+    for cuts in ([1] * 9, [4, 1, 4]):
+        cache, past, found = KeyValueCache(), 0, []
+        for part in x.split(cuts, dim=1):
+            past += part.shape[1]
+            found.append(stack(part, mask[:, :past], cache=cache))
+        assert (torch.cat(found, 1) - whole).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("kind", [Encoder, Decoder])
+def test_a_window_hides_what_is_far(kind: Any) -> None:
+    """With windows of 2 in each of two layers, a change reaches two places and no further."""
+    stack = kind(TransformerConfig(**SIZES | {"layers": 2}, windows=(2,))).eval()
+    x = torch.randn(1, 9, 32)
+    changed = x.clone()
+    changed[:, 4] = torch.randn(1, 32)
+    moved = (stack(x) - stack(changed)).abs().amax(-1)[0] > 1e-6
+    first = 4 if kind is Decoder else 2
+    assert moved.nonzero().flatten().tolist() == list(range(first, 7))
+
+
+def test_a_packed_row_with_windows_equals_separate_documents() -> None:
+    config = TransformerConfig(**SIZES, positions="learned", windows=(2, None, 3))
+    x, number = torch.randn(1, 9, 32), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 1])
+    for kind in (Encoder, Decoder):
+        stack = kind(config).eval()
+        together = stack(x, (number[:, None] == number)[None])
+        apart = torch.cat([stack(part) for part in x.split([4, 5], dim=1)], 1)
+        assert (together - apart).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"windows": (0,)}, "windows must be 1 or more, not 0"),
+        ({"windows": (None, -3)}, "windows must be 1 or more, not -3"),
+        ({"embedding_dropout": 1.5}, "embedding_dropout must be at least 0 and below 1, not 1.5"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TransformerConfig(**given)
+
+
+BATCH, KEYS = 3, 6
+
+
+def may_attend(mask: Mask, row: int, query: int, key: int, past: int) -> bool:
+    """Return what attention does with a mask: opened rows are shut again by `seeing`."""
+    if mask.causal:
+        return key <= past + query
+    if mask.allowed is None:
+        return True
+
+    def at(tensor: Tensor, key: int) -> bool:
+        tensor = tensor.expand(BATCH, 1, tensor.shape[2], tensor.shape[3])
+        return bool(tensor[row, 0, min(query, tensor.shape[2] - 1), key])
+
+    return at(mask.allowed, key) and (mask.seeing is None or at(mask.seeing, 0))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("past", [0, 2, 5])
+@pytest.mark.parametrize("axes", [0, 2, 3])
+def test_every_pair_of_positions(causal: bool, past: int, axes: int) -> None:
+    torch.manual_seed(past)
+    length = KEYS - past
+    given = None
+    if axes:
+        shape = (BATCH, KEYS) if axes == 2 else (BATCH, length, KEYS)
+        given = torch.rand(shape) < 0.6
+        given[1] = False  # one row of the batch that sees nothing at all
+    mask = build_mask(given, torch.zeros(BATCH, length, 4), past, causal)
+    for row in range(BATCH):
+        for query in range(length):
+            for key in range(KEYS):
+                told = True if given is None else given[row, key] if axes == 2 else (
+                    given[row, query, key])  # fmt: skip
+                expected = bool(told) and (not causal or key <= past + query)
+                assert may_attend(mask, row, query, key, past) == expected, (row, query, key)
+    if mask.allowed is not None:
+        assert mask.allowed.any(-1).all(), "the softmax of every row must be finite"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("past", [0, 2, 5])
+@pytest.mark.parametrize("window", [1, 2, 4, 9])
+@pytest.mark.parametrize("padded", [False, True])
+def test_every_pair_of_positions_in_a_window(
+    causal: bool, past: int, window: int, padded: bool
+) -> None:
+    length = KEYS - past
+    given = torch.rand(BATCH, KEYS) < 0.6 if padded else None
+    mask = build_mask(given, torch.zeros(BATCH, length, 4), past, causal, window)
+    for row in range(BATCH):
+        for query in range(length):
+            for key in range(KEYS):
+                distance = past + query - key
+                near = 0 <= distance < window if causal else abs(distance) < window
+                expected = near and (given is None or bool(given[row, key]))
+                assert may_attend(mask, row, query, key, past) == expected, (row, query, key)
+
+
+def test_without_a_mask_nothing_is_built() -> None:
+    """So that attention may use torch's causal kernel, or none."""
+    x = torch.zeros(2, 5, 4)
+    assert build_mask(None, x, 0, causal=True) == Mask(causal=True)
+    assert build_mask(None, x, 0, causal=False) == Mask()
+    assert build_mask(None, x[:, :1], 7, causal=True) == Mask()
+    assert build_memory_mask(None) == Mask()
+
+
+def test_the_memory_of_cross_attention() -> None:
+    source = torch.tensor([[True, True, False], [False, False, False]])
+    mask = build_memory_mask(source)
+    assert mask.allowed is not None and mask.seeing is not None
+    assert mask.allowed[:, 0, 0].tolist() == [[True, True, False], [True, True, True]]
+    assert mask.seeing.flatten().tolist() == [True, False]
+
+
+def test_masks_that_are_none_say_what_is_right() -> None:
+    with pytest.raises(ValueError, match=r"must be boolean .* convert it with mask.bool\(\)"):
+        four_axes(torch.ones(2, 3))
+    with pytest.raises(ValueError, match=r"\(batch, key length\) or .* not \(2, 1, 3, 3\)"):
+        four_axes(torch.ones(2, 1, 3, 3, dtype=torch.bool))
+
+
+def test_positions_count_from_the_first_real_token() -> None:
+    mask = torch.tensor([[False, False, True, True], [True, True, True, False]])
+    whole = position_index(mask, torch.zeros(2, 4, 8), 0)
+    assert whole.tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]
+    last = position_index(mask, torch.zeros(2, 1, 8), 3)
+    assert last.tolist() == [[1], [3]]
+    three_axes = mask[:, None].expand(2, 4, 4)
+    # Who looks ahead sees real tokens from padding: the row is one.
+    rows = position_index(three_axes, torch.zeros(2, 4, 8), 0).tolist()
+    assert rows == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    rows = position_index(three_axes, torch.zeros(2, 4, 8), 0, causal=True).tolist()
+    assert rows == whole.tolist()
+    assert position_index(None, torch.zeros(2, 2, 8), 5).tolist() == [[5, 6]]
+
+
+def packed(*lengths: int) -> torch.Tensor:
+    """Documents of these lengths in one row: each sees itself alone."""
+    number = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    return (number[:, None] == number)[None]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_positions_count_anew_in_each_document(causal: bool) -> None:
+    x = torch.zeros(1, 6, 8)
+    blocks = packed(3, 1, 2)
+    expected = [[0, 1, 2, 0, 0, 1]]
+    assert position_index(blocks, x, 0, causal).tolist() == expected
+    assert position_index(blocks & torch.ones(6, 6).tril().bool(), x, 0, True).tolist() == expected
+    # Padding that nothing sees, between documents and after them.
+    alone = blocks.clone()
+    alone[:, 3], alone[:, :, 3] = False, False
+    assert position_index(alone, x, 0, causal).tolist() == expected
+
+
+def test_a_mask_that_is_no_packing_counts_through() -> None:
+    x = torch.zeros(1, 6, 8)
+    place = torch.arange(6)
+    window = ((place[:, None] - place).abs() < 2)[None]
+    prefix = ((place[:, None] >= place) | (place < 3))[None]
+    backwards = (place[:, None] <= place)[None]
+    for mask in (window, prefix, torch.ones(1, 6, 6).bool()):
+        for causal in (False, True):
+            assert position_index(mask, x, 0, causal).tolist() == [[0, 1, 2, 3, 4, 5]]
+    assert position_index(backwards, x, 0, False).tolist() == [[0, 1, 2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize("past", range(6))
+def test_documents_beside_a_cache_count_as_without(past: int) -> None:
+    mask = packed(3, 1, 2)
+    found = position_index(mask[:, past:], torch.zeros(1, 6 - past, 8), past, True)
+    assert found.tolist() == [[0, 1, 2, 0, 0, 1][past:]]
+
+
+@pytest.mark.parametrize("positions", get_args(Positions))
+@pytest.mark.parametrize("kind", [Encoder, Decoder])
+def test_a_packed_row_equals_separate_documents(kind: Any, positions: Positions) -> None:
+    """Outputs and gradients, for every kind of positions."""
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        width=16, layers=2, heads=2, ffn_width=24, positions=positions, max_length=9
+    )
+    stack = kind(config).eval()
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    x, lengths = torch.randn(2, 9, 16), (4, 1, 3)
+    mask = torch.zeros(2, 9, 9, dtype=torch.bool)
+    mask[:, :8, :8] = packed(*lengths)
+    x.requires_grad_()
+    together = stack(x, mask)[:, :8]
+    parts = [stack(part) for part in x[:, :8].split(lengths, dim=1)]
+    assert (together - torch.cat(parts, 1)).abs().max() <= 1e-5
+    weight = torch.randn(2, 8, 16)
+    gradients = [
+        torch.autograd.grad((output * weight).sum(), [x, *stack.parameters()], allow_unused=True)
+        for output in (together, torch.cat(parts, 1))
+    ]
+    for one, other in zip(*gradients, strict=True):
+        if one is not None:  # places past the row's end have none
+            assert (one - other).abs().max() <= 2e-4
+
+
+@pytest.mark.parametrize("kind", [Encoder, Decoder])
+def test_documents_are_found_in_one_graph(kind: Any) -> None:
+    torch.compiler.reset()
+    config = TransformerConfig(width=16, layers=1, heads=2, ffn_width=24, positions="learned")
+    stack, x = kind(config).eval(), torch.randn(1, 6, 16)
+    compiled = torch.compile(stack, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x, packed(3, 1, 2)), stack(x, packed(3, 1, 2)))
+
+
+def pair(length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of two rows and three heads."""
+    return torch.randn(2, 3, length, 4), torch.randn(2, 3, length, 4)
+
+
+def test_it_holds_all_that_came_in_order() -> None:
+    cache, parts = KeyValueCache(), [pair(3), pair(1), pair(2)]
+    for number, (key, value) in enumerate(parts, 1):
+        keys, values = cache.update(key, value, 1)
+        assert torch.equal(keys, torch.cat([part[0] for part in parts[:number]], 2))
+        assert torch.equal(values, torch.cat([part[1] for part in parts[:number]], 2))
+    assert [cache.get_seq_length(layer) for layer in (0, 1, 2)] == [0, 6, 0]
+
+
+def test_rows_can_change_places_and_double() -> None:
+    cache = KeyValueCache()
+    key, value = cache.update(*pair(3), 1)  # layer 0 stays empty
+    cache.reorder(torch.tensor([1, 1, 0]))
+    keys, values = cache.layers[1].keys, cache.layers[1].values
+    assert keys is not None and values is not None
+    assert torch.equal(keys, key[[1, 1, 0]]) and torch.equal(values, value[[1, 1, 0]])
+
+
+def test_an_encoder_decoders_cache_has_two_halves() -> None:
+    cache = EncoderDecoderCache()
+    own, cross = cache.self_attention_cache, cache.cross_attention_cache
+    key, _ = own.update(*pair(2), 0)
+    source, _ = cross.update(*pair(5), 0)
+    assert cache.get_seq_length() == 2
+    cache.reorder(torch.tensor([1, 0]))
+    assert torch.equal(own.layers[0].keys, key[[1, 0]])
+    assert torch.equal(cross.layers[0].keys, source[[1, 0]])
+    assert self_attention_cache(cache) is own and self_attention_cache(own) is own
+    assert self_attention_cache(None) is None
+
+
+def small(**changes) -> TransformerConfig:
+    return TransformerConfig(**{"width": 32, "heads": 4, "layers": 2, "ffn_width": 48, **changes})
+
+
+@pytest.mark.parametrize("positions", ["none", "rotary", "t5", "transformer_xl"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_weights_times_values_are_what_attention_gives(placement: str, positions: str) -> None:
+    torch.manual_seed(0)
+    model = Encoder(small(placement=placement, positions=positions, key_value_heads=2)).eval()
+    for name, parameter in model.named_parameters():
+        if "position" in name:
+            torch.nn.init.normal_(parameter, std=0.5)
+    x = torch.randn(2, 5, 32)
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    seen = {}
+    hook = model.layers[1].self_attention.attention.dot_product.register_forward_hook(
+        lambda module, inputs, output: seen.update(value=inputs[2], output=output)
+    )
+    model(x, mask)
+    hook.remove()
+    weights = model.attention_weights(x, 1, mask)
+    value = seen["value"].repeat_interleave(2, dim=1)
+    torch.testing.assert_close(weights @ value, seen["output"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 5))
+    assert not weights[1, :, :, 3:].any()
+
+
+def test_windows_are_in_the_weights() -> None:
+    model = Encoder(small(windows=(2, 3))).eval()
+    x = torch.randn(2, 5, 32)
+    seen = {}
+    hook = model.layers[1].self_attention.attention.dot_product.register_forward_hook(
+        lambda module, inputs, output: seen.update(value=inputs[2], output=output)
+    )
+    weights = model.attention_weights(x, 1)
+    model(x)
+    hook.remove()
+    torch.testing.assert_close(weights @ seen["value"], seen["output"], rtol=1e-5, atol=1e-6)
+    place = torch.arange(5)
+    assert not weights[:, :, (place[:, None] - place).abs() >= 3].any()
+
+
+def test_nothing_is_left_behind() -> None:
+    """No hook, no gradient, no dropout in the weights; a row that sees nothing gives nothing."""
+    model = Encoder(small(attention_dropout=0.5))
+    x = torch.randn(1, 4, 32, requires_grad=True)
+    weights = model.attention_weights(x, 0, torch.zeros(1, 4).bool())
+    assert not weights.requires_grad and not weights.any() and model.training
+    assert not model.layers[0].self_attention.attention.dot_product._forward_pre_hooks
+    torch.testing.assert_close(model.attention_weights(x, 0), model.attention_weights(x, 0))
+    with pytest.raises(ValueError, match="no layer 2: there are 0 to 1"):
+        model.attention_weights(x, 2)
+
+
+@pytest.mark.parametrize("design", ["decoupled", "shared"])
+def test_packed_samples_of_one_modality_look_where_a_one_way_encoder_does(design: str) -> None:
+    model = multiway(design)
+    x = torch.randn(2, 5, 32)
+    packing = pack([5, 5], [0, 0])
+    for layer in range(3):
+        found = model.attention_weights(x.flatten(0, 1), torch.zeros(0, 32), packing, layer)
+        expected = one_way(model).attention_weights(x, layer)
+        assert torch.allclose(found, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="layer"):
+        model.attention_weights(x.flatten(0, 1), torch.zeros(0, 32), packing, 3)
+
+
+def test_words_of_a_pair_look_at_its_image_too() -> None:
+    """The softmax of the products of queries and keys of both experts, by hand."""
+    model = multiway()
+    vision, language = torch.randn(5, 32), torch.randn(3, 32)
+    shares = model.attention_weights(vision, language, pack([5], [3]), 0)
+    block = model.layers[0].self_attention
+    experts = zip(block.experts.values(), (vision, language), strict=True)
+    given = [expert.attention.project(expert.before(x)) for expert, x in experts]
+    query, key = (torch.cat([parts[i] for parts in given]).transpose(0, 1) for i in (0, 1))
+    expected = (query @ key.transpose(1, 2) * query.shape[-1] ** -0.5).softmax(-1)
+    assert torch.allclose(shares[0], expected, atol=1e-5) and shares[0, :, 5:, :5].min() > 0

@@ -1,0 +1,148 @@
+"""Each option of the backbone with some placements: training, drawing, one graph, recomputation."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from magneto import PLACEMENTS, Encoder, TransformerConfig
+from magneto.nn.embedding import ClassToken, PatchEmbedding
+from magneto.training.initial import Writes, draw_parameters, materialize, why_not_by_module
+from tests.unit.nn.grids import small_grid
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "drop_path": {"drop_path": 0.5},
+    "layer_scale": {"layer_scale": 0.1},
+    "relative_bias": {"grid_positions": "relative_bias", "positions": "learned", "max_length": 17},
+    "shared_relative_bias": {"grid_positions": "shared_relative_bias"},
+    "grid_rotary": {"grid_positions": "rotary", "reference_grid": 3, "positions": "sinusoidal"},
+    "transformer_xl": {"positions": "transformer_xl"},
+    "geglu": {"activation": "geglu"},
+    "relu2": {"activation": "relu2"},
+    "head_dim": {"head_dim": 12, "key_value_heads": 2},
+    "windows": {"windows": (3, None)},
+    "alibi": {"positions": "alibi"},
+    "embedding_dropout": {"embedding_dropout": 0.3},
+    "unbiased": {"unbiased": ("k", "out", "gate", "fc2")},
+}
+ROWS = list(PLACEMENTS)
+# Each option with three rows, and each row with several options.
+PAIRS = [(option, ROWS[(n + k) % len(ROWS)]) for n, option in enumerate(OPTIONS) for k in (0, 4, 8)]
+
+
+def build(option: str, placement: str, **more: Any) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(small_grid(placement=placement, **OPTIONS[option], **more))
+
+
+def run(model: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Return the output and every gradient."""
+    torch.manual_seed(1)
+    output = model(x, mask)
+    (output * torch.linspace(-1, 1, 32)).square().sum().backward()
+    yield output.detach()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        yield parameter.grad
+
+
+def inputs() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(2)
+    return torch.randn(2, 17, 32), torch.arange(17) < torch.tensor([[17], [11]])
+
+
+@pytest.mark.parametrize(("option", "placement"), PAIRS)
+def test_it_trains_and_recomputes_the_same(option: str, placement: str) -> None:
+    plain, again = (
+        list(run(build(option, placement, checkpoint_activations=recompute), *inputs()))
+        for recompute in (False, True)
+    )
+    assert all(tensor.isfinite().all() for tensor in plain)
+    assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
+
+
+@pytest.mark.parametrize(("option", "placement"), PAIRS)
+def test_it_is_drawn_module_by_module(option: str, placement: str) -> None:
+    """Built without memory and drawn later: no value is left as it was found."""
+    with torch.device("meta"), Writes() as building:
+        model = build(option, placement)
+    assert not why_not_by_module(model, building)
+    materialize(model, torch.device("cpu"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(float("nan"))
+    draw_parameters(model, seed=3)
+    built = build(option, placement)
+    for name, parameter in model.named_parameters():
+        assert parameter.isfinite().all(), name
+        torch.testing.assert_close(
+            parameter.std(), built.get_parameter(name).std(), rtol=0.35, atol=1e-3
+        )
+
+
+TOGETHER = (
+    "drop_path", "layer_scale", "geglu", "head_dim", "unbiased", "windows", "embedding_dropout",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("positions", [
+    "relative_bias", "shared_relative_bias", "grid_rotary", "transformer_xl",
+])  # fmt: skip
+def test_all_that_go_together_compile_in_one_graph(positions: str) -> None:
+    torch.compiler.reset()
+    (x, mask), changes = inputs(), OPTIONS[positions]
+    for option in TOGETHER:
+        changes = changes | OPTIONS[option]
+    model = Encoder(small_grid(placement="gated", **changes))
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.manual_seed(1)
+    expected = model(x, mask)
+    torch.manual_seed(1)
+    torch.testing.assert_close(compiled(x, mask), expected)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_bf16_autocast_changes_little(option: str) -> None:
+    model, (x, mask) = build(option, "sub").eval(), inputs()
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model(x, mask)
+    assert (half - model(x, mask)).abs().mean() < 0.03
+
+
+def test_an_option_that_is_off_leaves_no_trace() -> None:
+    """The same names and the same draws as a stack that knows of none."""
+    part = ("before.weight", "before.bias")
+    attention = ("qkv_proj.weight", "qkv_proj.bias", "inside.weight", "inside.bias",
+                 "out_proj.weight", "out_proj.bias")  # fmt: skip
+    mlp = ("fc1.weight", "fc1.bias", "inside.weight", "inside.bias", "fc2.weight", "fc2.bias")
+    names = {
+        *(f"layers.0.self_attention.{name}" for name in part),
+        *(f"layers.0.self_attention.attention.{name}" for name in attention),
+        *(f"layers.0.feed_forward.{name}" for name in part),
+        *(f"layers.0.feed_forward.mlp.{name}" for name in mlp),
+        "final_norm.weight",
+        "final_norm.bias",
+    }
+    model = Encoder(TransformerConfig(width=32, heads=4, layers=1, ffn_width=48))
+    assert set(model.state_dict()) == names
+
+
+@pytest.mark.parametrize(
+    ("placement", "width", "layers", "heads", "millions"),
+    [("pre", 768, 12, 12, 85.8), ("sub", 768, 12, 12, 85.9), ("pre", 1024, 24, 16, 303.3),
+     ("sub", 1024, 24, 16, 303.5)],
+)  # fmt: skip
+def test_vision_transformers_have_the_papers_number_of_parameters(
+    placement: str, width: int, layers: int, heads: int, millions: float
+) -> None:
+    """Patches of 16 pixels of 224 x 224, a class token, learned positions, no head."""
+    config = TransformerConfig(
+        placement=placement, width=width, layers=layers, heads=heads, ffn_width=4 * width,
+        positions="learned", max_length=197,
+    )  # fmt: skip
+    with torch.device("meta"):
+        parts = (PatchEmbedding(3, 16, width), ClassToken(width), Encoder(config))
+        count = sum(p.numel() for part in parts for p in part.parameters())
+    assert round(count / 1e6, 1) == millions

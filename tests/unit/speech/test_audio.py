@@ -1,0 +1,193 @@
+"""Every format comes out as the same samples; what is damaged says so and raises nothing."""
+
+import io
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from magneto.speech.audio import (
+    MISSING,
+    NO_CHANNEL,
+    NO_SAMPLES,
+    NON_FINITE,
+    SILENCE,
+    TRUNCATED,
+    UNREADABLE,
+    Stretch,
+    header_seconds,
+    ogg_ends,
+    plausible,
+    read_sound,
+)
+from tests.unit.speech.wavs import tone, write
+
+soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed")
+
+TONE = tone()
+
+
+def read(path: Path, *stretch: float) -> tuple[np.ndarray, str]:
+    found = read_sound(str(path), 16000, Stretch(*stretch))
+    assert found.samples.dtype == np.float32 and np.isfinite(found.samples).all()
+    return found.samples, found.problem
+
+
+@pytest.mark.parametrize(
+    ("ending", "subtype", "error"),
+    [
+        ("wav", "PCM_U8", 0.01), ("wav", "PCM_16", 1e-4), ("wav", "PCM_24", 1e-6),
+        ("wav", "PCM_32", 1e-6), ("wav", "FLOAT", 0), ("wav", "DOUBLE", 0), ("wav", "ULAW", 0.03),
+        ("flac", "PCM_16", 1e-4), ("flac", "PCM_24", 1e-6), ("ogg", "VORBIS", 0.1),
+        ("aiff", "PCM_16", 1e-4), ("mp3", "MPEG_LAYER_III", 0.1),
+    ],
+)  # fmt: skip
+def test_formats(tmp_path: Path, ending: str, subtype: str, error: float) -> None:
+    path = write(tmp_path / f"a.{ending}", subtype=subtype)
+    samples, problem = read(path)
+    assert problem == "" and len(samples) == len(TONE)
+    assert np.abs(samples - TONE)[400:-400].max() <= error
+    assert header_seconds(str(path)) == (1.0, "")
+    assert read_sound(path.read_bytes(), 16000).samples.tolist() == samples.tolist()
+
+
+def test_channels(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", np.stack([TONE, TONE / 2], 1), 16000, subtype="FLOAT")
+    path = str(tmp_path / "a.wav")
+    assert np.allclose(read_sound(path, 16000).samples, 0.75 * TONE)
+    assert np.allclose(read_sound(path, 16000, Stretch(channel=1)).samples, TONE / 2)
+    for none in (Stretch(channel=2), Stretch(channel=-1)):
+        assert header_seconds(path, none) == (0.0, NO_CHANNEL)
+        sound = read_sound(path, 16000, none)
+        assert (len(sound.samples), sound.problem) == (0, NO_CHANNEL)
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 44100])
+def test_other_rates_are_resampled(tmp_path: Path, rate: int) -> None:
+    pytest.importorskip("soxr", reason="soxr is not installed")
+    samples, problem = read(write(tmp_path / "a.wav", sample_rate=rate))
+    assert problem == "" and abs(len(samples) - 16000) <= 1
+    assert np.abs(samples[500:15500] - TONE[500:15500]).max() < 0.01
+
+
+@pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3", "aiff"])
+def test_a_stretch_is_a_piece_of_the_whole(tmp_path: Path, ending: str) -> None:
+    """Also where seeking is not exact, as in .mp3."""
+    chirp = np.sin(2 * np.pi * 300 * np.arange(64000) ** 2 / 16000 / 16000) / 2
+    soundfile.write(tmp_path / f"a.{ending}", chirp, 16000)
+    whole = read(tmp_path / f"a.{ending}")[0]
+    assert np.abs(whole[800:-800] - chirp[800:-800]).max() < 0.2
+    for start, stop in ((0.0, 1.0), (0.7, 1.3), (2.5, 4.0)):
+        samples, problem = read(tmp_path / f"a.{ending}", start, stop)
+        piece = whole[int(start * 16000) : int(stop * 16000)]
+        assert problem == "" and len(samples) == len(piece)
+        assert np.abs(samples - piece).max() < 1e-3
+
+
+def test_a_stretch(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", subtype="FLOAT")
+    samples, problem = read(path, 0.25, 0.5)
+    assert problem == "" and samples.tolist() == TONE[4000:8000].tolist()
+    assert read(path, 0.25, 1.5)[1] == TRUNCATED
+    assert header_seconds(str(path), Stretch(0.25, 1.5)) == (0.75, TRUNCATED)
+    for start, stop in ((2.0, 3.0), (0.5, 0.2)):
+        assert read(path, start, stop)[1] == NO_SAMPLES
+        assert header_seconds(str(path), Stretch(start, stop)) == (0.0, NO_SAMPLES)
+
+
+@pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3"])
+def test_truncated(tmp_path: Path, ending: str) -> None:
+    """What is there is read, and said to be less than there should be."""
+    path = write(tmp_path / f"a.{ending}", seconds=20)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    samples, problem = read(path)
+    assert problem == TRUNCATED
+    assert 3 * 16000 < len(samples) < 16 * 16000
+    assert np.abs(samples[1000:40000]).max() == pytest.approx(0.5, abs=0.1)
+
+
+def with_length(path: Path, length: int) -> Path:
+    """Let a .wav's header say that there are so many bytes."""
+    content = path.read_bytes()
+    place = content.index(b"data") + 4
+    path.write_bytes(content[:place] + struct.pack("<I", length) + content[place + 4 :])
+    return path
+
+
+@pytest.mark.parametrize("length", [0xFFFFFFFF, 0xFFFFFFFF - 36, 0x80000000, 0x7FFFF000])
+def test_a_stream_is_read_to_its_end(tmp_path: Path, length: int) -> None:
+    """Who writes a .wav to a pipe can't go back to say how long it has become."""
+    whole = read(write(tmp_path / "a.wav"))[0]
+    path = with_length(tmp_path / "a.wav", length)
+    assert header_seconds(str(path)) == (1.0, "")
+    samples, problem = read(path)
+    assert problem == "" and samples.tolist() == whole.tolist()
+
+
+def test_a_header_that_is_wrong(tmp_path: Path) -> None:
+    path = with_length(write(tmp_path / "a.wav"), 64000)
+    assert read(path)[1] == header_seconds(str(path))[1] == TRUNCATED
+    assert len(read(path)[0]) == 16000
+    samples, problem = read(with_length(path, 1000))
+    assert (len(samples), problem) == (500, "")
+
+
+def test_what_is_no_recording(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    wrong = {b"": NO_SAMPLES, bytes(range(256)) * 9: UNREADABLE, b"RIFF": UNREADABLE}
+    wrong[write(path).read_bytes()[:44]] = NO_SAMPLES
+    for content, problem in wrong.items():
+        path.write_bytes(content)
+        assert read(path)[1] == problem and len(read(path)[0]) == 0
+        assert header_seconds(str(path)) == (0.0, problem)
+        assert read_sound(content, 16000).problem == problem
+    assert (
+        read(tmp_path / "none.wav")[1] == header_seconds(str(tmp_path / "none.wav"))[1] == MISSING
+    )
+    assert read(tmp_path)[1] == MISSING
+
+
+def test_silence_and_non_finite_samples(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, 0 * TONE, 16000)
+    assert read(path)[1] == SILENCE
+    broken = TONE.copy()
+    broken[[5, 100]] = np.inf, np.nan
+    soundfile.write(path, broken, 16000, subtype="FLOAT")
+    samples, problem = read(path)
+    assert problem == NON_FINITE and len(samples) == 16000 and samples[5] == samples[100] == 0
+    assert read_sound(str(path), 8000).problem == NON_FINITE
+
+
+@pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3"])
+def test_no_damage_raises(tmp_path: Path, ending: str, capfd: pytest.CaptureFixture) -> None:
+    """Bytes are overwritten anywhere, the header included, and the file is cut anywhere."""
+    content = write(tmp_path / f"a.{ending}", seconds=2).read_bytes()
+    random = np.random.default_rng(0)
+    problems = set()
+    for _ in range(60):
+        damaged = bytearray(content[: random.integers(1, len(content) + 1)])
+        for place in random.integers(min(len(damaged), 200), size=random.integers(0, 6)):
+            damaged[place] = random.integers(256)
+        sound = read_sound(bytes(damaged), 16000)
+        header_seconds(bytes(damaged))
+        problems.add(sound.problem)
+        assert np.isfinite(sound.samples).all()
+    assert len(problems) > 1
+
+
+def test_the_last_page_of_an_ogg(tmp_path: Path) -> None:
+    content = write(tmp_path / "a.ogg", seconds=10).read_bytes()
+    assert ogg_ends(io.BytesIO(content))
+    assert not ogg_ends(io.BytesIO(content[: len(content) // 2]))
+    assert not ogg_ends(io.BytesIO(b""))
+    for cut in (1, len(content) - content.rfind(b"OggS") - 8):  # in the last page and its header
+        assert not ogg_ends(io.BytesIO(content[:-cut]))
+
+
+def test_what_cannot_be_true() -> None:
+    for rate, frames, true in ((16000, 5000, True), (1, 5000, False), (10**7, 5000, False),
+                               (16000, 10**6, False), (16000, -1, False)):  # fmt: skip
+        assert plausible(bytes(100), rate, frames) == true

@@ -1,0 +1,101 @@
+"""SpecAugment masks what its limits say; all is drawn from its integers alone."""
+
+import numpy as np
+import pytest
+
+from magneto.speech.augmentation import Augmentation, warped
+from magneto.speech.config import AugmentationConfig
+from tests.unit.speech.wavs import tone
+
+RANDOM = np.random.default_rng(0)
+FEATURES = RANDOM.standard_normal((500, 80)).astype(np.float32)
+
+
+def made(**options) -> Augmentation:
+    none = {"frequency_masks": 0, "time_masks": 0}
+    return Augmentation(AugmentationConfig(**{**none, **options}), 16000)
+
+
+def runs(flags: np.ndarray) -> list[int]:
+    """Return the lengths of the runs of True."""
+    edges = np.diff(np.concatenate([[0], flags.astype(int), [0]]))
+    return (np.flatnonzero(edges < 0) - np.flatnonzero(edges > 0)).tolist()
+
+
+def masked(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which frames and which bins are changed throughout."""
+    changed = features != FEATURES
+    return changed.all(1), changed.all(0)
+
+
+def test_the_papers_masks() -> None:
+    """Two of frequency with at most 27 bins each, ten of time with at most 4 % of the frames."""
+    paper = Augmentation(AugmentationConfig(), 16000)
+    most_bins = most_frames = 0
+    for number in range(200):
+        frames, bins = masked(paper.features(FEATURES, (1, 0, number)))
+        assert len(runs(bins)) <= 2 and bins.sum() <= 2 * 27
+        assert len(runs(frames)) <= 10 and frames.sum() <= 10 * 20
+        most_bins, most_frames = max(most_bins, bins.sum()), max(most_frames, frames.sum())
+    assert most_bins > 40 and most_frames > 110  # the limits are approached
+
+
+def test_masks_have_the_mean() -> None:
+    shifted = FEATURES + 3
+    found = Augmentation(AugmentationConfig(), 16000).features(shifted, (1, 2, 3))
+    assert np.allclose(found[found != shifted], shifted.mean())
+    assert shifted.min() < 0  # and the input is left as it was
+
+
+def test_narrow_and_short_inputs() -> None:
+    paper = Augmentation(AugmentationConfig(time_warp=5), 16000)
+    for frames, bins in ((1, 80), (8, 4), (0, 80), (11, 1)):
+        features = np.ones((frames, bins), np.float32)
+        assert paper.features(features, (1, 0, 0)).shape == (frames, bins)
+
+
+def test_what_is_drawn_depends_on_its_integers_alone() -> None:
+    config = AugmentationConfig(gain=6, noise=0.5, time_warp=5, speeds=(0.9, 1.0, 1.1))
+    one, other = Augmentation(config, 16000), Augmentation(config, 16000)
+    other.features(FEATURES, (9, 9, 9))
+    other.sound(tone(), 1.0, (9, 9, 9))
+    its = (1, 2, 3)
+    assert np.array_equal(one.features(FEATURES, its), other.features(FEATURES, its))
+    assert np.array_equal(one.sound(tone(), 1.0, its), other.sound(tone(), 1.0, its))
+    assert np.array_equal(one.speeds(50, 1, 2), other.speeds(50, 1, 2))
+    assert not np.array_equal(one.speeds(50, 1, 2), one.speeds(50, 1, 3))
+    for seed in ((2, 2, 3), (1, 3, 3), (1, 2, 4)):
+        assert not np.array_equal(one.features(FEATURES, its), one.features(FEATURES, seed))
+
+
+def test_time_warp_moves_and_keeps_ends() -> None:
+    ramp = np.arange(100, dtype=np.float32)[:, None]
+    moved = [warped(ramp, 5, np.random.default_rng(seed))[:, 0] for seed in range(50)]
+    for each in moved:
+        assert each[0] == 0 and each[-1] == 99 and (np.diff(each) > 0).all()
+        assert np.abs(each - ramp[:, 0]).max() <= 5
+    assert max(np.abs(each - ramp[:, 0]).max() for each in moved) > 3
+    assert np.array_equal(warped(ramp[:10], 5, RANDOM), ramp[:10])
+
+
+def test_speed() -> None:
+    pytest.importorskip("soxr", reason="soxr is not installed")
+    faster = made(speeds=(1.25,))
+    assert set(faster.speeds(10, 1, 1)) == {1.25}
+    found = faster.sound(tone(1.0, pitch=400), 1.25, (1, 0, 0))
+    assert abs(len(found) - 12800) <= 1
+    assert np.abs(np.fft.rfft(found)).argmax() / 0.8 == pytest.approx(500, abs=2)
+
+
+def test_gain_and_noise() -> None:
+    sound = tone()
+    louder = [made(gain=6).sound(sound, 1.0, (1, 0, n)) for n in range(100)]
+    decibels = [20 * np.log10(np.abs(each).max() / 0.5) for each in louder]
+    assert -6.01 < min(decibels) < -5 and 5 < max(decibels) < 6.01
+    noisy = made(noise=0.5, noise_snr=(20, 20))
+    found = [noisy.sound(sound, 1.0, (1, 0, n)) - sound for n in range(100)]
+    with_noise = [each for each in found if each.any()]
+    assert 30 < len(with_noise) < 70
+    ratio = 10 * np.log10((sound**2).mean() / (with_noise[0] ** 2).mean())
+    assert ratio == pytest.approx(20, abs=0.3)
+    assert made().sound(sound, 1.0, (1, 0, 0)) is sound

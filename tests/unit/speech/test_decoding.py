@@ -1,0 +1,130 @@
+"""Searches against plain ones and enumeration; alone as in a batch, in parts as at once."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from magneto.speech.decoding import GreedySearch, Hypothesis, ModifiedBeamSearch, Search
+from tests.unit.speech.searching import every_score, features, plain_greedy, small_model
+
+LENGTHS = [9, 0, 13, 1]
+
+
+@pytest.mark.parametrize("predictor", ["lstm", "stateless"])
+@pytest.mark.parametrize("most", [1, 2, 10])
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_it_is_plain_greedy_decoding(predictor: str, most: int, ahead: int) -> None:
+    model = small_model(3, predictor=predictor)
+    encoded, lengths = features(LENGTHS)
+    found = GreedySearch(most, ahead)(model, encoded, lengths)
+    emitted = 0
+    for row, (length, hypotheses) in enumerate(zip(LENGTHS, found, strict=True)):
+        expected = plain_greedy(model, encoded[row, :length], most)
+        assert (hypotheses[0].labels, hypotheses[0].frames) == (expected.labels, expected.frames)
+        assert hypotheses[0].score == pytest.approx(expected.score, abs=1e-3)
+        emitted += len(expected.labels)
+    assert emitted > 5
+
+
+def test_a_frame_may_hold_several_labels_up_to_the_cap() -> None:
+    model = small_model(0)
+    with torch.no_grad():
+        model.joiner.output.bias[0] = -100.0  # never a blank
+    encoded, lengths = features([4])
+    found = GreedySearch(3)(model, encoded, lengths)[0][0]
+    assert found.frames == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+# More hypotheses than there are sequences: nothing is cut off.
+WHOLE = 400
+
+
+@pytest.mark.parametrize("predictor", ["lstm", "stateless"])
+@pytest.mark.parametrize("seed", range(3))
+def test_one_label_per_frame_is_exact_where_nothing_is_cut(predictor: str, seed: int) -> None:
+    model = small_model(seed, predictor=predictor, vocab_size=4)
+    encoded, lengths = features([3, 2], seed)
+    search = ModifiedBeamSearch(width=WHOLE, count=WHOLE, normalise=0.0)
+    for row, found in enumerate(search(model, encoded, lengths)):
+        expected = every_score(model, encoded[row, : lengths[row]])
+        assert {tuple(h.labels): h.score for h in found} == pytest.approx(expected, abs=1e-4)
+        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+
+
+@pytest.mark.parametrize(("predictor", "seed"), [("lstm", 3), ("stateless", 1), ("stateless", 41)])
+def test_a_beam_of_one_is_greedy(predictor: str, seed: int) -> None:
+    model = small_model(seed, predictor=predictor)
+    encoded, lengths = features([7, 0, 9, 1])
+    one = ModifiedBeamSearch(width=1)(model, encoded, lengths)
+    for mine, theirs in zip(one, GreedySearch(1)(model, encoded, lengths), strict=True):
+        assert (mine[0].labels, mine[0].frames) == (theirs[0].labels, theirs[0].frames)
+        assert mine[0].score == pytest.approx(theirs[0].score, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "search", [ModifiedBeamSearch(width=4, count=4), GreedySearch()],
+    ids=lambda search: type(search).__name__,
+)  # fmt: skip
+def test_alone_as_in_a_batch(search) -> None:
+    model = small_model(4)
+    encoded, lengths = features([8, 3, 11])
+    together = search(model, encoded, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        alone = search(model, encoded[row : row + 1, :length], lengths[row : row + 1])[0]
+        assert [h.labels for h in alone] == [h.labels for h in together[row]]
+        assert [h.frames for h in alone] == [h.frames for h in together[row]]
+        assert [h.score for h in alone] == pytest.approx([h.score for h in together[row]], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        GreedySearch(3, 2), ModifiedBeamSearch(width=3, count=3),
+        ModifiedBeamSearch(width=2, normalise=0.0),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_in_parts_as_at_once(search: Search) -> None:
+    """However the frames are cut; and a state can be gone on from twice."""
+    for seed, predictor in enumerate(("lstm", "stateless")):
+        model = small_model(seed, predictor=predictor)
+        encoded, lengths = features([8, 3, 0, 11], seed)
+        whole = search(model, encoded, lengths)
+        assert sum(len(each[0].labels) for each in whole) > 3
+        for cuts in ((3, 8), range(1, 11), (0, 11)):
+            state = search.begin(model, lengths)
+            for start, stop in pairwise([0, *cuts, 11]):
+                there = (lengths - start).clamp(0, stop - start)
+                search.advance(model, state, encoded[:, start:stop] + 1.0, there)
+                state = search.advance(model, state, encoded[:, start:stop], there)
+            assert alike(search.finish(model, state), whole), (seed, cuts)
+
+
+def alike(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> bool:
+    """Return whether labels, frames and scores are the same."""
+    return all(
+        (a.labels, a.frames) == (b.labels, b.frames) and a.score == pytest.approx(b.score, abs=1e-4)
+        for one, other in zip(found, expected, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_fusion_adds_what_a_language_model_says() -> None:
+    """A model of pairs that allows nothing but 1 2 1 2: the transcript begins so."""
+    model = small_model(1)
+    encoded, lengths = features([11, 6])
+
+    def pairs(labels: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        last = labels.gather(1, (lengths - 1).clamp(min=0)[:, None])[:, 0] * (lengths > 0)
+        chances = torch.full((len(labels), 5), -30.0)
+        chances[torch.arange(len(labels)), torch.where(last == 1, 2, 1)] = 0.0
+        return chances
+
+    plain = ModifiedBeamSearch(width=4)(model, encoded, lengths)
+    search = ModifiedBeamSearch(width=4, fusion=pairs, fusion_weight=1.0)
+    fused = search(model, encoded, lengths)
+    written = [each[0].labels for each in fused]
+    assert written != [each[0].labels for each in plain]
+    assert all(labels == [1 + n % 2 for n in range(len(labels))] for labels in written)
+    assert max(map(len, written)) > 1

@@ -1,0 +1,276 @@
+"""Recordings of any length: read in pieces, heard in windows, no word lost or doubled."""
+
+import io
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from magneto.data.tokenizer import ByteTokenizer, load_tokenizer
+from magneto.speech import long_audio
+from magneto.speech.audio import BLOCK, read_sound
+from magneto.speech.batching import MIN_FRAMES
+from magneto.speech.config import FilterBankConfig, SpeechDataConfig
+from magneto.speech.decoding import GreedySearch, Hypothesis
+from magneto.speech.long_audio import (
+    JoinedWords,
+    Transcriber,
+    Word,
+    common_words,
+    cut_windows,
+    file_pieces,
+    raw_pieces,
+    timed_words,
+)
+from magneto.speech.vocabulary import SpeechVocabulary, train_characters
+from tests.unit.speech.searching import small_model
+
+
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 17, 18, 100, 101])
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_windows_cover_all_samples(count: int, piece: int) -> None:
+    samples = np.arange(count, dtype=np.float32)
+    pieces = [samples[start : start + piece] for start in range(0, count, piece)]
+    windows = list(cut_windows(pieces, 10, 3))
+    assert [window.start for window in windows] == [7 * n for n in range(len(windows))]
+    for window in windows:
+        assert np.array_equal(window.samples, samples[window.start : window.start + 10])
+        assert window.last == (window is windows[-1])
+        assert len(window.samples) == 10 or window.last
+    assert windows[-1].start + len(windows[-1].samples) == count
+    assert len(windows) == 1 or len(windows[-1].samples) > 3
+
+
+WORDS = ["one", "two", "three", "four", "five"]
+
+
+def spoken(seed: int, count: int = 120) -> list[Word]:
+    """Return words one after another, often the same, with pauses here and there."""
+    chance, time, found = random.Random(seed), 0.3, []
+    for _ in range(count):
+        length = chance.uniform(0.15, 0.6)
+        found.append(Word(chance.choice(WORDS[: chance.randint(1, 5)]), time, time + length))
+        time += length + chance.choice([0.02, 0.05, 0.4, 2.5] if chance.random() < 0.3 else [0.03])
+    return found
+
+
+def heard(words: list[Word], start: float, stop: float, chance: random.Random) -> list[Word]:
+    """Return what a recogniser hears of a window: a little early or late; of cut words nonsense."""
+    found = []
+    for word in words:
+        shift = chance.uniform(-0.08, 0.08)
+        if word.start >= start and word.end <= stop:
+            found.append(Word(word.text, word.start + shift, word.end + shift))
+        elif word.end > start and word.start < stop and chance.random() < 0.6:
+            inside = max(word.start, start), min(word.end, stop)
+            found.append(Word(chance.choice([*WORDS, "eh"]), *inside))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_word_is_lost_or_doubled(seed: int) -> None:
+    words, chance = spoken(seed), random.Random(seed)
+    size, overlap = chance.choice([(10.0, 3.0), (20.0, 4.0), (6.0, 2.5)])
+    length, start, joined, found = words[-1].end + 0.5, 0.0, JoinedWords(overlap), []
+    while True:
+        stop = min(start + size, length)
+        last = stop == length
+        found += joined.add(heard(words, start, stop, chance), start, stop, last)
+        if last:
+            break
+        start += size - overlap
+    assert [word.text for word in found] == [word.text for word in words]
+
+
+def test_the_longest_common_sequence_of_words() -> None:
+    before = [Word(text, n, n + 0.5) for n, text in enumerate("abcd")]
+    after = [Word(text, n + 0.1, n + 0.6) for n, text in enumerate("abxd")]
+    assert common_words(before, after, -1.0, 9.0) == [(0, 0), (1, 1), (3, 3)]
+    assert common_words(before, after, 0.9, 2.0) == [(1, 1)]
+    # What begins where the window does may be the end of another word.
+    assert common_words(before, after, 0.05, 9.0) == [(1, 1), (3, 3)]
+    far = [Word(word.text, word.start + 5, word.end + 5) for word in after]
+    assert common_words(before, far, -1.0, 9.0) == []
+
+
+def test_words_have_the_times_of_their_labels(tmp_path) -> None:
+    train_characters(["one two"], tmp_path / "tokenizer.json")
+    vocabulary = SpeechVocabulary(load_tokenizer(tmp_path))
+    labels = vocabulary.encode(["one two"])[0].tolist()
+    found = timed_words(Hypothesis(labels, [2, 3, 5, 6, 9, 9, 10], 0.0), vocabulary, 0.5, 100.0)
+    assert found == [Word("one", 101.0, 103.0), Word("two", 104.5, 105.5)]
+
+
+def test_words_of_bytes() -> None:
+    vocabulary = SpeechVocabulary(ByteTokenizer())
+    labels = vocabulary.encode(["ä b"])[0].tolist()
+    assert len(labels) == 4
+    found = timed_words(Hypothesis(labels, [0, 1, 2, 3], 0.0), vocabulary, 1.0)
+    assert [word.text for word in found] == ["ä", "b"]
+    assert (found[0].start, found[1].start, found[1].end) == (0.0, 3.0, 4.0)
+
+
+soundfile = pytest.importorskip("soundfile")
+
+
+def tone(rate: int, seconds: float) -> np.ndarray:
+    times = np.arange(int(rate * seconds)) / rate
+    return (0.4 * np.sin(2 * np.pi * 440 * times)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("rate", "channels", "ending"), [
+    (8000, 1, "wav"), (8000, 2, "flac"), (11025, 2, "wav"), (16000, 1, "ogg"),
+])  # fmt: skip
+def test_a_file_in_pieces(rate, channels, ending, tmp_path, monkeypatch) -> None:
+    if rate != 8000:
+        pytest.importorskip("soxr")
+    monkeypatch.setattr(long_audio, "SECONDS", 0.3)
+    path, told = tmp_path / f"a.{ending}", []
+    soundfile.write(path, np.stack([tone(rate, 2.0)] * channels, 1), rate)
+    found = np.concatenate(list(file_pieces(path, 8000, told.append)))
+    whole = read_sound(str(path), 8000).samples
+    assert not told and abs(len(found) - len(whole)) <= 1
+    count = min(len(found), len(whole))
+    np.testing.assert_allclose(found[:count], whole[:count], atol=2e-3)
+
+
+def test_broken_files_are_told_of(tmp_path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"no sound")
+    (tmp_path / "b.wav").write_bytes(b"")
+    soundfile.write(tmp_path / "c.wav", np.zeros(0), 8000)
+    for name, what in (("a", "unreadable"), ("b", "without samples"), ("c", "without samples")):
+        told: list[str] = []
+        assert sum(map(len, file_pieces(tmp_path / f"{name}.wav", 8000, told.append))) == 0
+        assert len(told) == 1 and what in told[0]
+
+
+def test_odd_headers_and_damage_are_as_when_all_is_read_at_once(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(long_audio, "SECONDS", 1.5)
+    soundfile.write(tmp_path / "a.wav", tone(8000, 2.0), 8000, subtype="PCM_16")
+    content = bytearray((tmp_path / "a.wav").read_bytes())
+    # A sample rate that would make days of three seconds.
+    (tmp_path / "slow.wav").write_bytes(content[:24] + b"\3\0\0\0" + content[28:])
+    noise = 0.3 * np.random.default_rng(0).standard_normal(8000 * 5)
+    soundfile.write(tmp_path / "whole.flac", noise, 8000)
+    whole = (tmp_path / "whole.flac").read_bytes()
+    (tmp_path / "cut.flac").write_bytes(whole[: len(whole) // 2])
+    for name, least, said in (
+        ("slow.wav", 0, ["unreadable recordings"]),
+        ("cut.flac", 15000, ["damaged from here on"]),
+    ):
+        told: list[str] = []
+        parts = list(file_pieces(tmp_path / name, 8000, told.append))
+        found = np.concatenate([np.zeros(0, np.float32), *parts])
+        assert told == said and len(found) >= least
+        whole = read_sound(str(tmp_path / name), 8000).samples
+        count = min(len(whole), len(found))
+        assert max(len(whole), len(found)) - count <= BLOCK  # by which damage is approached
+        np.testing.assert_array_equal(found[:count], whole[:count])
+
+
+class Slow(io.BytesIO):
+    """A stream that gives odd numbers of bytes."""
+
+    def read1(self, size: int | None = -1) -> bytes:
+        return self.read(7)
+
+
+def test_raw_sound() -> None:
+    values = np.arange(-500, 500, dtype=np.int16)
+    found = np.concatenate(list(raw_pieces(Slow(values.tobytes() + b"x"), 8000, 8000)))
+    np.testing.assert_array_equal(found, values / np.float32(32768))
+
+
+DATA = SpeechDataConfig(
+    sample_rate=8000, features=FilterBankConfig(mel_bins=8), cmvn="utterance", tokenizer="bytes"
+)
+
+
+VOCABULARY = SpeechVocabulary(ByteTokenizer())
+
+
+def transcriber(batch_size: int = 4) -> Transcriber:
+    model = small_model(2, vocab_size=VOCABULARY.size)
+    return Transcriber(model, VOCABULARY, DATA, GreedySearch(2), 2.0, 0.5, batch_size)
+
+
+def noise(seconds: float, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(int(8000 * seconds)).astype(np.float32)
+
+
+def test_a_short_recording_is_one_utterance() -> None:
+    made, samples = transcriber(), noise(1.5)
+    found = list(made.transcribe([[samples]]))
+    features = torch.from_numpy(made.features(samples))[None]
+    with torch.no_grad():
+        encoded, lengths = made.model.encode(features, torch.tensor([features.shape[1]]))
+        best = GreedySearch(2)(made.model, encoded, lengths)[0][0]
+    assert best.labels
+    assert [part.words for part in found] == [timed_words(best, VOCABULARY, 0.04)]
+    assert found[0].last and found[0].seconds == 1.5
+
+
+def test_a_sound_of_few_frames_is_heard_as_in_training() -> None:
+    """There a short utterance is filled up to `MIN_FRAMES`."""
+    made = transcriber()
+    for samples in (200, 280, 360, 500):
+        sound = noise(1)[:samples]
+        features = made.features(sound)
+        filled = np.pad(features, ((0, MIN_FRAMES - len(features)), (0, 0)))
+        with torch.no_grad():
+            encoded, lengths = made.model.encode(
+                torch.from_numpy(filled)[None], torch.tensor([MIN_FRAMES])
+            )
+            best = GreedySearch(2)(made.model, encoded, lengths)[0][0]
+        (found,) = made.transcribe([[sound]])
+        assert best.labels and found.words == timed_words(best, VOCABULARY, 0.04)
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050])
+def test_times_are_those_of_whole_samples(rate: int) -> None:
+    """At 11,025 Hz frames are 110 samples apart, and not 110.25: in 20 s that is 45 ms."""
+    made = Transcriber(
+        transcriber().model, VOCABULARY, replace(DATA, sample_rate=rate), GreedySearch(2), 20.0, 0.5
+    )
+    frames = len(made.features(np.zeros(20 * rate, np.float32)))
+    last = (frames - 1) * made.frame_seconds / 4
+    assert abs(last + 0.025 - 20) < 0.0101 and last + 0.025 <= 20 + 1e-9
+
+
+def test_several_recordings_in_any_batches() -> None:
+    lengths = [0.0, 5.3, 0.01, 2.0, 3.1]
+    sounds = [noise(length, seed) for seed, length in enumerate(lengths)]
+    every = []
+    for size in (1, 3, 50):
+        pieces = [np.array_split(each, 3) for each in sounds]
+        words = {}
+        for part in transcriber(size).transcribe(pieces):
+            words.setdefault(part.recording, []).extend(part.words)
+        every.append({key: [word.text for word in found] for key, found in words.items()})
+    assert every[0] == every[1] == every[2]
+    assert every[0].keys() == set(range(5)) and every[0][0] == every[0][2] == []
+
+
+def test_sound_is_not_held() -> None:
+    """Of an endless stream words come, and no more is read than a window ahead."""
+    read = 0
+
+    def endless():
+        nonlocal read
+        while True:
+            read += 1
+            yield noise(0.5, read)
+
+    parts = transcriber(1).transcribe([endless()])
+    for number in range(1, 5):
+        next(parts)
+        assert read <= 3 * number + 3
+
+
+def test_windows_must_overlap() -> None:
+    made = transcriber()
+    for overlap in (0.0, 1.5):
+        with pytest.raises(ValueError, match="at most half"):
+            Transcriber(made.model, VOCABULARY, DATA, GreedySearch(), 2.0, overlap)

@@ -1,0 +1,276 @@
+"""Speech recognition as a task: what is counted, what is left out, what a run keeps."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("jiwer")
+pytest.importorskip("soundfile")
+
+from magneto.data.stream import BatchStream
+from magneto.runs import load_run
+from magneto.speech import batching
+from magneto.speech.batching import SpeechBatch
+from magneto.speech.config import (
+    FilterBankConfig,
+    SpeechDataConfig,
+    SyntheticConfig,
+    TransducerConfig,
+)
+from magneto.speech.task import LEFT_OUT, NO_FINITE_LOSS, SpeechRecognition
+from magneto.training.config import TrainingConfig
+from magneto.training.distributed import one_process
+from magneto.training.initial import initial_model
+from magneto.training.loop import train
+from magneto.training.task import NON_FINITE
+from tests.problems import listed
+from tests.said import Said
+from tests.unit.speech.searching import SIZES
+from tests.unit.speech.small_run import train_small
+from tests.unit.speech.wavs import write
+
+MODEL = TransducerConfig(**{**SIZES, "vocab_size": None})
+DATA = SpeechDataConfig(
+    tokenizer="characters", sample_rate=8000, max_duration=10.0, max_frames=1000,
+    features=FilterBankConfig(mel_bins=8),
+    synthetic=SyntheticConfig(train_utterances=12, validation_utterances=5, words=(1, 2)),
+)  # fmt: skip
+
+
+def made(**data: Any) -> SpeechRecognition:
+    return SpeechRecognition(MODEL, replace(DATA, **data), 1)
+
+
+def test_cutting_a_batch_changes_nothing() -> None:
+    task = made()
+    torch.manual_seed(0)
+    model = task.build_model()
+    whole = task.loss(model, task.train_stream(4, 1).batch(0)[0])
+    parts = [task.loss(model, piece) for piece in task.train_stream(4, 1).batch(0, 4, [0, 1, 2, 3])]
+    assert whole.count == sum(part.count for part in parts)
+    torch.testing.assert_close(whole.total, torch.stack([part.total for part in parts]).sum())
+    assert whole.logs.keys() == {"transducer", "ctc", "lm", NON_FINITE, "padding"}
+    for name, value in whole.logs.items():
+        found = torch.stack([part.logs[name].float() for part in parts]).sum()
+        torch.testing.assert_close(value.float(), found)
+
+
+def test_padding_is_the_share_of_places_without_a_frame() -> None:
+    """Whatever else is left out: rows that can't be used hold no frame and weigh nothing."""
+    task = made()
+    torch.manual_seed(0)
+    model = task.build_model()
+    (group, *_) = task.train_stream(1, 1).batch(0)[0]
+    maker = task.speech.train_maker
+    numbers = np.array([row for row, id in enumerate(maker.ids) if id in group.ids])
+    whole = maker.evaluation_batch(numbers)
+    features = [maker.source.features(int(number))[0] for number in numbers]
+    lost = maker._padded(numbers, [*features[:-1], None], [*[""] * (len(numbers) - 1), "broken"])
+    for batch, real in ((whole, sum(map(len, features))), (lost, sum(map(len, features[:-1])))):
+        found = task.loss(model, [batch])
+        share = found.logs["padding"] / found.count
+        assert float(share) == pytest.approx(1 - real / batch.features[..., 0].numel())
+
+
+def test_no_utterance_is_left_out_of_evaluation() -> None:
+    """One that can't be read, and one without a finite loss, count with all their words."""
+    task = made()
+    torch.manual_seed(0)
+    model = task.build_model().eval()
+    batch: SpeechBatch = task.validation_batches()[0]
+    count = len(batch.ids)
+    weights, features = batch.weights.clone(), batch.features.clone()
+    weights[0] = 0
+    features[1] = torch.nan
+    broken = replace(batch, weights=weights, features=features)
+    scores = task.score(model, broken)
+    assert [id for id, _, _ in scores.predictions] == batch.ids
+    assert scores.predictions[0][2] == ""
+    assert scores.sums["count"] == count - 2 and scores.sums["unreadable"] == 1
+    assert scores.sums[NON_FINITE] == 1 and scores.sums["loss"].isfinite()
+    sums = {name: float(value.detach()) for name, value in scores.sums.items()}
+    words = sum(len(text.split()) for text in batch.texts)
+    metrics = task.summarise(sums, [scores.predictions])
+    errors = metrics["substitutions"] + metrics["deletions"] + metrics["insertions"]
+    assert metrics["wer"] == pytest.approx(errors)
+    only = task.summarise(sums, [[(i, text, "") for i, text, _ in scores.predictions]])
+    assert only["wer"] == only["deletions"] == only["cer"] == 1.0 and words > 3
+
+
+def test_empty_transcripts_are_told() -> None:
+    task, said = made(), Said()
+    task.prepare(said)
+    sums = {"loss": 1.0, "count": 1.0, NON_FINITE: 0.0, "unreadable": 0.0}
+    answers = [(str(n), "one", "") for n in range(10)]
+    task.summarise(sums, [answers])
+    assert "100% of the validation transcripts are empty" in said.lines[-1]
+    before = len(said.lines)
+    task.summarise(sums, [[*answers[:9], ("9", "one", "two")]])
+    assert len(said.lines) == before
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"model\.mel_bins \(8\) is not data\.features\.mel_bins"):
+        made(features=FilterBankConfig(mel_bins=12))
+    task = SpeechRecognition(replace(MODEL, vocab_size=3), DATA, 1)
+    with pytest.raises(ValueError, match=r"model\.vocab_size"):
+        task.prepare()
+
+
+# A step is an epoch.
+ONE_GROUP = replace(DATA, max_frames=10_000)
+
+
+class Broken(SpeechRecognition):
+    """Utterances of some numbers have no finite loss from the second step on."""
+
+    broken: tuple[int, ...] = ()
+
+    def train_stream(self, batch_size: int, seed: int) -> Any:
+        stream, broken = super().train_stream(batch_size, seed), self.broken
+
+        class Spoilt(BatchStream):
+            def batch(self, step: int, parts: int = 1, wanted: Any = (0,)) -> Any:
+                pieces = super().batch(step, parts, wanted)
+                for group in (group for piece in pieces for group in piece if step > 0):
+                    for row, name in enumerate(group.ids):
+                        if int(name.rpartition("-")[2]) in broken:
+                            group.feature_lengths[row] = 3
+                            group.sizes[row] = (3, group.sizes[row][1])
+                return pieces
+
+        return Spoilt(stream.plan, stream.make, stream.describe)
+
+
+TRAINING = TrainingConfig(
+    steps=3, batch_size=1, learning_rate=1e-3, log_every=1, device="cpu", tensorboard=False
+)
+
+
+def test_an_utterance_without_a_finite_loss_is_named_and_the_run_goes_on(
+    tmp_path: Path, capsys
+) -> None:
+    class Some(Broken):
+        broken = (3, 7)
+
+    result = train(Some(MODEL, ONE_GROUP, 1), TRAINING, tmp_path / "run", seed=1)
+    assert result.status == "finished"
+    named = [line for line in capsys.readouterr().err.splitlines() if "not finite" in line]
+    assert sorted(line.split()[6] for line in named[:-1]) == ["train-3", "train-7"]
+    assert named[-1].endswith(f"{NO_FINITE_LOSS}: 2")  # at the end
+    assert sorted(row[:2] for row in listed(tmp_path / "run")) == [
+        [NO_FINITE_LOSS, "train-3"], [NO_FINITE_LOSS, "train-7"]
+    ]  # fmt: skip
+    rows = [
+        json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    shares = [row[NON_FINITE] for row in rows if NON_FINITE in row]
+    assert shares[-1] > 0 and all(row["loss"] > 0 for row in rows if "loss" in row)
+
+
+def test_what_only_decoding_shows_is_named_and_kept_over_a_resume(tmp_path: Path, capsys) -> None:
+    folder, lines = tmp_path / "data", []
+    for number in range(6):
+        write(folder / f"{number}.wav", sample_rate=8000)
+        lines.append({"id": f"u{number}", "audio": f"{number}.wav", "text": "one two"})
+    write(folder / "2.wav", sample_rate=8000, quiet=True)
+    lines.append({"id": "none", "audio": "none.wav", "text": "one"})
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    write(folder / "v.wav", sample_rate=8000)
+    (folder / "dev.jsonl").write_text('{"audio": "v.wav", "text": "one two"}')
+    data = replace(ONE_GROUP, source=str(folder))
+    kept = [[LEFT_OUT, "none", "missing recordings"], [LEFT_OUT, "u2", "recordings of silence"]]
+    for steps in (2, 4):
+        training = replace(TRAINING, steps=steps, save_every=2)
+        task = SpeechRecognition(MODEL, data, 1)
+        train(task, training, tmp_path / "run", seed=1, resume=steps > 2)
+        said = capsys.readouterr().err
+        assert (f"{LEFT_OUT}: u2 (recordings of silence)" in said) == (steps == 2)
+        assert listed(tmp_path / "run") == kept
+
+
+def test_a_run_goes_on_only_with_its_recordings(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    for name in ("train", "dev"):
+        write(folder / f"{name}.wav", sample_rate=8000)
+        line = {"audio": f"{name}.wav", "text": "one two"}
+        (folder / f"{name}.jsonl").write_text(json.dumps(line))
+    data, run = replace(ONE_GROUP, source=str(folder)), tmp_path / "run"
+
+    def go_on(steps: int) -> str:
+        task = SpeechRecognition(MODEL, data, 1)
+        training = replace(TRAINING, steps=steps, save_every=1)
+        return train(task, training, run, seed=1, resume=steps > 1).status
+
+    go_on(1)
+    assert go_on(2) == "finished"
+    write(folder / "dev.wav", sample_rate=8000, quiet=True)
+    with pytest.raises(ValueError, match=r"data\.digest differs"):
+        go_on(3)
+
+
+def test_a_batch_without_any_finite_loss_stops_the_run_and_is_kept(tmp_path: Path) -> None:
+    class All(Broken):
+        broken = tuple(range(12))
+
+    result = train(All(MODEL, ONE_GROUP, 1), TRAINING, tmp_path / "run", seed=1)
+    assert result.status == "diverged" and result.reason == "no loss of the batch is finite"
+    assert (tmp_path / "run" / "diverged" / "batch.safetensors").exists()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
+    return train_small(tmp_path_factory.mktemp("speech") / "run")
+
+
+def test_a_run_keeps_what_its_model_needs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {path.name for path in (run / "assets").iterdir()}
+    assert {"tokenizer", "cmvn.json", "data.digest"} <= kept
+    before = load_run(run, "auto", {}).evaluate().metrics
+    assert 0 < before["wer"] <= 5 and before["loss"] > 0
+
+    def refuse(*given: Any) -> None:
+        raise AssertionError("no data is to be touched")
+
+    monkeypatch.setattr(batching, "load_speech", refuse)
+    opened = load_run(run, "auto", {})
+    assert opened.task.vocabulary.decode(opened.task.vocabulary.encode(["one"])[0]) == "one"
+
+
+def test_a_run_begins_with_the_weights_of_another(run: Path, tmp_path: Path) -> None:
+    words = ["--model.pretrained", str(run), "--data.tokenizer", str(run / "assets" / "tokenizer")]
+    second = train_small(tmp_path / "second", *words, "--training.learning_rate", "1e-12")
+    given, found = (load_run(each, "final", {}).model.state_dict() for each in (run, second))
+    for name, value in given.items():
+        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=0)
+    assert load_run(second, "final", {}).recipe.model.pretrained is None
+
+
+def test_weights_of_another_model_are_told_or_refused(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Said()
+    model = replace(load_run(run, "final", {}).recipe.model, pretrained=str(run))
+    data = replace(DATA, tokenizer=str(run / "assets" / "tokenizer"))
+    more = {"intermediate_layers": (0,), "intermediate_weight": 0.1}
+    for changes in ({}, more):
+        task = SpeechRecognition(replace(model, **changes), data, 1)
+        task.prepare(said)
+        assert task.initial_weights()
+        anew = [line for line in said.lines if "drawn anew, as it has none: intermediate" in line]
+        assert len(anew) == bool(changes)
+    task = SpeechRecognition(replace(model, ffn_width=40), data, 1)
+    task.prepare()
+    with pytest.raises(ValueError, match="another model's weights"):
+        initial_model(task, 1, one_process(torch.device("cpu")))
+    gone = SpeechRecognition(replace(model, pretrained=str(tmp_path / "none")), data, 1)
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        gone.initial_weights()
+    monkeypatch.setattr("magneto.speech.task.open_tensors", lambda path: {"elsewhere": None})
+    with pytest.raises(ValueError, match="has none of this model's weights"):
+        SpeechRecognition(model, data, 1).initial_weights()

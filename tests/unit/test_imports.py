@@ -1,0 +1,235 @@
+"""Who may import whom, and what an import costs."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "magneto"
+
+# Room: what of this package it may import, besides itself: rooms, or single modules of a room.
+GROUND = {"config", "figures", "files", "lock", "progress", "weights"}
+FIELDS = {"language", "speech", "translation", "vision", "vision_language"}
+# What the loop knows of data: batches, and what is wrong with examples.
+TO_THE_LOOP = ("stream", "workers", "batch", "problems", "frequencies")
+FIELD = {"nn", "theory", "functional", "data", "training.task", "training.assets", "runs", *GROUND}
+ALLOWED = {
+    "theory": set(),
+    "config": set(),
+    "fields": {"config"},
+    "figures": set(),
+    "functional": set(),
+    "files": set(),
+    "lock": set(),
+    "mistakes": set(),
+    "progress": set(),
+    "weights": {"files"},
+    "tasks": set(),
+    "nn": {"theory", "config"},
+    "data": GROUND,
+    "training": {"functional", "tasks", *(f"data.{module}" for module in TO_THE_LOOP), *GROUND},
+    "recipe": {
+        *("config", "files", "tasks", "theory", "training.config", "nn.config"),
+        *(f"{field}.config" for field in FIELDS),
+    },
+    "runs": {"recipe", "tasks", "training", *GROUND},
+    "lab": {
+        "theory",
+        "nn",
+        "data.batch",
+        "training",
+        "recipe",
+        "runs",
+        "functional",
+        "mistakes",
+        *GROUND,
+    },
+    "hf": {"nn", "functional", "data", *GROUND, *FIELDS},
+    **{field: FIELD for field in FIELDS},
+    "vision_language": FIELD | {"vision", "language"},
+}
+# Imports that only a type checker sees.
+FOR_TYPES = {("recipe", "magneto.training.task")}
+# The edge, which may import everything.
+FREE = {"__init__", "__main__", "cli", "commands"}
+# Translations are written by transformers' own beam search, which is loaded when they are.
+LAZILY = {"translation": {"hf.BeamSearch", "hf.Translator"}}
+CORE = {"torch", "numpy", "yaml", "safetensors", "tensorboard", "rich", "jinja2", "matplotlib",
+        "filelock"}  # fmt: skip
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    return ".".join(["magneto", *path.relative_to(SOURCE).with_suffix("").parts])
+
+
+def unit_of(module: str) -> str:
+    """Return the unit of "magneto.nn.norm": "nn"; of "magneto" itself: "__init__"."""
+    return [*module.split("."), "__init__"][1]
+
+
+@cache
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """Return every imported module of a file, and whether that happens inside a function."""
+    return list(imports_of(path))
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    inside = {id(n) for f in ast.walk(tree) if isinstance(f, functions) for n in ast.walk(f)}
+    package = module_name(path).split(".")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) + 1 - node.level] if node.level else []
+            base = ".".join([*start, *([node.module] if node.module else [])])
+            # `from magneto import nn` names a unit, `from magneto.training import task` a module.
+            short = base == "magneto" or base.count(".") == 1
+            for alias in node.names:
+                yield f"{base}.{alias.name}" if short else base, id(node) in inside
+
+
+def permitted(unit: str, target: str, lazily: bool) -> bool:
+    """Return whether a unit may import a module of this package."""
+    allowed = ALLOWED[unit] | {unit} | (LAZILY.get(unit, set()) if lazily else set())
+    parts = target.split(".")
+    return parts[1] in allowed or ".".join(parts[1:3]) in allowed
+
+
+def test_imports_point_the_right_way() -> None:
+    units = {path: unit_of(module_name(path)) for path in FILES}
+    new = set(units.values()) - {*ALLOWED, *FREE}
+    assert not new, f"{new}: say in tests/unit/test_imports.py what it may import"
+    wrong = [
+        f"{path.relative_to(SOURCE)} imports {name}"
+        for path, unit in units.items()
+        if unit not in FREE
+        for name, lazily in imports(path)
+        if name.split(".")[0] == "magneto"
+        and not permitted(unit, name, lazily)
+        and (unit, name) not in FOR_TYPES
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_optional_packages_are_imported_inside_functions() -> None:
+    """Not in hf: what lies there is for those who have transformers."""
+    known = set(sys.stdlib_module_names) | CORE | {"magneto"}
+    wrong = [
+        f"{path.relative_to(SOURCE)} imports {name} at its top"
+        for path in FILES
+        if not path.is_relative_to(SOURCE / "hf")
+        for name, lazily in imports(path)
+        if not lazily and name.split(".")[0] not in known
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_exception_is_left_over() -> None:
+    """What only a type checker sees is still imported by somebody."""
+    there = {(unit_of(module_name(path)), name) for path in FILES for name, _ in imports(path)}
+    assert not [
+        (unit, target)
+        for unit, target in FOR_TYPES
+        if not any(u == unit and name.startswith(target) for u, name in there)
+    ]
+    assert {unit_of(module_name(path)) for path in FILES} == {*ALLOWED, *FREE}
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return a chain of modules for each one that imports itself by way of others."""
+    found = []
+    for start in graph:
+        ways, seen = [[start]], set()
+        while ways:
+            way = ways.pop()
+            if start in graph[way[-1]]:
+                found.append(way)
+                break
+            fresh = graph[way[-1]] & graph.keys() - seen
+            seen |= fresh
+            ways += [[*way, name] for name in fresh]
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not for a type checker either; what a function imports when it runs is left out."""
+    assert not cycles(module_graph())
+
+
+def module_graph() -> dict[str, set[str]]:
+    """Return which of our modules each one imports at its top, of those in its own room."""
+    imported = {
+        module_name(path).removesuffix(".__init__"): {
+            name for name, lazily in imports(path) if not lazily
+        }
+        for path in FILES
+    }
+    # Of `from magneto.nn import mask` and `... import Mask` only the first names a module.
+    return {
+        name: {other for other in imported.keys() & found if unit_of(other) == unit_of(name)}
+        for name, found in imported.items()
+    }
+
+
+def test_the_checks_can_fail() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) != []
+    assert cycles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    assert not permitted("nn", "magneto.language.models", False)
+    assert not permitted("training", "magneto.language.causal_lm", False)
+    assert permitted("training", "magneto.training.task", False)
+    assert not permitted("language", "magneto.hf.language", False)
+    assert not permitted("language", "magneto.hf.language", True)
+    assert permitted("translation", "magneto.hf.BeamSearch", True)
+    assert not permitted("translation", "magneto.hf.export_model", True)
+    assert unit_of("magneto") == "__init__"
+
+
+@pytest.mark.parametrize("target", ["theory", "config"])
+def test_torch_free_packages_import_no_torch(target: str) -> None:
+    files = [p for p in FILES if unit_of(module_name(p)) == target]
+    assert files
+    for path in files:
+        assert not [name for name, _ in imports(path) if name.split(".")[0] == "torch"], path
+
+
+CONFIGURATIONS = [module_name(path) for path in FILES if path.name == "config.py"]
+
+
+def modules_after(statement: str) -> set[str]:
+    """Return the names of the modules that a statement loads, in a new interpreter."""
+    code = f"{statement}\nimport sys, json; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import magneto",
+        "import magneto; magneto.PLACEMENTS",
+        "import magneto.cli",
+        "import magneto.recipe, magneto.tasks, magneto.files, magneto.progress",
+        "import magneto.theory.bounds, magneto.functional.statistics",
+        f"import {', '.join(CONFIGURATIONS)}",
+    ],
+    ids=lambda statement: statement[:40],
+)
+def test_light_imports_load_no_torch(statement: str) -> None:
+    heavy = {"torch", "numpy", "transformers", "tokenizers", "sklearn", "matplotlib"}
+    assert not modules_after(statement) & heavy
+
+
+def test_every_public_name_resolves() -> None:
+    import magneto
+
+    assert all(getattr(magneto, name) is not None for name in magneto.__all__)
+    assert set(magneto.__all__) <= set(dir(magneto))

@@ -1,0 +1,174 @@
+"""A run is opened with what it was trained with, whatever has become of its text."""
+
+import ast
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from magneto import tasks
+from magneto.cli import main
+from magneto.data.tokenizer import load_tokenizer
+from magneto.recipe import load_recipe
+from magneto.runs import load_run
+from magneto.tasks import command
+
+TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
+--training.tensorboard false --training.device cpu --model.width 32 --model.heads 4
+--model.ffn_width 48 --data.vocab_size 300""".split()  # noqa: SIM905
+LAYERS = "--model.layers 1 --data.max_length 24"
+TASKS = {
+    "causal-lm": LAYERS,
+    "masked-lm": LAYERS,
+    "text-classification": LAYERS,
+    "translation": "--model.encoder_layers 1 --model.decoder_layers 1 --data.languages null "
+    "--data.max_length 40 --data.max_tokens 256 --data.validation_limit null",
+}
+
+
+def write(task: str, source: Path, letters: str) -> None:
+    """Write a text of words of those letters."""
+    random.seed(letters)
+    words = ["".join(random.choices(letters, k=4)) for _ in range(30)]
+    texts = [" ".join(random.choices(words, k=6)) for _ in range(200)]
+    if task == "translation":
+        for language, step in (("en", 1), ("de", -1)):
+            lines = (" ".join(text.split()[::step]) for text in texts)
+            source.with_name(f"{source.name}.{language}").write_text("\n".join(lines) + "\n")
+        return
+    rows = [{"text": text, "label": ["no", "yes"][n % 2]} for n, text in enumerate(texts)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text of a task and a run of two steps on it."""
+    task, place = request.param, tmp_path_factory.mktemp("runs")
+    source = place / ("text" if task == "translation" else "text.jsonl")
+    write(task, source, "abcdef")
+    words = ["train", f"{task}/tiny", "--data", str(source), "--out", str(place / "run")]
+    with torch.enable_grad():
+        assert main([*words, *TRAINING, *TASKS[task].split()]) == 0
+    return place
+
+
+@pytest.fixture
+def run(trained: Path) -> Iterator[Path]:
+    """The run; it and its text are brought back afterwards."""
+    kept = trained.with_name(f"{trained.name}-kept")
+    shutil.copytree(trained, kept)
+    yield trained / "run"
+    shutil.rmtree(trained)
+    kept.rename(trained)
+
+
+def task_of(run: Path) -> str:
+    return load_run(run, "auto", {}).recipe.task
+
+
+def source_of(run: Path) -> Path:
+    return run.with_name("text" if task_of(run) == "translation" else "text.jsonl")
+
+
+def test_a_changed_text_changes_no_tokenizer(run: Path, capsys: pytest.CaptureFixture) -> None:
+    task, kept = task_of(run), run / "assets" / "tokenizer"
+    content = {path.name: path.read_bytes() for path in kept.iterdir()}
+    pieces = load_tokenizer(kept).pieces()
+    write(task, source_of(run), "uvwxyz")
+    recipe = (run / "recipe.yaml").read_bytes()
+    capsys.readouterr()
+    resume = ["train", "--resume", str(run), "--training.steps", "4"]
+    assert main(resume) == 2
+    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("magneto:")]
+    assert len(lines) == 1 and f"{kept} differs" in lines[0]
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == content
+    assert (run / "recipe.yaml").read_bytes() == recipe
+    assert main([*resume, "--data.tokenizer", str(kept)]) == 2
+    assert f"{run / 'assets' / 'data.digest'} differs" in capsys.readouterr().err
+
+    opened: Any = load_run(run, "auto", {"training.device": "cpu"})
+    opened.task.prepare()
+    tokenizer = (opened.task.vocabulary if task == "translation" else opened.task).tokenizer
+    assert tokenizer.pieces() == pieces
+    limit = ["--beams", "1", "--longest", "4"] if task == "translation" else []
+    assert main(["evaluate", str(run), "--limit", "2", *limit]) == 0
+    for path in run.parent.glob("text*"):
+        path.unlink()
+    out = run.with_name("hf")
+    assert main(["export", str(run), str(out)]) == 0
+    assert load_tokenizer(out).pieces()[: len(pieces)] == pieces
+
+
+def test_a_run_that_lost_what_its_data_told_gets_nothing_else(run: Path) -> None:
+    """A tokenizer was learned anew from whatever the text was, and it wrote wrong words."""
+    dropped = load_run(run, "final", {"model.dropout": 0.5}).model
+    assert not any(module.training for module in dropped.modules())
+    shutil.rmtree(run / "assets" / "tokenizer")
+    with pytest.raises(FileNotFoundError, match="tokenizer is gone"):
+        load_run(run, "auto", {})
+    shutil.rmtree(run / "assets")
+    with pytest.raises(FileNotFoundError, match=r"resolved.json is gone"):
+        load_run(run, "auto", {})
+
+
+def test_a_text_may_move(run: Path) -> None:
+    whole, source = run.with_name("whole"), source_of(run)
+    shutil.copytree(run, whole)
+    again = ["--training.steps", "4"]
+    with torch.enable_grad():
+        assert main(["train", "--resume", str(whole), *again]) == 0
+        (run.parent / "moved").mkdir()
+        for path in run.parent.glob("text*"):
+            path.rename(run.parent / "moved" / path.name)
+        moved = str(run.parent / "moved" / source.name)
+        assert main(["train", "--resume", str(run), "--data", moved, *again]) == 0
+    for name in ("final/model.safetensors", "assets/data.digest"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
+
+
+VERBS = {
+    "generate": {"causal-lm", "image-captioning"},
+    "translate": {"translation"},
+    "transcribe": {"transducer"},
+    "predict": {"text-classification", "image-classification", "segmentation",
+                "visual-question-answering", "visual-reasoning"},
+    "evaluate --tasks": {"causal-lm"},
+    "evaluate --features": {"image-classification", "image-modelling"},
+}  # fmt: skip
+
+
+def test_another_tasks_verb_is_one_line_that_names_the_right_one(tmp_path: Path, capsys) -> None:
+    more = {"translate": ["--to", "de"], "transcribe": [__file__], "evaluate --tasks": ["piqa"]}
+    for task in tasks.TASKS:
+        load_recipe(f"{task}/tiny").save(tmp_path / "recipe.yaml")
+        right = [f"magneto {verb.split()[0]} {tmp_path}" for verb in VERBS if task in VERBS[verb]]
+        for verb in (verb for verb in VERBS if task not in VERBS[verb]):
+            first, *rest = verb.split()
+            assert main([first, str(tmp_path), *rest, *more.get(verb, [])]) == 2
+            line, *none = capsys.readouterr().err.splitlines()
+            assert f"the run's task is {task}" in line and not none
+            assert line.endswith(command("evaluate", tmp_path))
+            assert all(name in line for name in right), line
+
+
+def test_commands_ask_for_no_type_of_a_task_or_a_model() -> None:
+    """They import neither; a task says what its runs are good for."""
+    commands = Path(__file__).parents[2] / "src" / "magneto" / "commands"
+    kinds = {entry.task.split(":")[1] for entry in tasks.TASKS.values()}
+    kinds |= {"LanguageModel", "MaskedLanguageModel", "TextClassifier", "TranslationModel"}
+    kinds |= {"ImageClassifier", "TextTask"}
+    files = sorted(commands.glob("*.py"))
+    assert len(files) > 10
+    for path in files:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        assert not names & kinds, path.name
+        assert "issubclass" not in names, path.name

@@ -1,0 +1,81 @@
+"""Limits that no linter holds: on size, and on clocks in tests."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("src", "examples", "benchmarks")
+FILE_LINES = 500
+FUNCTION_LINES = 60
+FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+def test_files_and_functions_are_short() -> None:
+    long = []
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        lines = len(text.splitlines())
+        found = [("the file", lines)] if lines > FILE_LINES else []
+        found += [(name, lines) for name, lines in function_lines(text) if lines > FUNCTION_LINES]
+        long += [f"{path.relative_to(ROOT)}: {name} has {lines} lines" for name, lines in found]
+    assert not long, "\n".join(long)
+
+
+def function_lines(text: str) -> list[tuple[str, int]]:
+    """Return the names of functions and how many lines each has besides its docstring."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [
+        (node.name, (node.end_lineno or 0) - node.lineno + 1 - docstring_lines(node))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, functions)
+    ]
+
+
+CLOCKS = {"perf_counter", "monotonic", "process_time"}
+
+
+def test_no_test_reads_a_clock() -> None:
+    """A busy machine must not fail a test: count operations, or let a false clock tick."""
+    assert not [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for line in clocks_read(path.read_text(encoding="utf-8"))
+    ]
+
+
+def clocks_read(text: str) -> list[int]:
+    """Return the lines on which a clock is called."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    names = [(call.lineno, getattr(call.func, "attr", None) or getattr(call.func, "id", None))
+             for call in calls]  # fmt: skip
+    return [line for line, name in names if name in CLOCKS]
+
+
+def test_the_checks_can_fail() -> None:
+    lines = ["def two():", '    """Said."""', "    return 1", "async def one(): ..."]
+    assert function_lines("\n".join(lines)) == [("two", 2), ("one", 1)]
+    assert clocks_read("x = 1\nassert time.perf_counter() < 3") == [2]
+    assert clocks_read("from time import monotonic\nmonotonic()") == [2]
+    assert not clocks_read("clock.perf_counter = tick")
+
+
+def docstring_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Count the lines of a docstring: saying more is no fault."""
+    first = function.body[0]
+    if ast.get_docstring(function) is None:
+        return 0
+    return (first.end_lineno or 0) - first.lineno + 1
+
+
+def test_no_code_of_a_model_folder_is_run() -> None:
+    """Where nothing is said, transformers asks on standard input, and takes a "y"."""
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")}
+    calls = {
+        f"{path.relative_to(ROOT)}:{node.lineno}": ast.unparse(node)
+        for path, text in texts.items()
+        if ".from_pretrained(" in text
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "from_pretrained"
+    }
+    assert calls
+    assert not [place for place, call in calls.items() if "trust_remote_code=False" not in call]

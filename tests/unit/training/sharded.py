@@ -1,0 +1,100 @@
+"""What ranks begin with, in a process of its own under torchrun or alone.
+
+python sharded.py OUT none|ddp|fsdp|hybrid
+
+Writes the first weights to OUT/initial, and the largest number of elements that each rank had in
+memory while they were made, beside what it may have, to OUT/rank-N.json.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from magneto.training.checkpoint import Writer, model_pieces
+from magneto.training.config import TrainingConfig
+from magneto.training.distributed import join_world
+from magneto.training.initial import initial_model, own_tensors
+from magneto.translation.config import TranslationConfig
+from magneto.translation.model import TranslationModel
+from tests.unit.training.toy import Toy
+
+SIZES: dict[str, Any] = {"width": 64, "heads": 4, "ffn_width": 256, "positions": "learned"}
+
+
+class Translating(Toy):
+    """A tied table, a buffer, biases, norms, two stacks; 250 rows do not divide by 4."""
+
+    def build_model(self) -> nn.Module:
+        return TranslationModel(
+            TranslationConfig(**SIZES, encoder_layers=3, decoder_layers=3, vocab_size=250)
+        )
+
+
+class Elements(TorchDispatchMode):
+    """Counts the elements that live in memory, and keeps the most there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, list | tuple) else [made]:
+            if isinstance(tensor, Tensor):
+                self._count(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
+        return made
+
+    def _count(self, tensor: Tensor) -> None:
+        if tensor.is_meta:
+            return
+        storage = tensor.untyped_storage()
+        held = StorageWeakRef(storage)
+        self._live = {k: v for k, v in self._live.items() if not v[0].expired()}
+        self._live[held.cdata] = (held, storage.nbytes() // tensor.element_size())
+        self.most = max(self.most, sum(count for _, count in self._live.values()))
+
+
+def main(out: Path, strategy: str) -> None:
+    size = 2 if strategy == "hybrid" else None
+    config = TrainingConfig(device="cpu", distributed=strategy, shard_size=size)  # type: ignore[arg-type]
+    with join_world(config) as world:
+        task = Translating()
+        with Elements() as elements:
+            model = initial_model(task, 3, world)
+        pieces = model_pieces(model)
+        whole = {name: math.prod(piece.shape) for name, piece in pieces.items()}
+        # Every rank's share is padded to that of the first.
+        rows = {n: math.ceil(p.shape[0] / world.shard_size) for n, p in pieces.items()}
+        share = {
+            name: rows[name] * math.prod(piece.shape[1:]) if piece.sharded else whole[name]
+            for name, piece in pieces.items()
+        }
+        largest = max(
+            sum(tensor.numel() for tensor in own_tensors(module).values())
+            for module in model.modules()
+        )
+        found = {
+            "most": elements.most,
+            "share": sum(share.values()),
+            "largest": largest,
+            "whole": sum(whole.values()),
+        }
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"rank-{world.rank}.json").write_text(json.dumps(found))
+        Writer(world, background=False).write(out / "initial", {"model": pieces}, {})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

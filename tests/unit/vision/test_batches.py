@@ -1,0 +1,112 @@
+"""Broken images never end a run; neither workers nor ranks nor a resumption change a batch."""
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from magneto.data.problems import DataProblems
+from magneto.data.workers import BatchesAhead
+from magneto.vision.augmentation import Augmentation
+from magneto.vision.batches import evaluation_images, read_or_replace, training_stream
+from magneto.vision.config import AugmentationConfig, ImageDataConfig
+from magneto.vision.decoding import BrokenImage
+from magneto.vision.images import BROKEN, BY_PILLOW, ImageSplit, load_images
+from magneto.vision.transforms import Reading, validation_transform
+from tests.problems import listed
+from tests.unit.vision.image_files import class_folders, encoded, photo, write
+
+READING = Reading(8)
+DATA = ImageDataConfig(augmentation=AugmentationConfig(
+    crop="random_resized", flip=0.5, brightness=0.4, rand_augment=9, erasing=0.25, repeats=2
+))  # fmt: skip
+PLAIN = ImageDataConfig()
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> ImageSplit:
+    """20 images in 2 classes, of which three are broken."""
+    root = class_folders(tmp_path / "set")
+    (root / "cat" / "003.jpg").write_bytes(b"no image")
+    (root / "dog" / "001.jpg").write_bytes((root / "dog" / "001.jpg").read_bytes()[:300])
+    (root / "dog" / "002.jpg").write_bytes(b"")
+    config = ImageDataConfig(source=str(root), validation_source=str(root))
+    return load_images(config, 1).train
+
+
+def stream(split: ImageSplit, seed: int = 1):
+    return training_stream(split, Augmentation(READING, DATA.augmentation), 8, seed, repeats=2)
+
+
+def taken(split: ImageSplit, workers: int, batches: int, parts: int = 1) -> dict:
+    with closing(BatchesAhead(stream(split), parts, range(parts), num_workers=workers)) as ahead:
+        made = ahead.start()
+        pieces = [piece for _ in range(batches) for piece in next(made)]
+    return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+@pytest.mark.parametrize(("workers", "parts"), [(1, 1), (2, 1), (3, 2), (0, 4)])
+def test_workers_and_ranks_change_nothing(split, workers: int, parts: int) -> None:
+    wanted, found = taken(split, 0, 6), taken(split, workers, 6, parts)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert wanted["images"].shape == (48, 3, 8, 8) and wanted["images"].dtype == torch.float32
+
+
+def test_a_broken_image_is_replaced_in_training(split) -> None:
+    found = taken(split, 0, 15)
+    broken = found["broken"]
+    assert 0 < broken.sum() < 60
+    assert set(found["labels"].tolist()) == {0, 1}
+    for index in range(20):
+        _, used = read_or_replace(lambda i, _: {"pixels": split.pixels(i)}, 20, index, (1, 0))
+        assert (used != index) == (index in {3, 11, 12}) and used not in {3, 11, 12}
+
+
+def test_if_all_are_broken_it_is_said() -> None:
+    def broken(index: int, random: np.random.Generator) -> dict:
+        raise BrokenImage(f"{index} is no image")
+
+    with pytest.raises(ValueError, match=r"32 images .* are broken; the last: .* is no image"):
+        read_or_replace(broken, 5, 1, (1, 0))
+
+
+def test_a_broken_image_is_marked_in_evaluation(split) -> None:
+    transform = validation_transform(DATA, READING)
+    batches = list(evaluation_images(split, transform, 6, READING.blank))
+    assert [len(batch["labels"]) for batch in batches] == [6, 6, 6, 2]
+    broken = torch.cat([batch["broken"] for batch in batches])
+    images = torch.cat([batch["images"] for batch in batches])
+    assert broken.sum() == 3 and not images[broken].any() and images[~broken].any((1, 2, 3)).all()
+    assert torch.cat([batch["labels"] for batch in batches]).sum() == 10
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_broken_and_refused_images_are_listed(tmp_path: Path, workers: int) -> None:
+    pytest.importorskip("simplejpeg")
+    root = class_folders(tmp_path / "images", each=15)
+    for name in ("cat/003.jpg", "dog/007.jpg"):
+        write(root / name, b"no image")
+    whole = encoded(photo(), "JPEG")
+    write(root / "dog/001.jpg", whole[:-40] + whole[-2:])
+    run, problems = tmp_path / "run", DataProblems()
+    run.mkdir()
+    config = ImageDataConfig(source=str(root), validation_source=str(root))
+    split = load_images(config, 1, problems=problems).train
+    names = {str(root / n) for n in ("cat/003.jpg", "dog/007.jpg", "dog/001.jpg")}
+    assert names <= {split.name(index) for index in range(len(split))}
+    stream = training_stream(split, Augmentation(READING, PLAIN.augmentation), 4, 1)
+    stream.batch(0)  # before there is a run
+    problems.keep_in(run)
+    with closing(BatchesAhead(stream, 1, [0], num_workers=workers)) as ahead:
+        made = ahead.start()
+        for _ in range(20):
+            next(made)
+    list(evaluation_images(split, validation_transform(PLAIN, READING), 8, READING.blank))
+    rows = listed(run)
+    assert len(rows) == 3 and {name for _, name, _ in rows} == names
+    kinds = {Path(name).name: (kind, why) for kind, name, why in rows}
+    assert kinds["003.jpg"] == (BROKEN, "no image file that Pillow can identify")
+    assert kinds["001.jpg"][0] == BY_PILLOW and kinds["001.jpg"][1]
+    assert problems.describe() == f"{BROKEN}: 2; {BY_PILLOW}: 1"

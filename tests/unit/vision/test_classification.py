@@ -1,0 +1,264 @@
+"""Image classifiers: poolings, scores, one's own images and sets of some of the classes."""
+
+import json
+import math
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from magneto.cli import main
+from magneto.runs import load_run
+from magneto.training.task import figures_of
+from magneto.vision.classification import (
+    BINS,
+    ImageClassification,
+    answer_sums,
+    classification_scores,
+)
+from magneto.vision.classifier import ImageClassifier
+from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig, given_names
+from tests.unit.vision.image_files import write_colours
+from tests.unit.vision.small import COLOURS, train_classifier, train_small
+
+POOLED = {
+    "width": 16, "layers": 2, "heads": 2, "ffn_width": 32, "image_size": 8, "patch_size": 4,
+    "channels": 1, "classes": 3, "positions": "learned", "max_length": 5,
+}  # fmt: skip
+
+
+def build(**changes) -> ImageClassifier:
+    torch.manual_seed(0)
+    return ImageClassifier(ImageClassifierConfig(**{**POOLED, **changes})).eval()
+
+
+def test_poolings_are_what_they_say() -> None:
+    images = torch.randn(2, 1, 8, 8)
+    model = build(class_token="learned", pooling="first")
+    read = model.class_token(model.embedding(images))
+    assert read.shape == (2, 5, 16)
+    features = model.encoder(read)
+    assert torch.equal(model(images), model.head(features[:, 0]))
+    assert model(images).log_softmax(1)[:, 0].exp().tolist() == pytest.approx([1 / 3] * 2, abs=0.01)
+
+    mean = build(class_token="learned", pooling="mean")
+    expected = mean.head(mean.encoder(mean.class_token(mean.embedding(images)))[:, 1:].mean(1))
+    assert torch.allclose(mean(images), expected)
+
+    late = build(class_token="learned", pooling="mean_then_norm")
+    late.load_state_dict(
+        {
+            name.replace("encoder.final_norm", "pooled_norm"): tensor
+            for name, tensor in mean.state_dict().items()
+        }
+    )
+    assert not torch.allclose(late(images), mean(images))
+    unnormed = late.encoder(late.class_token(late.embedding(images)))[:, 1:].mean(1)
+    normed = torch.nn.functional.layer_norm(unnormed, (16,))
+    assert torch.allclose(late(images), late.head(normed), atol=1e-6)
+
+
+LOGITS = torch.tensor([[4.0, 0, 0, 0, 0, 0, 0], [0, 1.0, 2, 3, 4, 5, 6], [0, 9.0, 0, 0, 0, 0, 0]])
+
+
+def sums(labels: list[int], broken: list[bool]) -> dict:
+    found = answer_sums(LOGITS, torch.tensor(labels), torch.tensor(broken))
+    return {name: value.tolist() for name, value in found.items()} | {"loss": 6.0}
+
+
+def test_right_and_within_five() -> None:
+    found = classification_scores(sums([0, 2, 3], [False] * 3), 7)
+    assert found["loss"] == 2.0
+    assert found["accuracy"] == pytest.approx(1 / 3)
+    # In the third row five of six equal classes are among the best: which, nobody says.
+    assert found["accuracy_top5"] in (pytest.approx(2 / 3), 1.0)
+    assert "broken" not in found
+
+
+def test_a_broken_image_is_wrong() -> None:
+    found = classification_scores(sums([0, 6, 1], [True, False, False]), 7)
+    assert found["accuracy"] == pytest.approx(2 / 3) and found["broken"] == 1
+
+
+def test_calibration_error_by_hand() -> None:
+    confidence = LOGITS.softmax(1).amax(1).tolist()
+    right = [1.0, 0.0, 1.0]
+    by_bin: dict[int, list[float]] = {}
+    for sure, hit in zip(confidence, right, strict=True):
+        by_bin.setdefault(math.ceil(sure * BINS), []).append(sure - hit)
+    expected = sum(abs(sum(gaps)) for gaps in by_bin.values()) / 3
+    found = classification_scores(sums([0, 2, 1], [False] * 3), 7)
+    assert found["calibration_error"] == pytest.approx(expected, abs=1e-6)
+
+
+MODEL: dict[str, Any] = {
+    "width": 16, "layers": 1, "heads": 2, "ffn_width": 16, "image_size": 8, "patch_size": 4,
+    "classes": 6,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
+    steps = ["--training.steps", "40"]
+    return train_classifier(tmp_path_factory.mktemp("colours"), "image-classification", *steps)
+
+
+def scores(run: Path, capsys: pytest.CaptureFixture, *words: str) -> dict[str, float]:
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--json", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def small_task(source: Path, model: dict[str, Any] = {}, **data: Any) -> ImageClassification:  # noqa: B006
+    config = ImageClassifierConfig(**{**MODEL, **model})
+    return ImageClassification(
+        config, ImageClassificationDataConfig(source=str(source), **data), seed=1
+    )
+
+
+def test_it_learns_colours(run: Path, capsys) -> None:
+    found = scores(run, capsys)
+    assert found["accuracy"] == 1 and found["accuracy_top5"] == 1
+
+
+def test_some_of_the_classes(run: Path, tmp_path: Path, capsys) -> None:
+    """Images of two classes that look like others: right only where these are no candidates."""
+    wrong = {"n01000002": "red", "n01000003": "blue"}
+    other = write_colours(tmp_path / "other", wrong, 3)
+    found = scores(run, capsys, "--data", str(other))
+    assert found["accuracy"] == 0.5
+    present = ["--data", str(other), "--data.candidates", "present"]
+    task = load_run(run, "auto", {"data.source": str(other), "data.validation_source": str(other),
+                                  "data.candidates": "present"}).task  # fmt: skip
+    assert isinstance(task, ImageClassification)
+    assert task.candidates.isfinite().nonzero()[:, 0].tolist() == [1, 2]
+    restricted = scores(run, capsys, *present, "--keep", "colours-a")
+    assert restricted["calibration_error"] != found["calibration_error"]
+    kept = json.loads((run / "scores" / "colours-a.json").read_text())
+    assert kept["metrics"]["accuracy"] == restricted["accuracy"]
+    assert kept["overrides"]["data.source"] == str(other)
+    assert main(["evaluate", str(run), "--keep", "a/b"]) == 2
+    assert "letters, digits" in capsys.readouterr().err
+
+
+def test_folders_that_are_numbers(run: Path, tmp_path: Path, capsys) -> None:
+    """Of ImageNet-V2, where 10 is the eleventh class, not the third."""
+    numbers = {str(n): colour for n, colour in enumerate(COLOURS.values())}
+    v2 = write_colours(tmp_path / "v2", numbers, 2)
+    assert scores(run, capsys, "--data", str(v2))["accuracy"] == 1
+    (v2 / "0").rename(v2 / "6")
+    assert main(["evaluate", str(run), "--data", str(v2)]) == 2
+    assert "class '1' is none of the 6 that are known" in capsys.readouterr().err
+
+
+def test_a_run_whose_classes_have_other_names(tmp_path: Path, capsys) -> None:
+    lines = tmp_path / "wnids.txt"
+    lines.write_text("\n".join([*COLOURS, ""]))
+    folder = write_colours(tmp_path / "wnids", dict(list(COLOURS.items())[2:4]), 2)
+    words = ("red", "green", "blue", "white", "black", "yellow")
+    given = {"classes": words, "class_names": str(lines)}
+    task = small_task(folder, **given, validation_source=str(folder))
+    assert task.names == list(COLOURS)
+    assert sorted(set(task.splits.validation.labels_of().tolist())) == [2, 3]
+    assert given_names(ImageClassificationDataConfig(classes=words)) == words
+    lines.write_text("a\nb\na\n")
+    with pytest.raises(ValueError, match="has a class's name twice"):
+        small_task(folder, **given).prepare()
+    with pytest.raises(FileNotFoundError, match=r"did you mean .*wnids\.txt"):
+        small_task(folder, class_names=str(tmp_path / "wnid.txt")).prepare()
+
+
+def test_a_run_keeps_the_names_that_a_file_gave(run: Path, tmp_path: Path) -> None:
+    """The file may be another one by now, or gone."""
+    copy, lines = tmp_path / "run", tmp_path / "wnids.txt"
+    shutil.copytree(run, copy)
+    text = (copy / "recipe.yaml").read_text()
+    (copy / "recipe.yaml").write_text(text.replace("class_names: null", f"class_names: {lines}"))
+    for words in (None, [*reversed(COLOURS)]):
+        if words:
+            lines.write_text("\n".join(words))
+        opened = load_run(copy, "auto", {})
+        assert isinstance(opened.task, ImageClassification)
+        assert opened.task.names == list(COLOURS)
+    others = load_run(copy, "auto", {"data.class_names": str(lines)}).task
+    assert isinstance(others, ImageClassification) and others.names == [*reversed(COLOURS)]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "mean_then_norm"])
+def test_it_begins_with_a_masked_image_model(pooling: str, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    train_small("image-modelling", tmp_path / "run", training__steps=1)
+    pretrained = load_run(tmp_path / "run", "auto", {}).model
+    shape: dict[str, Any] = {
+        "layers": 2, "ffn_width": 32, "patch_size": 2, "channels": 1, "classes": 10,
+        "positions": "learned", "max_length": 17, "class_token": "learned", "pooling": pooling,
+        "pretrained": str(tmp_path / "run"),
+    }  # fmt: skip
+    task = small_task(tmp_path, shape)
+    weights = {name: tensor.read() for name, tensor in task.initial_weights().items()}
+    model = task.build_model().eval()
+    left = model.load_state_dict(weights, strict=False)
+    norm = ["pooled_norm.weight", "pooled_norm.bias"] if pooling == "mean_then_norm" else []
+    assert sorted(left.missing_keys) == sorted([*norm, "head.weight", "head.bias"])
+    assert not left.unexpected_keys
+    images, none = torch.randn(2, 1, 8, 8), torch.empty(2, 0, dtype=torch.long)
+    ours = model.class_token(model.embedding(images))
+    theirs: Any = pretrained
+    read = theirs.class_token(theirs.embed(images, none))
+    both = (m.encoder.features(x, [1])[0] for m, x in ((model, ours), (theirs, read)))
+    assert torch.equal(*both)
+
+
+@pytest.mark.parametrize("letter", ["a", "r"])
+def test_candidates_are_those_of_timm(letter: str, tmp_path: Path) -> None:
+    """Folders of the wnids of ImageNet-A or -R: timm's published indices are what is left."""
+    timm = find_spec("timm")  # not imported: that needs torchvision
+    if timm is None or timm.origin is None:
+        pytest.skip("timm's lists of ImageNet's classes are needed")
+    info = Path(timm.origin).parent / "data" / "_info"
+    wnids = (info / f"imagenet_{letter}_synsets.txt").read_text().split()
+    write_colours(tmp_path / "set", dict.fromkeys(wnids, "red"), 1)
+    names = info / "imagenet_synsets.txt"
+    task = small_task(
+        tmp_path / "set", {"classes": 1000}, class_names=str(names), candidates="present",
+        validation_source=str(tmp_path / "set"),
+    )  # fmt: skip
+    published = (info / f"imagenet_{letter}_indices.txt").read_text().split()
+    assert task.candidates.isfinite().nonzero()[:, 0].tolist() == sorted(map(int, published))
+    assert len(published) == 200
+
+
+def test_the_objectives(tmp_path: Path) -> None:
+    folder = write_colours(tmp_path / "set", COLOURS)
+    batch = {
+        "images": torch.randn(3, 3, 8, 8), "labels": torch.tensor([0, 1, 5]),
+        "targets": torch.rand(3, 6), "broken": torch.tensor([False, True, False]),
+    }  # fmt: skip
+    crossed = small_task(folder)
+    model = crossed.build_model()
+    logits = model(batch["images"])
+    expected = -(batch["targets"] * logits.log_softmax(1)).sum()
+    torch.testing.assert_close(crossed.loss(model, batch).total, expected)
+    binary = small_task(folder, {"objective": "binary_cross_entropy"})
+    shares = logits.sigmoid()
+    t = batch["targets"]
+    expected = -(t * shares.log() + (1 - t) * (1 - shares).log()).sum()
+    found = binary.loss(model, batch)
+    torch.testing.assert_close(found.total, expected)
+    assert (int(found.count), int(found.logs["broken"])) == (3, 1)
+
+
+def test_what_the_loop_asks(run: Path) -> None:
+    task = load_run(run, "auto", {}).task
+    assert isinstance(task, ImageClassification)
+    found = task.baseline()
+    assert found["accuracy"] == pytest.approx(1 / 6)
+    assert found["accuracy_top5"] == pytest.approx(5 / 6)
+    assert found["loss"] == pytest.approx(np.log(6), abs=0.05)
+    figures = figures_of(task, load_run(run, "auto", {}).model)
+    names = [figure.name for figure in figures]
+    assert [name for name in names if name != "mistakes"] == ["confusion", "attention"]

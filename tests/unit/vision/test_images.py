@@ -1,0 +1,256 @@
+"""Images from every kind of source, read by index."""
+
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from magneto.data.formats import OTHER_FILES, find_files
+from magneto.data.media import HubMedia
+from magneto.data.problems import MALFORMED, Counts
+from magneto.data.table import FROM_TEST, TEST_UNUSED
+from magneto.vision.config import ImageDataConfig
+from magneto.vision.decoding import BrokenImage
+from magneto.vision.images import (
+    NOT_PAIRED,
+    WITHOUT_IMAGE,
+    WITHOUT_MASK,
+    ImageSplits,
+    load_images,
+)
+from tests.unit.vision.image_files import class_folders, encoded, photo, write
+
+
+def load(source, **changes) -> ImageSplits:
+    return load_images(ImageDataConfig(source=str(source), **changes), 1)
+
+
+def test_folders_of_splits_and_classes(tmp_path: Path) -> None:
+    class_folders(tmp_path / "train")
+    class_folders(tmp_path / "val", each=2)
+    write(tmp_path / "train" / "cat" / "notes.txt", b"")
+    write(tmp_path / "train" / "cat" / "._000.jpg", b"")
+    found = load(tmp_path)
+    assert (len(found.train), len(found.validation), found.classes) == (20, 4, ["cat", "dog"])
+    assert [found.train.label(index) for index in (0, 9, 10)] == [0, 0, 1]
+    assert found.train.name(10) == str(tmp_path / "train" / "dog" / "000.jpg")
+    assert np.abs(found.train.pixels(10).astype(int) - photo(100, 12, 16)).mean() < 8
+    assert found.counts == Counts({OTHER_FILES: 1})
+    assert found.describe() == ("20 training images, 4 validation images, 2 classes "
+                                f"(1 {OTHER_FILES})")  # fmt: skip
+
+
+def test_a_test_split_is_measured_on_and_never_trained_on(tmp_path: Path) -> None:
+    class_folders(tmp_path / "train")
+    class_folders(tmp_path / "test", each=2)
+    found = load(tmp_path)
+    assert len(found.train) + len(found.validation) == 20
+    assert found.counts == Counts({TEST_UNUSED: 4})
+    # As `magneto evaluate RUN --data` does.
+    found = load(tmp_path, validation_source=str(tmp_path))
+    names = [found.validation.name(index) for index in range(len(found.validation))]
+    assert names == [
+        str(tmp_path / "test" / c / f"00{n}.jpg") for c in ("cat", "dog") for n in (0, 1)
+    ]
+    assert found.counts == Counts({FROM_TEST: 4})
+    class_folders(tmp_path / "val", each=1)
+    assert len(load(tmp_path, validation_source=str(tmp_path)).validation) == 2
+
+
+def test_what_is_held_out_follows_names_and_not_the_place(tmp_path: Path) -> None:
+    found = load(class_folders(tmp_path / "a", each=40), validation_fraction=0.3)
+    other = load(class_folders(tmp_path / "b", each=41), validation_fraction=0.3)
+
+    def keys(split) -> set:
+        return {split.images.key(number) for number in split.numbers}
+
+    assert keys(found.train).isdisjoint(keys(found.validation))
+    assert keys(found.validation) == {k for k in keys(other.validation) if "040" not in k}
+    assert 10 < len(found.validation) < 40
+
+
+def test_a_validation_source_of_fewer_classes_keeps_their_numbers(tmp_path: Path) -> None:
+    train = class_folders(tmp_path / "train", ("ant", "bee", "cat"))
+    held = class_folders(tmp_path / "held", ("cat",), 3)
+    found = load(train, validation_source=str(held))
+    assert found.validation.labels_of().tolist() == [2, 2, 2]
+    class_folders(held, ("dog",), 1)
+    with pytest.raises(ValueError, match="class 'dog' is none of the 3"):
+        load(train, validation_source=str(held))
+    named = load(train, classes=("cat", "bee", "ant"))
+    assert named.train.label(0) == 2
+
+
+def test_a_test_split_without_masks_is_left_out(tmp_path: Path) -> None:
+    mask = encoded(np.ones((4, 5), np.uint8))
+    for split, count in (("train", 4), ("val", 2), ("test", 3)):
+        for number in range(count):
+            write(tmp_path / "images" / split / f"{number}.png", encoded(photo(0, 4, 5)))
+            if split != "test":
+                write(tmp_path / "masks" / split / f"{number}.png", mask)
+    found = load(tmp_path)
+    assert (len(found.train), len(found.validation)) == (4, 2) and found.train.has_masks
+    assert found.counts == Counts({NOT_PAIRED: 3})
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        ("images/training", "annotations/training", "images/validation", "annotations/validation"),
+        ("train", "trainannot", "val", "valannot"),
+    ],
+)
+def test_folders_of_masks(tmp_path: Path, layout: tuple[str, ...]) -> None:
+    mask = np.arange(48 * 64, dtype=np.uint8).reshape(48, 64)
+    for images, masks in (layout[:2], layout[2:]):
+        for number in range(3):
+            write(tmp_path / images / f"{number}.jpg", encoded(photo(number), "JPEG"))
+            write(tmp_path / masks / f"{number}.png", encoded(mask + number))
+    write(tmp_path / layout[0] / "alone.jpg", encoded(photo(), "JPEG"))
+    found = load(tmp_path)
+    assert found.train.has_masks and (len(found.train), len(found.validation)) == (3, 3)
+    assert np.array_equal(found.train.mask(1), mask + 1)
+    assert found.counts[NOT_PAIRED] == 1
+
+
+def test_a_row_of_a_table_without_a_mask_is_counted_and_the_others_have_theirs(
+    tmp_path: Path,
+) -> None:
+    class_folders(tmp_path / "all")
+    for number in range(3):
+        write(tmp_path / f"{number}.png", encoded(np.full((12, 16), number, np.uint8)))
+    rows = ["image,mask", *(f"all/cat/00{n}.jpg,{n}.png" for n in range(3)), "all/cat/003.jpg,"]
+    for name in ("train.csv", "val.csv"):
+        write(tmp_path / name, "\n".join(rows).encode())
+    found = load(tmp_path)
+    assert found.train.has_masks and len(found.train) == 4
+    assert found.counts[WITHOUT_MASK] == 2
+    assert [int(found.train.mask(index).max()) for index in range(3)] == [0, 1, 2]
+    with pytest.raises(BrokenImage, match=r"its mask: can't be read \(there is none\)"):
+        found.train.mask(3)
+
+
+@pytest.mark.parametrize(("ending", "separator"), [(".csv", ","), (".tsv", "\t")])
+def test_tables(tmp_path: Path, ending: str, separator: str) -> None:
+    class_folders(tmp_path / "all")
+    rows = [("path", "species"), ("all/cat/000.jpg", "cat"), ("all/dog/001.jpg", "dog"), ("x",)]
+    text = "\n".join(separator.join(row) for row in rows)
+    write(tmp_path / f"train{ending}", text.encode())
+    write(tmp_path / f"val{ending}", text.encode())
+    assert find_files(tmp_path).keys() == {"train", "validation"}
+    found = load(tmp_path, label_column="species")
+    assert found.train.labels_of().tolist() == [0, 1] and found.classes == ["cat", "dog"]
+    assert found.train.pixels(1).shape == (12, 16, 3) and found.counts[MALFORMED] == 2
+    assert load(tmp_path).classes == []
+    with pytest.raises(ValueError, match="did you mean species"):
+        load(tmp_path, label_column="specie")
+    write(tmp_path / f"train{ending}", b"a\nb\n")
+    with pytest.raises(ValueError, match="no column 'image' among 'a': name it"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("label", [str, int])
+def test_json_lines_of_images_and_labels(tmp_path: Path, label: type) -> None:
+    class_folders(tmp_path / "all", ("0", "1"))
+    rows = [{"file_name": f"all/{n % 2}/00{n}.jpg", "class": label(n % 2)} for n in range(10)]
+    lines = ["{", *map(json.dumps, rows), '{"file_name": "", "class": 1}', '{"class": 0}']
+    found = load(write(tmp_path / "a.jsonl", "\n".join(lines).encode()))
+    assert len(found.train) + len(found.validation) == 10 and found.classes == ["0", "1"]
+    assert found.counts == Counts({MALFORMED: 1, WITHOUT_IMAGE: 2})
+    assert found.train.label(0) == int(Path(found.train.name(0)).parent.name)
+    assert not found.train.has_masks and found.train.pixels(0).shape == (12, 16, 3)
+
+
+def shard(path: Path, members: dict[str, bytes]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as file:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    return path
+
+
+def examples(first: int, label) -> dict[str, bytes]:
+    made = {}
+    for number in range(first, first + 4):
+        made[f"{number:04}.jpg"] = encoded(photo(number), "JPEG")
+        made |= label(number)
+    return made
+
+
+def test_tar_shards(tmp_path: Path, cache: Path) -> None:
+    shard(tmp_path / "train-0.tar", examples(0, lambda n: {f"{n:04}.cls": str(n % 3).encode()}))
+    as_json = examples(4, lambda n: {f"{n:04}.json": json.dumps({"label": n % 3}).encode()})
+    shard(tmp_path / "train-1.tar", {**as_json, "lonely.cls": b"1"})
+    shard(tmp_path / "val-0.tar", examples(8, lambda n: {f"{n:04}.cls": b"1"}))
+    for found in (load(tmp_path), load(tmp_path)):  # the second from the cache
+        assert found.train.labels_of().tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+        assert (found.classes, len(found.validation)) == (["0", "1", "2"], 4)
+        assert found.train.name(5) == f"{tmp_path / 'train-1.tar'}, 0005"
+        assert np.abs(found.train.pixels(5).astype(int) - photo(5)).mean() < 8
+        assert found.counts == Counts({WITHOUT_IMAGE: 1})
+    assert len(list(cache.glob("shards-*"))) == 2
+    held = tmp_path / "val-0.tar"
+    times = held.stat().st_mtime_ns
+    shard(held, examples(8, lambda n: {f"{n:04}.cls": b"2"}))
+    os.utime(held, ns=(times, times))
+    assert set(load(tmp_path).validation.labels_of()) == {2}  # a changed shard is indexed anew
+
+
+def test_hugging_face_data_sets(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = {
+        "picture": [{"bytes": encoded(photo(n), "JPEG"), "path": f"{n}.jpg"} for n in range(12)],
+        "label": [n % 2 for n in range(12)],
+        "annotation": [{"bytes": encoded(photo(n)[..., 0]), "path": None} for n in range(12)],
+    }
+    kinds = datasets.Features({
+        "picture": datasets.Image(), "label": datasets.ClassLabel(names=["b", "a"]),
+        "annotation": datasets.Image(),
+    })  # fmt: skip
+    table = datasets.Dataset.from_dict(rows, features=kinds)
+    table.to_parquet(str(tmp_path / "data" / "train.parquet"))
+    for source in (tmp_path / "data", f"hf:{tmp_path / 'data'}"):
+        found = load(source)
+        assert found.classes == ["b", "a"] and len(found.train) + len(found.validation) == 12
+        row = int(found.train.numbers[3])
+        assert found.train.label(3) == row % 2 and found.train.images.key(row) == f"{row}.jpg"
+        assert np.abs(found.train.pixels(3).astype(int) - photo(row)).mean() < 8
+        assert np.array_equal(found.train.mask(3), photo(row)[..., 0])
+        assert len(found.train.digest) == 24 and isinstance(found.train.images, HubMedia)
+    with pytest.raises(ValueError, match=r"no column 'lable' .*; did you mean label"):
+        load(tmp_path / "data", label_column="lable")
+
+
+def test_digits_and_scenes() -> None:
+    pytest.importorskip("sklearn")
+    found = load("builtin:digits")
+    assert (len(found.train), len(found.validation), len(found.classes)) == (1438, 359, 10)
+    assert found.train.pixels(0).shape == (8, 8, 1) and found.train.images.peak == 240
+    assert load("builtin:digits").train.digest == found.train.digest
+    scenes = load("builtin:scenes")
+    image, mask = scenes.train.pixels(5), scenes.train.mask(5)
+    assert image.shape == (48, 48, 3) and mask.shape == (48, 48)
+    assert len(scenes.classes) == 11
+    seen = {int(c) for n in range(200) for c in np.unique(scenes.validation.mask(n))}
+    assert seen == set(range(11))
+    # Digits are brighter than what is behind them.
+    assert image[mask > 0].mean() > image[mask == 0].mean() + 30
+
+
+def test_wrong_sources(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        load(tmp_path / "none")
+    with pytest.raises(ValueError, match="no image files in"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match=r"is no set of examples: a file ends in \.jsonl"):
+        load(write(tmp_path / "a.zip", b""))
+    with pytest.raises(ValueError, match=r"1 rows with 1 value of 'image': none can be held out"):
+        load(class_folders(tmp_path / "few", ("cat",), each=1))
+    with pytest.raises(ValueError, match="builtin:digits, builtin:scenes"):
+        ImageDataConfig(source="builtin:digit")

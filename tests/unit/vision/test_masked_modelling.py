@@ -1,0 +1,154 @@
+"""Masked image models: what is hidden is not seen; they learn codes in hidden places."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from magneto.vision.config import ImageModelConfig
+from magneto.vision.masked_modelling import MaskedImageModel
+from tests.unit.vision.small import small_task, train_small
+
+SIZES = {
+    "width": 16, "layers": 3, "heads": 2, "ffn_width": 32, "image_size": 8, "patch_size": 2,
+    "channels": 1, "positions": "learned", "max_length": 17, "codes": 12,
+}  # fmt: skip
+OPTIONS = {
+    "plain": {},
+    "no class token": {"class_token": "none"},
+    "aggregation": {"aggregation_layer": 2},
+    "relative bias and LayerScale": {
+        "positions": "none", "grid_positions": "shared_relative_bias", "layer_scale": 0.1,
+        "aggregation_layer": 1,
+    },
+}  # fmt: skip
+
+
+def model_of(**changes: Any) -> MaskedImageModel:
+    torch.manual_seed(0)
+    return MaskedImageModel(ImageModelConfig(**{**SIZES, **changes})).eval()
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randn(3, 1, 8, 8, generator=draw)
+    hidden = torch.stack([torch.randperm(16, generator=draw)[:6].sort().values for _ in range(3)])
+    return images, hidden, torch.randint(12, (3, 6), generator=draw)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_what_is_hidden_is_not_seen(options: dict[str, Any]) -> None:
+    model, (images, hidden, _) = model_of(**options), batch()
+    other = images.clone()
+    # Patch 16 rows of four: paint each hidden one.
+    for row, places in zip(other, hidden.tolist(), strict=True):
+        for place in places:
+            y, x = 2 * (place // 4), 2 * (place % 4)
+            row[:, y : y + 2, x : x + 2] += 5
+    before, after = model.features(images, hidden), model.features(other, hidden)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert not torch.allclose(model(other + 1, hidden), model(images, hidden))
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_losses_are_of_the_hidden_places(options: dict[str, Any]) -> None:
+    model, (images, hidden, codes) = model_of(**options), batch()
+    found = model(images, hidden, codes)
+    logits = model(images, hidden)
+    assert logits.shape == (3, 6, 12)
+    expected = F.cross_entropy(logits.flatten(0, 1), codes.flatten(), reduction="sum")
+    assert torch.allclose(found[0].total, expected, atol=1e-4) and found[0].count == 18
+    assert len(found) == 1 + ("aggregation_layer" in options)
+
+
+def test_guesses_are_of_their_places() -> None:
+    """The same as reading every place and picking the hidden ones."""
+    model, (images, hidden, _) = model_of(), batch()
+    x = model.class_token(model.embed(images, hidden))
+    whole = model.head(model.encoder(x))[:, 1:]
+    picked = torch.stack([row[places] for row, places in zip(whole, hidden, strict=True)])
+    assert torch.allclose(model(images, hidden), picked, atol=1e-5)
+    seen = model.embed(images, hidden)
+    assert torch.equal(seen[0, hidden[0]], model.mask_token.vector.expand(6, -1))
+
+
+def test_a_second_guess_sees_the_top_through_the_class_token_alone() -> None:
+    model, (images, hidden, _) = model_of(aggregation_layer=2), batch()
+    x = model.class_token(model.embed(images, hidden))
+    middle, last = model.encoder.features(x, (1, 2))
+    again = model.aggregation([middle, last])[0]
+    other = last.clone()
+    other[:, 1:] += 1
+    assert torch.equal(model.aggregation([middle, other])[0], again)
+    other[:, 0] += torch.arange(16)
+    assert not torch.allclose(model.aggregation([middle, other])[0], again)
+    index = (hidden + 1)[..., None].expand(-1, -1, 16)
+    assert torch.equal(model.features(images, hidden)[1], again.gather(1, index))
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    changes = {"training__steps": 60, "model__width": 32, "training__learning_rate": 3e-3}
+    result = train_small("image-modelling", tmp_path, **changes)
+    baseline = small_task("image-modelling").baseline()
+    assert result.metrics["loss"] < baseline["loss"] - 0.3
+    assert result.metrics["masked_accuracy"] > baseline["masked_accuracy"]
+
+
+def test_an_image_has_another_mask_in_the_next_epoch() -> None:
+    task = small_task("image-modelling")
+    stream = task.train_stream(len(task.splits.train), 3).batches()
+    first, second = (
+        {
+            image.tobytes(): tuple(row)
+            for image, row in zip(batch["images"].numpy(), batch["hidden"].tolist(), strict=True)
+        }
+        for batch in (next(stream)[0], next(stream)[0])
+    )
+    assert first.keys() == second.keys()
+    assert np.mean([first[image] != second[image] for image in first]) > 0.9
+
+
+def test_the_loss_is_of_the_tokenizers_codes_in_hidden_places() -> None:
+    task = small_task("image-modelling")
+    torch.manual_seed(0)
+    model = task.build_model()
+    batch = task.train_stream(8, 1).batch(0)[0]
+    loss = task.loss(model, batch)
+    codes = task.targets(batch["images"]).gather(1, batch["hidden"])
+    logits = model(batch["images"], batch["hidden"])
+    expected = F.cross_entropy(logits.flatten(0, 1), codes.flatten(), reduction="sum")
+    assert torch.allclose(loss.total, expected, rtol=1e-5) and loss.count == 48
+    found = task.score(model, {**batch, "broken": torch.arange(8) > 3}).sums
+    some = F.cross_entropy(logits[:4].flatten(0, 1), codes[:4].flatten(), reduction="sum")
+    assert torch.allclose(found["loss"], some, rtol=1e-5) and found["count"] == 24
+
+
+def test_a_second_guess_is_added_and_shown() -> None:
+    task = small_task("image-modelling", model__aggregation_layer=1)
+    torch.manual_seed(0)
+    model = task.build_model()
+    batch = task.train_stream(8, 1).batch(0)[0]
+    loss = task.loss(model, batch)
+    guesses = model(batch["images"], batch["hidden"], task._wanted(batch))
+    assert torch.allclose(loss.total, guesses[0].total + guesses[1].total)
+    assert torch.allclose(loss.logs["guess"], guesses[0].total)
+
+
+def test_the_baseline_answers_with_code_frequencies() -> None:
+    task = small_task("image-modelling")
+    train = torch.cat([b["images"] for b in list(task.fixed_batches(task.splits.train))[:16]])
+    known = task.targets(train).flatten().bincount(minlength=16).double() + 1
+    held = torch.cat([
+        task.targets(b["images"]).gather(1, b["hidden"]).flatten()
+        for b in task.validation_batches()
+    ])  # fmt: skip
+    found = task.baseline()
+    assert found["loss"] == pytest.approx(
+        -(known / known.sum()).log()[held].mean().item(), rel=1e-4
+    )
+    assert found["masked_accuracy"] == pytest.approx(
+        (held == known.argmax()).double().mean().item()
+    )

@@ -1,0 +1,145 @@
+"""Segmentation that begins with another run's encoder, at another size."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from magneto.data.frequencies import PLATEAU_FILE
+from magneto.nn.position import resize_positions
+from magneto.progress import ProgressBars
+from magneto.recipe import build_recipe, load_recipe
+from magneto.training.loop import train
+from magneto.vision.classification import ImageClassification
+from magneto.vision.config import SegmentationDataConfig
+from magneto.vision.image_task import encoder_weights, layer_decay_multipliers
+from magneto.vision.segmentation import Segmentation
+from magneto.weights import open_tensors
+from tests.said import Said
+from tests.unit.vision.image_files import write_pairs
+from tests.unit.vision.small import small_config, small_model
+
+MODEL: dict[str, Any] = {
+    "width": 16, "layers": 4, "heads": 2, "ffn_width": 24, "positions": "learned", "max_length": 5,
+    "image_size": 8, "patch_size": 4, "channels": 3, "classes": 2, "class_token": "learned",
+    "pooling": "first",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One step of image classification of two colours."""
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("images")
+    for number in range(8):
+        place = folder / ("red" if number % 2 else "blue")
+        place.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), place.name).save(place / f"{number}.png")
+    training = {"steps": 1, "batch_size": 2, "learning_rate": 1e-3, "tensorboard": False}
+    recipe = build_recipe("test", {
+        "task": "image-classification", "seed": 1, "model": MODEL,
+        "data": {"source": str(folder), "validation_source": str(folder)},
+        "training": {**training, "device": "cpu"},
+    })  # fmt: skip
+    out = tmp_path_factory.mktemp("runs") / "pictures-sub"
+    train(
+        recipe.build_task(), recipe.training, out, seed=1, report=ProgressBars(quiet=True),
+        recipe=recipe.to_mapping(), keep_recipe=lambda: recipe.save(out / "recipe.yaml"),
+    )  # fmt: skip
+    return out
+
+
+def test_encoder_and_positions_are_the_run_s(run: Path) -> None:
+    stored = {name: tensor.read() for name, tensor in open_tensors(run / "final").items()}
+    config = small_config(pretrained=str(run.with_name("pictures-{placement}")))
+    found = {n: t.read() for n, t in encoder_weights(small_model(), config).items()}
+    names = {n for n, _ in small_model().named_parameters() if n.startswith(("e", "class_token"))}
+    assert found.keys() == names and "encoder.final_norm.weight" in stored.keys() - names
+    table = "encoder.position_embedding.table.weight"
+    for name in names - {table}:
+        assert torch.equal(found[name], stored[name]), name
+    old = small_config(**{key: MODEL[key] for key in ("image_size", "max_length")}, stride=8)
+    expected = resize_positions({table: stored[table]}, old, config)[table]
+    assert torch.equal(found[table], expected) and found[table].shape == (17, 16)
+
+
+def test_a_run_begins_with_it(run: Path, tmp_path: Path) -> None:
+    from magneto.training.distributed import one_process
+    from magneto.training.initial import initial_model
+
+    write_pairs(tmp_path, sizes=[(20, 30), (16, 16)])
+    data = SegmentationDataConfig(source=str(tmp_path), validation_source=str(tmp_path))
+    task = Segmentation(small_config(pretrained=str(run)), data, 1)
+    task.prepare()
+    model = initial_model(task, 1, one_process(torch.device("cpu")))
+    stored = open_tensors(run / "final")
+    weight = "encoder.layers.2.feed_forward.mlp.fc1.weight"
+    assert torch.equal(model.get_parameter(weight), stored[weight].read())
+    assert "encoder.final_norm.weight" not in model.state_dict()
+
+
+def at_plateau(run: Path, copy: Path, **metrics: float) -> str:
+    """Return a copy of a run with metrics of its own, two classes' plateau aside."""
+    shutil.copytree(run, copy)
+    result = json.loads((run / "result.json").read_text())
+    (copy / "result.json").write_text(json.dumps({**result, "metrics": metrics}))
+    return str(copy)
+
+
+def test_an_encoder_that_learnt_nothing_is_told_once(run: Path, tmp_path: Path) -> None:
+    plateau = json.loads((run / PLATEAU_FILE).read_text())
+    assert plateau["loss"] == pytest.approx(math.log(2), abs=1e-4) and plateau["accuracy"] == 0.5
+    write_pairs(tmp_path / "pairs", sizes=[(20, 30), (16, 16)])
+    pairs = {"source": str(tmp_path / "pairs"), "validation_source": str(tmp_path / "pairs")}
+    stuck = at_plateau(run, tmp_path / "stuck-sub", loss=0.7, accuracy=0.5)
+    # One that is overconfident and mostly right has learnt something.
+    knows = at_plateau(run, tmp_path / "knows-sub", loss=0.9, accuracy=0.8)
+    recipe = load_recipe(str(run / "recipe.yaml"))
+    for place, times in ((stuck, 1), (knows, 0)):
+        both = [
+            Segmentation(small_config(pretrained=place), SegmentationDataConfig(**pairs), 1),
+            ImageClassification(replace(recipe.model, pretrained=place), recipe.data, 1),
+        ]
+        for task in both:
+            said = Said()
+            task.prepare(said)
+            task.prepare(said)
+            assert sum("learnt nothing" in line for line in said.lines) == times, said.lines
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"width": 32}, "give --model.width 16"),
+        ({"placement": "pre"}, "give --model.placement sub"),
+        ({"class_token": "none"}, "give --model.class_token learned"),
+    ],
+)
+def test_another_encoder_is_refused(run: Path, changes: dict[str, Any], words: str) -> None:
+    config = small_config(**changes, pretrained=str(run))
+    with pytest.raises(ValueError, match=words):
+        encoder_weights(small_model(**changes), config)
+
+
+def test_groups_are_beit_s() -> None:
+    """12 layers have 14 groups: embeddings 0, layer l group l + 1, heads 13."""
+    model = small_model(layers=12, feature_layers=(3, 5, 7, 11))
+    found = layer_decay_multipliers(model, 12, 0.75)
+    assert found.keys() == dict(model.named_parameters()).keys()
+    expected = {
+        "embedding.proj.weight": 13, "class_token.vector": 13,
+        "encoder.position_embedding.table.weight": 13,
+        "encoder.layers.0.feed_forward.mlp.fc1.weight": 12,
+        "encoder.layers.11.self_attention.before.weight": 1,
+        "encoder.layers.10.self_attention.before.weight": 2,
+        "pyramid.levels.1.weight": 0, "head.classifier.bias": 0,
+    }  # fmt: skip
+    for name, power in expected.items():
+        assert found[name] == pytest.approx(0.75**power), name
+    assert layer_decay_multipliers(model, 12, 1.0) == {}

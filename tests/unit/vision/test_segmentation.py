@@ -1,0 +1,223 @@
+"""Segmentation: what numbers in masks mean, losses and scores of pixels, errors for people."""
+
+from math import log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from magneto.training.task import figures_of
+from magneto.vision.config import SegmentationDataConfig
+from magneto.vision.decoding import BrokenImage
+from magneto.vision.images import BROKEN
+from magneto.vision.segmentation import (
+    MaskReading,
+    Segmentation,
+    confusion,
+    read_pair,
+    segmentation_scores,
+)
+from magneto.vision.segmenter import pixel_logits
+from magneto.vision.transforms import fitted, fitted_size
+from tests.evaluating import measured
+from tests.unit.vision.image_files import encoded, write, write_pairs
+from tests.unit.vision.small import small_config
+
+SIZES = [(20, 30), (16, 16), (24, 22), (16, 40), (18, 18), (33, 17)]
+
+
+def task_of(folder: Path, data: dict[str, Any] | None = None, **model: Any) -> Segmentation:
+    if not (folder / "images").is_dir():
+        write_pairs(folder, SIZES)
+    source = {"source": str(folder), "validation_source": str(folder)}
+    config = SegmentationDataConfig(**{**source, **(data or {})})
+    return Segmentation(small_config(**{"head_dropout": 0.0, **model}), config, 1)
+
+
+def test_zero_label_reduced() -> None:
+    """ADE20k's 0 is no class and its 1 is the first of 150; what is ignored stays ignored."""
+    masks = MaskReading(150, reduce_zero_label=True)
+    stored = np.array([[0, 1, 2, 150, 255]], np.uint8)
+    assert masks(stored).tolist() == [[255, 0, 1, 149, 255]]
+    assert MaskReading(151)(stored).tolist() == stored.tolist()
+
+
+def test_further_ignored_numbers_are_as_stored() -> None:
+    assert MaskReading(11, ignored=(11,))(np.array([10, 11, 255])).tolist() == [10, 255, 255]
+    reduced = MaskReading(3, reduce_zero_label=True, ignored=(4,))
+    assert reduced(np.array([0, 1, 3, 4])).tolist() == [255, 0, 2, 255]
+
+
+def test_an_unknown_class_is_named() -> None:
+    with pytest.raises(BrokenImage, match=r"has 11, there are 11 classes: data\.ignored"):
+        MaskReading(11)(np.array([[3, 11]], np.uint8))
+
+
+def test_the_scale_of_evaluation_keeps_the_ratio() -> None:
+    """(2048, 512): the shorter side is 512, unless the longer one would be above 2048."""
+    sizes = {(512, 683): (512, 683), (256, 341): (512, 682), (600, 3000): (410, 2048)}
+    for size, expected in sizes.items():
+        assert fitted_size(*size, (2048, 512)) == fitted_size(*size, (512, 2048)) == expected
+        assert fitted(np.zeros((*size, 3), np.uint8), (2048, 512)).shape[:2] == expected
+        assert fitted_size(*size[::-1], (2048, 512)) == expected[::-1]
+
+
+def test_masks_keep_their_size_in_evaluation(tmp_path: Path) -> None:
+    write_pairs(tmp_path, SIZES)
+    batches = task_of(tmp_path, {"fit": (64, 32)}).validation_batches()
+    images = [image for batch in batches for image in batch["images"]]
+    masks = [mask for batch in batches for mask in batch["masks"]]
+    assert {tuple(mask.shape) for mask in masks} == {*SIZES}
+    for image, mask in zip(images, masks, strict=True):
+        height, width = mask.shape
+        assert tuple(image.shape[1:]) == fitted_size(height, width, (64, 32))
+
+
+def test_a_broken_pair_counts_for_nothing_and_is_counted(tmp_path: Path) -> None:
+    write_pairs(tmp_path, [(20, 30), (16, 16), (18, 18)])
+    write(tmp_path / "annotations" / "0.png", encoded(np.zeros((5, 5), np.uint8)))
+    write(tmp_path / "annotations" / "1.png", b"no image")
+    task = task_of(tmp_path)
+    for index, words in ((0, r"is 20 x 30, its mask 5 x 5"), (1, r"^its mask: no image file")):
+        with pytest.raises(BrokenImage, match=words):
+            read_pair(task.splits.validation, index, task.masks)
+    (batch,) = task.validation_batches()
+    assert batch["broken"].sum() == 2
+    for lost, mask in zip(batch["broken"].tolist(), batch["masks"], strict=True):
+        assert (mask == 255).all() == lost
+    assert task.problems.describe() == f"{BROKEN}: 2"
+    (batch,) = task.train_stream(3, 1).batch(0)
+    assert batch["images"].shape == (3, 3, 16, 16) and batch["masks"].shape == (3, 16, 16)
+    assert batch["broken"].sum() == 2
+
+
+NAMES = ["sky", "road", "tree", "car"]
+
+
+def test_confusion_is_scikit_learn_s() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(4, (3, 20, 30), generator=generator, dtype=torch.uint8)
+    answers = torch.randint(4, (3, 20, 30), generator=generator)
+    labels[:, :5] = 255
+    matrix = confusion(labels, answers, 4)
+    known = labels != 255
+    assert matrix.tolist() == metrics.confusion_matrix(labels[known], answers[known]).tolist()
+    found = segmentation_scores(matrix.tolist(), NAMES)
+    iou = metrics.jaccard_score(labels[known], answers[known], average=None)
+    assert [found[f"iou_{name}"] for name in NAMES] == pytest.approx(iou)
+    assert found["mean_iou"] == pytest.approx(iou.mean())
+    recall = metrics.balanced_accuracy_score(labels[known], answers[known])
+    assert found["mean_accuracy"] == pytest.approx(recall)
+    assert found["pixel_accuracy"] == pytest.approx(
+        metrics.accuracy_score(labels[known], answers[known])
+    )
+
+
+def test_a_class_that_is_nowhere_is_left_out() -> None:
+    """Not counted as 0, nor as 1; one that is only answered counts as 0."""
+    matrix = np.array([[8, 0, 2, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 10]])
+    found = segmentation_scores(matrix.tolist(), NAMES)
+    assert "iou_road" not in found and found["iou_tree"] == 0
+    assert found["mean_iou"] == pytest.approx((0.8 + 0 + 1) / 3)
+    assert found["mean_accuracy"] == pytest.approx((0.8 + 1) / 2)
+    assert found["pixel_accuracy"] == pytest.approx(18 / 20)
+
+
+def test_nothing_but_ignored_pixels() -> None:
+    matrix = confusion(torch.full((2, 3), 255, dtype=torch.uint8), torch.zeros(2, 3).long(), 4)
+    assert not matrix.any()
+    with pytest.raises(ValueError, match="all are ignored"):
+        segmentation_scores(matrix.tolist(), NAMES)
+
+
+def test_loss_is_a_sum_over_labelled_pixels(tmp_path: Path) -> None:
+    task = task_of(tmp_path)
+    model = task.build_model().train()
+    (batch,) = task.train_stream(4, 1).batch(0)
+    batch["masks"][0, :3] = 255
+    loss = task.loss(model, batch)
+    known = batch["masks"] != 255
+    assert loss.count == known.sum() and 0 < loss.count < known.numel()
+    answer = model(batch["images"])
+    expected = 0.0
+    for weight, logits in ((1.0, answer.main), (0.4, answer.auxiliary)):
+        large = F.interpolate(logits, size=(16, 16), mode="bilinear", align_corners=False)
+        each = F.cross_entropy(large, batch["masks"].long().clamp(max=4), reduction="none")
+        expected = expected + weight * each[known].sum()
+    torch.testing.assert_close(loss.total, expected)
+    assert loss.logs["broken"] == 0
+    one_broken = {**batch, "broken": torch.tensor([False, True, False, False])}
+    assert task.loss(model, one_broken).logs["broken"] == known[1].sum()
+    halves = [task.loss(model, {k: v[half] for k, v in batch.items()})
+              for half in (slice(2), slice(2, 4))]  # fmt: skip
+    torch.testing.assert_close(halves[0].total + halves[1].total, loss.total)
+
+
+def test_scores_are_of_pixels_at_the_masks_size(tmp_path: Path) -> None:
+    """By numpy, from the logits of each image alone, resized to its mask."""
+    task = task_of(tmp_path, {"fit": (64, 32)})
+    model = task.build_model().eval()
+    matrix, loss = np.zeros((5, 5)), 0.0
+    with torch.no_grad():
+        for batch in task.validation_batches():
+            for image, mask in zip(batch["images"], batch["masks"], strict=True):
+                logits = next(pixel_logits(model, [image]))[None]
+                large = F.interpolate(logits, mask.shape, mode="bilinear", align_corners=False)
+                loss += F.cross_entropy(large, mask[None].long(), reduction="sum").item()
+                np.add.at(matrix, (mask.numpy(), large[0].argmax(0).numpy()), 1)
+    found = measured(task, model)
+    assert matrix.sum() == sum(height * width for height, width in SIZES)
+    assert found["pixel_accuracy"] == pytest.approx(matrix.trace() / matrix.sum())
+    iou = [matrix[i, i] / (matrix[i].sum() + matrix[:, i].sum() - matrix[i, i]) for i in range(5)]
+    assert found["mean_iou"] == pytest.approx(np.nanmean(iou))
+    assert found["loss"] == pytest.approx(loss / matrix.sum(), rel=1e-4)
+    assert [found[f"iou_{name}"] for name in range(5)] == pytest.approx(iou)
+
+
+def test_baseline_is_the_commonest_class(tmp_path: Path) -> None:
+    from PIL import Image
+
+    write_pairs(tmp_path, [(4, 4)] * 2)
+    mask = np.array([[0] * 4, [0] * 4, [0, 0, 1, 1], [2, 2, 255, 255]], np.uint8)
+    for number in range(2):
+        Image.fromarray(mask).save(tmp_path / "annotations" / f"{number}.png")
+    found = task_of(tmp_path, {"classes": tuple("abcde")}).baseline()
+    # 20, 4 and 4 of 28 pixels are a, b and c; frequencies are counted from one.
+    assert found["pixel_accuracy"] == pytest.approx(20 / 28)
+    assert found["mean_iou"] == pytest.approx((20 / 28 + 0 + 0) / 3)
+    assert {"iou_a", "iou_b", "iou_c"} == {name for name in found if name.startswith("iou")}
+    nats = -(20 * log(21 / 33) + 8 * log(5 / 33)) / 28
+    assert found["loss"] == pytest.approx(nats)
+
+
+def test_it_learns_stripes(tmp_path: Path) -> None:
+    task = task_of(tmp_path, stride=16)
+    torch.manual_seed(0)
+    model = task.build_model()
+    optimizer = torch.optim.AdamW(model.parameters(), 5e-3)
+    stream = task.train_stream(6, 1).batches()
+    for _ in range(40):
+        loss = task.loss(model, next(stream)[0])
+        optimizer.zero_grad()
+        (loss.total / loss.count).backward()
+        optimizer.step()
+    assert measured(task, model)["mean_iou"] > 2 * task.baseline()["mean_iou"]
+
+
+def test_masks_that_do_not_fit(tmp_path: Path) -> None:
+    write_pairs(tmp_path, [(16, 16)] * 2, classes=1)
+    for path in (tmp_path / "annotations").iterdir():
+        write(path, encoded(np.full((16, 16), 4, np.uint8)))
+    with pytest.raises(ValueError, match=r"can be read: .* has 4, there are 4 classes"):
+        task_of(tmp_path, classes=4).prepare()
+
+
+def test_nothing_is_drawn_of_broken_images(tmp_path: Path) -> None:
+    task = task_of(tmp_path)
+    for path in (tmp_path / "images").iterdir():
+        path.write_bytes(b"no image")
+    assert list(figures_of(task, task.build_model().eval())) == []

@@ -1,0 +1,242 @@
+"""UperNet as transformers has it, features, windows and whole images."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.nn.position import resize_positions
+from magneto.vision.segmenter import (
+    FCNHead,
+    FeaturePyramid,
+    GroupNorm,
+    SegmentationLogits,
+    UperNetHead,
+    classes_of,
+    for_grid,
+    pixel_logits,
+    sliding_logits,
+    whole_logits,
+    window_places,
+)
+from tests.unit.vision.small import small_config, small_model
+
+WIDTH, CHANNELS, CLASSES, SCALES = 12, 8, 5, (1, 2, 3, 6)
+# Of a block of convolution, norm and ReLU.
+BLOCK = {"0": "conv", "1": "batch_norm"}
+
+
+def upernet_name(name: str) -> str:
+    """Return what transformers' UperNet calls one of our head's tensors."""
+    *parts, last = name.split(".")
+    where = ".".join(parts)
+    where = re.sub(r"^pooling\.scales\.(\d)\.1\.(\d)$",
+                   lambda m: f"psp_modules.{m[1]}.1.{BLOCK[m[2]]}", where)  # fmt: skip
+    for ours, theirs in (("pooling.bottleneck", "bottleneck"), ("fuse", "fpn_bottleneck"),
+                         ("laterals", "lateral_convs"), ("smooth", "fpn_convs"),
+                         ("convolution", "convs.0")):  # fmt: skip
+        where = re.sub(rf"^{ours}((?:\.\d)?)\.(\d)$",
+                       lambda m, name=theirs: f"{name}{m[1]}.{BLOCK[m[2]]}", where)  # fmt: skip
+    return f"{where}.{last}"
+
+
+def pyramid_name(name: str) -> str:
+    """Return what transformers' BEiT calls one of our pyramid's tensors."""
+    parts = ("conv_transpose1", "normalization", "activation", "conv_transpose2")
+    name = re.sub(r"^levels\.0\.(\d)", lambda m: f"fpn1.{parts[int(m[1])]}", name)
+    return name.replace("levels.1", "fpn2")
+
+
+def take_over(ours: nn.Module, theirs: nn.Module, name_of: Any) -> None:
+    """Give ours the tensors of theirs; all of both are used."""
+    held = dict(theirs.state_dict())
+    generator = torch.Generator().manual_seed(1)
+    for tensor in held.values():
+        tensor.normal_(std=0.3, generator=generator)
+    ours.load_state_dict({name: held.pop(name_of(name)) for name in ours.state_dict()})
+    assert not held
+    ours.eval()
+    theirs.eval()
+
+
+def maps(*sizes: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(2, WIDTH, size, size + 1, generator=generator) for size in sizes]
+
+
+def with_group_norm(theirs: nn.Module) -> nn.Module:
+    """Return a module of transformers with our norm in the place of batch norm."""
+    for module in list(theirs.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.BatchNorm2d):
+                setattr(module, name, GroupNorm(child.num_features))
+    return theirs
+
+
+def upernet_config(**changes: Any) -> Any:
+    transformers = pytest.importorskip("transformers")
+    backbone = transformers.ConvNextConfig(out_features=["stage1"])
+    return transformers.UperNetConfig(
+        backbone_config=backbone, hidden_size=CHANNELS, pool_scales=list(SCALES),
+        num_labels=CLASSES, auxiliary_channels=CHANNELS, auxiliary_in_channels=WIDTH,
+    )  # fmt: skip
+
+
+def test_upernet_is_transformers() -> None:
+    modeling = pytest.importorskip("transformers.models.upernet.modeling_upernet")
+    theirs = with_group_norm(modeling.UperNetHead(upernet_config(), [WIDTH] * 4))
+    ours = UperNetHead(WIDTH, CHANNELS, CLASSES, SCALES, 0.1)
+    take_over(ours, theirs, upernet_name)
+    levels = maps(28, 14, 7, 3)
+    expected = theirs(levels)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(ours(levels), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_auxiliary_head_is_transformers() -> None:
+    modeling = pytest.importorskip("transformers.models.upernet.modeling_upernet")
+    theirs = with_group_norm(modeling.UperNetFCNHead(upernet_config(), [WIDTH] * 4))
+    ours = FCNHead(WIDTH, CHANNELS, CLASSES, 0.1)
+    take_over(ours, theirs, upernet_name)
+    levels = maps(28, 14, 7, 3)
+    torch.testing.assert_close(ours(levels[2]), theirs(levels), rtol=1e-5, atol=1e-5)
+
+
+def test_pyramid_is_beit_s() -> None:
+    modeling = pytest.importorskip("transformers.models.beit.modeling_beit")
+    theirs = with_group_norm(modeling.BeitFPNNeck(modeling.BeitConfig(hidden_size=WIDTH)))
+    ours = FeaturePyramid(WIDTH)
+    take_over(ours, theirs, pyramid_name)
+    found = ours(maps(7, 7, 7, 7))
+    assert [tuple(x.shape[2:]) for x in found] == [(28, 32), (14, 16), (7, 8), (3, 4)]
+    for answer, expected in zip(found, theirs(maps(7, 7, 7, 7)), strict=True):
+        torch.testing.assert_close(answer, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_first_loss_is_near_ln_classes() -> None:
+    torch.manual_seed(0)
+    head = UperNetHead(WIDTH, CHANNELS, CLASSES, SCALES, 0.1)
+    logits = head(maps(28, 14, 7, 3))
+    masks = torch.randint(CLASSES, (2, *logits.shape[2:]))
+    loss = nn.functional.cross_entropy(logits, masks)
+    assert abs(loss.item() - torch.tensor(float(CLASSES)).log().item()) < 0.05
+
+
+def test_each_image_s_answer_is_its_own() -> None:
+    torch.manual_seed(0)
+    head = UperNetHead(WIDTH, CHANNELS, CLASSES, SCALES, 0.0)
+    levels = maps(8, 4, 2, 1)
+    alone = head([level[:1] for level in levels])
+    torch.testing.assert_close(head(levels)[:1], alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("token", ["none", "learned"])
+def test_features_are_the_layers_own_places(token: str) -> None:
+    """Without the class token, row by row, before any norm on top of the stack."""
+    model = small_model(class_token=token, feature_layers=(0, 1, 2, 3), placement="pre")
+    images = torch.randn(2, 3, 16, 16)
+    maps = model.features(images)
+    states = model.encoder.features(model.class_token(model.embedding(images)), range(4))
+    for found, state in zip(maps, states, strict=True):
+        patches = state[:, int(token == "learned") :]
+        assert found.shape == (2, 16, 4, 4)
+        assert torch.equal(found[:, :, 1, 2], patches[:, 4 + 2])
+
+
+def test_it_is_one_graph() -> None:
+    model, again = (small_model().train() for _ in range(2))
+    for module in (*model.modules(), *again.modules()):
+        if isinstance(module, torch.nn.Dropout2d):
+            module.p = 0.0
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    images = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(compiled(images).main, again(images).main)
+
+
+class Brightness(nn.Module):
+    """Answers each pixel by itself, at the window's size: what windows give must be the same."""
+
+    def __init__(self, **changes) -> None:
+        super().__init__()
+        self.config = small_config(**changes)
+        self.seen: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> SegmentationLogits:
+        self.seen += list(images)
+        return SegmentationLogits(images[:, :1] * torch.arange(1.0, 6)[:, None, None], images)
+
+
+def starts(length: int, window: int, stride: int) -> list[int]:
+    places = window_places((length, window), (window, window), stride)
+    return [rows.start for rows, _ in places]
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(512, [0]), (513, [0, 1]), (683, [0, 171]), (853, [0, 341]), (854, [0, 341, 342])],
+)
+def test_windows_of_ade20k(length: int, expected: list[int]) -> None:
+    """512 pixels, 341 apart; the last one ends at the edge (mmsegmentation's slide_inference)."""
+    assert starts(length, 512, 341) == expected
+
+
+def test_overlapping_windows_are_averaged() -> None:
+    model = Brightness(stride=5)
+    images = [torch.randn(3, 21, 33), torch.randn(3, 16, 40), torch.randn(3, 9, 7)]
+    for image, logits in zip(images, sliding_logits(model, images), strict=True):  # type: ignore
+        assert logits.shape == (5, *image.shape[1:])
+        expected = image[:1] * torch.arange(1.0, 6)[:, None, None]
+        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+    assert all(window.shape == (3, 16, 16) for window in model.seen)
+    assert not model.seen[-1][:, 9:].any() and not model.seen[-1][:, :, 7:].any()
+
+
+def test_mean_weighs_every_window_alike() -> None:
+    """Three windows over one row of 20: what each says of its own pixels is averaged."""
+
+    class Numbered(Brightness):
+        def forward(self, images: Tensor) -> SegmentationLogits:
+            numbers = torch.arange(1.0, len(images) + 1)[:, None, None, None]
+            return SegmentationLogits(numbers.expand(-1, 5, 16, 16), images)
+
+    (logits,) = sliding_logits(Numbered(stride=2), [torch.zeros(3, 16, 20)])  # type: ignore
+    expected = torch.tensor([1, 1, 1.5, 1.5] + [2] * 12 + [2.5, 2.5, 3, 3])
+    torch.testing.assert_close(logits[0, 0], expected)
+
+
+def test_one_window_is_the_model_s_own_answer() -> None:
+    model, image = small_model(), torch.randn(3, 16, 16)
+    expected = F.interpolate(
+        model(image[None]).main, size=(16, 16), mode="bilinear", align_corners=False
+    )
+    (slid,) = pixel_logits(model, [image])
+    torch.testing.assert_close(slid, expected[0])
+    torch.testing.assert_close(whole_logits(model, image), expected[0])
+
+
+def test_a_whole_image_of_another_size_has_interpolated_positions() -> None:
+    """14 x 14 patches were trained on, 32 x 32 are seen: as `resize_positions` does it."""
+    model = small_model(image_size=56, max_length=197, inference="whole", stride=56)
+    wide = for_grid(model, 32, 32)
+    square = small_config(image_size=128, max_length=1025)
+    expected = resize_positions(model.state_dict(), model.config, square)
+    table = "encoder.position_embedding.table.weight"
+    assert wide.state_dict()[table].shape == (1025, 16)
+    torch.testing.assert_close(wide.state_dict()[table], expected[table])
+    shared = "head.fuse.0.weight"
+    assert wide.get_parameter(shared).data_ptr() == model.get_parameter(shared).data_ptr()
+    (logits,) = pixel_logits(model, [torch.randn(3, 61, 30)])
+    assert logits.shape == (5, 61, 30) and logits.isfinite().all()
+
+
+def test_logits_are_resized_before_classes_are_chosen() -> None:
+    """Between class 0 and class 2 lies no class 1, as resized numbers of classes would say."""
+    logits = torch.tensor([[[5.0, -5.0]], [[0.0, 0.0]], [[-5.0, 5.0]]])
+    found = classes_of(logits, (1, 8))
+    assert found.tolist() == [[0, 0, 0, 0, 2, 2, 2, 2]]
+    corners = F.interpolate(logits[None], size=(1, 8), mode="bilinear", align_corners=True)
+    centres = F.interpolate(logits[None], size=(1, 8), mode="bilinear", align_corners=False)
+    assert not torch.equal(corners, centres)

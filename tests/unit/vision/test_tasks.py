@@ -1,0 +1,158 @@
+"""What holds for each task over images: cuts and resumptions change nothing, ranks agree."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from magneto.runs import load_run
+from magneto.training.task import figures_of
+from magneto.weights import open_tensors
+from tests.evaluating import reads_while_scoring
+from tests.ranks import run_ranks
+from tests.unit.vision.image_files import write_pairs
+from tests.unit.vision.small import SMALL, built, small_recipe, small_task, train_small
+
+SIZES = [(20, 30), (16, 16), (24, 22), (16, 40), (18, 18), (33, 17)]
+FIGURES = {
+    "image-classification": {"confusion", "mistakes", "attention"},
+    "image-modelling": {"guesses", "attention"},
+    "image-tokenizer": {"codes", "reconstructions"},
+    "segmentation": {"confusion", *(f"segmentation-{number}" for number in range(6))},
+}
+everywhere = pytest.mark.parametrize("name", SMALL)
+
+
+@pytest.fixture(autouse=True)
+def digits() -> None:
+    pytest.importorskip("sklearn")
+
+
+def data_of(name: str, folder: Path) -> dict[str, Any]:
+    """Built-in digits; of segmentation, stripes."""
+    if name != "segmentation":
+        return {}
+    if not folder.exists():
+        write_pairs(folder, SIZES)
+    return {"data__source": str(folder), "data__validation_source": str(folder)}
+
+
+def tensors(directory: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor.read() for name, tensor in open_tensors(directory).items()}
+
+
+@everywhere
+def test_micro_batches_and_resuming_change_nothing(name: str, tmp_path: Path) -> None:
+    same = {**data_of(name, tmp_path / "data"), "training__save_every": 5}
+    train_small(name, tmp_path / "whole", **same)
+    train_small(name, tmp_path / "cut", **same, training__gradient_accumulation_steps=4)
+    train_small(name, tmp_path / "resumed", **same, training__steps=5)
+    train_small(name, tmp_path / "resumed", **same, resume=True)
+    whole, cut, resumed = (tensors(tmp_path / n / "final") for n in ("whole", "cut", "resumed"))
+    for key, tensor in whole.items():
+        assert torch.allclose(cut[key], tensor, atol=1e-4), key
+        assert torch.equal(resumed[key], tensor), key
+    if name == "image-tokenizer":
+        assert whole["tokenizer.codebook.revived"] > 0
+    with pytest.raises(ValueError, match=r"data\.digest differs"):
+        other = {"data__validation_source": None, "data__validation_fraction": 0.4}
+        train_small(name, tmp_path / "resumed", **{**same, **other}, resume=True)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("name", "strategy"), [*((name, "ddp") for name in SMALL), ("image-modelling", "fsdp")]
+)
+def test_ranks_agree(name: str, strategy: str, tmp_path: Path) -> None:
+    """With one process; and codebooks, which no gradient moves, to the bit."""
+    same = data_of(name, tmp_path / "data")
+    train_small(name, tmp_path / "one", **same)
+    words = [f"{key}={value}" for key, value in same.items()]
+    script, run = "tests/unit/vision/small.py", tmp_path / "two"
+    run_ranks(2, script, name, str(run), f"training__distributed={strategy}", *words)
+    one, two = (tensors(tmp_path / place / "final") for place in ("one", "two"))
+    for key, tensor in one.items():
+        assert torch.allclose(two[key], tensor, atol=1e-4), key
+    if name == "image-tokenizer":
+        books = [torch.load(run / f"codebook-{rank}.pt") for rank in range(2)]
+        assert books[0]["vectors"].any()
+        assert all(torch.equal(books[0][key], books[1][key]) for key in books[0])
+
+
+@everywhere
+def test_a_loss_is_a_sum_over_the_pieces_of_a_batch(name: str, tmp_path: Path) -> None:
+    task = small_task(name, **data_of(name, tmp_path / "data"))
+    model = built(task).eval()
+    (batch,) = task.train_stream(8, 1).batch(0)
+    pieces = task.train_stream(8, 1).batch(0, 2, [0, 1])
+    for key, tensor in batch.items():
+        assert torch.equal(torch.cat([piece[key] for piece in pieces]), tensor), key
+    whole, parts = task.loss(model, batch), [task.loss(model, piece) for piece in pieces]
+    assert sum(part.count for part in parts) == whole.count
+    torch.testing.assert_close(sum(part.total for part in parts), whole.total)
+    assert not torch.equal(task.train_stream(8, 2).batch(0)[0]["images"], batch["images"])
+
+
+@everywhere
+def test_scoring_waits_for_nothing(name: str, tmp_path: Path, monkeypatch) -> None:
+    task = small_task(name, **data_of(name, tmp_path / "data"))
+    assert reads_while_scoring(task, monkeypatch) == []
+
+
+@everywhere
+def test_pictures_of_a_model(name: str, tmp_path: Path) -> None:
+    task = small_task(name, **data_of(name, tmp_path / "data"))
+    found = figures_of(task, built(task).eval())
+    assert {figure.name for figure in found} <= FIGURES[name]
+    assert len(found) == (5 if name == "segmentation" else len(FIGURES[name]))
+    assert all(figure.image for figure in found)
+
+
+@pytest.mark.parametrize("name", ["image-modelling", "image-tokenizer"])
+def test_validation_images_of_which_none_can_be_read_are_one_line(name: str) -> None:
+    sums = {"loss": 0.0, "right": 0.0, "apart": 0.0, "distance": 0.0, "count": 0.0}
+    with pytest.raises(ValueError, match="no validation image can be read"):
+        small_task(name).summarise({**sums, "used": [0.0] * 16}, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("image-classification", {"model__classes": 9}, "has 10 classes, the model 9"),
+        ("image-tokenizer", {"data__normalisation": "imagenet"}, "normalisation must be half"),
+        ("image-tokenizer", {"model__target_width": 7}, "width of 5, model.target_width is 7"),
+        ("image-tokenizer", {"model__channels": 3}, "images of 1 channel, the model takes 3"),
+        ("image-modelling", {"model__codes": None}, "set model.codes"),
+        ("image-modelling", {"data__augmentation__erasing": 0.5}, "erasing must be 0"),
+        ("image-modelling", {"data__image_tokenizer": "nowhere"}, "no run in nowhere"),
+        ("segmentation", {"data__source": "builtin:digits"}, "has no masks"),
+        ("segmentation", {}, "has 11 classes, the model 5"),
+    ],
+)
+def test_what_does_not_fit_is_said(name: str, changes: dict[str, Any], words: str) -> None:
+    task = small_recipe(name, **changes).build_task()
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        task.prepare()
+
+
+def test_a_run_is_opened_without_what_it_was_trained_with(tmp_path: Path) -> None:
+    """Without its teacher; without its tokenizer, which may not be another one meanwhile."""
+    for name, seed in (("one", 1), ("two", 2)):
+        train_small("image-tokenizer", tmp_path / name, training__steps=1, seed=seed)
+    found = load_run(tmp_path / "one", "auto", {"model.teacher": "clip:nowhere"})
+    assert found.recipe.model.target_width == 5
+    chosen = {"data__image_tokenizer": str(tmp_path / "one"), "model__codes": None}
+    run = tmp_path / "run"
+    train_small("image-modelling", run, **chosen, training__steps=2, training__save_every=2)
+    chosen["data__image_tokenizer"] = str(tmp_path / "two")
+    with pytest.raises(ValueError, match=r"data.digest|trained .* on other data"):
+        train_small("image-modelling", run, **chosen, resume=True)
+    (tmp_path / "one").rename(tmp_path / "moved")
+    chosen["data__image_tokenizer"] = str(tmp_path / "moved")
+    assert train_small("image-modelling", run, **chosen, resume=True).step == 8
+    (tmp_path / "moved").rename(tmp_path / "gone")
+    opened: Any = load_run(run, "auto", {})
+    assert opened.model.head.out_features == 16
+    names = open_tensors(run / "final")
+    assert not any("codebook" in name or "tokenizer" in name for name in names)

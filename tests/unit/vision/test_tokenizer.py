@@ -1,0 +1,326 @@
+"""The visual tokenizer: codes, the codebook that they come from, and what trains both."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from magneto.vision.config import ImageTokenizerConfig
+from magneto.vision.tokenizer import Codebook, TokenizerDistillation, k_means, nearest
+from tests.evaluating import reads_while_scoring
+from tests.said import Said
+from tests.unit.vision.small import small_recipe, small_task, train_small
+
+SIZES = {
+    "width": 16, "layers": 2, "heads": 2, "ffn_width": 32, "image_size": 8, "patch_size": 2,
+    "channels": 1, "positions": "learned", "max_length": 17, "codes": 12, "code_width": 4,
+    "decoder_depth": 1, "target_width": 5,
+}  # fmt: skip
+
+
+def model_of(**changes: Any) -> TokenizerDistillation:
+    torch.manual_seed(0)
+    return TokenizerDistillation(ImageTokenizerConfig(**{**SIZES, **changes}))
+
+
+@pytest.mark.parametrize("class_token", ["none", "learned"])
+def test_an_image_becomes_a_code_per_patch(class_token: str) -> None:
+    model, images = model_of(class_token=class_token), torch.randn(3, 1, 8, 8)
+    found = model(images)
+    assert found.predictions.shape == (3, 16, 5)
+    assert found.codes.shape == found.distances.shape == (3, 16)
+    assert torch.equal(model.eval().tokenizer.encode(images), found.codes)
+    features = model.tokenizer.features(images)
+    assert torch.allclose(features.norm(dim=-1), torch.ones(3, 16))
+    vectors = model.tokenizer.codebook.directions()[found.codes]
+    assert torch.allclose(found.distances, (features - vectors).square().mean(-1), atol=1e-6)
+
+
+def test_the_decoder_sees_codes_alone() -> None:
+    model, images = model_of().eval(), torch.randn(2, 1, 8, 8)
+    found = model(images)
+    vectors = model.tokenizer.codebook.directions()[found.codes]
+    assert torch.allclose(model.decoder(vectors), found.predictions, atol=1e-5)
+
+
+def test_gradients_pass_straight_through() -> None:
+    """What the decoder wants of a code's vector, the encoder gets for its feature."""
+    model, images = model_of(), torch.randn(2, 1, 8, 8)
+    features = model.tokenizer.features(images).detach().requires_grad_()
+    model.tokenizer.features = lambda images: features  # type: ignore[method-assign]
+    found = model(images)
+    found.predictions.sum().backward()
+    vectors = model.tokenizer.codebook.directions()[found.codes].requires_grad_()
+    model.decoder(vectors).sum().backward()
+    assert features.grad is not None and vectors.grad is not None
+    assert features.grad.abs().max() > 0
+    assert torch.allclose(features.grad, vectors.grad, atol=1e-5)
+    trained = {name for name, _ in model.named_parameters()}
+    assert not any("codebook" in name for name in trained)
+
+
+def test_codes_do_not_depend_on_autocast_in_the_codebook() -> None:
+    model, images = model_of().eval(), torch.randn(2, 1, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        features = model.tokenizer.features(images)
+        codes, _ = model.tokenizer.quantise(features)
+    assert features.dtype == torch.float32
+    assert torch.equal(codes, model.tokenizer.quantise(features)[0])
+
+
+@pytest.fixture(autouse=True)
+def digits() -> None:
+    pytest.importorskip("sklearn")
+
+
+def test_it_learns_and_uses_its_codes(tmp_path: Path) -> None:
+    result = train_small("image-tokenizer", tmp_path, training__steps=80, model__width=32)
+    baseline = small_task("image-tokenizer").baseline()
+    assert result.metrics["cosine"] > baseline["cosine"] + 0.1
+    assert result.metrics["loss"] < baseline["loss"]
+    assert result.metrics["codebook_use"] > 0.6
+    assert 4 < result.metrics["codebook_perplexity"] <= 16
+
+
+def test_the_codebook_begins_with_k_means_of_several_batches() -> None:
+    task = small_task(
+        "image-tokenizer", model__k_means_patches=70
+    )  # 16 codes: three batches of 32 images of 16 patches
+    torch.manual_seed(0)
+    model = task.build_model()
+    stream = task.train_stream(32, 1).batches(2, [0, 1])
+    pieces = [next(stream) for _ in range(3)]
+    asked = iter([*pieces, None])
+    gathered: list[int] = []
+
+    def gather(rows: torch.Tensor) -> torch.Tensor:
+        gathered.append(len(rows))
+        return torch.cat((rows, rows)) if len(rows) == 16 else rows  # a second rank's codebook
+
+    task.begin_training(model, asked, gather)  # type: ignore[arg-type]
+    assert gathered == [512, 512, 512, 16] and next(asked) is None
+    images = torch.cat([piece["images"] for batch in pieces for piece in batch])
+    with torch.no_grad():
+        rows = model.tokenizer.features(images).flatten(0, 1)
+    expected = k_means(rows, 16, task.model_config.k_means_iterations, task.seed)
+    assert torch.allclose(model.tokenizer.codebook.vectors, expected, atol=1e-5)
+
+
+def test_the_loss_is_a_sum_over_patches() -> None:
+    task = small_task("image-tokenizer", model__commitment=0.5)
+    torch.manual_seed(0)
+    model = task.build_model()
+    batch = task.train_stream(8, 1).batch(0)[0]
+    loss = task.loss(model, batch)
+    assert loss.count == 8 * 16
+    found, wanted = model(batch["images"]), task.teacher(batch["images"])
+    cosine = F.cosine_similarity(found.predictions, wanted, dim=-1)
+    expected = (1 - cosine).sum() + 0.5 * found.distances.sum()
+    assert torch.allclose(loss.total, expected, rtol=1e-5)
+    assert torch.allclose(loss.logs["cosine"], cosine.sum(), rtol=1e-5)
+
+
+def test_use_and_perplexity_are_of_the_codes_that_occur() -> None:
+    task = small_task("image-tokenizer")
+    sums = {"apart": 4.0, "distance": 1.0, "count": 16.0, "used": [4.0] * 4 + [0.0] * 12}
+    found = task.summarise(sums, ())
+    assert found["codebook_use"] == 0.25
+    assert found["codebook_perplexity"] == pytest.approx(4.0)
+    assert found["loss"] == pytest.approx(5 / 16) and found["cosine"] == 0.75
+
+
+def test_scores_count_every_patch_once_and_wait_for_nothing(monkeypatch) -> None:
+    task = small_task("image-tokenizer")
+    torch.manual_seed(0)
+    model = task.build_model().eval()
+    batch = dict(task.validation_batches()[0])
+    with torch.no_grad():
+        whole = task.score(model, batch).sums
+        codes = model.tokenizer.encode(batch["images"])
+        batch["broken"] = torch.arange(len(batch["images"])) > 1
+        two = task.score(model, batch).sums
+    assert torch.equal(whole["used"], codes.flatten().bincount(minlength=16).float())
+    assert torch.equal(two["used"], codes[:2].flatten().bincount(minlength=16).float())
+    assert whole["count"] == codes.numel() and two["count"] == 32
+    assert reads_while_scoring(task, monkeypatch) == []
+
+
+def test_the_baseline_is_the_mean_direction() -> None:
+    task = small_task("image-tokenizer")
+    train = torch.cat([b["images"] for b in list(task.fixed_batches(task.splits.train))[:8]])
+    held = torch.cat([b["images"] for b in task.validation_batches()])
+    mean = F.normalize(task.teacher(train), dim=-1).flatten(0, 1).mean(0)
+    cosine = F.cosine_similarity(task.teacher(held), mean.expand(1, 1, -1), dim=-1).mean()
+    assert task.baseline()["cosine"] == pytest.approx(cosine.item(), abs=1e-5)
+    assert task.baseline()["loss"] == pytest.approx(1 - cosine.item(), abs=1e-5)
+    assert task.baseline(limit=1) != task.baseline()
+
+
+def test_too_many_codes_for_the_images_are_warned_of() -> None:
+    """1438 images of 16 patches are enough for 1917 codes."""
+    few, enough = Said(), Said()
+    small_recipe("image-tokenizer", model__codes=8192).build_task().prepare(few)  # type: ignore[arg-type]
+    small_recipe("image-tokenizer", model__codes=1024).build_task().prepare(enough)  # type: ignore[arg-type]
+    assert few.lines[1:] == ["23,008 patches are few for 8192 codes, and some will stay unused: "
+                             "try model.codes 1024"]  # fmt: skip
+    assert enough.lines[1:] == []
+
+
+CODES, WIDTH = 8, 4
+
+
+def codebook(revive_below: float = 0.0, decay: float = 0.9, codes: int = CODES) -> Codebook:
+    torch.manual_seed(0)
+    made = Codebook(codes, WIDTH, decay, revive_below)
+    made.vectors.copy_(made.directions())
+    return made
+
+
+def random_directions(count: int, seed: int = 1) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return F.normalize(torch.randn(count, WIDTH, generator=draw), dim=-1)
+
+
+def alone(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def released_rule(vectors: torch.Tensor, rows: torch.Tensor, decay: float) -> torch.Tensor:
+    """The rule of BEiT v2's code, code by code."""
+    numbers = (rows @ vectors.t()).argmax(-1)
+    moved = []
+    for code, vector in enumerate(vectors):
+        own = rows[numbers == code]
+        mean = F.normalize(own.mean(0), dim=0) if len(own) else vector
+        moved.append(F.normalize(decay * vector + (1 - decay) * mean, dim=0))
+    return torch.stack(moved)
+
+
+def test_codes_are_the_nearest_and_carry_no_gradient() -> None:
+    book, rows = codebook(), random_directions(12).view(3, 4, WIDTH).requires_grad_()
+    numbers, vectors = book(rows)
+    similar = rows.detach() @ book.vectors.t()
+    assert torch.equal(numbers, similar.argmax(-1)) and numbers.shape == (3, 4)
+    assert torch.equal(vectors, book.directions()[numbers])
+    assert not vectors.requires_grad
+
+
+def test_without_revival_it_follows_the_released_rule() -> None:
+    book, expected = codebook(), codebook().vectors.clone()
+    for step in range(5):
+        rows = random_directions(40, step)
+        book(rows)
+        book.end_step(alone)
+        expected = released_rule(expected, rows, 0.9)
+        assert torch.allclose(book.vectors, expected, atol=1e-6)
+    assert not book.seen.any()
+
+
+def test_use_is_a_moving_average_of_shares() -> None:
+    book, rows = codebook(), random_directions(40)
+    numbers, _ = book(rows)
+    book.end_step(alone)
+    shares = numbers.bincount(minlength=CODES) / 40
+    assert torch.allclose(book.use, 0.9 / CODES + 0.1 * shares)
+    assert torch.isclose(book.use.sum(), torch.ones(()))
+
+
+def test_micro_batches_and_ranks_change_nothing() -> None:
+    """Two micro-batches on each of two ranks, whose sums are added up."""
+    whole, ranks = codebook(0.9), [codebook(0.9), codebook(0.9)]
+    for step in range(20):
+        rows = random_directions(64, step)
+        whole(rows)
+        whole.end_step(alone)
+        for rank, part in zip(ranks, rows.chunk(2), strict=True):
+            for piece in part.chunk(2):
+                rank(piece)
+        seen = ranks[0].seen + ranks[1].seen
+        for rank in ranks:
+            rank.end_step(lambda _, seen=seen: seen.clone())
+        assert torch.equal(ranks[0].vectors, ranks[1].vectors)
+        assert torch.equal(whole.use, ranks[0].use)
+        assert torch.allclose(whole.vectors, ranks[0].vectors, atol=1e-5)
+    assert whole.revived > 0
+
+
+def two_clusters(count: int = 64) -> torch.Tensor:
+    """Features that lie about two random_directions, which one code stands for."""
+    draw = torch.Generator().manual_seed(0)
+    centres = torch.tensor([[1.0, 0.3, 0.0, 0.0], [1.0, -0.3, 0.0, 0.0]]).repeat(count // 2, 1)
+    return F.normalize(centres + 0.02 * torch.randn(count, WIDTH, generator=draw), dim=-1)
+
+
+def lopsided(revive_below: float) -> Codebook:
+    """A codebook whose first code stands for all features, and the others for none."""
+    book = codebook(revive_below, codes=4)
+    book.vectors.copy_(
+        F.normalize(
+            torch.tensor([[1.0, 0, 0, 0], [-0.1, 1, 0, 0], [-1, 0, 0.1, 0], [-1, 0, 0, 0.1]]),
+            dim=-1,
+        )
+    )
+    return book
+
+
+def use(book: Codebook, rows: torch.Tensor) -> torch.Tensor:
+    """Take a step; return the codes before it."""
+    numbers, _ = book(rows)
+    book.end_step(alone)
+    return numbers
+
+
+def test_a_code_out_of_use_takes_half_of_a_much_used_one() -> None:
+    book, rows = lopsided(0.5), two_clusters()
+    while not book.revived:
+        assert not use(book, rows).any()
+    assert book.revived == 1  # one code gives, once
+    assert torch.isclose(book.use.sum(), torch.ones(()))
+    taker = int(book(rows)[0].max())
+    # It stands for one of the two clusters, and has half of the giver's use.
+    centres = F.normalize(torch.stack((rows[::2].mean(0), rows[1::2].mean(0))), dim=-1)
+    assert (centres @ book.vectors[taker]).max() > 0.999
+    assert book.use[taker] == book.use[0]
+    numbers = [use(book, rows) for _ in range(30)][-1]
+    assert not set(numbers[::2].tolist()) & set(numbers[1::2].tolist())
+    assert len(numbers.unique()) == 4  # soon every code is used
+
+
+def test_a_code_with_one_feature_gives_none() -> None:
+    """Its smaller half is empty."""
+    book = lopsided(0.5)
+    for _ in range(200):
+        use(book, two_clusters()[:1])
+    assert book.revived == 0
+
+
+def test_clusters_far_apart_are_found() -> None:
+    draw = torch.Generator().manual_seed(0)
+    centres = torch.eye(6)
+    rows = F.normalize(centres.repeat(50, 1) + 0.05 * torch.randn(300, 6, generator=draw), dim=-1)
+    # From rows drawn at random two may begin in one cluster: from many starts one finds all six.
+    best = max(
+        (k_means(rows, 6, 10, seed) for seed in range(20)),
+        key=lambda found: float((rows @ found.t()).amax(-1).sum()),
+    )
+    assert (centres @ best.t()).amax(-1).min() > 0.99
+    assert torch.allclose(best.norm(dim=-1), torch.ones(6))
+    means = torch.stack([rows[nearest(rows, best) == number].mean(0) for number in range(6)])
+    assert torch.allclose(F.normalize(means, dim=-1), best, atol=1e-6)
+
+
+def test_fewer_rows_than_clusters() -> None:
+    rows = torch.eye(3)
+    found = k_means(rows, 8, 5, 0)
+    assert torch.allclose(found.norm(dim=-1), torch.ones(8))
+    assert torch.isclose(rows @ found.t(), torch.ones(())).any(-1).all()
+
+
+def test_pieces_of_rows_change_nothing(monkeypatch) -> None:
+    rows = F.normalize(torch.randn(50, 4, generator=torch.Generator().manual_seed(1)), dim=-1)
+    whole = nearest(rows, rows[:7])
+    monkeypatch.setattr("magneto.vision.tokenizer.CHUNK", 8)
+    assert torch.equal(nearest(rows, rows[:7]), whole)
+    assert torch.equal(whole[:7], torch.arange(7))

@@ -1,0 +1,191 @@
+"""Crops, colours and erasing; each is a function of the picture and the generator."""
+
+import numpy as np
+import pytest
+
+from magneto.vision import decoding
+from magneto.vision.augmentation import Augmentation, ColourJitter, enhanced, erased, turned_hue
+from magneto.vision.config import AugmentationConfig, ImageDataConfig
+from magneto.vision.decoding import EncodedPicture, PixelPicture
+from magneto.vision.transforms import (
+    NORMALISATIONS,
+    Box,
+    Reading,
+    centre_crop,
+    cut,
+    random_box,
+    validation_transform,
+    with_channels,
+)
+from tests.unit.vision.image_files import Image, encoded, photo
+
+BICUBIC = Image.Resampling.BICUBIC
+ALL = AugmentationConfig(
+    crop="random_resized", flip=0.5, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1,
+    rand_augment=9, erasing=0.5,
+)  # fmt: skip
+
+
+def rng(*key: int) -> np.random.Generator:
+    return np.random.default_rng(key)
+
+
+def test_nothing_is_changed_by_default() -> None:
+    """The digits go through as they are: (pixel / peak - 0.5) / 0.5, to the last bit."""
+    levels = np.arange(17, dtype=np.uint8).repeat(4).reshape(1, 68, 1)[:, :64].reshape(8, 8, 1)
+    reading = Reading(8, 1, "half", 240)
+    found = Augmentation(reading, AugmentationConfig())(PixelPicture(levels * 15), rng(1))
+    assert np.array_equal(found, levels.transpose(2, 0, 1).astype(np.float32) / 8 - 1)
+    fixed = validation_transform(ImageDataConfig(), reading)(PixelPicture(levels * 15), rng(1))
+    assert np.array_equal(fixed, found)
+
+
+@pytest.mark.parametrize("name", NORMALISATIONS)
+def test_normalisation(name: str) -> None:
+    mean, std = (np.array(values)[:, None, None] for values in NORMALISATIONS[name])
+    wanted = (photo().transpose(2, 0, 1) / 255 - mean) / std
+    found = Reading(48, 3, name).normalise(photo())
+    assert found.dtype == np.float32 and np.allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "resize"), [(32, 40), (224, 256), (384, 438), (384, 384)])
+def test_the_middle_is_that_of_resizing_the_whole_and_cutting(size: int, resize: int) -> None:
+    """On noise, where another order of the two passes is 20 levels off (Pillow's own `box`)."""
+    sides = (
+        ((90, 50), (40, 200)) if size == 32 else ((375, 500), (500, 375), (500, 333), (427, 640))
+    )
+    for height, width in sides:
+        pixels = rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        shorter = min(height, width)
+        ends = {side: int(resize * side / shorter) for side in (height, width)}
+        whole = Image.fromarray(pixels).resize((ends[width], ends[height]), BICUBIC)
+        top, left = round((ends[height] - size) / 2), round((ends[width] - size) / 2)
+        wanted = np.asarray(whole)[top : top + size, left : left + size]
+        found = centre_crop(PixelPicture(pixels), size, resize)
+        assert np.abs(found.astype(int) - wanted).max() <= 1, (height, width)
+
+
+def test_a_box_is_cut_out_and_then_resized() -> None:
+    """Its edges see nothing from beyond it, and neither does the order of passes."""
+    pixels = rng(1).integers(0, 256, (500, 333, 3), dtype=np.uint8)
+    for box in (Box(100, 3, 90, 61), Box(0, 0, 500, 333), Box(7, 9, 480, 320)):
+        part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
+        wanted = np.asarray(Image.fromarray(part).resize((224, 224), BICUBIC))
+        assert np.array_equal(cut(PixelPicture(pixels), box, 224), wanted)
+
+
+def test_crops_and_colours_are_torchvisions() -> None:
+    """What docs/concepts/image_data.md says of torchvision, where it is installed."""
+    pytest.importorskip("torchvision")
+    from torchvision.transforms import InterpolationMode, functional
+
+    how = InterpolationMode.BICUBIC
+    for height, width in ((375, 500), (500, 375)):
+        picture = PixelPicture(photo(2, height, width))
+        image = Image.fromarray(picture.pixels())
+        for size, resize in ((224, 256), (384, 384)):
+            middle = functional.center_crop(functional.resize(image, resize, how), [size, size])
+            found = centre_crop(picture, size, resize)
+            assert np.abs(found.astype(int) - np.asarray(middle)).max() <= 1
+        part = functional.resized_crop(image, 100, 3, 90, 61, [224, 224], how)
+        assert np.array_equal(cut(picture, Box(100, 3, 90, 61), 224), np.asarray(part))
+    for name, theirs in (("Brightness", functional.adjust_brightness),
+                         ("Contrast", functional.adjust_contrast),
+                         ("Color", functional.adjust_saturation)):  # fmt: skip
+        for factor in (0.6, 1.4):
+            wanted = np.asarray(theirs(image, factor))
+            assert np.array_equal(np.asarray(enhanced(image, name, factor)), wanted)
+
+
+def test_jitter_changes_by_its_strengths() -> None:
+    image = Image.fromarray(photo(3))
+    same = ColourJitter()(image, rng(1))
+    assert np.array_equal(np.asarray(same), photo(3))
+    means = [np.asarray(ColourJitter(brightness=0.4)(image, rng(n))).mean() for n in range(60)]
+    assert 0.58 < min(means) / photo(3).mean() < 0.7 and max(means) / photo(3).mean() > 1.15
+    assert np.array_equal(np.asarray(turned_hue(image, 0.0)), photo(3))
+    red = Image.new("RGB", (1, 1), (200, 0, 0))
+    assert np.asarray(turned_hue(red, 1 / 3))[0, 0].argmax() == 1
+
+
+def test_extreme_shapes_stay_small() -> None:
+    for height, width in ((1, 1), (1, 5000), (3000, 2)):
+        picture = PixelPicture(np.full((height, width, 3), 9, np.uint8))
+        assert centre_crop(picture, 16, 20).tolist() == [[[9] * 3] * 16] * 16
+        box = random_box(picture, (0.08, 1.0), (3 / 4, 4 / 3), rng(1))
+        assert 1 <= box.height <= height and 1 <= box.width <= width
+
+
+def test_random_boxes_have_the_shares_and_shapes_that_are_asked_for() -> None:
+    picture, random = PixelPicture(photo(1, 300, 400)), rng(1)
+    boxes = [random_box(picture, (0.2, 0.8), (0.5, 2.0), random) for _ in range(500)]
+    shares = [box.height * box.width / 120_000 for box in boxes]
+    shapes = [box.width / box.height for box in boxes]
+    assert 0.19 < min(shares) < 0.25 and 0.7 < max(shares) < 0.81
+    assert 0.49 < min(shapes) < 0.6 and 1.7 < max(shapes) < 2.02
+    assert all(box.top + box.height <= 300 and box.left + box.width <= 400 for box in boxes)
+
+
+def test_a_large_jpeg_is_decoded_smaller_where_the_crop_allows(monkeypatch) -> None:
+    picture = EncodedPicture(encoded(photo(4, 256, 256), "JPEG", quality=95))
+    scales: list[int] = []
+    decode = picture.pixels
+    monkeypatch.setattr(picture, "pixels", lambda scale: scales.append(scale) or decode(scale))
+    boxes = [Box(0, 0, 256, 256), Box(0, 64, 128, 192), Box(10, 10, 60, 60)]
+    for box in boxes:
+        near = cut(picture, box, 32, reduce=True).astype(int)
+        exact = cut(picture, box, 32).astype(int)
+        assert np.abs(near - exact).mean() < 3
+    assert scales == [8, 1, 4, 1, 1, 1]
+
+
+@pytest.mark.parametrize("library", ["simplejpeg", "pillow"])
+def test_a_smaller_jpeg_is_cut_where_the_whole_one_is(library: str, monkeypatch) -> None:
+    """Its last pixels stand for fewer than 8 of the whole one's: they must not stretch the rest."""
+    if library == "pillow":
+        monkeypatch.setattr(decoding, "simplejpeg", lambda: None)
+    ramp = np.linspace(0, 255, 257).round().astype(np.uint8)
+    for pixels in (np.tile(ramp, (257, 1)), np.tile(ramp[:, None], (1, 257))):
+        pixels = np.repeat(pixels[..., None], 3, -1)
+        picture = EncodedPicture(encoded(pixels, "JPEG", quality=100, subsampling=0))
+        near = cut(picture, Box(0, 0, 256, 256), 32, reduce=True).astype(int)
+        exact = cut(PixelPicture(pixels), Box(0, 0, 256, 256), 32)
+        assert np.abs(near - exact)[2:-2, 2:-2].max() <= 1
+
+
+def test_everything_is_a_function_of_the_generator() -> None:
+    picture, change = PixelPicture(photo(5)), Augmentation(Reading(24), ALL)
+    made = [change(picture, rng(1, number)) for number in range(8)]
+    again = [change(picture, rng(1, number)) for number in range(8)]
+    assert all(np.array_equal(a, b) for a, b in zip(made, again, strict=True))
+    assert len({image.tobytes() for image in made}) == 8
+
+
+def test_grey_images_and_other_numbers_of_channels() -> None:
+    grey = PixelPicture(photo(6)[..., :1])
+    assert Augmentation(Reading(24, 1), ALL)(grey, rng(3)).shape == (1, 24, 24)
+    assert Augmentation(Reading(24, 3), ALL)(grey, rng(3)).shape == (3, 24, 24)
+    assert np.array_equal(with_channels(photo()[..., :1], 3)[..., 2], photo()[..., 0])
+    luma = with_channels(photo(), 1)[..., 0]
+    assert np.abs(luma - photo() @ [0.299, 0.587, 0.114]).max() < 1
+
+
+def test_a_flip_is_a_mirror_image() -> None:
+    picture = PixelPicture(photo(7, 24, 24))
+    flipped = Augmentation(Reading(24), AugmentationConfig(flip=1.0)).pixels(picture, rng(1))
+    assert np.array_equal(flipped[:, ::-1], picture.pixels())
+
+
+def test_erasing() -> None:
+    image = np.full((3, 40, 40), 5.0, np.float32)
+    assert (erased(image.copy(), 0.0, rng(1)) == 5).all()
+    for number in range(20):
+        noise = erased(image.copy(), 1.0, rng(number)) != 5
+        assert 0.01 < noise.mean() < 0.4
+        rows, columns = np.flatnonzero(noise[0].any(1)), np.flatnonzero(noise[0].any(0))
+        assert noise[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+
+
+def test_a_validation_image_is_no_smaller_than_what_is_read() -> None:
+    with pytest.raises(ValueError, match="below the model's image_size"):
+        validation_transform(ImageDataConfig(resize=8), Reading(16))

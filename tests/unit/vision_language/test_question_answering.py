@@ -1,0 +1,279 @@
+"""Visual question answering as a task: sums, scores, runs that begin with another, commands."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from magneto.cli import main
+from magneto.data.frequencies import write_plateau
+from magneto.runs import load_run
+from magneto.vision_language.config import (
+    QuestionAnsweringConfig,
+)
+from magneto.vision_language.heads import QuestionAnswerer
+from magneto.vision_language.question_answering import likeliest_target
+from magneto.vision_language.questions import image_keys
+from magneto.vision_language.tables import LOST, MISSING
+from tests.evaluating import measured, predicted, reads_while_scoring
+from tests.said import Said
+from tests.unit.vision_language.small_tasks import SIZES, question_task, run
+from tests.unit.vision_language.vqa_folders import (
+    COLOURS,
+    annotated,
+    image_file,
+    png,
+    write_split,
+    write_vqa,
+)
+
+
+def test_loss_is_the_sum_of_all_answers_over_questions(tmp_path: Path) -> None:
+    """The mean over answers, times their number, as in the released code."""
+    task = question_task(tmp_path)
+    model = task.build_model()
+    (batch,) = task.train_stream(4, 1).batch(0)
+    loss, logits = task.loss(model, batch), model(batch["images"], batch["samples"])
+    mean = F.binary_cross_entropy_with_logits(logits, batch["targets"])
+    torch.testing.assert_close(loss.total / loss.count, mean * len(task.answers))
+    assert loss.count == 4 and loss.logs["broken"] == 0
+
+
+def test_the_splits_and_what_is_said_of_them(tmp_path: Path) -> None:
+    task, said = question_task(tmp_path), Said()
+    task.prepare(said)
+    train_part, held = task.splits.train, task.splits.validation
+    assert (len(train_part), len(held)) == (20, 4)
+    assert task.train_stream(4, 1).examples == 20
+    assert task.answers == ["blue", "no", "red", "yes"]
+    assert "20 training questions, 4 validation questions, 4 answers" in said.lines[0]
+    assert "raw look-up knows 85.00%, the normalised one 100.00%" in said.lines[0]
+    assert not set(image_keys(train_part)) & set(image_keys(held))
+
+
+def test_scores_are_official_and_unknown_answers_count(tmp_path: Path) -> None:
+    """Of "blue" seven times and "The blue" three times all ten agree once they are normalised."""
+    task = question_task(tmp_path, least_answer_count=5, validation_images=6)
+    held = task.splits.validation
+    assert all({*said} & {*task.answers} for said in held.values("answers"))
+    model = task.build_model()
+    found = measured(task, model)
+    assert found["unknown"] == 0 and found["broken"] == 0
+    answers = dict(task.given_answers(predicted(task, model)))
+    right = [
+        answers[number] == said
+        for number, said in zip(held.values("id"), held.values("majority"), strict=True)
+    ]
+    assert found["accuracy"] == pytest.approx(sum(right) / 12) and len(answers) == 12
+    assert list(answers) == sorted(answers)
+    (tmp_path / "few.txt").write_text("yes\nno\n")
+    few = question_task(tmp_path, answers=str(tmp_path / "few.txt"), validation_images=6)
+    assert len(few.splits.train) == 6  # half of them can't be answered, and teach nothing
+    scores = measured(few, few.build_model())
+    assert scores["unknown"] == 0.5 and scores["accuracy_other"] == 0
+    assert scores["accuracy"] <= 0.5
+
+
+def test_what_the_look_up_does_not_know_can_be_right(tmp_path: Path) -> None:
+    """By the raw look-up nothing of "two" is taught; the metric takes "2" for it all the same."""
+    write_vqa(tmp_path)
+    (tmp_path / "known.txt").write_text("2\nred\n")
+    asked = [{"image_id": 1001, "question": f"{n}?", "question_id": n} for n in (1, 2)]
+    said = [["two"] * 6 + ["couple"] * 4, ["two"] * 10]
+    notes = [annotated(n, 1001, answers, "two") for n, answers in zip((1, 2), said, strict=True)]
+    write_split(tmp_path / "vqa", "val2014", asked, notes)
+    task, told = question_task(tmp_path, answers=str(tmp_path / "known.txt"),
+                         validation_split="val2014"), Said()  # fmt: skip
+    task.prepare(told)
+    model = task.build_model()
+    torch.nn.init.zeros_(model.head[-1].weight)
+    model.head[-1].bias.data = torch.tensor([1.0, 0.0])  # "2", whatever it is asked
+    found = measured(task, model)
+    assert found["soft_score"] == 0 and found["accuracy"] == found["unknown"] == 0.5
+    assert "1 validation questions that no known answer is right for" in told.lines[0]
+    assert task.baseline()["unknown"] == 0.5
+
+
+def test_images_that_can_not_be_read(tmp_path: Path) -> None:
+    """In training another question stands there; in validation it scores 0."""
+    write_vqa(tmp_path)
+    image_file(tmp_path, "train2014", 1).unlink()
+    image_file(tmp_path, "train2014", 2).write_bytes(b"no image")
+    image_file(tmp_path, "val2014", 1003).unlink()
+    task, said = question_task(tmp_path, validation_split="val2014"), Said()
+    task.prepare(said)
+    assert f"2 {MISSING}" in said.lines[0] and f"2 {LOST}" in said.lines[0]
+    assert len(task.splits.train) == 10
+    (batch,) = task.train_stream(10, 1).batch(0)
+    assert batch["broken"].sum() == 2
+    model = task.build_model()
+    assert measured(task, model)["broken"] == 2
+    given = task.given_answers(predicted(task, model))
+    assert {answer for number, answer in given if number in (10030, 10031)} == {""}
+    # Broken is one to train on and one to validate on; missing, one to train on.
+    assert task.problems.describe() == "broken image: 2; missing image: 1"
+    task.problems.keep_in(tmp_path)
+    listed = (tmp_path / "data_problems.tsv").read_text()
+    assert f"missing image\t{image_file(tmp_path, 'train2014', 1)}\tno such file" in listed
+
+
+def test_the_baseline_reads_questions_alone(tmp_path: Path) -> None:
+    """Of both questions either answer is as common: who sees no image is half right."""
+    task = question_task(tmp_path, validation_images=6)
+    found = task.baseline()
+    assert found["accuracy"] == 0.5 and found["unknown"] == 0
+    assert found.keys() == measured(task, task.build_model()).keys()
+    means = torch.tensor(task.splits.train_targets.means())
+    batches = task.validation_batches()
+    loss = sum(
+        F.binary_cross_entropy(means.float().expand_as(batch["targets"]), batch["targets"],
+                               reduction="sum")
+        for batch in batches
+    )  # fmt: skip
+    assert found["loss"] == pytest.approx(float(loss) / 12, rel=1e-5)
+
+
+def test_what_is_left_out_of_the_input(tmp_path: Path) -> None:
+    rows = torch.arange(4).numpy()
+    batch = question_task(tmp_path, input="question").fixed_rows(rows)
+    assert not batch["images"].any() and len(batch["samples"].token_ids) > 40
+    batch = question_task(tmp_path, input="image").fixed_rows(rows)
+    assert batch["images"].any() and len(batch["samples"].token_ids) == 8  # <s> and </s>
+    task, said = question_task(tmp_path, model={"max_length": 12}), Said()
+    task.prepare(said)
+    assert len(task.validation_tokens[0]) == 12
+    assert any("2 questions cut to model.max_length (12)" in line for line in said.lines)
+
+
+def test_a_run_keeps_what_it_needs(tmp_path: Path) -> None:
+    """It is opened, asked and gone on from where the questions are no more."""
+    task = question_task(tmp_path / "data", tokenizer="auto", vocab_size=300)
+    run(task, tmp_path / "run")
+    other = question_task(
+        tmp_path / "data", {"pretrained": str(tmp_path / "run"), "image_size": 16},
+        tokenizer="auto",
+    )  # fmt: skip
+    said = Said()
+    other.prepare(said)
+    assert other.tokenizer.path == tmp_path / "run" / "assets" / "tokenizer" / "tokenizer.json"
+    assert "drawn anew" in said.lines[-1]
+    write_plateau(tmp_path / "run", {"loss": 0.1})
+    again = question_task(
+        tmp_path / "data", {"pretrained": str(tmp_path / "run")}, tokenizer="auto"
+    )
+    again.prepare(said)
+    assert "has learnt nothing" in said.lines[-1]
+    weights = other.initial_weights()
+    assert weights["encoder.vision_embedding.positions.weight"].shape == (17, 16)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    opened: Any = load_run(tmp_path / "run", "auto", {}, verb="predict")
+    assert opened.task.answers == task.answers and opened.task._splits is None
+    held = json.loads((tmp_path / "run" / "assets" / "validation-images.json").read_text())
+    assert held == image_keys(task.splits.validation) and len(held) == 2
+
+
+def test_predict_and_the_leaderboard_file(tmp_path: Path, capsys) -> None:
+    run(question_task(tmp_path), tmp_path / "run")
+    (tmp_path / "red.png").write_bytes(png(COLOURS["red"]))
+    words = ["predict", str(tmp_path / "run"), str(tmp_path / "red.png")]
+    assert main([*words, "What colour is it?", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["images"]
+    assert {row["label"] for row in found["labels"]} == {"blue", "no", "red", "yes"}
+    assert all(0 < row["share"] < 1 for row in found["labels"])
+    assert main(words) == 2
+    assert "the run takes a question after the images" in capsys.readouterr().err
+    file = tmp_path / "answers.json"
+    asked = ["evaluate", str(tmp_path / "run"), "--answers", str(file)]
+    assert main([*asked, "--data.validation_split", "test-dev2015", "--json"]) == 0
+    metrics = json.loads(capsys.readouterr().out)
+    assert metrics["questions"] == 12 and "accuracy" not in metrics
+    rows = json.loads(file.read_text())
+    assert [row["question_id"] for row in rows] == sorted(
+        10 * number + i for number in range(2001, 2007) for i in (0, 1)
+    )
+    assert {row["answer"] for row in rows} <= {"blue", "no", "red", "yes"}
+    assert main([*asked, "--limit", "1"]) == 2
+    assert "all questions" in capsys.readouterr().err
+    (tmp_path / "vqa").rename(tmp_path / "gone")  # what is wrong with the place is said before
+    for place, message in (
+        (tmp_path, f"it is a folder; name the file, {tmp_path / 'answers.json'}"),
+        (file / "new" / "a.json", f"nothing may be written in {file}"),
+    ):
+        assert main([*asked[:2], "--answers", str(place)]) == 2
+        assert capsys.readouterr().err == f"magneto: --answers {place}: {message}\n"
+    (tmp_path / "gone").rename(tmp_path / "vqa")
+    with pytest.raises(ValueError, match="no public answers to validate on"):
+        question_task(tmp_path, validation_split="test2015").train_stream(4, 1)
+
+
+def test_a_run_answers_a_test_split_that_is_alone(tmp_path: Path, capsys) -> None:
+    """Its own answers and tokenizer are enough; no training data is read."""
+    run(question_task(tmp_path / "coco", tokenizer="auto", vocab_size=300), tmp_path / "run")
+    for path in (tmp_path / "coco").rglob("*2014*.*"):
+        path.unlink()
+    words = ["evaluate", str(tmp_path / "run"), "--answers", str(tmp_path / "answers.json")]
+    assert main([*words, "--data.validation_split", "test-dev2015", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["questions"] == 12 and "12 questions without public" in said.err
+    assert len(json.loads((tmp_path / "answers.json").read_text())) == 12
+    answers = str(tmp_path / "run" / "assets" / "answers.json")
+    kept = {"validation_split": "test-dev2015", "answers": answers}
+    task = question_task(tmp_path / "coco", **kept)
+    assert task.baseline() == {}
+    for asked in (lambda: task.train_stream(4, 1), task.training_texts):
+        with pytest.raises(ValueError, match="no public answers to validate on"):
+            asked()
+
+
+def test_one_answer_is_no_choice(tmp_path: Path) -> None:
+    """What can be set helps where there are others, and is named only there."""
+    write_vqa(tmp_path)
+    for split, first in (("train2014", 1), ("val2014", 1001)):
+        asked = [{"image_id": first, "question": "Is it?", "question_id": first}]
+        notes = [annotated(first, first, ["Yes"] * 10, "Yes")]
+        write_split(tmp_path / "vqa", split, asked, notes)
+    with pytest.raises(ValueError, match="all questions have the same answer, 'yes'"):
+        question_task(tmp_path, validation_images=1).prepare()
+
+
+def test_scoring_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not reads_while_scoring(question_task(tmp_path), monkeypatch)
+    logits, targets = torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([[1.0, 0.3], [0.6, 0]])
+    assert likeliest_target(logits, targets).tolist() == pytest.approx([0.3, 0.6])
+
+
+def test_rates_of_the_head(tmp_path: Path) -> None:
+    task = question_task(tmp_path, {"head_rate": 20.0})
+    rates = task.rate_multipliers(task.build_model())
+    assert set(rates.values()) == {20.0} and all(name.startswith("head.") for name in rates)
+    assert question_task(tmp_path).rate_multipliers(task.build_model()) == {}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"least_answer_count": 99}, "0 answers are known"),
+        ({"source": "builtin:nothing"}, "builtin:shapes"),
+        ({"vocab_size": 10}, "vocab_size must be"),
+        ({"validation_images": 0}, "validation_images must be 1 or more"),
+    ],
+)
+def test_wrong_data_is_refused(tmp_path: Path, data: dict[str, Any], message: str) -> None:
+    write_vqa(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        question_task(tmp_path, **data).prepare()
+
+
+def test_other_mistakes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no image files in"):
+        (tmp_path / "empty").mkdir()
+        question_task(tmp_path, source=str(tmp_path / "empty")).prepare()
+    with pytest.raises(ValueError, match=r"4 answers to choose from.*model has 5"):
+        question_task(tmp_path, {"answers": 5}).prepare()
+    with pytest.raises(ValueError, match="answers must be 2 or more"):
+        QuestionAnsweringConfig(**SIZES, answers=1)
+    with pytest.raises(ValueError, match="answers is not known"):
+        QuestionAnswerer(QuestionAnsweringConfig(**SIZES, vocab_size=300))

@@ -1,0 +1,258 @@
+"""Questions of every kind of source: VQA v2's files, plain tables, rendered scenes."""
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magneto.data.problems import MALFORMED, Counts, DataProblems
+from magneto.vision_language.config import QuestionAnsweringDataConfig
+from magneto.vision_language.questions import (
+    ANNOTATED_TWICE,
+    DUPLICATES,
+    EMPTY_QUESTIONS,
+    UNANNOTATED,
+    UNASKED,
+    Questions,
+    held_out_images,
+    image_keys,
+    load_questions,
+    read_split,
+    vqa_folder,
+)
+from magneto.vision_language.tables import LOST, MISSING
+from tests.unit.vision.image_files import write
+from tests.unit.vision_language.vqa_folders import (
+    COLOURS,
+    annotated,
+    image_file,
+    png,
+    write_split,
+    write_vqa,
+)
+
+
+def load(source: str | Path, problems: DataProblems | None = None, **data: Any) -> Questions:
+    config = QuestionAnsweringDataConfig(source=str(source), **data)
+    return load_questions(config, problems or DataProblems())
+
+
+def vqa(folder: Path, **data: Any) -> Questions:
+    return load(folder, least_answer_count=1, **data)
+
+
+def test_built_in_questions() -> None:
+    """Their answers are taken as they are: "none" is not turned into "0"."""
+    found = load("builtin:shapes")
+    assert len(found.train) > 5000 and len(found.validation) > 500
+    assert {*found.train.values("majority")} == {*found.answers} and len(found.answers) == 13
+    assert {*found.train.values("kind")} == {"yes/no", "number", "other"}
+    # Scores of other questions would be taken for those of the test split.
+    with pytest.raises(ValueError, match=r"test2015 is of VQA v2, and .* is another set"):
+        load("builtin:shapes", validation_split="test2015")
+
+
+def records(folder: Path, count: int = 12) -> list[dict[str, Any]]:
+    """Two questions about each of some images, red and blue ones."""
+    found: list[dict[str, Any]] = []
+    for number in range(count):
+        colour = ("red", "blue")[number % 2]
+        write(folder / f"{number}.png", png(COLOURS[colour]))
+        found += [{"image": f"{number}.png", "question": "What colour?", "answer": colour.title()},
+                  {"image": f"{number}.png", "question": "Is it red?",
+                   "answer": "yes" if colour == "red" else "no"}]  # fmt: skip
+    return found
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".jsonl":
+        return write(path, "\n".join(map(json.dumps, rows)).encode())
+    separator = {".csv": ",", ".tsv": "\t"}[path.suffix]
+    lines = [rows[0].keys(), *(map(str, row.values()) for row in rows)]
+    return write(path, "\n".join(map(separator.join, lines)).encode())
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv"])
+def test_a_plain_table(ending: str, tmp_path: Path) -> None:
+    """One answer counts as ten that agree, as it is written; images are held out whole."""
+    found = load(write_table(tmp_path / f"all{ending}", records(tmp_path)), validation_fraction=0.3)
+    assert found.answers == ["Blue", "Red", "no", "yes"] and found.answerable.all()
+    assert len(found.train) + len(found.validation) == 24
+    assert not {*image_keys(found.train)} & {*image_keys(found.validation)}
+    for rows, targets in ((found.train, found.train_targets),
+                          (found.validation, found.validation_targets)):  # fmt: skip
+        assert len(rows) > 1 and (targets.dense(range(len(rows))).max(1) == 1).all()
+        for index, (said, kind) in enumerate(
+            zip(rows.values("majority"), rows.values("kind"), strict=True)
+        ):
+            red = rows.open(index)[0].pixels()[0, 0, 0] > 200
+            assert said in (("Red", "yes") if red else ("Blue", "no"))
+            assert kind == ("yes/no" if said in ("yes", "no") else "other")
+
+
+def test_a_list_of_answers_is_of_annotators(tmp_path: Path) -> None:
+    """As VQA's ten: known answers are normalised; objects with "answer" are understood, too."""
+    rows = records(tmp_path, 4)
+    for row in rows:
+        said = row.pop("answer")
+        row["answers"] = [said] * 7 + [f"The {said}"] * 3
+    rows[0]["answers"] = [{"answer": word} for word in rows[0]["answers"]]
+    path = write_table(tmp_path / "all.jsonl", rows)
+    found = load(path, validation_source=str(path), answer_lookup="normalised")
+    assert found.answers == ["red", "yes", "blue", "no"]
+    assert found.train.values("answers")[0] == ("Red",) * 7 + ("The Red",) * 3
+    assert found.shares_known == (pytest.approx(0.35), 1.0)
+
+
+def test_odd_rows_of_a_table_are_counted(tmp_path: Path) -> None:
+    rows = records(tmp_path)
+    odd = [{**rows[0], "question": 7}, {**rows[0], "answer": ""}, {**rows[0], "answer": None},
+           {**rows[0], "image": ""}, {**rows[0], "answer": [[{"answers": 1}]]},
+           {**rows[0], "image": "gone.png"}, {**rows[1], "image_id": 99}]  # fmt: skip
+    problems = DataProblems()
+    path = write_table(tmp_path / "all.jsonl", [*rows, *odd])
+    found = load(path, problems, validation_source=str(path), validation_fraction=0.3)
+    assert len(found.train) == 24 + 1 and len(found.validation) == 24 + 2
+    assert found.counts[MALFORMED] == 4 and found.counts[MISSING] == found.counts[LOST] == 1
+    assert problems.describe() == "missing image: 1"
+    for name, text, message in (
+        ("a.csv", "picture,question,answer\n0.png,x,y\n", "no column 'image'"),
+        ("b.csv", "image,asked,answer\n0.png,x,y\n", r"no column 'question'.*question_column"),
+        ("c.csv", "image,question,said\n0.png,x,y\n", r"no column 'answer'.*answer_column"),
+        ("d.tsv", "0.png\twhat is it?\ta dog\n", "above it: image<TAB>question<TAB>answer"),
+        ("e.csv", "image,question,answer\n0.png,x,\n", "no rows that can be used"),
+    ):
+        write(tmp_path / name, text.encode())
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path / name)
+    path = write_table(tmp_path / "f.jsonl", [{"p": r["image"], "q": r["question"],
+                                               "a": r["answer"]} for r in rows])  # fmt: skip
+    named = {"image_column": "p", "question_column": "q", "answer_column": "a"}
+    assert len(load(path, **named).train) > 12
+
+
+def test_vqa_is_split_by_images(tmp_path: Path) -> None:
+    write_vqa(tmp_path)
+    found = vqa(tmp_path, validation_images=2)
+    held = held_out_images(range(1001, 1007), 2, 0)
+    names = {f"val2014/COCO_val2014_{image:012d}.jpg" for image in held}
+    assert {*image_keys(found.validation)} == names and len(found.validation) == 4
+    assert len(image_keys(found.train)) == 10 and len(found.train) == 20
+    other = vqa(tmp_path, validation_images=2, validation_seed=3)
+    assert {*image_keys(other.validation)} != names
+    whole = vqa(tmp_path, validation_split="val2014")
+    assert (len(whole.train), len(whole.validation)) == (12, 12)
+    # 24 annotations, of training and validation together: 9 of none of the four answers.
+    with pytest.raises(ValueError, match="0 answers are known"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("inner", [".", "vqa", "annotations"])
+def test_questions_meet_their_annotations_and_images(tmp_path: Path, inner: str) -> None:
+    write_vqa(tmp_path, inner=inner)
+    (tmp_path / "other").mkdir()
+    assert vqa_folder(str(tmp_path)) == tmp_path and vqa_folder(str(tmp_path / "other")) is None
+    rows = vqa(tmp_path, validation_split="val2014").validation
+    first = rows.table[0]
+    assert first["answers"] == ("blue",) * 7 + ("The blue",) * 3
+    assert (first["id"], first["question"], first["majority"], first["kind"]) == (
+        10010, "What colour is it?", "blue", "other",
+    )  # fmt: skip
+    assert rows.name(0) == str(image_file(tmp_path, "val2014", 1001))
+    assert rows.open(0)[0].pixels()[0, 0, 2] > 200 > rows.open(2)[0].pixels()[0, 0, 2]
+
+
+def test_a_split_without_answers_is_read_alone(tmp_path: Path) -> None:
+    """Training and validation questions need not be there, nor any of their images."""
+    write_vqa(tmp_path)
+    for path in (*tmp_path.glob("vqa/*2014*"), *tmp_path.glob("*2014/*.jpg")):
+        path.unlink()
+    write(tmp_path / "known.txt", b"yes\nno\n")
+    for split in ("test2015", "test-dev2015"):
+        found = vqa(tmp_path, validation_split=split, answers=str(tmp_path / "known.txt"))
+        assert len(found.validation) == 12 and not len(found.train) and not found.answered
+        assert "COCO_test2015_000000002001.jpg" in found.validation.name(0)
+    with pytest.raises(ValueError, match="no public answers to validate on"):
+        vqa(tmp_path, validation_split="test2015")
+    with pytest.raises(FileNotFoundError, match=r"no file .*train2014_questions"):
+        vqa(tmp_path)
+
+
+def test_images_elsewhere_and_missing(tmp_path: Path) -> None:
+    write_vqa(tmp_path)
+    (tmp_path / "images").mkdir()
+    for name in ("train2014", "val2014"):
+        (tmp_path / name).rename(tmp_path / "images" / name)
+    with pytest.raises(ValueError, match=r"there is no .*COCO_train2014_0.*1\.jpg.*image_folder"):
+        vqa(tmp_path)
+    there = {"image_folder": str(tmp_path / "images"), "validation_split": "val2014"}
+    assert len(vqa(tmp_path, **there).train) == 12
+    image_file(tmp_path / "images", "val2014", 1002).unlink()
+    found = vqa(tmp_path, **there)
+    assert len(found.validation) == 12 and found.counts[LOST] == 2 and not found.counts[MISSING]
+    for path in (tmp_path / "images" / "val2014").iterdir():
+        path.unlink()
+    with pytest.raises(ValueError, match=r"there is no .*COCO_val2014"):
+        vqa(tmp_path, **there)
+
+
+def test_odd_records_of_vqa_are_counted(tmp_path: Path) -> None:
+    questions = [
+        {"image_id": 1, "question": "a?", "question_id": 1},
+        {"image_id": 1, "question": "b?", "question_id": 1},  # its id was there
+        {"image_id": 1, "question": " ", "question_id": 2},  # no words
+        {"image_id": "x", "question": "c?", "question_id": 3},
+        {"image_id": float("inf"), "question": "c?", "question_id": 3},
+        {"image_id": 1, "question": None, "question_id": 4},
+        7,
+        {"image_id": 2, "question": "d?", "question_id": 5},  # nobody answered
+    ]
+    annotations = [
+        annotated(1, 1, ["x"] * 10, "x"), annotated(2, 1, ["y"], "y"),
+        annotated(1, 1, ["z"] * 10, "z"),  # there was one
+        annotated(9, 1, ["x"], "x"), {"question_id": 5, "answers": []}, {"question_id": 6}, "z",
+    ]  # fmt: skip
+    write_split(tmp_path, "train2014", questions, annotations)
+    counts = Counts()
+    found = read_split(tmp_path, "train2014", counts)
+    assert [(question, majority) for _, question, _, majority, *_ in found] == [
+        ("a?", "x"), (" ", "y")
+    ]  # fmt: skip
+    expected = {DUPLICATES: 1, EMPTY_QUESTIONS: 1, MALFORMED: 7, UNANNOTATED: 1, UNASKED: 1,
+                ANNOTATED_TWICE: 1}  # fmt: skip
+    assert {kind: counts[kind] for kind in expected} == expected
+    for path in tmp_path.glob("*.json"):
+        packed = path.with_name(f"{path.name}.gz")
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert read_split(tmp_path, "train2014", Counts()) == found
+
+
+def test_what_is_wrong_with_a_file_is_named(tmp_path: Path) -> None:
+    write_vqa(tmp_path)
+    path = tmp_path / "vqa" / "v2_mscoco_val2014_annotations.json"
+    for text, message in (('{"questions": []}', 'no list of "annotations"'), ("{", "is not JSON"),
+                          ("[" * 100_000, "is not JSON")):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(ValueError, match=rf"v2_mscoco_val2014.* {message}"):
+            vqa(tmp_path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="v2_mscoco_val2014_annotations"):
+        vqa(tmp_path)
+
+
+def test_held_out_images_are_those_of_the_published_rule() -> None:
+    """The smallest digests: another order of the images, or more of them, keeps their ranks."""
+    ids = list(range(1, 500))
+    chosen = held_out_images(ids, 5, 0)
+    digests = {
+        number: hashlib.blake2b(b"0:%d" % number, digest_size=8).hexdigest() for number in ids
+    }
+    assert chosen == set(sorted(ids, key=digests.__getitem__)[:5])
+    assert held_out_images(reversed(ids), 5, 0) == chosen
+    assert held_out_images(ids, 9, 0) > chosen
+    assert held_out_images(ids, 5, 1) != chosen
+    assert held_out_images([1, 1, 2], 2, 0) == {1, 2}

@@ -1,0 +1,230 @@
+"""Statements of every kind of source: NLVR2's files, plain tables, rendered scenes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magneto.config import ConfigError
+from magneto.data.problems import EMPTY, MALFORMED, DataProblems
+from magneto.vision.images import WITHOUT_IMAGE
+from magneto.vision_language.config import StatementDataConfig, VisualReasonerConfig
+from magneto.vision_language.statements import (
+    DUPLICATES,
+    UNLABELLED,
+    groups_of,
+    load_statements,
+    statement_files,
+)
+from magneto.vision_language.tables import (
+    LOST,
+    MISSING,
+    RowSplits,
+    missing_images,
+    named_images,
+)
+from tests.unit.vision.image_files import write
+from tests.unit.vision_language.nlvr2_folders import (
+    nlvr2_record,
+    write_image,
+    write_lines,
+    write_nlvr2,
+)
+
+
+def load(source: Path | str, problems: DataProblems | None = None, **options: Any) -> RowSplits:
+    config = StatementDataConfig(source=str(source), **options)
+    return load_statements(config, problems or DataProblems())
+
+
+def names(found: RowSplits) -> tuple[str, str]:
+    train, held = ({said.split("-")[0] for said in rows.values("said")}
+                   for rows in (found.train, found.validation))  # fmt: skip
+    return "+".join(train), "+".join(held)
+
+
+@pytest.mark.parametrize("shards", [True, False])
+def test_splits_of_nlvr2(shards: bool, tmp_path: Path) -> None:
+    """In both layouts each statement meets its images; a file that is named is read, too."""
+    write_nlvr2(tmp_path, ("train", "dev", "test1", "test2"), shards=shards)
+    found = load(tmp_path)
+    for rows in (found.train, found.validation):
+        assert len(rows) == 12 and not missing_images(rows).any()
+        for index, truth in enumerate(rows.values("truth")):
+            left, right = (picture.pixels()[0, 0, 0] for picture in rows.open(index))
+            assert (left < right) == truth
+    assert names(found) == ("train", "dev")
+    assert names(load(tmp_path, validation_split="test")) == ("train", "test1")
+    assert names(load(tmp_path, validation_split="hidden")) == ("train", "test2")
+    data = tmp_path / "nlvr" / "nlvr2" / "data"
+    other: dict[str, Any] = {
+        "image_folder": str(tmp_path),
+        "validation_source": str(data / "dev.json"),
+    }
+    assert names(load(data / "train.json", **other)) == ("train", "dev")
+    assert names(load(tmp_path, validation_source=str(tmp_path))) == ("train", "dev")
+
+
+def test_a_set_of_images_is_held_out_whole(tmp_path: Path) -> None:
+    """A set is the second part of an identifier; a sentence has no pair in its name."""
+    write_nlvr2(tmp_path, ["dev"], groups=40)
+    found = load(tmp_path, validation_fraction=0.3)
+    train, held = ({*rows.values("group")} for rows in (found.train, found.validation))
+    assert train | held == {f"dev-{n}" for n in range(40)}
+    assert not train & held and 4 < len(held) < 20
+    assert {*found.validation.values("said")} == {f"{group}-0" for group in held}
+    assert load(tmp_path, validation_fraction=0.3).validation.digest == found.validation.digest
+    assert load(tmp_path, validation_fraction=0.5).validation.digest != found.validation.digest
+
+
+def test_a_split_that_is_not_there(tmp_path: Path) -> None:
+    write_nlvr2(tmp_path / "whole", ("train", "dev"))
+    with pytest.raises(ValueError, match=r"has no test split, it has train, validation: set data"):
+        load(tmp_path / "whole", validation_split="test")
+    with pytest.raises(ValueError, match="builtin:shapes has no test split"):
+        load(tmp_path / "whole", validation_source="builtin:shapes", validation_split="test")
+    write_nlvr2(tmp_path / "test", ["test1"])
+    with pytest.raises(ValueError, match="nothing to train on but its test split"):
+        load(tmp_path / "test", validation_split="test")
+
+
+def test_the_authors_repository_has_another_set_too(tmp_path: Path) -> None:
+    write_nlvr2(tmp_path, ["dev"])
+    write_lines(tmp_path / "nlvr" / "nlvr" / "dev" / "dev.json", [])
+    assert "nlvr2" in str(statement_files(str(tmp_path))["validation"])
+    write_lines(tmp_path / "nlvr2" / "dev.json", [])
+    with pytest.raises(ValueError, match="two files of dev statements"):
+        statement_files(str(tmp_path))
+
+
+def test_missing_images_leave_training_and_stay_in_validation(tmp_path: Path) -> None:
+    write_nlvr2(tmp_path, ("train", "dev"))
+    (tmp_path / "images" / "train" / "0" / "train-0-0-img1.png").unlink()
+    (tmp_path / "dev" / "dev-0-0-img1.png").unlink()
+    problems = DataProblems()
+    found = load(tmp_path, problems)
+    assert (len(found.train), len(found.validation)) == (11, 12)
+    assert found.counts[MISSING] == found.counts[LOST] == 1
+    assert problems.describe() == "missing image: 1"
+    write_image(tmp_path / "elsewhere" / "cat.png", 1)
+    with pytest.raises(ValueError, match=r"there is no .*train-0-0-img0\.png.*data\.image_folder"):
+        load(tmp_path, image_folder=str(tmp_path / "elsewhere"))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match="no images below"):
+        load(tmp_path, image_folder=str(tmp_path / "none"))
+
+
+def test_odd_records_are_counted(tmp_path: Path) -> None:
+    write_nlvr2(tmp_path, ["dev"], groups=2)
+    good = nlvr2_record("dev", 0, 0, 0, "True")
+    odd = [
+        {**good, "identifier": "dev-0-0-1", "label": "maybe"},
+        {**good, "identifier": "dev-0-0-2", "sentence": " "},
+        {**good, "identifier": "dev-0-0-3", "sentence": 7},
+        {**good, "identifier": "dev-1"},
+        {"sentence": "no name", "label": "True"},
+        good,
+    ]
+    path = tmp_path / "dev.json"
+    write_lines(path, [good, nlvr2_record("dev", 1, 0, 0, "False"), *odd])
+    with path.open("a") as file:
+        file.write("{broken\n")
+    found = load(path, validation_source=str(path))
+    assert found.train.values("truth") == [1, 0]
+    expected = {UNLABELLED: 1, EMPTY: 1, MALFORMED: 2, WITHOUT_IMAGE: 2, DUPLICATES: 1}
+    assert {kind: found.counts[kind] for kind in expected} == expected
+    write_nlvr2(tmp_path / "both", ["train", "dev"])
+    write_lines(tmp_path / "both" / "nlvr" / "nlvr2" / "data" / "train.json", [{"sentence": "x"}])
+    with pytest.raises(ValueError, match=r"train\.json has no column 'left'"):
+        load(tmp_path / "both")
+    write_lines(path, odd[:2])
+    with pytest.raises(ValueError, match=r"no rows that can be used .*1 empty texts left out"):
+        load(path)
+
+
+@pytest.mark.parametrize("words", [("left", "right", "statement", "truth"),
+                                   ("image1", "image2", "sentence", "label")])  # fmt: skip
+def test_a_plain_table(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Statements that share an image, also over a third one, are held out together."""
+    rows = []
+    for number in range(24):
+        write_image(tmp_path / "pictures" / f"{number}.png", 10 * number)
+        others = (number + 1) % 4 + number // 4 * 4
+        truth = ("yes", "True", 1, "false", "no", 0)[number % 6]
+        rows.append([f"pictures/{number}.png", f"pictures/{others}.png", f"it is {number}", truth])
+    lines = [json.dumps(dict(zip(words, row, strict=True))) for row in rows]
+    found = load(write(tmp_path / "all.jsonl", "\n".join(lines).encode()))
+    parts = (found.train, found.validation)
+    assert sum(map(len, parts)) == 24 and all(len(rows) % 4 == 0 for rows in parts)
+    for rows_of in parts:
+        for index, said in enumerate(rows_of.values("statement")):
+            left = rows_of.open(index)[0].pixels()[0, 0, 0]
+            assert said == f"it is {left // 10}"
+            assert rows_of.values("truth")[index] == (left // 10 % 6 < 3)
+    assert parts[0].values("said") == parts[0].values("statement")
+    write(tmp_path / "a.csv", b"before,after,statement,truth\n0.png,1.png,x,1\n")
+    with pytest.raises(ValueError, match=r"no column 'left'.*data\.left_column"):
+        load(tmp_path / "a.csv")
+    with pytest.raises(ValueError, match="none of the 1 rows has its images"):
+        load(tmp_path / "a.csv", left_column="before", right_column="after",
+             validation_source=str(tmp_path / "a.csv"))  # fmt: skip
+    write(tmp_path / "b.tsv", b"0.png\t1.png\tboth are dark\ttrue\n")
+    with pytest.raises(ValueError, match="above it: left<TAB>right<TAB>statement<TAB>truth"):
+        load(tmp_path / "b.tsv")
+
+
+def test_files_of_plain_tables_are_split_by_the_usual_words(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.png", 0)
+    line = b'{"left": "a.png", "right": "a.png", "statement": "x", "truth": 1}\n'
+    write(tmp_path / "training.jsonl", 3 * line)
+    write(tmp_path / "valid.jsonl", 2 * line)
+    found = load(tmp_path)
+    assert (len(found.train), len(found.validation)) == (3, 2)
+
+
+def test_groups_are_what_images_connect(tmp_path: Path) -> None:
+    left, right = (named_images(list(names), tmp_path, {}) for names in ("abdef", "bcegf"))
+    assert groups_of([left, right]) == ["a", "a", "d", "d", "f"]
+    bare = named_images(["", "", *"egf"], tmp_path, {})  # rows without one are no group
+    assert groups_of([left, bare]) == ["a", "b", "d", "d", "f"]
+
+
+def test_built_in_statements_are_balanced() -> None:
+    """Whoever reads the words alone, or the images alone, is right half the time."""
+    found = load("builtin:shapes")
+    for rows in (found.train, found.validation):
+        truths = np.array(rows.values("truth"))
+        assert truths.mean() == 0.5
+        for seen in (rows.values("statement"), rows.values("group")):
+            groups: dict[object, list[int]] = {}
+            for truth, key in zip(truths, seen, strict=True):
+                groups.setdefault(key, []).append(truth)
+            best = sum(max(np.bincount(labels, minlength=2)) for labels in groups.values())
+            assert best == len(rows) / 2
+
+
+def test_the_digest_is_of_words_labels_and_images(tmp_path: Path) -> None:
+    write_nlvr2(tmp_path, ("train", "dev"))
+    before = load(tmp_path).validation.digest
+    assert load(tmp_path).validation.digest == before
+    path = tmp_path / "nlvr" / "nlvr2" / "data" / "dev.json"
+    text = path.read_text()
+    path.write_text(text.replace("True", "False", 1))
+    assert load(tmp_path).validation.digest != before
+    path.write_text(text)
+    (tmp_path / "dev" / "dev-0-0-img1.png").write_bytes(b"other")
+    assert load(tmp_path).validation.digest != before
+
+
+def test_impossible_values_are_named() -> None:
+    for values, words in (
+        ({"source": "builtin:shape"}, "no built-in images with texts"),
+        ({"validation_fraction": 0}, "validation_fraction"),
+        ({"vocab_size": 0}, "vocab_size"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            StatementDataConfig(**values)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="head_scale must be above 0"):
+        VisualReasonerConfig(width=16, layers=1, heads=2, ffn_width=16, head_scale=0)

@@ -1,0 +1,248 @@
+"""Images with captions of every kind of source; what is odd is counted."""
+
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magneto.config import ConfigError
+from magneto.data.problems import EMPTY, HALF_CHARACTERS, MALFORMED, DataProblems
+from magneto.vision.decoding import BrokenImage
+from magneto.vision.images import WITHOUT_IMAGE
+from magneto.vision_language.config import CaptionDataConfig
+from magneto.vision_language.tables import (
+    LOST,
+    MISSING,
+    OTHER_SPLITS,
+    SEVERAL,
+    TWICE,
+    ImageRows,
+    RowSplits,
+    load_captions,
+)
+from tests.unit.vision.image_files import encoded, photo, write
+from tests.unit.vision_language.karpathy import record, write_dataset, write_karpathy
+
+
+def load(source: Path | str, **changes: Any) -> RowSplits:
+    return load_captions(CaptionDataConfig(source=str(source), **changes), DataProblems())
+
+
+def captions(*parts: ImageRows) -> set[str]:
+    return {text for part in parts for own in part.values("captions") for text in own}
+
+
+def names(rows: ImageRows) -> list[str]:
+    return [Path(rows.name(index)).stem.removeprefix("COCO_") for index in range(len(rows))]
+
+
+def jsonl(path: Path, records: list[Any]) -> Path:
+    lines = (record if isinstance(record, str) else json.dumps(record) for record in records)
+    return write(path, "\n".join(lines).encode())
+
+
+def images(folder: Path, count: int = 6) -> list[str]:
+    for number in range(count):
+        write(folder / f"{number}.png", encoded(photo(number, 8, 8)))
+    return [f"{number}.png" for number in range(count)]
+
+
+def test_a_file_with_everything_that_can_be_odd(tmp_path: Path) -> None:
+    paths = images(tmp_path)
+    records: list[Any] = [
+        {"image": paths[0], "caption": "a  house\n"},
+        {"image": paths[0], "caption": "a house"},
+        {"image": paths[0], "caption": "another"},
+        {"image": "gone.png", "caption": "not there"},
+        {"image": paths[1], "caption": " "},
+        {"image": paths[1]},
+        {"caption": "alone"},
+        {"image": 3, "caption": "a number"},
+        "[1, 2]",
+        {"image": paths[2], "caption": ["one", "two", "one"]},
+        *({"image": path, "caption": f"last {path}"} for path in paths[3:]),
+    ]
+    found = load(jsonl(tmp_path / "pairs.jsonl", records), validation_fraction=0.5)
+    parts, counts = (found.train, found.validation), found.counts
+    last = {f"last {path}" for path in paths[3:]}
+    assert captions(*parts) - {"not there"} == {"a house", "another", "one", "two", *last}
+    kinds = (TWICE, EMPTY, WITHOUT_IMAGE, MALFORMED)
+    assert [counts[kind] for kind in kinds] == [2, 2, 2, 1]
+    assert counts[MISSING] + counts[LOST] == 1
+    assert f"1 malformed records left out [{tmp_path / 'pairs.jsonl'}, line 9" in counts.describe()
+    for rows in parts:
+        for index in range(len(rows)):
+            if names(rows)[index] != "gone":
+                (picture,) = rows.open(index)
+                assert np.array_equal(picture.pixels(), photo(int(names(rows)[index]), 8, 8))
+    assert not {*names(found.train)} & {*names(found.validation)}
+
+
+def test_captions_of_an_image_come_together(tmp_path: Path) -> None:
+    rows = [{"image": path, "caption": f"{path} {turn}"}
+            for turn in (1, 2) for path in images(tmp_path)]  # fmt: skip
+    found = load(jsonl(tmp_path / "all.jsonl", rows), validation_fraction=0.5)
+    every = [*found.train.values("captions"), *found.validation.values("captions")]
+    assert {*every} == {(f"{n}.png 1", f"{n}.png 2") for n in range(6)}
+
+
+def test_the_same_images_are_held_out_wherever_they_stand(tmp_path: Path) -> None:
+    records = [{"image": path, "caption": path} for path in images(tmp_path, 20)]
+    held = [
+        {*names(load(jsonl(tmp_path / "a.jsonl", some), validation_fraction=0.5).validation)}
+        for some in (records, records[::-1], records[1:])
+    ]
+    assert 0 < len(held[0]) < 20
+    assert held[1] == held[0] and held[2] == held[0] - {"0"}
+
+
+def test_splits_and_another_folder_of_images(tmp_path: Path) -> None:
+    paths = images(tmp_path / "pictures")
+    for split, some in (("train", paths[:3]), ("val", paths[3:5]), ("test", paths[5:])):
+        jsonl(tmp_path / f"{split}.jsonl", [{"path": p, "text": f"{split} {p}"} for p in some])
+    folder = str(tmp_path / "pictures")
+    found = load(tmp_path, image_folder=folder)
+    assert len(found.train) == 3 and captions(found.validation) == {"val 3.png", "val 4.png"}
+    assert captions(load(tmp_path, image_folder=folder, validation_split="test").validation) == {
+        "test 5.png"
+    }
+    with pytest.raises(ValueError, match=r"none of the 3 rows .*0\.png.*data\.image_folder"):
+        load(tmp_path)
+    other = {"validation_source": str(tmp_path / "train.jsonl"), "image_folder": folder}
+    assert captions(load(tmp_path / "val.jsonl", **other).validation) == captions(found.train)
+    with pytest.raises(ValueError, match="has no test split, it has train"):
+        load(tmp_path / "val.jsonl", validation_split="test", **other)
+
+
+def test_what_can_not_be_used_is_one_line(tmp_path: Path) -> None:
+    write(tmp_path / "bad.png", b"no image")
+    path = jsonl(tmp_path / "a.jsonl", [{"image": "bad.png", "caption": "x"}, "[1]"])
+    with pytest.raises(ValueError, match=r"1 value of 'image' \(1 malformed .*none can be held"):
+        load(path)
+    found = load(path, validation_source=str(path))
+    with pytest.raises(BrokenImage):
+        found.train.open(0)
+    path = jsonl(tmp_path / "b.jsonl", [{"pictur": "a.png", "caption": "x"}])
+    with pytest.raises(ValueError, match=r"no column 'image' among 'pictur', 'caption': name it"):
+        load(path)
+    with pytest.raises(ValueError, match=r"no column 'pictures' .*did you mean pictur\?"):
+        load(path, image_column="pictures")
+    write(tmp_path / "c.tsv", b"bad.png\ta caption\n")
+    with pytest.raises(ValueError, match="write one above it: image<TAB>text"):
+        load(tmp_path / "c.tsv")
+    write(tmp_path / "d.csv", b"image,text\nbad.png, \n")
+    with pytest.raises(ValueError, match=r"no rows that can be used \(1 empty texts"):
+        load(tmp_path / "d.csv")
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        load(tmp_path / "e.jsonl")
+    with pytest.raises(ConfigError, match="builtin:shapes"):
+        CaptionDataConfig(source="builtin:shape")
+    with pytest.raises(ConfigError, match="validation_fraction"):
+        CaptionDataConfig(validation_fraction=2.0)
+
+
+def shard(path: Path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w") as file:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+
+
+def test_tar_shards(tmp_path: Path) -> None:
+    picture = [encoded(photo(number, 8, 8), "JPEG") for number in range(5)]
+    shard(tmp_path / "train-0.tar", {
+        "a.jpg": picture[0], "a.txt": b"a text",
+        "b.jpg": picture[1], "b.json": b'{"caption": "in json", "label": 3}',
+        "c.jpg": picture[2], "d.txt": b"no image", "a.b.jpg": picture[3],
+    })  # fmt: skip
+    shard(tmp_path / "val-0.tar", {"e.jpg": picture[4], "e.txt": b"held out"})
+    found = load(tmp_path)
+    assert found.train.values("captions") == [("a text",), ("in json",)]
+    assert found.validation.values("captions") == [("held out",)]
+    assert found.counts[EMPTY] == 2 and found.counts[WITHOUT_IMAGE] == 1
+    assert found.train.open(1)[0].pixels().shape == (8, 8, 3)
+    assert load(tmp_path).train.digest == found.train.digest
+
+
+def test_a_folder_like_a_data_set_of_the_hub(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({
+        "picture": datasets.Image(), "captions": datasets.Sequence(datasets.Value("string")),
+    })  # fmt: skip
+    rows = {"picture": [{"bytes": encoded(photo(n, 8, 8)), "path": f"{n}.png"} for n in range(8)],
+            "captions": [[f"one {n}", f"two {n}"] for n in range(8)]}  # fmt: skip
+    table = datasets.Dataset.from_dict(rows, features=features)
+    (tmp_path / "data").mkdir()
+    table.to_parquet(tmp_path / "data" / "train.parquet")
+    found = load(f"hf:{tmp_path / 'data'}", validation_fraction=0.4)
+    every = [*found.train.values("captions"), *found.validation.values("captions")]
+    assert {*every} == {(f"one {n}", f"two {n}") for n in range(8)}
+    number = int(found.train.values("captions")[0][0].split()[1])
+    assert np.array_equal(found.train.open(0)[0].pixels(), photo(number, 8, 8))
+
+
+def test_splits_in_karpathys_layout(tmp_path: Path) -> None:
+    """Images lie wherever below the folder; what has no caption or another split is counted."""
+    path = write_karpathy(tmp_path)
+    found = load(tmp_path)
+    assert [names(part) for part in (found.train, found.validation)] == [
+        ["0", "1", "2", "5"], ["3", "6"]
+    ]  # fmt: skip
+    for part in (found.train, found.validation):
+        for index, (number, said) in enumerate(
+            zip(names(part), part.values("captions"), strict=True)
+        ):
+            assert part.open(index)[0].pixels()[0, 0, 0] == 20 * int(number)
+            assert said[1] == f"brightness {20 * int(number)}" and len(said) == 2
+    assert names(load(path, validation_split="test").validation) == ["4", "7"]
+    measured = load(tmp_path, validation_source=str(tmp_path), validation_split="test")
+    assert names(measured.validation) == ["4", "7"]
+    (tmp_path / "train2014" / "COCO_0.jpg").unlink()
+    (tmp_path / "val2014" / "COCO_3.jpg").unlink()
+    found = load(tmp_path)
+    assert names(found.train) == ["1", "2", "5"] and names(found.validation) == ["3", "6"]
+    assert found.counts[MISSING] == found.counts[LOST] == 1
+    with pytest.raises(ValueError, match="has no test split, it has train"):
+        load(write_karpathy(tmp_path, ("train",) * 3), validation_split="test")
+    found = load(write_karpathy(tmp_path, ("train",) * 40), validation_fraction=0.3)
+    assert len(found.train) + len(found.validation) == 40 and 3 < len(found.validation) < 20
+
+
+def test_odd_records_in_karpathys_layout(tmp_path: Path) -> None:
+    write_karpathy(tmp_path)
+    good = record(0, "train")
+    half = {**record(1, "train"), "sentences": [{"raw": "a \ud83d dog"}]}
+    silent = {**record(2, "train"), "sentences": [{"raw": " "}, {"raw": None}]}
+    odd = [{**record(3, "val"), "filename": 7}, "words", silent, record(3, "val"),
+           *({**record(4, "val"), "split": split} for split in ("valid", ["val"]))]  # fmt: skip
+    path = write_dataset(tmp_path, [good, half, *odd])
+    packed = write(path.with_suffix(".json.gz"), gzip.compress(path.read_bytes()))
+    path.unlink()
+    write(tmp_path / "zz" / "COCO_0.jpg", b"another of that name")
+    found = load(tmp_path)
+    assert names(found.train) == ["0", "1"] and names(found.validation) == ["3"]
+    assert found.train.values("captions")[1] == ("a \ufffd dog",)
+    expected = {MALFORMED: 2, OTHER_SPLITS: 2, HALF_CHARACTERS: 1, SEVERAL: 1}
+    assert {kind: found.counts[kind] for kind in expected} == expected
+    for text, message in (("{", "is not JSON"), ('{"rows": []}', 'no list of "images"')):
+        packed.write_bytes(gzip.compress(text.encode()))
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path)
+    write_dataset(tmp_path, [record(98, "train"), record(99, "train")])
+    with pytest.raises(ValueError, match=r"COCO_9[89]\.jpg.*image_folder"):
+        load(path)
+    with pytest.raises(ValueError, match="name one of them"):
+        load(tmp_path)
+
+
+def test_the_drawn_scenes() -> None:
+    found = load("builtin:shapes")
+    assert (len(found.train), len(found.validation)) == (4000, 400)
+    with pytest.raises(ValueError, match=r"has no test split.*data\.validation_split"):
+        load("builtin:shapes", validation_split="test")
