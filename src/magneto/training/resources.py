@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from magneto.data.batch import map_tensors, named_tensors
 from magneto.training.config import TrainingConfig
@@ -48,14 +47,44 @@ def ctc_loss(
 SHAPES: dict[Any, Any] = {torch.ops.aten._ctc_loss.default: ctc_loss}
 
 
-class KnownShapes(TorchDispatchMode):
-    """Gives the shapes of `SHAPES` to what is followed without values."""
+def attention_flops(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    """Count the two products of attention."""
+    return sdpa_flop_count(query.shape, key.shape, value.shape)
+
+
+def attention_gradient_flops(gradient: Tensor, *given: Tensor, **_: Any) -> int:
+    """Count the four products of attention's gradients; the scores that are made again are none."""
+    return 2 * attention_flops(*given)
+
+
+# Attention on a CPU, of which torch counts nothing.
+COUNTED: dict[Any, Any] = {
+    **flop_registry,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention_flops,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: attention_gradient_flops,
+}
+
+
+class CountedOperations(TorchDispatchMode):
+    """Adds up the floating-point operations of products, by torch's formulas for their shapes.
+
+    Attributes:
+        total: The number.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, or return what has the shapes of its results."""
-        return SHAPES.get(func, func)(*args, **(kwargs or {}))
+        """Run an operation, or return what has the shapes of its results; count it."""
+        kwargs = kwargs or {}
+        result = SHAPES.get(func, func)(*args, **kwargs)
+        if (flops := COUNTED.get(func._overloadpacket)) is not None:
+            self.total += flops(*args, **kwargs, out_val=result)
+        return result
 
 
 def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float, int]:
@@ -73,18 +102,19 @@ def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float,
         The number, and the units of the batch; not a number, and 1, where the model or the loss
         looks at values, which are not there.
     """
-    fake, counter = FakeTensorMode(allow_non_fake_inputs=True), FlopCounterMode(display=False)
+    fake, counted = FakeTensorMode(allow_non_fake_inputs=True), CountedOperations()
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
     try:
-        # Of fused attention torch does not count the products on every device.
-        with fake, KnownShapes(), counter, sdpa_kernel(SDPBackend.MATH):
+        with fake:
             model = task.build_model().train()
-            with autocast:
-                loss = task.loss(model, map_tensors(batch, fake.from_tensor))
-            loss.total.backward()
+            piece = map_tensors(batch, fake.from_tensor)
+            with counted:
+                with autocast:
+                    loss = task.loss(model, piece)
+                loss.total.backward()
     except RuntimeError:
         return math.nan, 1
-    return counter.get_total_flops(), max(units_of(loss, batch), 1)
+    return counted.total, max(units_of(loss, batch), 1)
 
 
 def peak_flops(device: torch.device, precision: str) -> float:
