@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from magneto.data.batch import map_tensors
+from magneto.data.stream import map_tensors
 from magneto.training.task import Task
 
 aten = torch.ops.aten

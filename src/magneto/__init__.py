@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from magneto.nn.config import TransformerConfig
     from magneto.nn.init import initialize
     from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
-    from magneto.theory.depth import Depth
-    from magneto.theory.placement import PLACEMENTS, Placement
+    from magneto.theory.placement import PLACEMENTS, Depth, Placement
 
 __version__ = "0.1.0"
 
@@ -35,7 +34,7 @@ __all__ = [
 _HOME = {
     "PLACEMENTS": "magneto.theory.placement",
     "Decoder": "magneto.nn.transformer",
-    "Depth": "magneto.theory.depth",
+    "Depth": "magneto.theory.placement",
     "Encoder": "magneto.nn.transformer",
     "EncoderDecoder": "magneto.nn.transformer",
     "EncoderDecoderCache": "magneto.nn.attention",

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from magneto.data.batch import map_tensors, to_device
+from magneto.data.stream import map_tensors, to_device
 from magneto.training.optimizer import build_optimizer
 from tests.gpu.tiny import FAMILIES, TINY, batches, build, cases, distance, gradients, tiny
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from magneto.data.batch import named_tensors, pinned, to_device
+from magneto.data.stream import named_tensors, pinned, to_device
 from tests.gpu.tiny import FAMILIES, TINY, batches, begun, cases
 
 

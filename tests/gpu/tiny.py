@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from magneto.data.batch import to_device
 from magneto.data.cache import cache_directory
+from magneto.data.stream import to_device
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe, recipe_names
 from magneto.speech.config import SyntheticConfig

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magneto.data import frequencies
-from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.table import whole_table
+from magneto.functional import cross_entropy
+from magneto.functional.cross_entropy import count_numbers, frequency_nats
 from magneto.language.causal_lm import CausalLanguageModeling
 from magneto.language.classification import TextClassification
 from magneto.language.config import (
@@ -41,7 +41,7 @@ def texts(folder: Path, train: str, validation: str) -> dict[str, str]:
 
 
 def test_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frequencies, "PIECE", 2)
+    monkeypatch.setattr(cross_entropy, "PIECE", 2)
     train = count_numbers(np.array([0, 0, 2, 0], np.uint16), 4)
     assert train.tolist() == [3, 0, 1, 0]
     asked = np.array([1, 1, 0, 0])

@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "magneto"
 GROUND = {"config", "figures", "files", "lock", "progress", "weights"}
 FIELDS = {"language", "speech", "translation", "vision", "vision_language"}
 # What the loop knows of data: batches, and what is wrong with examples.
-TO_THE_LOOP = ("stream", "workers", "batch", "problems", "frequencies")
+TO_THE_LOOP = ("stream", "workers", "problems")
 FIELD = {"nn", "theory", "functional", "data", "training.task", "training.assets", "runs", *GROUND}
 ALLOWED = {
     "theory": set(),
@@ -41,7 +41,7 @@ ALLOWED = {
     "lab": {
         "theory",
         "nn",
-        "data.batch",
+        "data.stream",
         "training",
         "recipe",
         "runs",
@@ -70,7 +70,7 @@ def module_name(path: Path) -> str:
 
 
 def unit_of(module: str) -> str:
-    """Return the unit of "magneto.nn.norm": "nn"; of "magneto" itself: "__init__"."""
+    """Return the unit of "magneto.nn.init": "nn"; of "magneto" itself: "__init__"."""
     return [*module.split("."), "__init__"][1]
 
 

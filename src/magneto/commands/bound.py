@@ -8,15 +8,15 @@ from typing import Any
 from magneto.commands.shared import Parser, aligned, print_json
 from magneto.theory.bounds import (
     CROSS_ATTENTION,
+    Scales,
     bound,
     cross_attentions,
+    derived_scales,
     encoder_decoder_bound,
     find_family,
     growth_exponent,
 )
-from magneto.theory.depth import Depth, Stack
-from magneto.theory.placement import Placement, find_placement
-from magneto.theory.scales import Scales, derived_scales
+from magneto.theory.placement import Depth, Placement, Stack, find_placement
 
 DOUBLINGS = (1, 2, 4, 8, 16)
 MOST_LAYERS = 100_000

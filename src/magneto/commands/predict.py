@@ -302,9 +302,8 @@ def predict_rows(given: argparse.Namespace, overrides: Mapping[str, str]) -> int
     """Print what a task of one's own says of each row of tables."""
     import torch
 
-    from magneto.data.batch import map_tensors
     from magneto.data.formats import read_file
-    from magneto.data.stream import make_named
+    from magneto.data.stream import make_named, map_tensors
     from magneto.runs import load_run
 
     if not given.inputs:

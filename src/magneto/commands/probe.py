@@ -17,8 +17,7 @@ from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe, placement_name
-from magneto.theory.depth import Stack
-from magneto.theory.placement import find_placement
+from magneto.theory.placement import Stack, find_placement
 
 if TYPE_CHECKING:
     from magneto.lab.diagnosis import Diagnosis

@@ -31,8 +31,7 @@ import torch
 from torch import Tensor
 
 from magneto.config import error_line
-from magneto.data.batch import map_tensors, pinned
-from magneto.data.stream import BatchStream
+from magneto.data.stream import BatchStream, map_tensors, pinned
 
 # Batches that are ready, or being made, for each process that makes them.
 AHEAD = 2

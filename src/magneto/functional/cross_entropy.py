@@ -1,10 +1,14 @@
-"""Cross-entropy of a linear layer's logits, which never exist all at once."""
+"""Cross-entropy of a linear layer's logits, which never exist all at once; and of frequencies."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -21,6 +25,9 @@ CHUNK = 1024
 #    8192,                  1024   0.86  0.86  0.84
 #    8192,                  4096   0.92  0.85  0.85  0.90  0.89
 #   50257,                  4096   0.79  0.85  0.80  0.86  0.89
+
+# Numbers counted at a time: a memory-mapped corpus is never in memory as 64-bit numbers.
+PIECE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -202,3 +209,48 @@ def accumulate(total: Tensor | None, left: Tensor, right: Tensor, dtype: torch.d
         # `addmm_` does the same, and torch's FlopCounterMode does not count it.
         return torch.addmm(total, left, right, out=total)
     return total.add_(torch.mm(left, right))
+
+
+def count_numbers(numbers: np.ndarray, size: int) -> np.ndarray:
+    """Return how often each of 0 ... size - 1 occurs, (size,)."""
+    counts = np.zeros(size, np.int64)
+    for start in range(0, len(numbers), PIECE):
+        counts += np.bincount(numbers[start : start + PIECE], minlength=size)
+    return counts
+
+
+def count_targets(
+    batches: Iterable[Mapping[str, Any]], size: int, limit: int | None = None
+) -> np.ndarray:
+    """Return how often each of `size` tokens is a target of the first batches, (size,).
+
+    Negative targets are not asked for.
+    """
+    counts = np.zeros(size, np.int64)
+    for batch in islice(batches, limit):
+        targets = batch["targets"].numpy().reshape(-1)
+        counts += count_numbers(targets[targets >= 0], size)
+    return counts
+
+
+def frequency_nats(
+    train: np.ndarray, asked: np.ndarray, allowed: np.ndarray | None = None
+) -> float:
+    """Return the summed cross-entropy, in nats, of answering with the training frequencies.
+
+    Args:
+        train: How often each number occurs in training, (size,). One is added to each count.
+        asked: How often each is asked for, (size,).
+        allowed: True for numbers that can be asked for, (size,); the others have no share.
+    """
+    counts = (train + 1.0) * (True if allowed is None else allowed)
+    there = asked > 0
+    return float(-(asked[there] * np.log(counts[there] / counts.sum())).sum())
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
+    """Turn autocast off on a tensor's device; "meta", which has none, needs no turning off."""
+    kind = tensor.device.type
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)

@@ -20,7 +20,7 @@ from magneto.lab.update import Update, bounds_over, growth, measure_growth, meas
 from magneto.nn.config import TransformerConfig
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
-from magneto.theory.depth import Stack
+from magneto.theory.placement import Stack
 from magneto.training.logging import environment, read_environments
 
 # What is kept of a run's environment. The command of a worker says nothing that the sweep does not.

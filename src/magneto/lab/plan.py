@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from magneto.config import ConfigError
-from magneto.data.batch import map_tensors, named_tensors
+from magneto.data.stream import map_tensors, named_tensors
 from magneto.lab.without_data import without_data
 from magneto.mistakes import OutOfMemory, is_out_of_memory, what_happened
 from magneto.nn.attention import DotProductAttention

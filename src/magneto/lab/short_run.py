@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.data.batch import to_device
+from magneto.data.stream import to_device
 from magneto.lab.probe import LIMITS, LayerReading, Probe, Trouble, first_trouble, last_stack
 from magneto.progress import SILENT, Progress
 from magneto.training.config import TrainingConfig, learning_rate

@@ -25,10 +25,16 @@ from magneto.nn.block import Residual
 from magneto.nn.config import TransformerConfig
 from magneto.nn.init import HasRoles
 from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder, LayerStack, ProbedStack
-from magneto.theory.bounds import Form, bound, encoder_decoder_bound, find_family
-from magneto.theory.depth import Depth, Stack
-from magneto.theory.placement import Placement
-from magneto.theory.scales import Scales, derived_scales, effective_scale
+from magneto.theory.bounds import (
+    Form,
+    Scales,
+    bound,
+    derived_scales,
+    effective_scale,
+    encoder_decoder_bound,
+    find_family,
+)
+from magneto.theory.placement import Depth, Placement, Stack
 
 Optimizer = Literal["sgd", "adam"]
 Reading = Literal["label", "output"]

@@ -12,13 +12,19 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from magneto.data.batch import EVALUATION_SEED, LazyBatches
 from magneto.data.documents import DOCUMENTS
-from magneto.data.frequencies import count_numbers, count_targets, frequency_nats
 from magneto.data.problems import Counts
-from magneto.data.stream import BatchStream, example_stream, in_blocks, shuffled
+from magneto.data.stream import (
+    EVALUATION_SEED,
+    BatchStream,
+    LazyBatches,
+    example_stream,
+    in_blocks,
+    shuffled,
+)
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
 from magneto.data.windows import StreamedBlocks, cut_windows, windows_of, with_targets
+from magneto.functional.cross_entropy import count_numbers, count_targets, frequency_nats
 from magneto.language.models import LanguageModel
 from magneto.language.text import (
     PreparedText,

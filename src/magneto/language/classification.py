@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.batch import LazyBatches, mixed_order
-from magneto.data.frequencies import warn_unlearnt
-from magneto.data.stream import BatchStream, by_length, example_stream
+from magneto.data.stream import BatchStream, LazyBatches, by_length, example_stream, mixed_order
 from magneto.data.table import Table
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
 from magneto.language.classification_inputs import (
@@ -44,6 +42,7 @@ from magneto.language.labelled_texts import ROWS, TextPair, Texts, is_empty, pai
 from magneto.language.models import TextClassifier, TextEncoder
 from magneto.progress import SILENT, Progress
 from magneto.runs import check_same_encoder, open_run, pretrained_run, run_tokenizer
+from magneto.training.assets import warn_unlearnt
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
 from magneto.weights import StoredTensor, find_weights, open_tensors
 

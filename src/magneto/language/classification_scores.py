@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.table import Table
 from magneto.files import import_extra
+from magneto.functional.cross_entropy import count_numbers, frequency_nats
 from magneto.language.classification_inputs import label_values
 from magneto.language.labelled_texts import TextPair, Texts, pairs_of
 

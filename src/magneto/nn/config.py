@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self, get_args
 
 from magneto.config import ConfigError
-from magneto.theory.depth import Depth, Stack
-from magneto.theory.placement import Placement, find_placement
+from magneto.theory.placement import Depth, Placement, Stack, find_placement
 
 Activation = Literal[
     "gelu", "gelu_tanh", "relu", "relu2", "silu",

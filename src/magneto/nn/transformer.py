@@ -20,10 +20,9 @@ from magneto.nn.attention import (
 )
 from magneto.nn.block import Layer
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import initialize
-from magneto.nn.norm import Nothing, build_norm, optional_norm
+from magneto.nn.init import Nothing, build_norm, initialize, optional_norm
 from magneto.nn.position import build_grid_positions, build_positions
-from magneto.theory.depth import Stack
+from magneto.theory.placement import Stack
 
 
 class ProbedStack(nn.Module, ABC):

@@ -18,8 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.batch import LazyBatches, mixed_order
-from magneto.data.stream import BatchStream, epoch_order, in_blocks, listed, make_named
+from magneto.data.stream import (
+    BatchStream,
+    LazyBatches,
+    epoch_order,
+    in_blocks,
+    listed,
+    make_named,
+    mixed_order,
+)
 from magneto.progress import SILENT, Progress
 from magneto.speech.audio import NO_FRAMES, NON_FINITE
 from magneto.speech.augmentation import Augmentation

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from magneto.data.batch import to_device
+from magneto.data.stream import to_device
 from magneto.figures import as_png, canvas, table
 from magneto.functional.transducer import TransducerAlignment, transducer_alignment
 from magneto.speech.config import SUBSAMPLING

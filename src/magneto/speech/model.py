@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from magneto.functional.precision import without_autocast
+from magneto.functional.cross_entropy import without_autocast
 from magneto.functional.transducer import joiner_transducer_loss
-from magneto.nn.embedding import Table
+from magneto.nn.init import Table
 from magneto.nn.transformer import Encoder
 from magneto.speech.config import SUBSAMPLING, TransducerConfig
 from magneto.speech.vocabulary import BLANK

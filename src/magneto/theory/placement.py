@@ -12,10 +12,96 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from math import log, sqrt
 from typing import Literal, get_args
 
-from magneto.theory.depth import Depth
-from magneto.theory.gains import deepnorm_alpha, deepnorm_beta, keel_alpha, one, sub_gain
+Stack = Literal["encoder", "decoder"]
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Depth of one stack and of its partner.
+
+    Attributes:
+        stack: Which stack the constant is for.
+        layers: Layers in this stack (N of an encoder, M of a decoder).
+        other_layers: Layers in the other stack of an encoder-decoder; 0 where there is none.
+
+    Raises:
+        ValueError: If `layers` is below 1 or `other_layers` below 0.
+    """
+
+    stack: Stack
+    layers: int
+    other_layers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.stack not in ("encoder", "decoder"):
+            raise ValueError(f"stack must be 'encoder' or 'decoder', not {self.stack!r}")
+        if self.layers < 1:
+            raise ValueError(f"a stack needs at least 1 layer, not {self.layers}")
+        if self.other_layers < 0:
+            raise ValueError(f"other_layers must be 0 or more, not {self.other_layers}")
+
+    @property
+    def alone(self) -> bool:
+        """True for an encoder-only or a decoder-only model."""
+        return self.other_layers == 0
+
+    @property
+    def sublayers(self) -> int:
+        """Sublayers of this stack: L = 2N, or 3M for a decoder that attends to an encoder."""
+        return self.layers * (3 if self.stack == "decoder" and not self.alone else 2)
+
+
+# Constants derived from depth. In the paper's symbols N is the number of encoder layers and M of
+# decoder layers; log is natural.
+
+
+def one(depth: Depth) -> float:
+    """Return 1: the gain, and the weight of the skip, of a placement that derives neither."""
+    return 1.0
+
+
+def sub_gain(depth: Depth) -> float:
+    """Return gamma of Sub-LN (paper, section 3.2 and figure 2, top right).
+
+    sqrt(log 2N) alone; in an encoder-decoder sqrt(log(3M) log(2N) / 3) for the encoder and
+    sqrt(log 3M) for the decoder. It may be below 1 (N = 1), and is not clamped.
+    """
+    if depth.alone:
+        return sqrt(log(2 * depth.layers))
+    if depth.stack == "encoder":
+        return sqrt(log(3 * depth.other_layers) * log(2 * depth.layers) / 3)
+    return sqrt(log(3 * depth.layers))
+
+
+def deepnorm_alpha(depth: Depth) -> float:
+    """Return alpha of DeepNorm, the weight of the skip (DeepNet, arXiv 2203.00555, figure 2)."""
+    if depth.alone:
+        return (2 * depth.layers) ** 0.25
+    if depth.stack == "encoder":
+        return 0.81 * (depth.layers**4 * depth.other_layers) ** (1 / 16)
+    return (3 * depth.layers) ** 0.25
+
+
+def deepnorm_beta(depth: Depth) -> float:
+    """Return beta of DeepNorm, the gain of v, out, fc1, fc2 (arXiv 2203.00555, figure 2)."""
+    if depth.alone:
+        return (8 * depth.layers) ** -0.25
+    if depth.stack == "encoder":
+        return 0.87 * (depth.layers**4 * depth.other_layers) ** (-1 / 16)
+    return (12 * depth.layers) ** -0.25
+
+
+def keel_alpha(depth: Depth) -> float:
+    """Return alpha of Keel, the weight of the skip: the number of sublayers (arXiv 2601.19895, 3).
+
+    The paper has decoders alone, with two sublayers per layer. Three in a decoder that attends to
+    an encoder is this library's reading.
+    """
+    return float(depth.sublayers)
+
 
 Slot = Literal["before", "inside", "branch", "after"]
 Sublayer = Literal["self_attention", "cross_attention", "feed_forward"]

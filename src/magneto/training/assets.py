@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.files import directory_aside, read_object, write_json
+from magneto.files import directory_aside, read_json, read_object, write_json
+from magneto.progress import Progress
 
 if TYPE_CHECKING:
     from magneto.training.task import Task
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 ASSETS = "assets"
 """In a run: the folder of them."""
 RESOLVED_FILE = "resolved.json"
+# In a run whose encoder others begin with: the metrics of guessing by frequency.
+PLATEAU_FILE = "baseline.json"
+# A loss above this share of the plateau's is at the plateau: its place differs by a few hundredths
+# with the batches that it is measured on.
+AT_PLATEAU = 0.97
+# A model that has learnt by heart has a loss as high; but its answers are right more often, by more
+# than this share of all.
+MORE_RIGHT = 0.02
 
 
 @contextmanager
@@ -81,3 +90,27 @@ def resolved_fields(run: Path) -> dict[str, Any]:
         if not (folder / name).exists():
             raise FileNotFoundError(f"{folder / name} is gone, and the run's weights fit no other")
     return held["values"] | {key: str(folder / name) for key, name in held["files"].items()}
+
+
+def write_plateau(run: Path, metrics: Mapping[str, float]) -> None:
+    """Keep what guessing by frequency scores, for those who begin with this run's encoder."""
+    if metrics:
+        write_json(run / PLATEAU_FILE, {name: round(value, 4) for name, value in metrics.items()})
+
+
+def warn_unlearnt(run: Path, progress: Progress) -> None:
+    """Say it if a run that another begins with has learnt nothing; it goes on all the same."""
+    try:
+        plateau = read_json(run / PLATEAU_FILE)
+        metrics = read_json(run / "result.json")["metrics"]
+        level, loss = float(plateau["loss"]), float(metrics["loss"])
+        gained = [metrics[name] - plateau[name] for name in plateau if name.endswith("accuracy")]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # another kind of run, or one that has not ended
+    if loss < AT_PLATEAU * level or any(more > MORE_RIGHT for more in gained):
+        return
+    progress.say(
+        f"warning: the encoder of {run} has learnt nothing but frequencies: its validation loss is "
+        f"{loss:.3g}, and {level:.3g} is had without a look at the input; train it longer, or at "
+        "another learning rate, before it is fine-tuned"
+    )

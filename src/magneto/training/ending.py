@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from magneto.data.batch import named_tensors
-from magneto.data.frequencies import write_plateau
 from magneto.data.problems import PROBLEMS_FILE
+from magneto.data.stream import named_tensors
 from magneto.files import check_directory, plain, read_json, write_json
 from magneto.progress import clock
 from magneto.tasks import TASKS, TaskEntry, command
+from magneto.training.assets import write_plateau
 from magneto.training.checkpoint import average_weights, model_pieces
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import broadcast_from_main, piece_of

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from magneto.data.batch import map_tensors, to_device
+from magneto.data.stream import map_tensors, to_device
 from magneto.progress import SILENT, Progress
 from magneto.training.distributed import World, all_reduce_sum, gather_lists, reshard, unwrap
 from magneto.training.task import Task

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from magneto.data.batch import to_device
-from magneto.data.stream import BatchStream
+from magneto.data.stream import BatchStream, to_device
 from magneto.training.checkpoint import fill, model_pieces
 from magneto.training.distributed import (
     World,

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from magneto.data.batch import to_device
+from magneto.data.stream import to_device
 from magneto.data.workers import BatchesAhead
 from magneto.progress import ProgressBars
 from magneto.training.checkpoint import Writer

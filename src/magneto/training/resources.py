@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-from magneto.data.batch import map_tensors, named_tensors
+from magneto.data.stream import map_tensors, named_tensors
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World
 from magneto.training.initial import SkippedFills

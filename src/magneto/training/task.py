@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from magneto.data.batch import named_tensors
 from magneto.data.problems import DataProblems
-from magneto.data.stream import BatchStream
+from magneto.data.stream import BatchStream, named_tensors
 from magneto.progress import SILENT, Progress
-from magneto.tasks import TaskEntry
-from magneto.weights import StoredTensor
+
+if TYPE_CHECKING:
+    from magneto.tasks import TaskEntry
+    from magneto.weights import StoredTensor
 
 DIGEST_FILE = "data.digest"
 """In a run's assets: what names the content of the data it is trained on."""
@@ -192,7 +193,7 @@ class Task(ABC):
 
         Batch i is the same whatever the number of ranks and whatever the limit, which takes the
         first ones; so their order should not follow the content. See
-        `magneto.data.batch.LazyBatches`.
+        `magneto.data.stream.LazyBatches`.
         """
 
     def score(self, model: nn.Module, batch: Any) -> Scores:
@@ -252,6 +253,8 @@ class Task(ABC):
 
 def entry_of(name: str, kind: type[Task]) -> TaskEntry:
     """Return what commands know of a task of one's own, which is named by its import path."""
+    from magneto.tasks import TaskEntry
+
     verbs = ("predict TABLE",) if kind.predict is not Task.predict else ()
     return TaskEntry(name, "", "", verbs=verbs, reads="rows")
 

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from magneto.data.batch import EVALUATION_SEED, LazyBatches
-from magneto.data.frequencies import count_targets, frequency_nats
-from magneto.data.stream import BatchStream
+from magneto.data.stream import EVALUATION_SEED, BatchStream, LazyBatches
 from magneto.files import user_path
+from magneto.functional.cross_entropy import count_targets, frequency_nats
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
 from magneto.translation.batching import Group, GroupMaker, cut_groups, group_stream, longest_group

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from magneto.data import stream
-from magneto.data.batch import LazyBatches, mixed_plans
 from magneto.data.problems import guarded
-from magneto.data.stream import BatchStream
+from magneto.data.stream import BatchStream, LazyBatches, mixed_plans
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
 

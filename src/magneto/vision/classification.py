@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.batch import mixed_order
-from magneto.data.frequencies import count_numbers, frequency_nats
-from magneto.data.stream import BatchStream
+from magneto.data.stream import BatchStream, mixed_order
+from magneto.functional.cross_entropy import count_numbers, frequency_nats
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.augmentation import Augmentation, PairMixing
 from magneto.vision.batches import training_stream

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from magneto.nn.embedding import ClassToken, PatchEmbedding
-from magneto.nn.init import NormalLinear
+from magneto.nn.init import ClassToken, NormalLinear, PatchEmbedding
 from magneto.nn.transformer import Encoder
 from magneto.vision.config import ImageClassifierConfig
 

@@ -15,14 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.batch import EVALUATION_SEED, LazyBatches
-from magneto.data.frequencies import count_numbers, frequency_nats
-from magneto.data.stream import BatchStream
+from magneto.data.stream import EVALUATION_SEED, BatchStream, LazyBatches
 from magneto.data.tokenizer import NOISE_TOKENIZER
 from magneto.files import user_path
-from magneto.functional.cross_entropy import linear_cross_entropy
-from magneto.nn.embedding import ClassToken, MaskToken, PatchEmbedding
-from magneto.nn.init import NORMAL_STD, NormalLinear
+from magneto.functional.cross_entropy import count_numbers, frequency_nats, linear_cross_entropy
+from magneto.nn.init import NORMAL_STD, ClassToken, MaskToken, NormalLinear, PatchEmbedding
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.augmentation import Augmentation

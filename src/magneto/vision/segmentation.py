@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.batch import LazyBatches, mixed_order, mixed_plans
-from magneto.data.frequencies import frequency_nats
 from magneto.data.problems import guarded
-from magneto.data.stream import BatchStream
+from magneto.data.stream import BatchStream, LazyBatches, mixed_order, mixed_plans
+from magneto.functional.cross_entropy import frequency_nats
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.batches import example_stream
 from magneto.vision.config import IGNORED, SegmentationDataConfig, SegmenterConfig

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.config import Grid
-from magneto.nn.embedding import ClassToken, PatchEmbedding
+from magneto.nn.init import ClassToken, PatchEmbedding
 from magneto.nn.position import resize_positions
 from magneto.nn.transformer import Encoder
 from magneto.vision.config import SegmenterConfig

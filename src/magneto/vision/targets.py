@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.functional.precision import without_autocast
+from magneto.functional.cross_entropy import without_autocast
 from magneto.vision.config import ImageModelConfig
 from magneto.vision.teachers import PixelTeacher, weights_digest
 from magneto.vision.tokenizer import ImageTokenizer, k_means, nearest

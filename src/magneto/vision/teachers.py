@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from magneto.config import error_line
 from magneto.data.cache import content_digest
 from magneto.files import import_extra
-from magneto.functional.precision import without_autocast
+from magneto.functional.cross_entropy import without_autocast
 from magneto.vision.config import ImageEncoderConfig, ImageTokenizerConfig
 
 ORIENTATIONS = 9

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.stream import BatchStream
-from magneto.functional.precision import without_autocast
-from magneto.nn.embedding import ClassToken, PatchEmbedding
-from magneto.nn.init import Projection
+from magneto.functional.cross_entropy import without_autocast
+from magneto.nn.init import ClassToken, PatchEmbedding, Projection
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.augmentation import Augmentation

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from magneto.data.batch import EVALUATION_SEED
-from magneto.data.frequencies import count_numbers, frequency_nats
-from magneto.data.stream import BatchStream
+from magneto.data.stream import EVALUATION_SEED, BatchStream
+from magneto.functional.cross_entropy import count_numbers, frequency_nats
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.decoding import Picture
 from magneto.vision_language.caption_decoding import (

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
-from magneto.functional.precision import without_autocast
+from magneto.functional.cross_entropy import without_autocast
 
 
 def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.batch import mixed_order
+from magneto.data.stream import mixed_order
 from magneto.data.tokenizer import Tokenizer
 from magneto.figures import Panel, Section, image_panels
 from magneto.training.task import Figure

@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from magneto.data.batch import LazyBatches, mixed_plans
-from magneto.data.frequencies import warn_unlearnt
 from magneto.data.problems import Counts
 from magneto.data.sources import parse_source
-from magneto.data.stream import BatchStream
+from magneto.data.stream import BatchStream, LazyBatches, mixed_plans
 from magneto.data.tokenizer import Tokenizer, vocabulary_size
 from magneto.progress import SILENT, Progress
+from magneto.training.assets import warn_unlearnt
 from magneto.training.task import DIGEST_FILE, Task
 from magneto.vision.batches import Finish, Read, Transform, example_stream, read_or_blank
 from magneto.vision.decoding import BrokenImage, Picture

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.functional.cross_entropy import CrossEntropyLoss, linear_cross_entropy
-from magneto.nn.embedding import MaskToken
-from magneto.nn.init import NORMAL_STD, NormalLinear
-from magneto.nn.norm import build_norm
+from magneto.nn.init import NORMAL_STD, MaskToken, NormalLinear, build_norm
 from magneto.vision_language.config import (
     IMAGES,
     ImageCaptionerConfig,

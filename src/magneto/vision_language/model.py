@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from magneto.nn.embedding import ClassToken, PatchEmbedding, Table, TextEmbedding
+from magneto.nn.init import ClassToken, Nothing, PatchEmbedding, Table, TextEmbedding
 from magneto.nn.multiway import MultiwayEncoder, Packing, Streams
-from magneto.nn.norm import Nothing
 from magneto.nn.position import resize_table
 from magneto.vision_language.config import VisionLanguageConfig
 from magneto.vision_language.samples import Samples

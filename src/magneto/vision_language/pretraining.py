@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.cache import content_digest
-from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import vocabulary_size
+from magneto.functional.cross_entropy import count_numbers, frequency_nats
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
 from magneto.vision.targets import CodeTargets

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.batch import LazyBatches, mixed_order
 from magneto.data.problems import Counts, DataProblems
-from magneto.data.stream import BatchStream, joined
+from magneto.data.stream import BatchStream, LazyBatches, joined, mixed_order
 from magneto.data.tokenizer import NOISE_TOKENIZER, Tokenizer
 from magneto.files import user_path
 from magneto.language.config import MaskedTextDataConfig, TextDataConfig

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.batch import EVALUATION_SEED
 from magneto.data.problems import guarded
+from magneto.data.stream import EVALUATION_SEED
 from magneto.data.tokenizer import Tokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.masking import Masking

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from magneto.data.frequencies import count_numbers, frequency_nats
 from magneto.data.stream import BatchStream
+from magneto.functional.cross_entropy import count_numbers, frequency_nats
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.decoding import Picture
 from magneto.vision.image_task import Prediction

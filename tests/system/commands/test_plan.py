@@ -10,7 +10,7 @@ import torch
 
 from magneto.cli import main
 from magneto.commands.plan import in_known_steps
-from magneto.data.batch import named_tensors
+from magneto.data.stream import named_tensors
 from magneto.lab.without_data import without_data
 from magneto.recipe import load_recipe, recipe_names
 from magneto.training.config import TrainingConfig

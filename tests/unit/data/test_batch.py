@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from magneto.data.batch import LazyBatches, map_tensors, named_tensors, to_device
+from magneto.data.stream import LazyBatches, map_tensors, named_tensors, to_device
 
 Pair = namedtuple("Pair", "first second")
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from magneto.functional.precision import without_autocast
+from magneto.functional.cross_entropy import without_autocast
 
 
 def test_products_keep_their_type() -> None:

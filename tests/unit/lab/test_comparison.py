@@ -32,10 +32,8 @@ from magneto.lab.grid import (
 )
 from magneto.lab.update import bounds_over
 from magneto.recipe import Recipe
-from magneto.theory.bounds import bound
-from magneto.theory.depth import Depth
-from magneto.theory.placement import PLACEMENTS
-from magneto.theory.scales import derived_scales
+from magneto.theory.bounds import bound, derived_scales
+from magneto.theory.placement import PLACEMENTS, Depth
 
 
 def test_each_data_has_a_baseline_of_its_own(small: Callable[..., Recipe], tmp_path: Path) -> None:

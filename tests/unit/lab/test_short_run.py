@@ -15,9 +15,8 @@ from magneto.nn.config import TransformerConfig
 from magneto.nn.transformer import Decoder, EncoderDecoder
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe, recipe_names
-from magneto.theory.bounds import bound
-from magneto.theory.depth import Depth
-from magneto.theory.scales import derived_scales
+from magneto.theory.bounds import bound, derived_scales
+from magneto.theory.placement import Depth
 from magneto.training.logging import read_metrics
 from magneto.training.loop import train
 from tests.shrunken import shrunken

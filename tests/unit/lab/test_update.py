@@ -21,9 +21,8 @@ from magneto.lab.update import (
 from magneto.language.config import LanguageModelConfig
 from magneto.nn.config import TransformerConfig
 from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
-from magneto.theory.bounds import bound, encoder_decoder_bound
-from magneto.theory.depth import Depth
-from magneto.theory.scales import derived_scales
+from magneto.theory.bounds import bound, derived_scales, encoder_decoder_bound
+from magneto.theory.placement import Depth
 
 SHAPE = TransformerConfig(width=16, layers=2, heads=2, ffn_width=32)
 

@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import save_file
 
 from magneto.cli import main
-from magneto.data.batch import mixed_order
+from magneto.data.stream import mixed_order
 from magneto.files import Damaged, whole_directory
 from magneto.language.classification import (
     TextClassification,

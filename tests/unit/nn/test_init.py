@@ -11,7 +11,7 @@ from torch import nn
 
 from magneto import PLACEMENTS, Decoder, Encoder, EncoderDecoder, TransformerConfig
 from magneto.nn.init import NORMAL_STD, HasRoles, draw, xavier_std
-from magneto.theory.gains import deepnorm_beta, sub_gain
+from magneto.theory.placement import deepnorm_beta, sub_gain
 
 WIDTH, INNER = 256, 1024
 KEY_VALUE_HEADS = {None: 256, 2: 64}

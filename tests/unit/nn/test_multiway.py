@@ -19,8 +19,7 @@ from magneto.nn.multiway import (
     Packing,
     pack,
 )
-from magneto.theory.depth import Depth
-from magneto.theory.placement import VARIANTS
+from magneto.theory.placement import VARIANTS, Depth
 from magneto.training.initial import Writes, draw_parameters, materialize, why_not_by_module
 
 EVERY_ROW = [*PLACEMENTS, *VARIANTS]
@@ -312,7 +311,7 @@ def test_every_expert_gets_the_gain(placement: str, design: str) -> None:
 )
 def test_it_reads_no_value_on_the_host(placement: str, design: str) -> None:
     """On the meta device there is none to read: forward and backward need shapes alone."""
-    from magneto.data.batch import to_device
+    from magneto.data.stream import to_device
 
     with torch.device("meta"):
         model = MultiwayEncoder(

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from magneto import PLACEMENTS, Encoder, TransformerConfig
-from magneto.nn.embedding import ClassToken, PatchEmbedding
+from magneto.nn.init import ClassToken, PatchEmbedding
 from magneto.training.initial import Writes, draw_parameters, materialize, why_not_by_module
 from tests.unit.nn.grids import small_grid
 

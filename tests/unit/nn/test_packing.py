@@ -74,7 +74,7 @@ def test_impossible_batches(sizes: tuple[list[int], list[int]], words: str) -> N
 
 def test_a_packing_goes_with_its_batch() -> None:
     """To a device, as the loop sends every batch."""
-    from magneto.data.batch import to_device
+    from magneto.data.stream import to_device
 
     there = to_device({"packing": pack(*SIZES)}, torch.device("meta"))["packing"]
     assert isinstance(there, Packing) and there.vision_place.is_meta and there.rows == 4

@@ -7,17 +7,18 @@ import pytest
 
 from magneto.theory.bounds import (
     FORMS,
+    Scales,
     bound,
     bounded_placements,
     cross_attentions,
     deepnet_update,
+    derived_scales,
+    effective_scale,
     encoder_decoder_bound,
     find_family,
     growth_exponent,
 )
-from magneto.theory.depth import Depth
-from magneto.theory.placement import PLACEMENTS, VARIANTS
-from magneto.theory.scales import Scales, derived_scales, effective_scale
+from magneto.theory.placement import PLACEMENTS, VARIANTS, Depth
 
 # Layers: gamma^2, gamma; paper and first_order at v = w = 1; the same at gamma; Post-LN's order.
 ONE_STACK = {

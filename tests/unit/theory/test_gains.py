@@ -2,8 +2,7 @@
 
 import pytest
 
-from magneto.theory.depth import Depth
-from magneto.theory.gains import deepnorm_alpha, deepnorm_beta, keel_alpha, sub_gain
+from magneto.theory.placement import Depth, deepnorm_alpha, deepnorm_beta, keel_alpha, sub_gain
 
 # layers: gain alone, encoder's and decoder's gain at N = M; then DeepNorm's (alpha, beta) likewise.
 CONSTANTS = {

@@ -2,8 +2,7 @@
 
 import pytest
 
-from magneto.theory.depth import Depth
-from magneto.theory.placement import PLACEMENTS, VARIANTS, Placement, find_placement
+from magneto.theory.placement import PLACEMENTS, VARIANTS, Depth, Placement, find_placement
 
 # Norms of width d per encoder layer, and in a decoder layer that attends to an encoder.
 NORMS_PER_LAYER = {

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from magneto.data.frequencies import PLATEAU_FILE
 from magneto.nn.position import resize_positions
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe, load_recipe
+from magneto.training.assets import PLATEAU_FILE
 from magneto.training.loop import train
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import SegmentationDataConfig

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from magneto.config import ConfigError
-from magneto.data.batch import named_tensors
+from magneto.data.stream import named_tensors
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.vision_language.caption_decoding import (
     CaptionSearch,

@@ -6,8 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from magneto.config import ConfigError
-from magneto.nn.embedding import MaskToken
-from magneto.nn.norm import Nothing
+from magneto.nn.init import MaskToken, Nothing
 from magneto.training.initial import Writes, why_not_by_module
 from magneto.vision_language.config import VisionLanguageConfig
 from magneto.vision_language.model import (

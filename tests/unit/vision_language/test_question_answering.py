@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from magneto.cli import main
-from magneto.data.frequencies import write_plateau
 from magneto.runs import load_run
+from magneto.training.assets import write_plateau
 from magneto.vision_language.config import (
     QuestionAnsweringConfig,
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from magneto.data.batch import to_device
+from magneto.data.stream import to_device
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import PixelPicture

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
-from magneto.data.frequencies import PLATEAU_FILE, learnt_nothing
+from magneto.training.assets import PLATEAU_FILE, warn_unlearnt
+from tests.said import Said
 
 
 def write(run: Path, loss: float, plateau: float | None = 6.0) -> Path:
@@ -18,11 +19,14 @@ def write(run: Path, loss: float, plateau: float | None = 6.0) -> Path:
 
 
 def test_a_loss_at_the_plateau_is_remarked_on(tmp_path: Path) -> None:
-    line = learnt_nothing(write(tmp_path / "a", 5.95))
+    said = Said()
+    warn_unlearnt(write(tmp_path / "b", 5.5), said)
+    warn_unlearnt(write(tmp_path / "c", 5.95, None), said)
+    warn_unlearnt(tmp_path / "none", said)
+    assert not said.lines
+    warn_unlearnt(write(tmp_path / "a", 5.95), said)
+    (line,) = said.lines
     assert "has learnt nothing" in line and "5.95" in line and str(tmp_path / "a") in line
-    assert learnt_nothing(write(tmp_path / "b", 5.5)) == ""
-    assert learnt_nothing(write(tmp_path / "c", 5.95, None)) == ""
-    assert learnt_nothing(tmp_path / "none") == ""
 
 
 def test_fine_tuning_says_it_when_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
