@@ -43,7 +43,7 @@ from magneto.speech.vocabulary import SpeechVocabulary
 from magneto.translation.model import TranslationModel
 from magneto.translation.prepare import load_vocabulary
 from magneto.vision.classification import given_names
-from magneto.vision.classifier import ImageClassifier
+from magneto.vision.encoder import ImageClassifier
 
 # Tokens; only told to transformers' tokenizer.
 LONGEST_TRANSCRIPT = 10_000

@@ -20,8 +20,8 @@ from magneto.hf.wrapper import (
     like_weights,
     refuse,
 )
-from magneto.vision.classifier import ImageClassifier, new_head
 from magneto.vision.config import IGNORED
+from magneto.vision.encoder import ImageClassifier, new_head
 from magneto.vision.segmenter import Segmenter, pixel_logits, resize
 
 

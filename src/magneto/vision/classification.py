@@ -18,9 +18,9 @@ from magneto.functional.cross_entropy import count_numbers, frequency_nats
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.augmentation import Augmentation, PairMixing
 from magneto.vision.batches import training_stream
-from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig, given_names
 from magneto.vision.decoding import Picture
+from magneto.vision.encoder import ImageClassifier
 from magneto.vision.image_task import FineTuning, Prediction
 from magneto.vision.images import UNLABELLED, ImageSplits, load_images
 from magneto.vision.pictures import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -178,13 +178,14 @@ class ImageTask(Task):
         images = torch.zeros(examples, config.channels, config.image_size, config.image_size)
         return {"images": images, "broken": torch.zeros(examples, dtype=torch.bool)}
 
-    def fixed_batches(self, split: ImageSplit) -> LazyBatches:
+    def fixed_batches(self, split: ImageSplit, normalisation: str | None = None) -> LazyBatches:
         """Return the images of a split as in validation, in mixed order.
 
-        Keys are "images", "labels" and "broken".
+        Keys are "images", "labels" and "broken"; `normalisation` may be another than the model's.
         """
-        transform = validation_transform(self.data_config, self.reading)
-        return evaluation_images(split, transform, self.evaluation_batch, self.reading.blank)
+        reading = replace(self.reading, normalisation=normalisation or self.reading.normalisation)
+        transform = validation_transform(self.data_config, reading)
+        return evaluation_images(split, transform, self.evaluation_batch, reading.blank)
 
     def validation_batches(self) -> LazyBatches:
         """Return the validation images, in mixed order."""

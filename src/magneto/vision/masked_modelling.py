@@ -16,27 +16,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.stream import EVALUATION_SEED, BatchStream, LazyBatches
-from magneto.data.tokenizer import NOISE_TOKENIZER
-from magneto.files import user_path
 from magneto.functional.cross_entropy import count_numbers, frequency_nats, linear_cross_entropy
-from magneto.nn.init import NORMAL_STD, ClassToken, MaskToken, NormalLinear, PatchEmbedding
+from magneto.nn.init import NORMAL_STD, MaskToken, NormalLinear
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import example_stream
-from magneto.vision.config import BUILTIN_TOKENIZER, ImageModelConfig, ImageModellingDataConfig
+from magneto.vision.config import ImageModelConfig, ImageModellingDataConfig
+from magneto.vision.encoder import ImageEncoder
 from magneto.vision.image_task import ImageTask, patches_read
 from magneto.vision.pictures import IMAGES, attention_figure, codes_of, guesses_figure, readable
-from magneto.vision.targets import (
-    BlockMasking,
-    CodeTargets,
-    PatchTokenizer,
-    load_tokenizer,
-    noise_tokenizer,
-)
-
-# Batches of training images of which code frequencies and builtin:patches are made.
-SAMPLED_BATCHES = 16
+from magneto.vision.targets import SAMPLED_BATCHES, BlockMasking, CodeTargets, load_targets
 
 
 class NoAggregation(nn.Module):
@@ -70,31 +60,24 @@ class PatchAggregation(nn.Module):
         return [self.encoder(torch.cat((last[:, :1], middle[:, 1:]), dim=1))]
 
 
-class MaskedImageModel(nn.Module):
-    """Patches, some of them hidden, an encoder, and a head over the codes.
+class MaskedImageModel(ImageEncoder):
+    """An encoder over patches, some of them hidden, and a head over the codes.
 
     The head, the stack's last norm and one linear layer, sees the hidden places alone.
     """
 
     def __init__(self, config: ImageModelConfig) -> None:
-        super().__init__()
         if config.codes is None:
             raise ValueError("codes are not known: prepare the task, which asks the tokenizer")
-        self.config = config
-        self.embedding = PatchEmbedding(config.channels, config.patch_size, config.width)
+        super().__init__(config)
         self.mask_token = MaskToken(config.width)
-        learned = config.class_token == "learned"
-        self.class_token = ClassToken(config.width) if learned else nn.Identity()
-        self.encoder = Encoder(config)
         middle = config.aggregation_layer
         self.aggregation = NoAggregation() if middle is None else PatchAggregation(config, middle)
         self.read = (*self.aggregation.layers, config.layers - 1)
         self.head = NormalLinear(config.width, config.codes, bias=True, std=NORMAL_STD)
-        self.prefix = int(learned)
 
-    def embed(self, images: Tensor, hidden: Tensor) -> Tensor:
-        """Return the patches, (batch, patches, width), the hidden ones replaced; see `features`."""
-        patches = self.embedding(images)
+    def hide(self, patches: Tensor, hidden: Tensor) -> Tensor:
+        """Replace the hidden ones of (batch, patches, width); see `features`."""
         places = torch.zeros(patches.shape[:2], dtype=torch.bool, device=patches.device)
         return self.mask_token(patches, places.scatter(1, hidden, True))
 
@@ -108,10 +91,10 @@ class MaskedImageModel(nn.Module):
         Returns:
             Each (batch, count, width).
         """
-        x = self.class_token(self.embed(images, hidden))
+        x = self.class_token(self.hide(self.embedding(images), hidden))
         read = self.encoder.features(x, self.read)
         found = [self.encoder.final_norm(read[-1]), *self.aggregation(read)]
-        index = (hidden + self.prefix)[..., None].expand(-1, -1, x.shape[-1])
+        index = (hidden + self.config.prefix)[..., None].expand(-1, -1, x.shape[-1])
         return [features.gather(1, index) for features in found]
 
     def forward(self, images: Tensor, hidden: Tensor, codes: Tensor | None = None) -> Any:
@@ -155,21 +138,10 @@ class ImageModelling(ImageTask):
     def targets(self) -> CodeTargets:
         """The frozen tokenizer; on the CPU until it is the companion."""
         config, data = self.model_config, self.data_config
-        if data.image_tokenizer == NOISE_TOKENIZER:
-            return self._frozen(noise_tokenizer(config, self.seed))
-        if data.image_tokenizer != BUILTIN_TOKENIZER:
-            tokenizer = load_tokenizer(user_path(data.image_tokenizer), config)
-            return self._frozen(tokenizer)
-        if config.codes is None:
-            raise ValueError(f"set model.codes for data.image_tokenizer {BUILTIN_TOKENIZER}")
-        task = type(self)(config, replace(data, normalisation="half"), self.seed)
-        some = islice(task.fixed_batches(self.splits.train), SAMPLED_BATCHES)
-        images = (batch["images"][~batch["broken"]] for batch in some)
-        return self._frozen(PatchTokenizer(config, images, self.seed))
-
-    def _frozen(self, tokenizer: Any) -> CodeTargets:
-        targets = CodeTargets(tokenizer, self.data_config.normalisation)
-        return targets.requires_grad_(False).eval()
+        return load_targets(
+            data.image_tokenizer, config, data.normalisation, self.seed,
+            lambda: self.fixed_batches(self.splits.train, "half"),
+        )  # fmt: skip
 
     def codes(self) -> int:
         """Return how many codes the model guesses among: the tokenizer's, if none are set.
@@ -307,5 +279,5 @@ def figures(task: ImageModelling, model: Any) -> Sequence[Figure]:
     guesses = model(some.to(device), masked.to(device)).argmax(-1).cpu()
     return [
         guesses_figure(seen, codes, masked, guesses, targets.codes, targets.patch_size),
-        attention_figure(model, some, seen[:IMAGES], slice(0, model.prefix or None)),
+        attention_figure(model, some, seen[:IMAGES], slice(0, model.config.prefix or None)),
     ]

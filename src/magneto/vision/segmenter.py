@@ -22,10 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.config import Grid
-from magneto.nn.init import ClassToken, PatchEmbedding
 from magneto.nn.position import resize_positions
-from magneto.nn.transformer import Encoder
 from magneto.vision.config import SegmenterConfig
+from magneto.vision.encoder import ImageEncoder
 from magneto.vision.transforms import Reading, fitted
 
 LEVELS = 4
@@ -196,19 +195,14 @@ class SegmentationLogits(NamedTuple):
     auxiliary: Tensor
 
 
-class Segmenter(nn.Module):
-    """Patches, encoder, features of four layers, pyramid, heads.
+class Segmenter(ImageEncoder):
+    """An encoder over patches, features of four layers, pyramid, heads.
 
     The stack's last norm is left out: the heads read the residual stream, as BEiT's do.
     """
 
     def __init__(self, config: SegmenterConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding = PatchEmbedding(config.channels, config.patch_size, config.width)
-        learned = config.class_token == "learned"
-        self.class_token = ClassToken(config.width) if learned else nn.Identity()
-        self.encoder = Encoder(config)
+        super().__init__(config)
         self.encoder.final_norm = nn.Identity()
         self.pyramid = FeaturePyramid(config.width)
         self.head = UperNetHead(
@@ -225,8 +219,7 @@ class Segmenter(nn.Module):
     def features(self, images: Tensor) -> list[Tensor]:
         """(batch, channels, height, width) to four maps (batch, width, rows, columns)."""
         grid = self.config.grid
-        x = self.class_token(self.embedding(images))
-        found = self.encoder.features(x, self.config.feature_layers)
+        found = self.encoder.features(self.embed(images), self.config.feature_layers)
         places = (features[:, grid.prefix :].transpose(1, 2) for features in found)
         return [x.unflatten(2, (grid.rows, grid.columns)) for x in places]
 

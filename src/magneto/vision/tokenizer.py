@@ -1,15 +1,16 @@
-"""The visual tokenizer: an image becomes a grid of codes (VQ-KD, arXiv 2208.06366).
+"""The visual tokenizer's training: its codes must tell a decoder what a teacher sees (VQ-KD).
 
-A codebook of directions follows what it is given, and keeps its codes in use. What a step sees is
-left in a buffer as sums, so that micro-batches and ranks add up; `end_step` moves the codebook
-once. No gradient reaches it (section 3.1). The codes must tell a decoder what a teacher sees.
+The tokenizer itself is in `magneto.vision.targets`. A teacher is a frozen module with a `width` and
+a `forward` from images (batch, channels, height, width) in [-1, 1] to (batch, patches, width), of
+which only a vector's direction counts. The codebook moves with the sums that a step leaves in it,
+once for all micro-batches and ranks; no gradient reaches it (arXiv 2208.06366, section 3.1).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -19,206 +20,164 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from magneto.config import error_line
 from magneto.data.stream import BatchStream
+from magneto.files import import_extra
 from magneto.functional.cross_entropy import without_autocast
-from magneto.nn.init import ClassToken, PatchEmbedding, Projection
+from magneto.nn.init import ClassToken, Projection
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import training_stream
-from magneto.vision.config import ImageTokenizerConfig
+from magneto.vision.config import ImageEncoderConfig, ImageTokenizerConfig
 from magneto.vision.image_task import ImageTask, patches_read
-from magneto.vision.teachers import Teacher, build_teacher
+from magneto.vision.targets import (
+    ImageTokenizer,
+    k_means,
+    patch_pixels,
+    two_layers,
+    weights_digest,
+)
 
-# Rows whose similarities to all vectors exist at once.
-CHUNK = 8192
+ORIENTATIONS = 9
+# A constant beside what is measured, so that a flat patch has a direction too, and a faint one is
+# nearer to it than a strong one. In gradients of pixels from 0 to 1.
+FLAT = 0.05
 # Of which the baseline takes the mean, and pictures are made.
 BASELINE_BATCHES = 8
 # Patches of the training images for each code; 8192 codes were all used with 100,000 patches.
 PATCHES_PER_CODE = 12
 
 
-def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
-    """Return the number of the vector that is most similar to each row, by cosine.
+def gradient_histograms(images: Tensor, cell: int) -> Tensor:
+    """Count gradients by their direction, each by its length, in square cells.
+
+    As scikit-image's `hog` without its normalisation: central differences, 0 at the border; of
+    several channels the one with the longest gradient; directions without sign, each in one bin.
 
     Args:
-        rows: (rows, width).
-        vectors: (count, width), of length 1.
+        images: (batch, channels, height, width); the cell divides height and width.
+        cell: Pixels of a cell's side.
 
     Returns:
-        (rows,), int64; of equal ones the first.
+        Mean over a cell's pixels, (batch, 9, height / cell, width / cell).
     """
-    return torch.cat([(part @ vectors.t()).argmax(-1) for part in rows.split(CHUNK)])
+    down, across = torch.zeros_like(images), torch.zeros_like(images)
+    down[..., 1:-1, :] = images[..., 2:, :] - images[..., :-2, :]
+    across[..., 1:-1] = images[..., 2:] - images[..., :-2]
+    length, channel = torch.hypot(down, across).max(1, keepdim=True)
+    angle = torch.atan2(down.gather(1, channel), across.gather(1, channel)) % math.pi
+    # An angle just below 0 rounds to pi.
+    number = (angle * (ORIENTATIONS / math.pi)).long().clamp(max=ORIENTATIONS - 1)
+    shape = (len(images), ORIENTATIONS, *images.shape[-2:])
+    by_direction = images.new_zeros(shape).scatter_(1, number, length)
+    return F.avg_pool2d(by_direction, cell)
 
 
-@torch.no_grad()
-def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
-    """Cluster directions, beginning with rows drawn at random.
+class HogTeacher(nn.Module):
+    """Histograms of gradients of the image itself, as MaskFeat predicts (arXiv 2112.09133).
 
-    A cluster that gets no row stays as it is. Where there are fewer rows than clusters, the rest
-    are directions drawn at random.
-
-    Args:
-        rows: (rows, width), of length 1.
-        count: Of clusters.
-        iterations: Of assigning rows and taking means.
-        seed: Of the draws.
-
-    Returns:
-        (count, width), of length 1.
-    """
-    draw = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(rows), generator=draw)[:count].to(rows.device)
-    others = torch.randn(count - len(chosen), rows.shape[1], generator=draw).to(rows)
-    vectors = torch.cat((rows[chosen], F.normalize(others, dim=-1)))
-    for _ in range(iterations):
-        sums = torch.zeros_like(vectors).index_add_(0, nearest(rows, vectors), rows)
-        met = sums.square().sum(-1, keepdim=True) > 0
-        vectors = torch.where(met, F.normalize(sums, dim=-1), vectors)
-    return vectors
-
-
-class Codebook(nn.Module):
-    """`codes` directions of `width` numbers, and how much each is used.
-
-    Args:
-        codes: How many.
-        width: Of each.
-        decay: Of the moving averages of directions and of use.
-        revive_below: A code is revived when its use falls below this multiple of 1 / `codes`.
+    A patch of 8 pixels or more has four cells, a smaller one a single cell.
     """
 
-    vectors: Tensor
-    use: Tensor
-    revived: Tensor
-    seen: Tensor
-
-    def __init__(self, codes: int, width: int, decay: float, revive_below: float) -> None:
+    def __init__(self, config: ImageEncoderConfig) -> None:
         super().__init__()
-        self.codes, self.width = codes, width
-        self.decay, self.least_use = decay, revive_below / codes
-        self.register_buffer("vectors", torch.empty(codes, width))
-        # Share of all features that each code is given: a moving average.
-        self.register_buffer("use", torch.empty(codes))
-        # How often a code was revived so far.
-        self.register_buffer("revived", torch.empty(()))
-        # Of a step: for each half of each code's features, their sum and their number.
-        self.register_buffer("seen", torch.empty(2, codes, width + 1), persistent=False)
-        self.reset_parameters()
+        size = config.patch_size
+        self.cells = 2 if size >= 8 and size % 2 == 0 else 1
+        self.cell = size // self.cells
+        self.width = (ORIENTATIONS + 1) * self.cells**2
 
-    def reset_parameters(self) -> None:
-        """Draw directions at random, all used alike."""
-        nn.init.normal_(self.vectors)
-        nn.init.constant_(self.use, 1 / self.codes)
-        nn.init.zeros_(self.revived)
-        nn.init.zeros_(self.seen)
-
-    def directions(self) -> Tensor:
-        """Return the codes' vectors, (codes, width), of length 1."""
-        return F.normalize(self.vectors, dim=-1)
-
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Find each feature's code; in training, remember what was seen.
-
-        Args:
-            features: (..., width), of length 1.
-
-        Returns:
-            Numbers of the codes, (...), and their vectors, (..., width); without gradients.
-        """
-        with torch.no_grad():
-            rows, directions = features.detach().flatten(0, -2), self.directions()
-            numbers = nearest(rows, directions)
-            vectors = directions[numbers]
-            if self.training:
-                self._remember(rows, numbers, vectors)
-        return numbers.view(features.shape[:-1]), vectors.view(features.shape)
-
-    def _remember(self, rows: Tensor, numbers: Tensor, vectors: Tensor) -> None:
-        # A plane through each code cuts its features in halves, so that it can be split: the plane
-        # across the direction of the code after it, which is as good as any other.
-        across = self.directions().roll(-1, 0)[numbers]
-        half = ((rows - vectors) * across).sum(-1) > 0
-        counted = torch.cat((rows, torch.ones_like(rows[:, :1])), dim=-1)
-        place = numbers + self.codes * half
-        self.seen.flatten(0, 1).index_add_(0, place, counted.to(self.seen.dtype))
-
-    @torch.no_grad()
-    def end_step(self, add_up: Callable[[Tensor], Tensor]) -> None:
-        """Move each code towards the mean of its features, and revive codes out of use.
-
-        The same on all ranks, and however a batch was cut.
-
-        Args:
-            add_up: Returns the sum of all ranks' tensors.
-        """
-        seen = add_up(self.seen)
-        sums, counts = seen[..., :-1].sum(0), seen[..., -1].sum(0)
-        directions = self.directions()
-        moved = torch.lerp(directions, F.normalize(sums, dim=-1), 1 - self.decay)
-        met = (counts > 0)[:, None]
-        self.vectors.copy_(torch.where(met, F.normalize(moved, dim=-1), directions))
-        self.use.lerp_(counts / counts.sum().clamp(min=1), 1 - self.decay)
-        self._revive(seen)
-        self.seen.zero_()
-
-    def _revive(self, seen: Tensor) -> None:
-        """Give each code out of use the smaller half of a much used code's features.
-
-        The codes with the largest smaller halves give first, one each. The two then count as used
-        alike, so that the new one has time to be used.
-        """
-        smaller, half = seen[..., -1].min(0)
-        takers = self.use.argsort(stable=True)
-        givers = smaller.argsort(descending=True, stable=True)
-        enough = (smaller[givers] > 0) & (self.use[givers] >= self.least_use)
-        wanted = (self.use[takers] < self.least_use) & enough
-        part = F.normalize(seen[half[givers], givers, :-1], dim=-1)
-        self.vectors[takers] = torch.where(wanted[:, None], part, self.vectors[takers])
-        shared = (self.use[givers] + self.use[takers]) / 2
-        self.use[givers] = torch.where(wanted, shared, self.use[givers])
-        self.use[takers] = torch.where(wanted, shared, self.use[takers])
-        self.revived += wanted.sum()
-
-
-def two_layers(width: int, outputs: int) -> nn.Sequential:
-    """Return linear, tanh, linear: from the stack's width to the outputs."""
-    return nn.Sequential(
-        Projection(width, [("hidden", width)], bias=True),
-        nn.Tanh(),
-        Projection(width, [("out", outputs)], bias=True),
-    )
-
-
-class ImageTokenizer(nn.Module):
-    """From an image to a code per patch: an encoder, and the nearest of a codebook's directions."""
-
-    def __init__(self, config: ImageTokenizerConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding = PatchEmbedding(config.channels, config.patch_size, config.width)
-        learned = config.class_token == "learned"
-        self.class_token = ClassToken(config.width) if learned else nn.Identity()
-        self.encoder = Encoder(config)
-        self.head = two_layers(config.width, config.code_width)
-        self.codebook = Codebook(config.codes, config.code_width, config.decay, config.revive_below)
-        self.patches = slice(int(learned), None)
-
-    def features(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) to (batch, patches, code_width), of length 1."""
-        x = self.encoder(self.class_token(self.embedding(images)))[:, self.patches]
-        # In the weights' precision also under autocast: a code is a comparison of near numbers.
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to (batch, patches, width)."""
         with without_autocast(images):
-            return F.normalize(self.head(x.to(self.codebook.vectors.dtype)), dim=-1)
+            found = gradient_histograms((images + 1) / 2, self.cell)
+            directed = F.normalize(F.pad(found, (0, 0, 0, 0, 0, 1), value=FLAT), dim=1)
+            return F.pixel_unshuffle(directed, self.cells).flatten(2).transpose(1, 2)
 
-    def quantise(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the code of each feature and its vector; see `Codebook.forward`."""
-        with without_autocast(features):
-            return self.codebook(features)
 
-    def encode(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) in [-1, 1] to codes (batch, patches), int64."""
-        return self.quantise(self.features(images))[0]
+class PixelTeacher(nn.Module):
+    """The pixels of each patch; see `patch_pixels`."""
+
+    def __init__(self, config: ImageEncoderConfig) -> None:
+        super().__init__()
+        self.patch_size = config.patch_size
+        self.width = config.channels * config.patch_size**2 + 1
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to (batch, patches, width)."""
+        return patch_pixels(images, self.patch_size)
+
+
+class PretrainedTeacher(nn.Module):
+    """The features of a model of transformers, from images of its own size and normalisation.
+
+    Of CLIP's image encoder (arXiv 2103.00020) the patches after its last norm and its projection;
+    of DINO's or DINOv2's (arXiv 2104.14294, 2304.07193) those after its last norm.
+
+    Args:
+        kind: "clip" or "dino".
+        path: A folder, or a name on the hub.
+        config: Of the tokenizer, whose grid of patches the model must have.
+
+    Raises:
+        ModuleNotFoundError: If transformers is not installed.
+        ValueError: If there is no such model, or it has another grid.
+    """
+
+    image_mean: Tensor
+    image_std: Tensor
+
+    def __init__(self, kind: str, path: str, config: ImageEncoderConfig) -> None:
+        super().__init__()
+        library = import_extra("transformers", "hf", "a teacher of transformers needs it")
+        self.projects = kind == "clip"
+        auto = library.CLIPVisionModelWithProjection if self.projects else library.AutoModel
+        try:
+            self.model: Any = auto.from_pretrained(
+                path, dtype=torch.float32, trust_remote_code=False
+            )
+            reader = library.image_processing_base.ImageProcessingMixin
+            found = reader.get_image_processor_dict(path)[0]
+        except (OSError, ValueError) as error:
+            raise ValueError(f"model.teacher {path}: {error_line(error)}") from error
+        vision = self.model.config
+        self.image_size, self.patches = vision.image_size, config.patches
+        side = vision.image_size // vision.patch_size
+        if side**2 != config.patches:
+            raise ValueError(f"the teacher {path} has a grid of {side} x {side} patches, the model "
+                             f"{config.grid.rows} x {config.grid.columns}: set model.image_size "
+                             "and model.patch_size")  # fmt: skip
+        if config.channels != vision.num_channels:
+            raise ValueError(f"the teacher {path} takes {vision.num_channels} channels: set "
+                             "model.channels")  # fmt: skip
+        for name in ("image_mean", "image_std"):
+            values = torch.tensor(found[name]).view(-1, 1, 1)
+            self.register_buffer(name, values, persistent=False)
+        self.width = vision.projection_dim if self.projects else vision.hidden_size
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """Return the features of all tokens of normalised images; those of patches are the last."""
+        if not self.projects:
+            return self.model(images).last_hidden_state
+        vision = self.model.vision_model
+        features = vision(images).last_hidden_state
+        return self.model.visual_projection(vision.post_layernorm(features))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to (batch, patches, width)."""
+        size = (self.image_size, self.image_size)
+        if images.shape[-2:] != size:
+            images = F.interpolate(images, size, mode="bicubic", antialias=True)
+        images = ((images + 1) / 2 - self.image_mean) / self.image_std
+        return self.tokens(images)[:, -self.patches :]
+
+
+def build_teacher(config: ImageTokenizerConfig) -> Any:
+    """Build the teacher that a configuration names; see the classes for what they raise."""
+    kind, _, path = config.teacher.partition(":")
+    if path:
+        return PretrainedTeacher(kind, path, config)
+    return {"hog": HogTeacher, "pixels": PixelTeacher}[kind](config)
 
 
 class FeatureDecoder(nn.Module):
@@ -227,32 +186,15 @@ class FeatureDecoder(nn.Module):
     def __init__(self, config: ImageTokenizerConfig, target_width: int) -> None:
         super().__init__()
         self.embedding = Projection(config.code_width, [("embed", config.width)], bias=True)
-        learned = config.class_token == "learned"
-        self.class_token = ClassToken(config.width) if learned else nn.Identity()
+        self.class_token = ClassToken(config.width) if config.prefix else nn.Identity()
         self.encoder = Encoder(replace(config, layers=config.decoder_depth))
         self.head = two_layers(config.width, target_width)
-        self.patches = slice(int(learned), None)
+        self.prefix = config.prefix
 
     def forward(self, vectors: Tensor) -> Tensor:
         """(batch, patches, code_width) to (batch, patches, target_width)."""
         x = self.encoder(self.class_token(self.embedding(vectors)))
-        return self.head(x[:, self.patches])
-
-
-@dataclass(frozen=True)
-class Distilled:
-    """What a batch of images becomes.
-
-    Attributes:
-        predictions: Of the teacher's features, (batch, patches, target_width).
-        codes: (batch, patches).
-        distances: Mean squared difference of a feature and its code's vector, (batch, patches);
-            only the feature has a gradient.
-    """
-
-    predictions: Tensor
-    codes: Tensor
-    distances: Tensor
+        return self.head(x[:, self.prefix :])
 
 
 class TokenizerDistillation(nn.Module):
@@ -266,14 +208,20 @@ class TokenizerDistillation(nn.Module):
         self.tokenizer = ImageTokenizer(config)
         self.decoder = FeatureDecoder(config, config.target_width)
 
-    def forward(self, images: Tensor) -> Distilled:
-        """Encode, quantise, decode (batch, channels, height, width)."""
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Encode, quantise, decode (batch, channels, height, width).
+
+        Returns:
+            Predictions of the teacher's features, (batch, patches, target_width); codes (batch,
+            patches); and the mean squared difference of each feature and its code's vector, of
+            which only the feature has a gradient.
+        """
         features = self.tokenizer.features(images)
         codes, vectors = self.tokenizer.quantise(features)
         distances = (features - vectors).square().mean(-1)
         # Straight through: forwards the code, backwards as if it were the feature.
         passed = features + (vectors - features).detach()
-        return Distilled(self.decoder(passed), codes, distances)
+        return self.decoder(passed), codes, distances
 
 
 class ImageTokenization(ImageTask):
@@ -287,7 +235,7 @@ class ImageTokenization(ImageTask):
     model_config: ImageTokenizerConfig
 
     @cached_property
-    def teacher(self) -> Teacher:
+    def teacher(self) -> Any:
         """What gives the features to predict, on the CPU until it is the companion."""
         return build_teacher(self.model_config).requires_grad_(False).eval()
 
@@ -355,11 +303,11 @@ class ImageTokenization(ImageTask):
         images = batch["images"]
         with torch.no_grad():
             wanted = self.teacher(images)
-        found = model(images)
+        predictions, codes, distances = model(images)
         # Not below fp32, also under autocast.
-        dtype = torch.promote_types(found.predictions.dtype, torch.float32)
-        cosine = F.cosine_similarity(found.predictions.to(dtype), wanted.to(dtype), dim=-1)
-        return 1 - cosine, found.distances, found.codes
+        dtype = torch.promote_types(predictions.dtype, torch.float32)
+        cosine = F.cosine_similarity(predictions.to(dtype), wanted.to(dtype), dim=-1)
+        return 1 - cosine, distances, codes
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Add up loss and cosine over patches; count how often each code occurs.
@@ -413,7 +361,8 @@ class ImageTokenization(ImageTask):
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write a digest of data and teacher, which tells how wide its features are."""
-        self.write_digest(directory, self.teacher.digest())
+        kind = self.model_config.teacher.partition(":")[0]
+        self.write_digest(directory, kind, weights_digest(self.teacher))
         return {"model.target_width": self.teacher.width}
 
 

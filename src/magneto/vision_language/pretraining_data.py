@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,23 +13,16 @@ from torch import Tensor
 
 from magneto.data.problems import Counts, DataProblems
 from magneto.data.stream import BatchStream, LazyBatches, joined, mixed_order
-from magneto.data.tokenizer import NOISE_TOKENIZER, Tokenizer
-from magneto.files import user_path
+from magneto.data.tokenizer import Tokenizer
 from magneto.language.config import MaskedTextDataConfig, TextDataConfig
 from magneto.language.masking import Masking
 from magneto.language.text import prepare_text, split_documents
 from magneto.progress import SILENT, Progress
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import Told, Transform, evaluation_images, example_stream
-from magneto.vision.config import BUILTIN_TOKENIZER, ImageDataConfig, ImageModelConfig
+from magneto.vision.config import ImageDataConfig, ImageModelConfig
 from magneto.vision.images import ImageSplit, images_of, load_images
-from magneto.vision.targets import (
-    BlockMasking,
-    CodeTargets,
-    PatchTokenizer,
-    load_tokenizer,
-    noise_tokenizer,
-)
+from magneto.vision.targets import BlockMasking, CodeTargets, load_targets
 from magneto.vision.transforms import CentreCrop, Reading
 from magneto.vision_language.config import BUILTIN, MaskedDataConfig, MaskedDataModelConfig
 from magneto.vision_language.pretraining_examples import (
@@ -52,8 +44,8 @@ from magneto.vision_language.tables import ImageRows, RowSplits, load_captions
 PARTS = ("images", "texts", "pairs")
 # Examples of each stream in an evaluation batch.
 EVALUATION_BATCH = 64
-# Batches of images of which builtin:patches is made, and images of each.
-SAMPLED_BATCHES, BATCH = 16, 64
+# Images of a batch of which builtin:patches is made.
+BATCH = 64
 CUT = "texts of pairs cut"
 TRAIN, VALIDATION = 0, 1
 
@@ -238,20 +230,13 @@ class MaskedData:
             image_size=model.image_size, patch_size=model.patch_size, channels=model.channels,
             codes=model.codes,
         )  # fmt: skip
-        if data.image_tokenizer == NOISE_TOKENIZER:
-            found = noise_tokenizer(shape, self.seed)
-        elif data.image_tokenizer != BUILTIN_TOKENIZER:
-            found = load_tokenizer(user_path(data.image_tokenizer), shape)
-        elif model.codes is None:
-            raise ValueError(f"set model.codes for data.image_tokenizer {BUILTIN_TOKENIZER}")
-        else:
+
+        def batches() -> LazyBatches:
             images = self.images[TRAIN]
-            reading = Reading(model.image_size, model.channels, "half", images.peak)
-            crop = CentreCrop(reading, data.resize or reading.size)
-            batches = islice(evaluation_images(images, crop, BATCH, reading.blank), SAMPLED_BATCHES)
-            readable = (batch["images"][~batch["broken"]] for batch in batches)
-            found = PatchTokenizer(shape, readable, self.seed)
-        return CodeTargets(found, data.normalisation).requires_grad_(False).eval()
+            crop = self.crop(images, "half")
+            return evaluation_images(images, crop, BATCH, crop.reading.blank)
+
+        return load_targets(data.image_tokenizer, shape, data.normalisation, self.seed, batches)
 
     def describe(self) -> str:
         """Say how much there is, and what was odd."""
@@ -265,14 +250,14 @@ class MaskedData:
         return (f"{self.data.source}: {said}; beside them {len(self.images[TRAIN]):,} "
                 f"images and {len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
 
-    def reading(self, split: ImageSplit) -> Reading:
-        """Return the form in which the model reads the images of a split."""
-        model, peak = self.model, split.peak
-        return Reading(model.image_size, model.channels, self.data.normalisation, peak)
+    def reading(self, split: ImageSplit, normalisation: str | None = None) -> Reading:
+        """Return the form in which the model reads the images of a split; see `crop`."""
+        model, form = self.model, normalisation or self.data.normalisation
+        return Reading(model.image_size, model.channels, form, split.peak)
 
-    def crop(self, split: ImageSplit) -> CentreCrop:
-        """Return what is done to images in validation."""
-        reading = self.reading(split)
+    def crop(self, split: ImageSplit, normalisation: str | None = None) -> CentreCrop:
+        """Return what is done to images in validation; None normalises them as the model's."""
+        reading = self.reading(split, normalisation)
         return CentreCrop(reading, self.data.resize or reading.size)
 
     def examples(

@@ -19,8 +19,8 @@ from magneto.hf.tokenizer import transformers_tokenizer  # noqa: E402
 from magneto.hf.weights.beit3 import to_beit3 as to_multiway  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
-from magneto.vision.classifier import ImageClassifier  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
+from magneto.vision.encoder import ImageClassifier  # noqa: E402
 from magneto.vision_language.config import QuestionAnsweringConfig  # noqa: E402
 from magneto.vision_language.heads import QuestionAnswerer  # noqa: E402
 from tests.unit.hf.weights.test_beit3_tokenizer import train as train_spm  # noqa: E402

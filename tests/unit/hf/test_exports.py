@@ -43,9 +43,9 @@ from magneto.speech.decoding import GreedySearch  # noqa: E402
 from magneto.speech.features import SpeechFeatures  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
-from magneto.vision.classifier import ImageClassifier  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.decoding import EncodedPicture  # noqa: E402
+from magneto.vision.encoder import ImageClassifier  # noqa: E402
 from magneto.vision.transforms import (  # noqa: E402
     CentreCrop,
     Reading,

@@ -18,8 +18,8 @@ from magneto.training.distributed import World
 from magneto.training.initial import build_on_meta, initial_model
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
-from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.encoder import ImageClassifier
 from tests.unit.training.toy import Toy
 
 SIZES: dict[str, Any] = {"width": 32, "heads": 4, "ffn_width": 48}

@@ -20,8 +20,8 @@ from magneto.vision.classification import (
     answer_sums,
     classification_scores,
 )
-from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig, given_names
+from magneto.vision.encoder import ImageClassifier
 from tests.unit.vision.image_files import write_colours
 from tests.unit.vision.small import COLOURS, train_classifier, train_small
 
@@ -208,7 +208,7 @@ def test_it_begins_with_a_masked_image_model(pooling: str, tmp_path: Path) -> No
     images, none = torch.randn(2, 1, 8, 8), torch.empty(2, 0, dtype=torch.long)
     ours = model.class_token(model.embedding(images))
     theirs: Any = pretrained
-    read = theirs.class_token(theirs.embed(images, none))
+    read = theirs.class_token(theirs.hide(theirs.embedding(images), none))
     both = (m.encoder.features(x, [1])[0] for m, x in ((model, ours), (theirs, read)))
     assert torch.equal(*both)
 

@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from magneto.cli import main
-from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.encoder import ImageClassifier
 from magneto.vision.frozen_features import (
     NEIGHBOURS,
     layer_features,

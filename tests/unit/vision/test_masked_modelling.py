@@ -67,17 +67,17 @@ def test_losses_are_of_the_hidden_places(options: dict[str, Any]) -> None:
 def test_guesses_are_of_their_places() -> None:
     """The same as reading every place and picking the hidden ones."""
     model, (images, hidden, _) = model_of(), batch()
-    x = model.class_token(model.embed(images, hidden))
+    x = model.class_token(model.hide(model.embedding(images), hidden))
     whole = model.head(model.encoder(x))[:, 1:]
     picked = torch.stack([row[places] for row, places in zip(whole, hidden, strict=True)])
     assert torch.allclose(model(images, hidden), picked, atol=1e-5)
-    seen = model.embed(images, hidden)
+    seen = model.hide(model.embedding(images), hidden)
     assert torch.equal(seen[0, hidden[0]], model.mask_token.vector.expand(6, -1))
 
 
 def test_a_second_guess_sees_the_top_through_the_class_token_alone() -> None:
     model, (images, hidden, _) = model_of(aggregation_layer=2), batch()
-    x = model.class_token(model.embed(images, hidden))
+    x = model.class_token(model.hide(model.embedding(images), hidden))
     middle, last = model.encoder.features(x, (1, 2))
     again = model.aggregation([middle, last])[0]
     other = last.clone()

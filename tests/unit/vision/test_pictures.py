@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from magneto.training.task import Figure
-from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.encoder import ImageClassifier
 from magneto.vision.pictures import (
     COVER,
     MOST,

@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from magneto.vision.config import ImageTokenizerConfig
-from magneto.vision.tokenizer import Codebook, TokenizerDistillation, k_means, nearest
+from magneto.vision.targets import Codebook, k_means, nearest
+from magneto.vision.tokenizer import TokenizerDistillation
 from tests.evaluating import reads_while_scoring
 from tests.said import Said
 from tests.unit.vision.small import small_recipe, small_task, train_small
@@ -28,21 +29,21 @@ def model_of(**changes: Any) -> TokenizerDistillation:
 @pytest.mark.parametrize("class_token", ["none", "learned"])
 def test_an_image_becomes_a_code_per_patch(class_token: str) -> None:
     model, images = model_of(class_token=class_token), torch.randn(3, 1, 8, 8)
-    found = model(images)
-    assert found.predictions.shape == (3, 16, 5)
-    assert found.codes.shape == found.distances.shape == (3, 16)
-    assert torch.equal(model.eval().tokenizer.encode(images), found.codes)
+    predictions, codes, distances = model(images)
+    assert predictions.shape == (3, 16, 5)
+    assert codes.shape == distances.shape == (3, 16)
+    assert torch.equal(model.eval().tokenizer.encode(images), codes)
     features = model.tokenizer.features(images)
     assert torch.allclose(features.norm(dim=-1), torch.ones(3, 16))
-    vectors = model.tokenizer.codebook.directions()[found.codes]
-    assert torch.allclose(found.distances, (features - vectors).square().mean(-1), atol=1e-6)
+    vectors = model.tokenizer.codebook.directions()[codes]
+    assert torch.allclose(distances, (features - vectors).square().mean(-1), atol=1e-6)
 
 
 def test_the_decoder_sees_codes_alone() -> None:
     model, images = model_of().eval(), torch.randn(2, 1, 8, 8)
-    found = model(images)
-    vectors = model.tokenizer.codebook.directions()[found.codes]
-    assert torch.allclose(model.decoder(vectors), found.predictions, atol=1e-5)
+    predictions, codes, _ = model(images)
+    vectors = model.tokenizer.codebook.directions()[codes]
+    assert torch.allclose(model.decoder(vectors), predictions, atol=1e-5)
 
 
 def test_gradients_pass_straight_through() -> None:
@@ -50,9 +51,9 @@ def test_gradients_pass_straight_through() -> None:
     model, images = model_of(), torch.randn(2, 1, 8, 8)
     features = model.tokenizer.features(images).detach().requires_grad_()
     model.tokenizer.features = lambda images: features  # type: ignore[method-assign]
-    found = model(images)
-    found.predictions.sum().backward()
-    vectors = model.tokenizer.codebook.directions()[found.codes].requires_grad_()
+    predictions, codes, _ = model(images)
+    predictions.sum().backward()
+    vectors = model.tokenizer.codebook.directions()[codes].requires_grad_()
     model.decoder(vectors).sum().backward()
     assert features.grad is not None and vectors.grad is not None
     assert features.grad.abs().max() > 0
@@ -115,9 +116,9 @@ def test_the_loss_is_a_sum_over_patches() -> None:
     batch = task.train_stream(8, 1).batch(0)[0]
     loss = task.loss(model, batch)
     assert loss.count == 8 * 16
-    found, wanted = model(batch["images"]), task.teacher(batch["images"])
-    cosine = F.cosine_similarity(found.predictions, wanted, dim=-1)
-    expected = (1 - cosine).sum() + 0.5 * found.distances.sum()
+    (predictions, _, distances), wanted = model(batch["images"]), task.teacher(batch["images"])
+    cosine = F.cosine_similarity(predictions, wanted, dim=-1)
+    expected = (1 - cosine).sum() + 0.5 * distances.sum()
     assert torch.allclose(loss.total, expected, rtol=1e-5)
     assert torch.allclose(loss.logs["cosine"], cosine.sum(), rtol=1e-5)
 
@@ -321,6 +322,6 @@ def test_fewer_rows_than_clusters() -> None:
 def test_pieces_of_rows_change_nothing(monkeypatch) -> None:
     rows = F.normalize(torch.randn(50, 4, generator=torch.Generator().manual_seed(1)), dim=-1)
     whole = nearest(rows, rows[:7])
-    monkeypatch.setattr("magneto.vision.tokenizer.CHUNK", 8)
+    monkeypatch.setattr("magneto.vision.targets.CHUNK", 8)
     assert torch.equal(nearest(rows, rows[:7]), whole)
     assert torch.equal(whole[:7], torch.arange(7))

@@ -43,8 +43,8 @@ from magneto.hf.weights.layout import (
     write_state,
 )
 from magneto.hf.weights.timm import head_count
-from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.encoder import ImageClassifier
 from magneto.vision_language.config import (
     ImageCaptionerConfig,
     ImageTextRetrieverConfig,

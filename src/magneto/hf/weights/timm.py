@@ -40,8 +40,8 @@ from magneto.hf.weights.layout import (
     squeezed,
     write_state,
 )
-from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.encoder import ImageClassifier
 
 CONFIG = "config.json"
 # Heads of those widths at which timm's models have heads of another width than 64.

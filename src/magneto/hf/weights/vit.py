@@ -19,8 +19,8 @@ from magneto.hf.weights.layout import (
     require,
     squeezed,
 )
-from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.encoder import ImageClassifier
 
 LAYER = {
     "self_attention.before": "layernorm_before",

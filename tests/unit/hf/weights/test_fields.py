@@ -19,8 +19,8 @@ from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
 from magneto.theory.placement import VARIANTS  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
-from magneto.vision.classifier import ImageClassifier  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
+from magneto.vision.encoder import ImageClassifier  # noqa: E402
 from magneto.vision_language.config import QuestionAnsweringConfig  # noqa: E402
 from magneto.vision_language.heads import QuestionAnswerer  # noqa: E402
 from tests.unit.hf.weights.theirs import THEIRS, answers, shaken, theirs  # noqa: E402

@@ -10,8 +10,8 @@ pytest.importorskip("transformers")
 
 from magneto.hf.weights.timm import BEIT, EVA, FORMATS, TABLE, VIT
 from magneto.hf.weights.weight_files import load_weight_file, save_weight_file
-from magneto.vision.classifier import ImageClassifier
 from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.encoder import ImageClassifier
 from tests.unit.hf.weights.theirs import shaken
 from tests.unit.nn.grids import timm_module
 
