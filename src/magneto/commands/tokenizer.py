@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from magneto.commands.shared import (
     Parser,
@@ -13,8 +15,26 @@ from magneto.commands.shared import (
     standard_input_as_file,
 )
 from magneto.config import ConfigError, nearest
-from magneto.data.tokenizer_training import KINDS, SAMPLE, train_tokenizer
-from magneto.progress import ProgressBars
+from magneto.data.documents import DOCUMENTS, read_documents
+from magneto.data.problems import Counts
+from magneto.data.tokenizer import (
+    SPECIAL,
+    Tokenizer,
+    load_tokenizer,
+    train_bpe,
+    train_sentencepiece,
+)
+from magneto.files import directory_aside, sync_to_disk
+from magneto.progress import Progress, ProgressBars
+
+KINDS = ("byte-bpe", "unigram", "bpe")
+# Lines, chosen at random among all, from which SentencePiece learns: its unigram model takes 2.5
+# minutes for 64k pieces from 60 thousand lines, and more than ten from 50 MB.
+SAMPLE = 60_000
+# Both libraries take numbers of 32 bits and more; no vocabulary is that large. SentencePiece wants
+# more than a hundred lines to draw from.
+RANGES = {"--vocab-size": (1, 2**24), "--sample": (101, 2**31 - 1)}
+LEAST_BYTES = 256 + len(SPECIAL)
 
 
 def parser() -> Parser:
@@ -58,8 +78,8 @@ def main(words: Sequence[str]) -> int:
     piped = standard_input_as_file() if is_standard_input(given.data) else nullcontext(given.data)
     with piped as source:
         made = train_tokenizer(
-            str(source), given.text_field, given.kind, given.vocab_size, given.out, report,
-            given.sample,
+            str(source), given.text_field, given.kind, given.vocab_size, given.out, given.sample,
+            report,
         )  # fmt: skip
     report.finish()
     if given.json:
@@ -67,3 +87,60 @@ def main(words: Sequence[str]) -> int:
     else:
         print(f"{made.path}: {made.vocab_size} tokens; use it with --data.tokenizer {made.path}")
     return 0
+
+
+def train_tokenizer(
+    source: str, field: str, kind: Any, vocab_size: int, out: Path, sample: int, progress: Progress
+) -> Tokenizer:
+    """Train a tokenizer with `</s>`, `<s>`, `<pad>` and `<mask>`, write it and load it.
+
+    Args:
+        source: PATH, hf:NAME or builtin:NAME; read once, as a stream.
+        field: Key of the text in records.
+        kind: One of `KINDS`.
+        vocab_size: Tokens, special ones included.
+        out: The file (.json or .model), or a directory for tokenizer.json or tokenizer.model.
+        sample: Lines that SentencePiece learns from, drawn from all that are read.
+        progress: Told of the work.
+
+    Raises:
+        FileExistsError: If the file is there already.
+        ValueError: If the vocabulary is too small or too large, or `out` ends otherwise.
+    """
+    for (name, (least, most)), value in zip(RANGES.items(), (vocab_size, sample), strict=True):
+        if not least <= value <= most:
+            raise ValueError(f"{name} {value}: must be in {least:,} to {most:,}")
+    path, counts = target_of(out, kind), Counts()
+    texts = read_documents(source, field, counts)
+    first = next(texts, None)  # what is wrong with the source is known before anything is made
+    if first is None:
+        raise ValueError(
+            f"there is no text in {source}: {counts.describe(DOCUMENTS)}; the text of a record is "
+            f"looked for in {field!r} (--text-field)"
+        )
+    if kind == "byte-bpe" and vocab_size < LEAST_BYTES:
+        raise ValueError(f"a byte-bpe vocabulary has {LEAST_BYTES} tokens or more")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with directory_aside(path) as aside:
+        made, texts = aside / path.name, chain([first], texts)
+        if kind == "byte-bpe":
+            train_bpe(texts, vocab_size, made, SPECIAL, progress)
+        else:
+            made.write_bytes(train_sentencepiece(texts, kind, vocab_size, sample, progress))
+        tokenizer = load_tokenizer(made)
+        tokenizer.path = path
+        sync_to_disk(made)
+        made.replace(path)
+    progress.say(f"{source}: {counts.describe(DOCUMENTS)}")
+    return tokenizer
+
+
+def target_of(out: Path, kind: str) -> Path:
+    """Return the file that a tokenizer is written to."""
+    ending = ".json" if kind == "byte-bpe" else ".model"
+    path = out if out.suffix == ending else out / f"tokenizer{ending}"
+    if path is not out and (out.is_file() or out.suffix in (".json", ".model")):
+        raise ValueError(f"--out {out}: a {kind} tokenizer is a {ending} file, or a directory")
+    if path.exists():
+        raise FileExistsError(f"{path} is there already")
+    return path

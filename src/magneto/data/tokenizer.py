@@ -1,12 +1,18 @@
-"""Text to tokens and back: bytes, byte-level BPE, any tokenizer.json, SentencePiece models."""
+"""Text to tokens and back: bytes, byte-level BPE, any tokenizer.json, SentencePiece models.
+
+What is trained here gives any text back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import io
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from magneto.files import import_extra, nearest_path, user_path
+from magneto.progress import SILENT, Progress
 
 END, BEGIN, PAD, MASK = "</s>", "<s>", "<pad>", "<mask>"
 NOISE_TOKENIZER = "builtin:noise"
@@ -21,6 +27,8 @@ MASK_NAMES = (MASK, "[MASK]")
 # Characters of training text from which a tokenizer is learnt; more changes little and takes long.
 BPE_CHARACTERS = 100_000_000
 MOST_TOKENS = 1 << 24
+# Longer lines are cut: SentencePiece leaves out what exceeds its limit, which is in bytes.
+LINE_CHARACTERS = 4000
 
 
 class Tokenizer(Protocol):
@@ -230,9 +238,13 @@ def _load_directory(path: Path) -> Tokenizer:
 
 
 def train_bpe(
-    texts: Iterable[str], vocab_size: int, path: Path, special: tuple[str, ...] = (END,)
+    texts: Iterable[str],
+    vocab_size: int,
+    path: Path,
+    special: tuple[str, ...] = (END,),
+    progress: Progress = SILENT,
 ) -> None:
-    """Train a byte-level BPE and write it to `path` as a tokenizer.json.
+    """Train a byte-level BPE on 100 million characters at most, and write it as a tokenizer.json.
 
     Any text round-trips exactly. The special tokens have the first numbers.
 
@@ -251,8 +263,85 @@ def train_bpe(
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    inner.train_from_iterator(texts, trainer)
+    inner.train_from_iterator(_announced(limited(texts), "texts", progress), trainer)
     inner.save(str(path))
+
+
+def limited(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts up to `BPE_CHARACTERS` characters."""
+    size = 0
+    for text in texts:
+        size += len(text)
+        yield text
+        if size > BPE_CHARACTERS:
+            return
+
+
+def _announced(
+    texts: Iterable[str], unit: str, progress: Progress, most: int | None = None
+) -> Iterator[str]:
+    """Yield texts; after the last, say how many are learnt from: what begins then is silent."""
+    number = 0
+    for number, text in enumerate(texts, 1):
+        progress.update(f"reading {unit} to learn a tokenizer from", number, None)
+        yield text
+    number = min(number, most or number)
+    progress.say(f"learning a tokenizer from {number:,} {unit}, which can take minutes")
+
+
+def train_sentencepiece(
+    texts: Iterable[str],
+    kind: Literal["unigram", "bpe"],
+    vocab_size: int,
+    sample: int,
+    progress: Progress = SILENT,
+) -> bytes:
+    """Train a SentencePiece model from which any text comes back exactly.
+
+    Nothing is normalised, spaces are kept, and characters outside the vocabulary become bytes. The
+    first numbers are `<s>`, `<pad>`, `</s>`, `<unk>` (as in fairseq), then `<mask>`.
+
+    Args:
+        texts: Whose lines it learns from, long ones in pieces.
+        kind: Of model.
+        vocab_size: Pieces, special ones included.
+        sample: Lines that it learns from, drawn from all.
+        progress: Told that it is learnt.
+
+    Raises:
+        ValueError: If the text is too little, or the size too small, for the vocabulary.
+    """
+    library, model = import_sentencepiece(), io.BytesIO()
+    try:
+        library.SentencePieceTrainer.train(
+            sentence_iterator=_announced(_lines(texts), "lines", progress, sample),
+            model_writer=model, model_type=kind,
+            vocab_size=vocab_size, input_sentence_size=sample, shuffle_input_sentence=True,
+            max_sentence_length=4 * LINE_CHARACTERS, normalization_rule_name="identity",
+            remove_extra_whitespaces=False, byte_fallback=True, minloglevel=2,
+            bos_id=0, pad_id=1, eos_id=2, unk_id=3,
+            bos_piece=BEGIN, pad_piece=PAD, eos_piece=END, control_symbols=[MASK],
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise ValueError(_reason(str(error), vocab_size)) from error
+    return model.getvalue()
+
+
+def _lines(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of documents, long ones in pieces."""
+    for text in texts:
+        for line in text.split("\n"):
+            for start in range(0, len(line), LINE_CHARACTERS):
+                yield line[start : start + LINE_CHARACTERS]
+
+
+def _reason(message: str, vocab_size: int) -> str:
+    """Say in one line why SentencePiece did not train."""
+    if found := re.search(r"too high .*<= (\d+)", message):
+        return f"too little text for {vocab_size} pieces: at most {found[1]}"
+    if found := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
+        return f"{vocab_size} pieces are too few: {found[1]} are needed for bytes and characters"
+    return f"SentencePiece: {message.splitlines()[0] if message else 'it failed'}"
 
 
 def _first(

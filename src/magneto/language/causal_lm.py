@@ -23,15 +23,18 @@ from magneto.data.stream import (
     shuffled,
 )
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
-from magneto.data.windows import StreamedBlocks, cut_windows, windows_of, with_targets
 from magneto.functional.cross_entropy import count_numbers, count_targets, frequency_nats
 from magneto.language.models import LanguageModel
 from magneto.language.text import (
     PreparedText,
+    StreamedBlocks,
     block_counts,
+    cut_windows,
     prepare_text,
     split_documents,
     tokenised,
+    windows_of,
+    with_targets,
 )
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Loss, Task

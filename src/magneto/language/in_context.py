@@ -1,24 +1,48 @@
 """In-context evaluation of a language model: zero-shot and few-shot (paper, section 4.1).
 
 Each question is preceded by demonstrations, all joined by the tokenizer's end of document, `</s>`,
-which also begins the text. The option with the highest log-likelihood is the answer.
+which also begins the text. The option with the highest log-likelihood is the answer. What all
+options of a question begin with is read once.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from magneto.config import ConfigError
 from magneto.data.tokenizer import Tokenizer
-from magneto.language.likelihood import Texts, log_likelihoods
 from magneto.language.models import LanguageModel
 from magneto.language.suites import Item, Questions
+from magneto.nn.attention import KeyValueCache
 from magneto.progress import SILENT, Progress
+
+# Keys and values of so many positions, and so many rows of logits, exist at once.
+TOKENS = 16384
+LOGITS = 1024
+# A batch of so many real tokens ends before padding makes it so many times as long.
+ENOUGH, PADDED = 512, 1.15
+
+
+@dataclass(frozen=True)
+class Options:
+    """Token sequences of a question that are compared with each other.
+
+    Attributes:
+        sequences: One per option.
+        scored: How many tokens at the end of each are scored.
+    """
+
+    sequences: tuple[list[int], ...]
+    scored: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -62,19 +86,6 @@ def _error(values: np.ndarray) -> float | None:
     if len(values) < 2:
         return None
     return float(values.std(ddof=1) / len(values) ** 0.5)
-
-
-@dataclass(frozen=True)
-class EncodedItem:
-    """An item's tokens, without demonstrations.
-
-    Attributes:
-        sequences: One per option.
-        scored: Tokens at the end of each that are scored.
-    """
-
-    sequences: tuple[list[int], ...]
-    scored: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -136,20 +147,31 @@ def evaluate_suite(
         progress: Told of the work.
 
     Raises:
-        ValueError: If there are fewer demonstrations than asked for.
+        ValueError: If there are fewer demonstrations than asked for, or a log-likelihood is not
+            finite.
     """
     items = questions.items[:limit]
+    pool = questions.items if questions.pool is None else questions.pool
     seeds = tuple(seeds) if num_fewshot else tuple(seeds)[:1]
     encoded = encode_items(items, tokenizer)
-    solved = _encode_solved(_pool(questions), tokenizer) if num_fewshot else []
-    credits = np.zeros((2, len(seeds), len(items)))
+    solved = tokenizer.encode([item.solved for item in pool]) if num_fewshot else []
+    credits = np.zeros((2, len(seeds), len(items)))  # by summed log-likelihoods, by their means
     used = cut = 0
     for row, seed in enumerate(seeds):
-        asked = list(ask(questions, encoded, solved, num_fewshot, seed, tokenizer.end, length))
-        used += sum(fitted for _, fitted, _ in asked)
-        cut += sum(not whole for *_, whole in asked)
+        asked = []
+        for number, each in enumerate(encoded):
+            excluded = number if questions.pool is None else None
+            drawn = draw(len(pool), num_fewshot, seed, number, excluded)
+            options, fitted, whole = join(each, [solved[d] for d in drawn], tokenizer.end, length)
+            asked.append(options)
+            used, cut = used + fitted, cut + (not whole)
         what = f"{questions.suite.name}, {num_fewshot} num_fewshot, seed {seed}"
-        credits[:, row] = answer_all(model, items, [text for text, *_ in asked], what, progress)
+        values = log_likelihoods(model, asked, progress=partial(progress.update, what))
+        for column, (item, options, found) in enumerate(zip(items, asked, values, strict=True)):
+            if not np.isfinite(found).all():
+                raise ValueError(f"{what}: a log-likelihood is not finite")
+            means = (np.array(found) / options.scored).tolist()
+            credits[:, row, column] = credit(found, item.answer), credit(means, item.answer)
     return SuiteScore(
         suite=questions.suite.name,
         num_fewshot=num_fewshot,
@@ -161,56 +183,6 @@ def evaluate_suite(
         chance=float(np.mean([1 / len(item.contexts) for item in items])),
         demonstrations=used / credits[0].size,
         cut=cut / credits[0].size,
-    )
-
-
-def ask(
-    questions: Questions,
-    encoded: Sequence[EncodedItem],
-    solved: Sequence[list[int]],
-    num_fewshot: int,
-    seed: int,
-    end: int,
-    length: int,
-) -> Iterator[tuple[Texts, int, bool]]:
-    """Yield each question after its demonstrations, as `join` returns it."""
-    size = len(_pool(questions))
-    for number, each in enumerate(encoded):
-        excluded = number if questions.pool is None else None
-        drawn = draw(size, num_fewshot, seed, number, excluded)
-        yield join(each, [solved[d] for d in drawn], end, length)
-
-
-def _pool(questions: Questions) -> Sequence[Item]:
-    return questions.items if questions.pool is None else questions.pool
-
-
-def answer_all(
-    model: LanguageModel,
-    items: Sequence[Item],
-    texts: Sequence[Texts],
-    what: str,
-    progress: Progress,
-) -> np.ndarray:
-    """Return (2, items) credits: by summed log-likelihoods, and by their means over tokens.
-
-    Raises:
-        ValueError: If a log-likelihood is not finite.
-    """
-    values = log_likelihoods(
-        model, texts, progress=lambda done, total: progress.update(what, done, total)
-    )
-    if not all(np.isfinite(value).all() for value in values):
-        raise ValueError(f"{what}: a log-likelihood is not finite")
-    means = [
-        [v / scored for v, scored in zip(value, text.scored, strict=True)]
-        for value, text in zip(values, texts, strict=True)
-    ]
-    return np.array(
-        [
-            [credit(value, item.answer) for value, item in zip(found, items, strict=True)]
-            for found in (values, means)
-        ]
     )
 
 
@@ -229,7 +201,7 @@ def draw(size: int, num_fewshot: int, seed: int, question: int, excluded: int | 
     return [n + (excluded is not None and n >= excluded) for n in numbers]
 
 
-def encode_items(items: Sequence[Item], tokenizer: Tokenizer) -> list[EncodedItem]:
+def encode_items(items: Sequence[Item], tokenizer: Tokenizer) -> list[Options]:
     """Tokenise each option's context and ending together.
 
     What is scored begins where those tokens part from the context's own, so a token that spans the
@@ -243,7 +215,7 @@ def encode_items(items: Sequence[Item], tokenizer: Tokenizer) -> list[EncodedIte
         sequences = [next(whole) for _ in item.contexts]
         begins = [_parting(each, next(contexts)) for each in sequences]
         scored = tuple(len(s) - b for s, b in zip(sequences, begins, strict=True))
-        encoded.append(EncodedItem(tuple(sequences), scored))
+        encoded.append(Options(tuple(sequences), scored))
     return encoded
 
 
@@ -252,13 +224,9 @@ def _parting(whole: list[int], context: list[int]) -> int:
     return next((n for n, (a, b) in pairs if a != b), min(len(whole), len(context)))
 
 
-def _encode_solved(pool: Sequence[Item], tokenizer: Tokenizer) -> list[list[int]]:
-    return tokenizer.encode([item.solved for item in pool])
-
-
 def join(
-    item: EncodedItem, demonstrations: list[list[int]], end: int, length: int
-) -> tuple[Texts, int, bool]:
+    item: Options, demonstrations: list[list[int]], end: int, length: int
+) -> tuple[Options, int, bool]:
     """Put demonstrations before an item's options, the same before each.
 
     Returns:
@@ -267,7 +235,7 @@ def join(
     if max(item.scored) > length:
         cut = tuple(sequence[-length - 1 :] for sequence in item.sequences)
         scored = tuple(min(n, length) for n in item.scored)
-        return Texts(cut, scored), 0, False
+        return Options(cut, scored), 0, False
     # The last token is scored, but not fed.
     room = length + 1 - max(map(len, item.sequences))
     beginning: list[int] = [end]
@@ -280,7 +248,154 @@ def join(
     # All options lose as much, so that each is judged after the same context.
     lost = max(0, len(beginning) - room)
     sequences = tuple((beginning + sequence)[lost:] for sequence in item.sequences)
-    return Texts(sequences, item.scored), fitted, lost == 0
+    return Options(sequences, item.scored), fitted, lost == 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A question and where it is cut: `shared` tokens are read once, the others per option."""
+
+    number: int
+    options: Options
+    shared: int
+
+    @property
+    def longest(self) -> int:
+        """Tokens that the longest option feeds after the shared ones."""
+        return max(map(len, self.options.sequences)) - 1 - self.shared
+
+    @property
+    def fed(self) -> int:
+        """Tokens that are fed in all, without padding."""
+        return self.shared + sum(len(s) - 1 - self.shared for s in self.options.sequences)
+
+
+def log_likelihoods(
+    model: LanguageModel,
+    questions: Sequence[Options],
+    *,
+    share: bool = True,
+    tokens: int = TOKENS,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[list[float]]:
+    """Return the summed log-likelihood, in nats, of each sequence's scored tokens.
+
+    What all options of a question begin with is read once; its keys and values are then used for
+    each option. Questions of like length are batched together, without regard to their order.
+
+    Args:
+        model: In evaluation mode, on its device.
+        questions: No sequence longer than the model takes; before what is scored of each stands a
+            token or more.
+        share: Whether to read shared beginnings once; it changes nothing but the time.
+        tokens: Positions of a batch at most, padding included, unless one question has more.
+        progress: Called with questions done and all questions.
+
+    Raises:
+        ValueError: If a sequence has nothing before what is scored, or nothing that is.
+    """
+    if not all(
+        0 < scored < len(sequence)
+        for options in questions
+        for sequence, scored in zip(options.sequences, options.scored, strict=True)
+    ):
+        raise ValueError("each sequence needs a token before those that are scored, and one that "
+                         "is")  # fmt: skip
+    pieces = [Piece(n, each, shared(each) if share else 0) for n, each in enumerate(questions)]
+    found: list[list[float]] = [[] for _ in questions]
+    done = 0
+    for batch in _batches(pieces, tokens):
+        with torch.no_grad():
+            sums = _score(model, batch)
+        for piece, values in zip(batch, sums, strict=True):
+            found[piece.number] = values
+        done += len(batch)
+        progress(done, len(pieces))
+    return found
+
+
+def shared(options: Options) -> int:
+    """Return how many tokens all options begin with whose logits are not needed."""
+    first, *others = options.sequences
+    least = min(len(s) - n for s, n in zip(options.sequences, options.scored, strict=True)) - 1
+    for place in range(least):
+        if any(other[place] != first[place] for other in others):
+            return place
+    return least
+
+
+def _batches(pieces: list[Piece], tokens: int) -> Iterator[list[Piece]]:
+    """Yield pieces of like length, the longest first, so that a lack of memory shows at once."""
+    ordered = sorted(pieces, key=lambda piece: (piece.shared, piece.longest), reverse=True)
+    batch: list[Piece] = []
+    rows = longest = fed = 0
+    for piece in ordered:
+        options = len(piece.options.sequences)
+        rows, longest, fed = rows + options, max(longest, piece.longest), fed + piece.fed
+        if batch and _full(len(batch) + 1, batch[0].shared, rows, longest, fed, tokens):
+            yield batch
+            batch, rows, longest, fed = [], options, piece.longest, piece.fed
+        batch.append(piece)
+    if batch:
+        yield batch
+
+
+def _full(pieces: int, shared: int, rows: int, longest: int, fed: int, tokens: int) -> bool:
+    """Whether a batch is too large with its last piece, or too much of it padding."""
+    wasteful = pieces * shared + rows * longest > PADDED * fed
+    return rows * (shared + longest) > tokens or (fed > ENOUGH and wasteful)
+
+
+def _score(model: LanguageModel, batch: list[Piece]) -> list[list[float]]:
+    device = model.embedding.table.weight.device
+    options = [len(piece.options.sequences) for piece in batch]
+    rows = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(options)).to(device)
+    cache = KeyValueCache()
+    before, before_mask = _padded([p.options.sequences[0][: p.shared] for p in batch], device, True)
+    if before.shape[1]:
+        model.decoder(model.embedding(before), before_mask, cache=cache)
+        cache.reorder(rows)
+    fed = [sequence[p.shared : -1] for p in batch for sequence in p.options.sequences]
+    tails = [
+        pair for p in batch for pair in zip(p.options.sequences, p.options.scored, strict=True)
+    ]
+    asked = [sequence[-scored:] for sequence, scored in tails]
+    after, after_mask = _padded(fed, device, False)
+    mask = torch.cat((before_mask[rows], after_mask), dim=1)
+    features = model.decoder(model.embedding(after), mask, cache=cache)
+    ends = torch.tensor([len(each) for each in fed], device=device)[:, None]
+    counts = torch.tensor([len(each) for each in asked], device=device)[:, None]
+    places = torch.arange(after.shape[1], device=device)[None]
+    wanted = (places >= ends - counts) & (places < ends)
+    targets = torch.tensor([token for each in asked for token in each], device=device)
+    values = _log_probabilities(model, features[wanted], targets)
+    owner = torch.arange(len(fed), device=device).repeat_interleave(counts[:, 0])
+    sums = torch.zeros(len(fed), device=device, dtype=torch.float64)
+    sums.index_add_(0, owner, values)
+    split = sums.cpu().split(options)
+    return [each.tolist() for each in split]
+
+
+def _log_probabilities(model: LanguageModel, features: Tensor, targets: Tensor) -> Tensor:
+    """Return each target's log-probability, in double, `LOGITS` rows of logits at a time."""
+    parts = [
+        -F.cross_entropy(model.logits(rows).float(), answers, reduction="none").double()
+        for rows, answers in zip(features.split(LOGITS), targets.split(LOGITS), strict=True)
+    ]
+    return torch.cat(parts)
+
+
+def _padded(sequences: list[list[int]], device: torch.device, left: bool) -> tuple[Tensor, Tensor]:
+    """Return (rows, longest) tokens, padded with zeros, and where they are real."""
+    longest = max(map(len, sequences))
+    filled = [
+        [0] * (longest - len(s)) + s if left else s + [0] * (longest - len(s)) for s in sequences
+    ]
+    lengths = torch.tensor([len(s) for s in sequences])[:, None]
+    places = torch.arange(longest)[None]
+    real = places >= longest - lengths if left else places < lengths
+    tokens = torch.tensor(filled, dtype=torch.long).reshape(len(sequences), longest)
+    return tokens.to(device), real.to(device)
 
 
 def score_lines(

@@ -8,8 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from magneto.data.cache import cache_directory, content_digest, fingerprint, is_kept, made_whole
-from magneto.data.tokenizer import END, Tokenizer, import_tokenizers, load_tokenizer, train_bpe
-from magneto.data.tokenizer_training import train_sentencepiece
+from magneto.data.tokenizer import (
+    END,
+    Tokenizer,
+    import_tokenizers,
+    load_tokenizer,
+    train_bpe,
+    train_sentencepiece,
+)
 from magneto.speech.config import SpeechDataConfig
 
 BLANK = 0

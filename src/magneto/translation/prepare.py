@@ -29,8 +29,7 @@ from magneto.data.cache import (
     map_numbers,
 )
 from magneto.data.problems import EMPTY, Counts
-from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
-from magneto.data.tokenizer_training import train_sentencepiece
+from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe, train_sentencepiece
 from magneto.files import read_json, user_path
 from magneto.progress import Progress
 from magneto.translation.config import (

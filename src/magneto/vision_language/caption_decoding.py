@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from magneto.config import ConfigError
 from magneto.data.tokenizer import Tokenizer
 from magneto.language.config import MaskedTextDataConfig
-from magneto.language.masking import Masking
+from magneto.language.masked_lm import Masking
 from magneto.nn.config import wrong_sizes
 from magneto.nn.multiway import Packing
 from magneto.vision_language.config import ImageCaptionerConfig

@@ -16,6 +16,7 @@ from magneto.data.problems import Counts
 from magneto.data.sources import parse_source
 from magneto.data.stream import BatchStream, LazyBatches, mixed_plans
 from magneto.data.tokenizer import Tokenizer, vocabulary_size
+from magneto.language.text import text_tokenizer
 from magneto.progress import SILENT, Progress
 from magneto.training.assets import warn_unlearnt
 from magneto.training.task import DIGEST_FILE, Task
@@ -27,7 +28,6 @@ from magneto.vision_language.samples import (
     WholeImage,
     WholeImageAugmentation,
     frame_text,
-    text_tokenizer,
 )
 from magneto.vision_language.tables import ImageRows, RowSplits, load_captions
 from magneto.weights import StoredTensor

@@ -15,8 +15,8 @@ from magneto.data.problems import Counts, DataProblems
 from magneto.data.stream import BatchStream, LazyBatches, joined, mixed_order
 from magneto.data.tokenizer import Tokenizer
 from magneto.language.config import MaskedTextDataConfig, TextDataConfig
-from magneto.language.masking import Masking
-from magneto.language.text import prepare_text, split_documents
+from magneto.language.masked_lm import Masking
+from magneto.language.text import prepare_text, split_documents, text_tokenizer
 from magneto.progress import SILENT, Progress
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import Told, Transform, evaluation_images, example_stream
@@ -37,7 +37,6 @@ from magneto.vision_language.pretraining_examples import (
     join_examples,
     readable,
 )
-from magneto.vision_language.samples import text_tokenizer
 from magneto.vision_language.scenes import scene_images, scene_texts
 from magneto.vision_language.tables import ImageRows, RowSplits, load_captions
 

@@ -15,7 +15,7 @@ from magneto.data.problems import guarded
 from magneto.data.stream import EVALUATION_SEED
 from magneto.data.tokenizer import Tokenizer
 from magneto.functional.cross_entropy import IGNORED
-from magneto.language.masking import Masking
+from magneto.language.masked_lm import Masking
 from magneto.language.text import tokenised
 from magneto.vision.batches import Told, Transform, stacked
 from magneto.vision.decoding import BrokenImage

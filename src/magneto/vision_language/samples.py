@@ -6,17 +6,15 @@ is cut off, as BEiT-3's fine-tuning reads validation images, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.cache import cache_directory, content_digest, fingerprint, is_kept, made_whole
-from magneto.data.tokenizer import BPE_CHARACTERS, SPECIAL, Tokenizer, load_tokenizer, train_bpe
+from magneto.data.tokenizer import Tokenizer
 from magneto.nn.multiway import Packing, pack
-from magneto.progress import SILENT, Progress
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import Picture, PixelPicture
@@ -119,41 +117,6 @@ def frame_text(
     """
     kept = tokens[: max_length - 2 - len(closing)]
     return np.array([tokenizer.begin, *kept, *closing, tokenizer.end], np.int64)
-
-
-def text_tokenizer(
-    name: str, vocab_size: int, texts: Iterable[str], progress: Progress = SILENT
-) -> Tokenizer:
-    """Return a tokenizer with `</s>`, `<s>`, `<pad>` and `<mask>`.
-
-    Args:
-        name: "bpe", which is learnt from the texts and kept in the cache, or what
-            `magneto.data.tokenizer.load_tokenizer` takes.
-        vocab_size: Of "bpe", at most.
-        texts: That "bpe" is learnt from, of which it takes 100 million characters; not read for
-            another name.
-        progress: Told that it is learnt.
-    """
-    if name != "bpe":
-        return load_tokenizer(name)
-    some = list(limited(texts))
-    digest = content_digest(*(text.encode("utf-8", errors="surrogatepass") for text in some))
-    held = cache_directory() / f"tokenizer-{fingerprint(digest, vocab_size, SPECIAL)}"
-    if not is_kept(held, progress):
-        progress.say(f"learning a tokenizer from {len(some):,} texts")
-        with made_whole(held) as aside:
-            train_bpe(some, vocab_size, aside / "tokenizer.json", SPECIAL)
-    return load_tokenizer(held)
-
-
-def limited(texts: Iterable[str]) -> Iterator[str]:
-    """Yield texts up to `BPE_CHARACTERS` characters."""
-    size = 0
-    for text in texts:
-        size += len(text)
-        yield text
-        if size > BPE_CHARACTERS:
-            return
 
 
 def squared(picture: Picture, size: int) -> np.ndarray:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
-from magneto.data.tokenizer import load_tokenizer
-from magneto.data.tokenizer_training import KINDS, LINE_CHARACTERS, _lines, train_tokenizer
+from magneto.commands.tokenizer import KINDS, train_tokenizer
+from magneto.data import tokenizer
+from magneto.data.tokenizer import LINE_CHARACTERS, _lines, load_tokenizer
 from magneto.progress import SILENT
 
 TEXTS = [
@@ -27,7 +28,7 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_comes_back_and_special_tokens_are_there(kind, corpus: Path, tmp_path: Path) -> None:
     pytest.importorskip("sentencepiece")
-    made = train_tokenizer(str(corpus), "body", kind, 310, tmp_path / "out", SILENT)
+    made = train_tokenizer(str(corpus), "body", kind, 310, tmp_path / "out", 200, SILENT)
     assert made.path is not None and made.path.parent == tmp_path / "out"
     assert [p.name for p in (tmp_path / "out").iterdir()] == [made.path.name]
     loaded = load_tokenizer(tmp_path / "out")
@@ -56,11 +57,11 @@ def test_it_says_what_it_read_and_when_learning_begins(
     words = ["--text-field", "body", "--vocab-size", "300", "--out", str(tmp_path), "--kind", kind]
     assert main(["tokenizer", "train", "--data", str(corpus), *words]) == 0
     said = capsys.readouterr().err.splitlines()
-    number = "200 documents" if kind == "byte-bpe" else "400 lines"
+    number = "200 texts" if kind == "byte-bpe" else "400 lines"
     assert said == [
+        f"learning a tokenizer from {number}, which can take minutes",
         f"{corpus}: 200 documents (1 malformed records left out [{corpus}, line 201: no text in "
-        "'body']); "
-        f"learning 300 pieces from {number}, which can take minutes"
+        "'body'])",
     ]
 
 
@@ -100,3 +101,8 @@ def test_the_command_and_its_mistakes(
         assert f"{option} {value}: must be in" in told(capsys, *words)
     assert "did you mean train?" in told(capsys, "trian")
     assert not other.exists() and not list(tmp_path.glob(".*"))
+
+
+def test_not_more_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer, "BPE_CHARACTERS", 5)
+    assert list(tokenizer.limited(["abc", "abc", "abc"])) == ["abc", "abc"]

@@ -190,7 +190,7 @@ def test_a_sentencepiece_tokenizer_loads_by_its_auto_class(
     tmp_path: Path, newcomer: Newcomer
 ) -> None:
     pytest.importorskip("sentencepiece")
-    from magneto.data.tokenizer_training import train_sentencepiece
+    from magneto.data.tokenizer import train_sentencepiece
 
     lines = [f"The quick brown fox {number} jumps over the lazy dog." for number in range(200)]
     (tmp_path / "sp.model").write_bytes(train_sentencepiece(lines, "bpe", 300, 200))

@@ -18,8 +18,7 @@ from magneto.cli import main
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe
 from magneto.hf import harness
 from magneto.language.config import LanguageModelConfig
-from magneto.language.in_context import credit, encode_items, join
-from magneto.language.likelihood import log_likelihoods
+from magneto.language.in_context import credit, encode_items, join, log_likelihoods
 from magneto.language.models import LanguageModel
 from magneto.language.suites import SUITES, Item, load_questions, parse_records
 

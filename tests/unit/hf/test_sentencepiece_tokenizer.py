@@ -11,8 +11,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")
 
 from magneto import hf  # noqa: E402
-from magneto.data.tokenizer import SentencePieceTokenizer, load_tokenizer  # noqa: E402
-from magneto.data.tokenizer_training import train_sentencepiece  # noqa: E402
+from magneto.data.tokenizer import SentencePieceTokenizer, load_tokenizer, train_sentencepiece  # noqa: E402
 from magneto.hf.tokenizer import encoder_tokenizer, transformers_tokenizer  # noqa: E402
 from magneto.hf.tokenizer import translation_tokenizer as for_translation  # noqa: E402
 from magneto.language.config import (  # noqa: E402

@@ -7,7 +7,7 @@ import torch
 
 from magneto import PLACEMENTS
 from magneto.language.config import LanguageModelConfig
-from magneto.language.likelihood import Texts, log_likelihoods
+from magneto.language.in_context import Options, log_likelihoods
 from magneto.language.models import LanguageModel
 
 POSITIONS = ["none", "sinusoidal", "learned", "rotary", "t5"]
@@ -23,7 +23,7 @@ def model(**changes) -> LanguageModel:
     return made
 
 
-def questions() -> list[Texts]:
+def questions() -> list[Options]:
     """Shared contexts, shared endings, nothing shared, one option, several numbers of options."""
     chance = random.Random(1)
 
@@ -34,16 +34,16 @@ def questions() -> list[Texts]:
     for length in (1, 2, 9, 17, 17, 30):
         context = some(length)
         endings = [some(n) for n in (1, 3, 7, 2)][: 2 + length % 3]
-        made.append(Texts(tuple(context + e for e in endings), tuple(map(len, endings))))
+        made.append(Options(tuple(context + e for e in endings), tuple(map(len, endings))))
         ending = some(4)
         options = [context + some(n) + ending for n in (1, 2)]
-        made.append(Texts(tuple(options), (4, 4)))
-    made.append(Texts(([1, 2, 3], [4, 5, 6, 7]), (1, 2)))
-    made.append(Texts((some(6),), (5,)))
+        made.append(Options(tuple(options), (4, 4)))
+    made.append(Options(([1, 2, 3], [4, 5, 6, 7]), (1, 2)))
+    made.append(Options((some(6),), (5,)))
     return made
 
 
-def alone(language_model: LanguageModel, texts: Texts) -> list[float]:
+def alone(language_model: LanguageModel, texts: Options) -> list[float]:
     """Read each sequence by itself, without cache, padding or batches."""
     found = []
     for sequence, scored in zip(texts.sequences, texts.scored, strict=True):
@@ -78,7 +78,7 @@ def test_batches_do_not_matter(tokens: int) -> None:
 
 
 def test_logits_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magneto.language.likelihood.LOGITS", 3)
+    monkeypatch.setattr("magneto.language.in_context.LOGITS", 3)
     check(model())
 
 
@@ -86,7 +86,7 @@ def test_what_is_shared_is_read_once() -> None:
     language_model, read = model(), []
     language_model.embedding.register_forward_hook(lambda _, inputs, __: read.append(inputs[0]))
     context, endings = list(range(40)), [[41, 42], [43, 44], [45, 46], [47, 48]]
-    texts = [Texts(tuple(context + ending for ending in endings), (2,) * 4)]
+    texts = [Options(tuple(context + ending for ending in endings), (2,) * 4)]
     log_likelihoods(language_model, texts)
     # All but the last token of the context once, then for each option that one and the next.
     assert sum(tokens.numel() for tokens in read) == 39 + 4 * 2
@@ -98,4 +98,4 @@ def test_what_is_shared_is_read_once() -> None:
 @pytest.mark.parametrize(("sequence", "scored"), [([1, 2], 2), ([1, 2], 0), ([1], 1)])
 def test_something_must_stand_before_what_is_scored(sequence: list[int], scored: int) -> None:
     with pytest.raises(ValueError, match="a token before"):
-        Texts((sequence,), (scored,))
+        log_likelihoods(model(), [Options((sequence,), (scored,))])

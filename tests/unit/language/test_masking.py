@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe
-from magneto.data.tokenizer_training import train_sentencepiece
+from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe, train_sentencepiece
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedTextDataConfig
-from magneto.language.masking import Masking
+from magneto.language.masked_lm import Masking
 
 TEXT = "Whole words are hidden: understanding, naïveté 東京, and re-reading 1234567 things. "
 LINES = [f"{TEXT}It is number {i} of many understandings." for i in range(100)]

@@ -13,9 +13,15 @@ from magneto.data.problems import Counts
 from magneto.data.sources import held_out
 from magneto.data.stream import in_blocks
 from magneto.data.tokenizer import ByteTokenizer
-from magneto.data.windows import StreamedBlocks, cut_windows, windows_of, with_targets
 from magneto.language.config import TextDataConfig
-from magneto.language.text import prepare_text, tokenised
+from magneto.language.text import (
+    StreamedBlocks,
+    cut_windows,
+    prepare_text,
+    tokenised,
+    windows_of,
+    with_targets,
+)
 from magneto.progress import SILENT, ProgressBars
 
 

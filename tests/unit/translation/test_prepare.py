@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from magneto.data.problems import EMPTY, Counts
-from magneto.data.tokenizer_training import train_sentencepiece
+from magneto.data.tokenizer import train_sentencepiece
 from magneto.progress import SILENT
 from magneto.translation.config import (
     BEYOND_LIMIT,

@@ -8,7 +8,7 @@ import torch
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedTextDataConfig
-from magneto.language.masking import Masking
+from magneto.language.masked_lm import Masking
 from magneto.vision.decoding import BrokenImage, Pixels
 from magneto.vision.images import images_of
 from magneto.vision.targets import BlockMasking

@@ -8,18 +8,16 @@ import torch
 
 from magneto.data.stream import to_device
 from magneto.data.tokenizer import ByteTokenizer
+from magneto.language.text import text_tokenizer
 from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import PixelPicture
 from magneto.vision.transforms import Reading
-from magneto.vision_language import samples
 from magneto.vision_language.samples import (
     WholeImage,
     WholeImageAugmentation,
     first_tokens,
     frame_text,
     join_samples,
-    limited,
-    text_tokenizer,
 )
 
 
@@ -77,11 +75,6 @@ def test_a_given_one_reads_no_texts() -> None:
     assert text_tokenizer("bytes", 300, never()).vocab_size == 260
     with pytest.raises(FileNotFoundError, match="no tokenizer nowhere"):
         text_tokenizer("nowhere.json", 300, never())
-
-
-def test_not_more_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "BPE_CHARACTERS", 5)
-    assert list(limited(["abc", "abc", "abc"])) == ["abc", "abc"]
 
 
 READING = Reading(8)
