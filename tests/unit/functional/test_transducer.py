@@ -1,6 +1,7 @@
-"""The transducer loss equals what enumeration, autograd and another implementation give."""
+"""The transducer loss and alignment equal what enumeration and autograd give."""
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,15 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from magneto.functional.transducer import joiner_transducer_loss, transducer_loss
+from magneto.functional.transducer import (
+    build_lattice,
+    forward_scores,
+    joiner_transducer_loss,
+    log_likelihood,
+    posteriors,
+    transducer_alignment,
+    transducer_loss,
+)
 
 VOCABULARY, WIDTH = 7, 3
 # More labels than frames, as many, no labels, one frame.
@@ -48,27 +57,31 @@ FORMS = pytest.mark.parametrize("form", [plain, tiled])
 Form = Callable[..., Tensor]
 
 
+def paths(logits: Tensor, labels: Tensor, blank: int = 0) -> dict[tuple[int, ...], Tensor]:
+    """Return each path's log-probability by its labels' frames; of one utterance's logits."""
+    scores, (time, width) = logits.log_softmax(-1), logits.shape[:2]
+    found = {}
+    for frames in itertools.combinations_with_replacement(range(time), width - 1):
+        out = [sum(frame <= t for frame in frames) for t in range(time)]
+        emitted = [scores[t, u, labels[u]] for u, t in enumerate(frames)]
+        blanks = [scores[t, u, blank] for t, u in enumerate(out)]
+        found[frames] = torch.stack(emitted + blanks).sum()
+    return found
+
+
 def enumerated(logits: Tensor, labels: Tensor, blank: int = 0) -> Tensor:
     """Return minus the log of the sum over all paths of (time, labels + 1, vocabulary) logits."""
-    log_probabilities, (time, width) = logits.log_softmax(-1), logits.shape[:2]
-    paths = []
-    # Where the labels stand among all symbols but the last, which is a blank.
-    for at in itertools.combinations(range(time - 1 + width - 1), width - 1):
-        t = u = 0
-        total = logits.new_zeros(())
-        for step in range(time + width - 1):
-            emitted = labels[u] if step in at else blank
-            total = total + log_probabilities[t, u, emitted]
-            t, u = (t, u + 1) if step in at else (t + 1, u)
-        assert (t, u) == (time, width - 1)
-        paths.append(total)
-    return -torch.stack(paths).logsumexp(0)
+    return -torch.stack([*paths(logits, labels, blank).values()]).logsumexp(0)
+
+
+def utterances(*given: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return the logits and the labels of each utterance, without padding."""
+    parts = zip(joined(*given), targets(), FRAMES, LABELS, strict=True)
+    return [(logits[:t, : u + 1], labels[:u]) for logits, labels, t, u in parts]
 
 
 def all_enumerated(*given: Tensor) -> Tensor:
-    logits = joined(*given)
-    parts = zip(logits, targets(), FRAMES, LABELS, strict=True)
-    return torch.stack([enumerated(z[:t, : u + 1], y) for z, y, t, u in parts])
+    return torch.stack([enumerated(*each) for each in utterances(*given)])
 
 
 def scaled_gradients(form: Form, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -91,14 +104,15 @@ def test_losses_and_gradients_are_those_of_all_paths_enumerated(form: Form) -> N
     close(scaled_gradients(form, given), expected, 1e-12)
 
 
-@pytest.mark.parametrize("blank", [0, 2, 6])
-@pytest.mark.parametrize("time,count", [(1, 1), (1, 3), (3, 1), (3, 3), (5, 2)])
-def test_any_blank_and_any_size(blank: int, time: int, count: int) -> None:
-    logits = 3 * torch.randn(1, time, count + 1, VOCABULARY, dtype=torch.float64)
-    labels = torch.tensor([[token for token in (5, 1, 3)[:count]]])
-    lengths = torch.tensor([time]), torch.tensor([count])
-    found = transducer_loss(logits, labels, *lengths, blank)
-    torch.testing.assert_close(found[0], enumerated(logits[0], labels[0], blank))
+def test_any_blank_and_any_size() -> None:
+    for blank, time, count in ((0, 1, 1), (2, 1, 3), (6, 3, 1), (2, 3, 3), (6, 5, 2)):
+        logits = 3 * torch.randn(1, time, count + 1, VOCABULARY, dtype=torch.float64)
+        labels, lengths = (
+            torch.tensor([[5, 1, 3][:count]]),
+            (torch.tensor([time]), torch.tensor([count])),
+        )
+        found = transducer_loss(logits, labels, *lengths, blank)
+        torch.testing.assert_close(found[0], enumerated(logits[0], labels[0], blank))
 
 
 @pytest.mark.parametrize("tile", [None, 5])
@@ -116,7 +130,8 @@ def test_gradients_are_those_of_finite_differences(tile: int | None) -> None:
     assert torch.autograd.gradcheck(loss, leaves)
 
 
-@pytest.mark.parametrize("tile", [1, 5, 7, 25, 30, 60, 1000])
+# Cells: one frame, two frames of one utterance, one utterance, two, all.
+@pytest.mark.parametrize("tile", [1, 11, 30, 61, 1000])
 def test_the_tile_changes_nothing(tile: int) -> None:
     given = features(torch.float32)
     expected = scaled_gradients(plain, given)
@@ -143,23 +158,18 @@ def test_padding_of_features_changes_nothing() -> None:
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-def test_padding_of_logits_changes_nothing() -> None:
+def test_padding_of_logits_and_targets_changes_nothing() -> None:
     logits = joined(*features()).detach()
     padded = logits.clone()
     for utterance, (time, count) in enumerate(zip(FRAMES, LABELS, strict=True)):
         padded[utterance, time:] = padded[utterance, :, count + 1 :] = float("nan")
+    answers = targets()
+    answers[torch.arange(4) >= LABELS[:, None]] = -100
     found = []
-    for some in (logits, padded):
-        loss = transducer_loss(some.requires_grad_(), targets(), FRAMES, LABELS)
+    for some, labels in ((logits, targets()), (padded, answers)):
+        loss = transducer_loss(some.requires_grad_(), labels, FRAMES, LABELS)
         found.append((loss.detach(), *torch.autograd.grad(loss.sum(), some)))
     assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
-
-
-def test_padding_of_targets_may_be_anything() -> None:
-    given, answers = features(), targets()
-    answers[torch.arange(4) >= LABELS[:, None]] = -100
-    found = joiner_transducer_loss(*given, answers, FRAMES, LABELS)
-    assert torch.equal(found, tiled(*given, tile=1024))
 
 
 OTHERS = [0, 2, 3, 4]
@@ -206,7 +216,7 @@ def test_no_path_and_no_frames_are_infinite_and_have_no_gradient() -> None:
     assert gradient[1].any()
 
 
-@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (3,), (0, 1), (2, 3), (0, 1, 2, 3)])
+@pytest.mark.parametrize("frozen", [(0, 1), (2,), (3,), (0, 1, 2, 3)])
 def test_what_is_frozen_gets_no_gradient(frozen: tuple[int, ...]) -> None:
     given = features()
     for index in frozen:
@@ -228,30 +238,19 @@ def test_without_bias() -> None:
     close(*(torch.autograd.grad(x.sum(), given[:3]) for x in (found, expected)), 1e-12)
 
 
-@FORMS
-def test_the_graph_may_be_kept(form: Form) -> None:
-    given = features()
-    loss = form(*given).sum()
-    once = torch.autograd.grad(loss, given, retain_graph=True)
-    close(torch.autograd.grad(loss, given), once, 0)
-
-
-def test_micro_batches_add_up() -> None:
+def test_checkpointing_and_micro_batches_change_nothing() -> None:
     given, rest = features(), (targets(), FRAMES, LABELS)
     whole = torch.autograd.grad(tiled(*given).sum(), given)
+    again = checkpoint(tiled, *given, use_reentrant=False)
+    assert isinstance(again, Tensor)
+    close(torch.autograd.grad(again.sum(), given), whole, 0)
     losses = [
         joiner_transducer_loss(given[0][i], given[1][i], *given[2:], *(x[i] for x in rest))
         for i in (slice(0, 2), slice(2, 5))
     ]
-    close(torch.autograd.grad(torch.cat(losses).sum(), given), whole, 1e-12)
-
-
-def test_activation_checkpointing_changes_nothing() -> None:
-    given = features()
-    again = checkpoint(tiled, *given, use_reentrant=False)
-    assert isinstance(again, Tensor)
-    found, expected = (torch.autograd.grad(x.sum(), given) for x in (again, tiled(*given)))
-    close(found, expected, 0)
+    total = torch.cat(losses).sum()
+    close(torch.autograd.grad(total, given, retain_graph=True), whole, 1e-12)
+    close(torch.autograd.grad(total, given), whole, 1e-12)  # the graph was kept
 
 
 class Recorder(TorchDispatchMode):
@@ -338,19 +337,105 @@ def test_bfloat16_is_close_and_gradients_keep_their_types(autocast: bool) -> Non
         assert (one - other).norm() < 0.03 * other.norm()
 
 
-def test_another_implementation_agrees() -> None:
-    warprnnt = pytest.importorskip("warprnnt_numba", reason="needs numba and warprnnt-numba")
-    generator = torch.Generator().manual_seed(3)
-    logits = torch.randn(3, 9, 6, 11, generator=generator, requires_grad=True)
-    answers = torch.randint(1, 11, (3, 5), generator=generator)
-    frames, counts = torch.tensor([9, 4, 9]), torch.tensor([5, 5, 1])
-    theirs = warprnnt.RNNTLossNumba(blank=0, reduction="sum")
-    expected = theirs(logits, answers.int(), frames.int(), counts.int())
-    found = transducer_loss(logits, answers, frames, counts).sum()
-    torch.testing.assert_close(found, expected[0], rtol=1e-6, atol=0)
-    # Theirs gives the gradient for logits, from log-probabilities that it makes itself.
-    one, other = (torch.autograd.grad(x.sum(), logits)[0] for x in (found, expected))
-    torch.testing.assert_close(one, other, rtol=0, atol=3e-6)
+@pytest.mark.parametrize("tile", [1, 11, 1000])
+def test_alignments_are_those_of_all_paths_enumerated(tile: int) -> None:
+    given = features()
+    found = transducer_alignment(*given, targets(), FRAMES, LABELS, tile=tile)
+    for number, each in enumerate(utterances(*given)):
+        known = {frames: score.item() for frames, score in paths(*each).items()}
+        best, total = max(known, key=known.__getitem__), -enumerated(*each).item()
+        assert found.frames[number].tolist() == [*best, *[-1] * (4 - len(best))]
+        assert found.score[number].item() == pytest.approx(known[best])
+        assert found.log_likelihood[number].item() == pytest.approx(total)
+        emission, occupancy = torch.zeros(2, 6, 5, dtype=torch.float64)
+        for frames, score in known.items():
+            chance = math.exp(score - total)
+            for u, t in enumerate(frames):
+                emission[t, u] += chance
+                occupancy[t, u] += chance
+            for t in range(int(FRAMES[number])):
+                occupancy[t, sum(frame <= t for frame in frames)] += chance
+        torch.testing.assert_close(found.emission[number], emission)
+        torch.testing.assert_close(found.occupancy[number], occupancy)
+    assert not found.occupancy.requires_grad
+
+
+def test_without_a_path_there_is_no_frame_and_no_probability() -> None:
+    given = [tensor.detach() for tensor in features()]
+    expected = transducer_alignment(*given, targets(), FRAMES, LABELS)
+    given[1][0, 1] = torch.nan
+    found = transducer_alignment(*given, targets(), FRAMES, LABELS)
+    assert found.frames[0].tolist() == [-1] * 4 and not found.score[0].isfinite()
+    assert not found.occupancy[0].any() and not found.emission[0].any()
+    for name, values in vars(found).items():
+        assert torch.equal(values[1:], getattr(expected, name)[1:])
+
+
+def test_labels_stand_where_the_features_say() -> None:
+    """A dimension of the features stands for each token: encoder and predictor both name it."""
+    frames_of = [1, 1, 3]
+    encoder, predictor = torch.full((1, 5, 4), -4.0), torch.full((1, 4, 4), -4.0)
+    encoder[0, :, 0] = predictor[0, :, 0] = 0.4  # the blank, unless both name one
+    for position, frame in enumerate(frames_of):
+        encoder[0, frame, position + 1] = 4.0
+        predictor[0, position, position + 1] = 4.0
+    rest = (torch.tensor([[1, 2, 3]]), torch.tensor([5]), torch.tensor([3]))
+    found = transducer_alignment(encoder, predictor, 20 * torch.eye(4), None, *rest)
+    assert found.frames.tolist() == [frames_of]
+    assert found.emission[0, [1, 1, 3], [0, 1, 2]].min() > 0.9
+
+
+def test_thousands_of_nats_keep_their_digits() -> None:
+    """In float32 a sum of 4000 nats has steps of 2e-4, and gradients have errors as large."""
+    time, count = 400, 60
+    blank = label = torch.full((1, time, count + 1), -10.0, dtype=torch.float64)
+    long = build_lattice(blank, label, torch.tensor([time]), torch.tensor([count]))
+    scores = forward_scores(long)
+    # All paths are alike, so there are as many as ways to set the labels before the last blank.
+    ways = math.lgamma(time + count) - math.lgamma(count + 1) - math.lgamma(time)
+    assert log_likelihood(long, scores).item() == pytest.approx(ways - 4600, abs=1e-9)
+    by_blank, by_label = posteriors(long, scores)
+    torch.testing.assert_close(by_blank.sum(2), torch.ones(1, time, dtype=torch.float64))
+    torch.testing.assert_close(by_label.sum(1)[:, :-1], torch.ones(1, count, dtype=torch.float64))
+
+
+GIVEN: dict[str, Any] = {
+    "logits": torch.zeros(2, 5, 4, 7),
+    "targets": torch.ones(2, 3, dtype=torch.long),
+    "logit_lengths": torch.tensor([5, 4]),
+    "target_lengths": torch.tensor([3, 0]),
+}
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        ({"logits": torch.zeros(2, 5, 7)}, r"must be \(batch, time, labels \+ 1, vocabulary\)"),
+        ({"logits": torch.zeros(2, 0, 4, 7)}, r"not \(2, 0, 4, 7\)"),
+        ({"targets": torch.ones(2, 4, dtype=torch.long)}, r"must be \(batch, labels\), \(2, 3\)"),
+        ({"logit_lengths": torch.tensor([5])}, "two lengths for each of the 2 utterances"),
+        ({"logit_lengths": torch.tensor([6, 4])}, r"frames must be in \[0, 5\], not \[6, 4\]"),
+        ({"target_lengths": torch.tensor([3, -1])}, r"labels must be in \[0, 3\], not \[3, -1\]"),
+        ({"targets": torch.full((2, 3), 7)}, r"not the blank 0; \[7\] are not"),
+        ({"targets": torch.zeros(2, 3, dtype=torch.long)}, r"\[0\] are not"),
+        ({"blank": 7}, r"blank 7 must be in \[0, 7\)"),
+        ({"tile": 0}, "tile 0 at least 1"),
+    ],
+)
+def test_what_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:
+    assert transducer_loss(**GIVEN).isfinite().all()
+    with pytest.raises(ValueError, match=message):
+        transducer_loss(**{**GIVEN, **change})
+
+
+@pytest.mark.parametrize("index,shape", [(0, (2, 5, 5)), (1, (3, 4, 6)), (2, (7, 5)), (2, (7,))])
+def test_features_that_do_not_fit_each_other_are_named(index: int, shape: tuple[int]) -> None:
+    tensors = [torch.zeros(2, 5, 6), torch.zeros(2, 4, 6), torch.zeros(7, 6)]
+    rest = [GIVEN[key] for key in ("targets", "logit_lengths", "target_lengths")]
+    assert joiner_transducer_loss(*tensors, None, *rest).isfinite().all()
+    tensors[index] = torch.zeros(shape)
+    with pytest.raises(ValueError, match="do not fit"):
+        joiner_transducer_loss(*tensors, None, *rest)
 
 
 class Model(nn.Module):
