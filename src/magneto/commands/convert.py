@@ -80,7 +80,7 @@ def main(words: Sequence[str]) -> int:
     import transformers
 
     from magneto.hf.export import whole_directory
-    from magneto.hf.weights.weight_files import WRITTEN
+    from magneto.hf.weights.conversion import WRITTEN
     from magneto.weights import check_finite
 
     if not sys.stderr.isatty():
@@ -150,7 +150,7 @@ def local(source: str) -> Path:
     path = user_path(source)
     if path.exists():
         return path
-    from magneto.hf.weights.weight_files import SUFFIXES
+    from magneto.hf.weights.conversion import SUFFIXES
 
     if path.suffix in SUFFIXES or source.count("/") > 1 or source.startswith((".", "/", "~")):
         raise FileNotFoundError(f"nothing in {source}")
@@ -176,8 +176,13 @@ def download(source: str, patterns: list[str]) -> Path:
 def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model of ours, and what else its configuration says of tokens and labels."""
     from magneto.hf.export import auto_class
-    from magneto.hf.weights.conversion import load_with_config, read_config
-    from magneto.hf.weights.weight_files import WEIGHTS, is_weight_directory, load_weight_file
+    from magneto.hf.weights.conversion import (
+        WEIGHTS,
+        is_weight_directory,
+        load_weight_file,
+        load_with_config,
+        read_config,
+    )
 
     if source.is_file():
         return load_weight_file(source, args), {}
@@ -203,8 +208,7 @@ def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict
 def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, Any]) -> str:
     """Write a model in a format, ours if None; return how it is loaded."""
     from magneto.hf.export import auto_class, whole_image_processor, wrap
-    from magneto.hf.weights.conversion import to_transformers
-    from magneto.hf.weights.weight_files import WEIGHTS, WRITTEN, save_weight_file
+    from magneto.hf.weights.conversion import WEIGHTS, WRITTEN, save_weight_file, to_transformers
     from magneto.vision_language.config import VisionLanguageConfig
 
     if to in WRITTEN:

@@ -126,7 +126,7 @@ def test_a_name_of_timms_on_the_hub_brings_its_weights(
 ) -> None:
     import huggingface_hub
 
-    from magneto.hf.weights.weight_files import save_weight_file
+    from magneto.hf.weights.conversion import save_weight_file
 
     there, here = tmp_path / "hub", tmp_path / "cache"
     there.mkdir()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +22,21 @@ from torch import Tensor, nn
 
 from magneto.files import import_extra
 from magneto.hf.weights.layout import (
+    FROM_TWO,
+    TOKEN,
     Names,
-    Pair,
     State,
     WeightFormat,
     activation,
-    add_two,
-    as_token,
     check_fields,
     check_placement,
     check_same,
     fill,
     in_float32,
-    in_layers,
-    modules,
+    pairs_of,
     read_state,
-    skip_two,
     square,
-    squeezed,
+    tensor,
     write_state,
 )
 from magneto.hf.weights.timm import head_count
@@ -74,28 +71,29 @@ FILE_BEGINS = ["<unk>", "<s>", "</s>"]
 TEXT_HALF = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"
 EPSILON = 1e-5
 """Of norms: torchscale's default, and torch's, which the authors' heads have."""
-MODALITIES = (("vision", "A"), ("language", "B"))
 RATES = ("dropout", "attention_dropout", "activation_dropout")
 ACTIVATION = activation("activation_fn")
 
 
-def layer(letter: str, expert: str = "") -> Names:
-    """Return the modules of a layer, of one modality.
+def layer_names(ours: str, letter: str, expert: str = "") -> Names:
+    """Return the map of each layer's modules of one modality.
 
     Args:
+        ours: Our layers, "encoder.layers" for example.
         letter: Of the modality, in their names.
         expert: The same in ours, ".experts.vision" for example.
     """
-    attention, mlp = f"self_attention{expert}.", f"feed_forward{expert}."
+    attention, mlp = f"{ours}.*.self_attention{expert}.", f"{ours}.*.feed_forward{expert}."
+    theirs, ffn = f"{BLOCKS}.*.self_attn", f"{BLOCKS}.*.ffn.{letter}"
     return {
-        f"{attention}before": f"self_attn_layer_norm.{letter}",
-        f"{attention}attention.qkv_proj": tuple(f"self_attn.{p}_proj.{letter}" for p in "qkv"),
-        f"{attention}attention.inside": f"self_attn.inner_attn_ln.{letter}",
-        f"{attention}attention.out_proj": f"self_attn.out_proj.{letter}",
-        f"{mlp}before": f"final_layer_norm.{letter}",
-        f"{mlp}mlp.fc1": f"ffn.{letter}.fc1",
-        f"{mlp}mlp.inside": f"ffn.{letter}.ffn_layernorm",
-        f"{mlp}mlp.fc2": f"ffn.{letter}.fc2",
+        f"{attention}before": f"{theirs}_layer_norm.{letter}",
+        f"{attention}attention.qkv_proj": tuple(f"{theirs}.{p}_proj.{letter}" for p in "qkv"),
+        f"{attention}attention.inside": f"{theirs}.inner_attn_ln.{letter}",
+        f"{attention}attention.out_proj": f"{theirs}.out_proj.{letter}",
+        f"{mlp}before": f"{BLOCKS}.*.final_layer_norm.{letter}",
+        f"{mlp}mlp.fc1": f"{ffn}.fc1",
+        f"{mlp}mlp.inside": f"{ffn}.ffn_layernorm",
+        f"{mlp}mlp.fc2": f"{ffn}.fc2",
     }
 
 
@@ -107,7 +105,7 @@ class Head:
         mark: A tensor of theirs that no model before it in `HEADS` has.
         model: Our class.
         config: Its configuration.
-        pairs: Which tensor of the head is which.
+        names: The map of the head.
         encoder: Prefix of our encoder's tensors.
         sizes: Our sizes that belong to the head, by the tensor of theirs that is so long.
         normed: Whether the head has norms, whose epsilon is torch's own in theirs.
@@ -116,7 +114,7 @@ class Head:
     mark: str
     model: Callable[[Any], nn.Module]
     config: Callable[..., VisionLanguageConfig]
-    pairs: tuple[Pair, ...] = ()
+    names: Names = field(default_factory=dict)
     encoder: str = "encoder."
     sizes: tuple[tuple[str, str], ...] = ()
     normed: bool = False
@@ -124,38 +122,38 @@ class Head:
 
 ANSWERS = Head(
     "pooler.dense.weight", QuestionAnswerer, QuestionAnsweringConfig,
-    (*modules({
+    {
         "pooler.0": "pooler.norm", "pooler.1": "pooler.dense", "head.0": "head.0",
         "head.1": "head.1", "head.3": "head.3",
-    }),),
+    },
     sizes=(("answers", "head.3.bias"),), normed=True,
 )  # fmt: skip
 STATEMENTS = Head(
     "head.dense1.weight", VisualReasoner, VisualReasonerConfig,
-    (*modules({
+    {
         "head.0": "head.norm1", "head.1": "head.dense1", "head.2": "head.norm2",
         "head.4": "head.dense2",
-    }),),
+    },
     normed=True,
 )  # fmt: skip
 RETRIEVAL = Head(
     "vision_head.weight", ImageTextRetriever, ImageTextRetrieverConfig,
-    (
-        *modules({"vision_head": "vision_head", "language_head": "language_head"}),
-        Pair("scale.logarithm", ("logit_scale",)),
-    ),
+    {
+        "vision_head": "vision_head", "language_head": "language_head",
+        "scale.logarithm": tensor("logit_scale"),
+    },
 )  # fmt: skip
 PRETRAINING = Head(
     "mim_head.weight", MaskedDataModel, MaskedDataModelConfig,
-    (
-        *modules({"patch_head": "mim_head", "word_head": "mlm_head"}),
-        Pair("encoder.vision_embedding.mask_token.vector", (MASK_TOKEN,), squeezed, as_token),
-    ),
+    {
+        "patch_head": "mim_head", "word_head": "mlm_head",
+        "encoder.vision_embedding.mask_token.vector": tensor(MASK_TOKEN, layout=TOKEN),
+    },
     sizes=(("codes", "mim_head.bias"),),
 )  # fmt: skip
 CAPTIONS = Head(
     "mlm_head.weight", ImageCaptioner, ImageCaptionerConfig,
-    (*modules({"word_head": "mlm_head"}),),
+    {"word_head": "mlm_head"},
 )  # fmt: skip
 BARE = Head("", VisionLanguageEncoder, VisionLanguageConfig, encoder="")
 # The first whose mark is there is taken.
@@ -200,16 +198,13 @@ def classifier_config(state: State, args: Mapping[str, Any]) -> ImageClassifierC
     )  # fmt: skip
 
 
-def classifier_pairs(config: ImageClassifierConfig) -> list[Pair]:
-    """Return which tensor is which of the authors' BEiT3ForImageClassification."""
-    table = "encoder.position_embedding.table.weight"
-    top = {"embedding.proj": PATCHES, "pooled_norm": "fc_norm", "head": "head"}
-    return [
-        Pair("class_token.vector", (CLASS_TOKEN,), squeezed, as_token),
-        Pair(table, (f"{POSITIONS}.A.weight",), skip_two, add_two),
-        *modules(top),
-        *in_layers(layer("A"), "encoder.layers", BLOCKS, config.layers),
-    ]
+# The authors' BEiT3ForImageClassification.
+CLASSIFIER: Names = {
+    "class_token.vector": tensor(CLASS_TOKEN, layout=TOKEN),
+    "encoder.position_embedding.table.weight": tensor(f"{POSITIONS}.A.weight", layout=FROM_TWO),
+    "embedding.proj": PATCHES, "pooled_norm": "fc_norm", "head": "head",
+    **layer_names("encoder.layers", "A"),
+}  # fmt: skip
 
 
 def read_config(state: State, head: Head, args: Mapping[str, Any]) -> VisionLanguageConfig:
@@ -231,23 +226,22 @@ def read_config(state: State, head: Head, args: Mapping[str, Any]) -> VisionLang
     )  # fmt: skip
 
 
-def multiway_pairs(config: Any, head: Head) -> list[Pair]:
-    """Return which tensor is which; a norm on top may be in neither."""
-    ours, stack = head.encoder, f"{head.encoder}transformer"
-    image, text = f"{ours}vision_embedding", f"{ours}text_embedding"
-    made = [
-        *head.pairs,
-        Pair(f"{image}.class_token.vector", (CLASS_TOKEN,), squeezed, as_token),
-        Pair(f"{image}.positions.weight", (f"{POSITIONS}.A.weight",), skip_two, add_two),
-        Pair(f"{text}.positions.weight", (f"{POSITIONS}.B.weight",), skip_two, add_two),
-        Pair(f"{text}.words.table.weight", (WORDS,)),
-        *modules({f"{image}.patches.proj": PATCHES}),
-    ]
-    for modality, letter in MODALITIES:
-        made += modules({f"{stack}.final_norm.{modality}": f"{FINAL_NORM}.{letter}"})
-        names = layer(letter, f".experts.{modality}")
-        made += in_layers(names, f"{stack}.layers", BLOCKS, config.layers)
-    return made
+def multiway_names(head: Head) -> Names:
+    """Return the map of a model over images and texts; a norm on top may be in neither."""
+    stack = f"{head.encoder}transformer"
+    image, text = f"{head.encoder}vision_embedding", f"{head.encoder}text_embedding"
+    return {
+        **head.names,
+        f"{image}.class_token.vector": tensor(CLASS_TOKEN, layout=TOKEN),
+        f"{image}.positions.weight": tensor(f"{POSITIONS}.A.weight", layout=FROM_TWO),
+        f"{text}.positions.weight": tensor(f"{POSITIONS}.B.weight", layout=FROM_TWO),
+        f"{text}.words.table.weight": tensor(WORDS),
+        f"{image}.patches.proj": PATCHES,
+        f"{stack}.final_norm.vision": f"{FINAL_NORM}.A",
+        f"{stack}.final_norm.language": f"{FINAL_NORM}.B",
+        **layer_names(f"{stack}.layers", "A", ".experts.vision"),
+        **layer_names(f"{stack}.layers", "B", ".experts.language"),
+    }
 
 
 def load_beit3(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = None) -> nn.Module:
@@ -269,7 +263,7 @@ def load_beit3(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = Non
             raise ValueError("these BEiT-3 weights have no classifier (head.weight): convert those "
                              "of image classification")  # fmt: skip
         config: Any = classifier_config(named, args or {})
-        made = read_state(classifier_pairs(config), named)
+        made = read_state(pairs_of(config, CLASSIFIER), named)
         return fill(ImageClassifier(config), made).eval()
     named = whole_names(state)
     for name in (WORDS, f"{PATCHES}.weight", f"{POSITIONS}.A.weight", f"{POSITIONS}.B.weight"):
@@ -278,7 +272,7 @@ def load_beit3(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = Non
     head = head_of_weights(named)
     config = read_config(named, head, args or {})
     # All of the authors' models have a mask token; only that of pre-training uses it.
-    made = read_state(multiway_pairs(config, head), named, re.escape(MASK_TOKEN))
+    made = read_state(pairs_of(config, multiway_names(head)), named, re.escape(MASK_TOKEN))
     return fill(head.model(config), made).eval()
 
 
@@ -299,7 +293,7 @@ def to_beit3(model: nn.Module) -> tuple[State, dict[str, Any]]:
             "encoder_attention_heads": config.heads, "layernorm_eps": config.norm_eps,
             "activation_fn": config.activation,
         }  # fmt: skip
-        state = write_state(classifier_pairs(config), model.state_dict())
+        state = write_state(pairs_of(config, CLASSIFIER), model.state_dict())
         check_same(config, classifier_config(state, args), "beit3")
         return state, args
     head = next((head for head in HEADS if type(model) is head.model), None)
@@ -307,7 +301,7 @@ def to_beit3(model: nn.Module) -> tuple[State, dict[str, Any]]:
         raise ValueError(f"beit3 has no counterpart of a {type(model).__name__}")
     check_placement(config, ["sub"], "beit3")
     check_fields(config, "beit3", {"experts": ("decoupled",)})
-    state = write_state(multiway_pairs(config, head), model.state_dict())
+    state = write_state(pairs_of(config, multiway_names(head)), model.state_dict())
     # Theirs multiplies the words by nothing.
     if config.embedding_scale == "sqrt_width":
         state[WORDS] = state[WORDS] * math.sqrt(config.width)

@@ -1,14 +1,16 @@
 """Other people's weights into our modules, and ours into theirs.
 
-Only names and layouts change; outputs are equal to rounding. What has no counterpart is an error
-that names it.
+They are models of transformers, torch's own encoder, and files of timm's, torchscale's, BEiT-3's
+authors' and fairseq's. Only names and layouts change; outputs are equal to rounding. What has no
+counterpart is an error that names it.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from pickle import UnpicklingError
@@ -19,26 +21,29 @@ from torch import nn
 from torch.nn import functional as F
 
 from magneto.config import error_line
-from magneto.hf.weights import bart, bert, gpt2, kosmos2, llama, vit
+from magneto.hf.weights import beit3, timm, torchscale
+from magneto.hf.weights.families import FORMATS
 from magneto.hf.weights.layout import (
     Format,
-    Pair,
+    Names,
     State,
     check_same,
     fill,
-    in_layers,
-    modules,
+    pairs_of,
     read_state,
+    tensor,
     without_prefix,
     write_state,
 )
 from magneto.nn.config import Activation, TransformerConfig
 from magneto.nn.transformer import Encoder
 
-# Of one name, the first reads the classes that no other names.
-FORMATS = (*gpt2.FORMATS, *bert.FORMATS, *bart.FORMATS, *vit.FORMATS, *kosmos2.FORMATS,
-           *llama.FORMATS)  # fmt: skip
 NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
+# Of other libraries' files; the first that fits is taken.
+FILE_FORMATS = {**beit3.FORMATS, **timm.FORMATS, **torchscale.FORMATS}
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+ARGUMENTS = "torchscale.json"
+WEIGHTS = "model.safetensors"
 
 
 def load(source: str | Path | nn.Module) -> nn.Module:
@@ -81,7 +86,7 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
         state = _read_whole(source, form, name)
     our_config = form.ours(config)
     state = without_prefix(state, form.prefix)
-    made = read_state(form.pairs(our_config), state, form.ignored)
+    made = read_state(pairs_of(our_config, form.names), state, form.ignored)
     made |= form.computed(config, our_config)
     model = form.model(our_config)
     # BART's and Marian's bare models have no bias of the logits; it is then zero.
@@ -185,7 +190,7 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
     for key, expected in form.computed(their_config, our_config).items():
         if not torch.equal(state.pop(key).float().cpu(), expected):
             raise ValueError(f"{name} computes what was trained here: {key}")
-    written = write_state(form.pairs(our_config), state)
+    written = write_state(pairs_of(our_config, form.names), state)
     theirs = _theirs(form.classes[0])(their_config, **form.options)
     own = {key: key.removeprefix(form.prefix) for key in theirs.state_dict()}
     given = {key: written[short] for key, short in own.items() if short in written}
@@ -211,11 +216,7 @@ def _theirs(name: str) -> Any:
 
     if hasattr(transformers, name):
         return getattr(transformers, name)
-    from transformers.models import kosmos2 as package
-
-    if hasattr(package, name):
-        return getattr(package, name)
-    from transformers.models.kosmos2 import modeling_kosmos2
+    from transformers.models.kosmos2 import modeling_kosmos2  # only there are those of texts alone
 
     return getattr(modeling_kosmos2, name)
 
@@ -248,9 +249,20 @@ def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
         norm_eps=first.norm1.eps,
         bias=first.linear1.bias is not None,
     )
+    slot, attention = "before" if before else "after", "layers.*.self_attention.attention"
+    names: Names = {
+        f"{attention}.qkv_proj.weight": tensor("layers.*.self_attn.in_proj_weight"),
+        f"{attention}.qkv_proj.bias": tensor("layers.*.self_attn.in_proj_bias"),
+        f"{attention}.out_proj": "layers.*.self_attn.out_proj",
+        f"layers.*.self_attention.{slot}": "layers.*.norm1",
+        "layers.*.feed_forward.mlp.fc1": "layers.*.linear1",
+        "layers.*.feed_forward.mlp.fc2": "layers.*.linear2",
+        f"layers.*.feed_forward.{slot}": "layers.*.norm2",
+        "final_norm": "norm",
+    }
     model = Encoder(config)
-    names = _encoder_pairs(len(encoder.layers), "before" if before else "after")
-    return fill(model, read_state(names, encoder.state_dict())).eval()  # type: ignore[return-value]
+    fill(model, read_state(pairs_of(config, names), encoder.state_dict()))
+    return model.eval()
 
 
 def _activation(function: Any) -> Activation:
@@ -263,19 +275,99 @@ def _activation(function: Any) -> Activation:
     raise ValueError(f"no counterpart for the activation {function}")
 
 
-def _encoder_pairs(layers: int, slot: str) -> list[Pair]:
-    names = {
-        "self_attention.attention.out_proj": "self_attn.out_proj",
-        f"self_attention.{slot}": "norm1",
-        "feed_forward.mlp.fc1": "linear1",
-        "feed_forward.mlp.fc2": "linear2",
-        f"feed_forward.{slot}": "norm2",
-    }
-    made = modules({"final_norm": "norm"}) + in_layers(names, "layers", "layers", layers)
-    for layer in range(layers):
-        projection = f"layers.{layer}.self_attention.attention.qkv_proj"
-        made += [
-            Pair(f"{projection}.{kind}", (f"layers.{layer}.self_attn.in_proj_{kind}",))
-            for kind in ("weight", "bias")
-        ]
-    return made
+def timm_arguments(held: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that timm's config.json has, `architecture` and `global_pool` too."""
+    names = ("architecture", "global_pool")
+    return {name: held[name] for name in names if name in held} | dict(held.get("model_args", {}))
+
+
+def is_weight_directory(path: Path) -> bool:
+    """Whether a directory holds weights with the arguments of timm or torchscale beside them."""
+    return (path / ARGUMENTS).is_file() or "architecture" in _read_json(path / timm.CONFIG)
+
+
+def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Module:
+    """Return another library's weights as a model of ours, in evaluation mode.
+
+    Args:
+        path: A file, or a directory with `model.safetensors` and timm's `config.json` or
+            `torchscale.json`.
+        args: By the library's names, above those found beside the weights.
+
+    Raises:
+        ValueError: If the weights are none of these libraries', or the file has none.
+        FileNotFoundError: If it is not there.
+    """
+    found: dict[str, Any] = {}
+    if path.is_dir():
+        found = timm_arguments(_read_json(path / timm.CONFIG)) | _read_json(path / ARGUMENTS)
+        path = path / WEIGHTS
+    state, held = read_weights(path)
+    given = {**held, **found, **(args or {})}
+    form = next((form for form in FILE_FORMATS.values() if form.fits(state)), None)
+    if form is None:
+        raise ValueError(f"{path} holds neither timm's nor torchscale's nor BEiT-3's weights: "
+                         f"its first tensor is {next(iter(state), None)!r}")  # fmt: skip
+    return form.load(state, given)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return a file's JSON object; an empty one if there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    return held if isinstance(held, dict) else {}
+
+
+def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
+    """Return the tensors of a file, and the arguments that fairseq keeps beside them.
+
+    Nothing in the file is executed: pickled files are read with `weights_only`.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path} is no file of weights: they end in {', '.join(SUFFIXES)}")
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path), {}
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            held = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError and others
+        raise ValueError(f"{path} is damaged, or holds more than weights") from error
+    args: dict[str, Any] = {}
+    # deepspeed, by which the authors of BEiT-3 fine-tune, says "module".
+    key = next((k for k in ("model", "module") if _is_dict(held, k)), None)
+    if key is not None:
+        kept = held.get("args") or (held.get("cfg") or {}).get("model")
+        args = vars(kept) if isinstance(kept, argparse.Namespace) else dict(kept or {})
+        held = held[key]
+    if not isinstance(held, dict) or not all(isinstance(t, torch.Tensor) for t in held.values()):
+        raise ValueError(f"{path} is no state dict")
+    return held, args
+
+
+def _is_dict(held: Any, key: str) -> bool:
+    return isinstance(held, dict) and isinstance(held.get(key), dict)
+
+
+def save_weight_file(model: nn.Module, name: str, directory: Path) -> None:
+    """Write a model of ours as another library reads it.
+
+    Args:
+        model: Of ours.
+        name: One of `FILE_FORMATS`.
+        directory: To write `model.safetensors` in, and the file of arguments.
+    """
+    from safetensors.torch import save_file
+
+    form = FILE_FORMATS[name]
+    state, args = form.write(model)
+    (directory / form.arguments).write_text(json.dumps(args, indent=2) + "\n", encoding="utf-8")
+    state = {key: tensor.detach().cpu().clone() for key, tensor in state.items()}
+    save_file(state, directory / WEIGHTS, metadata={"format": "pt"})

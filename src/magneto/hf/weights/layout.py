@@ -35,34 +35,50 @@ def same(value: Any) -> Any:
     return value
 
 
-def first(tensor: Tensor) -> Tensor:
-    """Return a table of positions (1, length, width) as (length, width)."""
-    return tensor[0]
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies in ours and in theirs.
+
+    Attributes:
+        read: From theirs to ours, after stacking.
+        write: Back, before it is split.
+    """
+
+    read: Callable[[Tensor], Tensor] = same
+    write: Callable[[Tensor], Tensor] = same
 
 
-def as_row(tensor: Tensor) -> Tensor:
-    """Return a tensor with an axis of one before it."""
-    return tensor[None]
+SAME = Layout()
+# Theirs has an axis of one before it.
+ROW = Layout(lambda tensor: tensor[0], lambda tensor: tensor[None])
+# A class token, theirs (1, 1, width).
+TOKEN = Layout(lambda token: token[0, 0], lambda token: token[None, None])
+# Of a table of positions fairseq never uses the first two rows.
+FROM_TWO = Layout(lambda table: table[2:], lambda table: nn.functional.pad(table, (0, 0, 2, 0)))
 
 
-def squeezed(token: Tensor) -> Tensor:
-    """Return a class token (1, 1, width) as (width,)."""
-    return token[0, 0]
+@dataclass(frozen=True)
+class Theirs:
+    """What is one module or one tensor of ours.
+
+    Attributes:
+        names: Theirs; several are stacked along the first axis in ours.
+        layout: How tensors lie.
+        kinds: Ends of the names of a module's tensors; of a tensor, only "".
+    """
+
+    names: tuple[str, ...]
+    layout: Layout = SAME
+    kinds: tuple[str, ...] = (".weight", ".bias")
 
 
-def as_token(token: Tensor) -> Tensor:
-    """Return a class token (width,) as (1, 1, width)."""
-    return token[None, None]
+def tensor(*names: str, layout: Layout = SAME) -> Theirs:
+    """Return the tensors of theirs that are one of ours."""
+    return Theirs(names, layout, ("",))
 
 
-def skip_two(table: Tensor) -> Tensor:
-    """Return a table of positions without its first two rows, which fairseq never uses."""
-    return table[2:]
-
-
-def add_two(table: Tensor) -> Tensor:
-    """Return a table of positions with two rows of zeros before it."""
-    return nn.functional.pad(table, (0, 0, 2, 0))
+Names = Mapping[str, "str | tuple[str, ...] | Theirs"]
+"""A map: modules and tensors of ours, and theirs, with `*` for the number of a layer."""
 
 
 @dataclass(frozen=True)
@@ -71,66 +87,62 @@ class Pair:
 
     Attributes:
         ours: Its name.
-        theirs: Theirs; several are stacked along the first axis in ours.
-        read: From theirs to ours, before stacking.
-        write: Back.
+        theirs: Theirs, stacked in ours.
+        layout: How it lies.
         rows: Of ours that each of theirs has, where they are not alike.
     """
 
     ours: str
     theirs: tuple[str, ...]
-    read: Callable[[Tensor], Tensor] = same
-    write: Callable[[Tensor], Tensor] = same
+    layout: Layout = SAME
     rows: tuple[int, ...] = ()
 
     def parts(self, tensor: Tensor) -> Sequence[Tensor]:
         """Return what of our tensor belongs to each of theirs."""
+        tensor = self.layout.write(tensor)
         if len(self.theirs) == 1:
             return (tensor,)  # a scalar has no chunks
         return tensor.split(self.rows) if self.rows else tensor.chunk(len(self.theirs))
 
 
-Names = Mapping[str, str | tuple[str, ...]]
-"""Modules of ours, and theirs; of several theirs, ours is stacked."""
-
-
-def no_pairs(config: Any) -> list[Pair]:
-    """Return no pairs: all tensors are modules'."""
-    return []
-
-
-def modules(
-    names: Names,
-    ours: str = "",
-    theirs: str = "",
-    read: Callable[[Tensor], Tensor] = same,
-    write: Callable[[Tensor], Tensor] = same,
-) -> list[Pair]:
-    """Return the pairs of modules' weights and biases.
+def pairs_of(config: Any, names: Names) -> list[Pair]:
+    """Return which tensor is which, of all layers.
 
     Args:
-        names: Of ours and theirs.
-        ours: Beginning of all names of ours.
-        theirs: Of theirs.
-        read: From theirs to ours.
-        write: Back.
+        config: Ours.
+        names: The map. Three parts of a `qkv_proj` are queries, keys and values: of keys and values
+            there may be fewer, and any may have no bias.
     """
     made = []
-    for mine, other in names.items():
-        parts = (other,) if isinstance(other, str) else other
-        for kind in ("weight", "bias"):
-            named = tuple(f"{theirs}{part}.{kind}" for part in parts)
-            made.append(Pair(f"{ours}{mine}.{kind}", named, read, write))
+    for mine, their in names.items():
+        if not isinstance(their, Theirs):
+            their = Theirs((their,) if isinstance(their, str) else their)
+        for number in _layers(config, mine):
+            ours = mine.replace("*", number)
+            parts = tuple(name.replace("*", number) for name in their.names)
+            for kind in their.kinds:
+                made += _pair(config, f"{ours}{kind}", [f"{part}{kind}" for part in parts], their)
     return made
 
 
-def in_layers(names: Names, ours: str, theirs: str, layers: int) -> list[Pair]:
-    """Return the pairs of modules of all layers, "ours.0." and so on."""
-    return [
-        pair
-        for layer in range(layers)
-        for pair in modules(names, f"{ours}.{layer}.", f"{theirs}.{layer}.")
+def _layers(config: Any, name: str) -> list[str]:
+    if "*" not in name:
+        return [""]
+    stack = "decoder" if "decoder." in name else "encoder"
+    return list(map(str, range(config.depth(stack).layers)))
+
+
+def _pair(config: Any, ours: str, theirs: list[str], how: Theirs) -> list[Pair]:
+    if "qkv_proj" not in ours or len(theirs) == 1:
+        return [Pair(ours, tuple(theirs), how.layout)]
+    rows = (config.attention_width, config.key_value_width, config.key_value_width)
+    kept = [
+        (name, size)
+        for name, size, part in zip(theirs, rows, "qkv", strict=True)
+        if ours.endswith("weight") or config.biased(part)
     ]
+    names, sizes = [name for name, _ in kept], [size for _, size in kept]
+    return [Pair(ours, tuple(names), how.layout, tuple(sizes))] if kept else []
 
 
 def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str = "") -> State:
@@ -153,8 +165,9 @@ def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str 
         if len(found) < len(pair.theirs):
             lacking = ", ".join(set(pair.theirs) - set(found))
             raise ValueError(f"the weights have {found[0]} but not {lacking}")
-        parts = [pair.read(state[name]) for name in pair.theirs]
-        ours[pair.ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
+        parts = [state[name] for name in pair.theirs]
+        stacked = torch.cat(parts) if len(parts) > 1 else parts[0]
+        ours[pair.ours] = pair.layout.read(stacked)
         used.update(found)
     left = [name for name in state if name not in used]
     left = [name for name in left if not (ignored and re.search(ignored, name))]
@@ -176,10 +189,7 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
         if pair.ours not in state:
             continue
         parts = pair.parts(state[pair.ours])
-        theirs |= {
-            name: pair.write(part).contiguous()
-            for name, part in zip(pair.theirs, parts, strict=True)
-        }
+        theirs |= {name: part.contiguous() for name, part in zip(pair.theirs, parts, strict=True)}
         used.add(pair.ours)
     taken = {state[name].data_ptr() for name in used}
     left = [name for name in state if name not in used and state[name].data_ptr() not in taken]
@@ -337,9 +347,7 @@ class Format:
         required: Of their fields, what has no counterpart by another value.
         read: Other values of ours from their configuration; it may refuse with a ValueError.
         write: Other values of theirs from ours.
-        modules: Modules of ours, and theirs.
-        layers: Beginnings of the names of a stack's layers, ours and theirs, and a layer's modules.
-        tensors: Pairs that are no modules.
+        names: Modules and tensors of ours, and theirs.
         prefix: Of their tensors' names, in a model with a head.
         ignored: Of their tensors, what may be left behind, as a regular expression.
         absent: Of their tensors, what is computed and need not be written.
@@ -353,13 +361,11 @@ class Format:
     model: Callable[[Any], nn.Module]
     shape: Callable[..., Any]
     fields: Fields
-    modules: Names
-    layers: tuple[tuple[str, str, Names], ...]
+    names: Names
     fixed: Mapping[str, Any] = field(default_factory=dict)
     required: Mapping[str, Any] = field(default_factory=dict)
     read: Callable[[Any], dict[str, Any]] = nothing
     write: Callable[[Any], dict[str, Any]] = nothing
-    tensors: Callable[[Any], list[Pair]] = no_pairs
     prefix: str = "model."
     ignored: str = ""
     absent: str = ""
@@ -390,14 +396,6 @@ class Format:
             (mine, Field(name) if isinstance(name, str) else name)
             for mine, name in self.fields.items()
         ]
-
-    def pairs(self, config: Any) -> list[Pair]:
-        """Return which tensor is which."""
-        made = modules(self.modules) + self.tensors(config)
-        for ours, theirs, names in self.layers:
-            stack = "decoder" if "decoder" in ours else "encoder"
-            made += in_layers(names, ours, theirs, config.depth(stack).layers)
-        return made
 
 
 @dataclass(frozen=True)

@@ -22,22 +22,22 @@ import torch
 from torch import Tensor, nn
 
 from magneto.hf.weights.layout import (
-    Pair,
+    ROW,
+    SAME,
+    TOKEN,
+    Layout,
+    Names,
     State,
     WeightFormat,
-    as_row,
-    as_token,
     check_fields,
     check_placement,
     check_same,
     fill,
-    first,
     in_float32,
-    in_layers,
-    modules,
+    pairs_of,
     read_state,
     square,
-    squeezed,
+    tensor,
     write_state,
 )
 from magneto.vision.config import ImageClassifierConfig
@@ -54,19 +54,22 @@ REFERENCE = 16
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 TABLE = "relative_position_bias_table"
 SHARED = f"rel_pos_bias.{TABLE}"
-TOP = {
+LAYER, BLOCK = "encoder.layers.*", "blocks.*"
+QKV = f"{LAYER}.self_attention.attention.qkv_proj"
+COMMON: Names = {
+    "class_token.vector": tensor("cls_token", layout=TOKEN),
+    "encoder.position_embedding.table.weight": tensor("pos_embed", layout=ROW),
     "embedding.proj": "patch_embed.proj", "pooled_norm": "fc_norm", "encoder.final_norm": "norm",
     "head": "head",
+    f"{LAYER}.self_attention.before": f"{BLOCK}.norm1",
+    f"{LAYER}.self_attention.attention.inside": f"{BLOCK}.attn.norm",
+    f"{LAYER}.self_attention.attention.out_proj": f"{BLOCK}.attn.proj",
+    f"{LAYER}.feed_forward.before": f"{BLOCK}.norm2",
+    f"{LAYER}.feed_forward.mlp.fc1": f"{BLOCK}.mlp.fc1",
+    f"{LAYER}.feed_forward.mlp.inside": f"{BLOCK}.mlp.norm",
+    f"{LAYER}.feed_forward.mlp.fc2": f"{BLOCK}.mlp.fc2",
 }  # fmt: skip
-LAYER = {
-    "self_attention.before": "norm1",
-    "self_attention.attention.inside": "attn.norm",
-    "self_attention.attention.out_proj": "attn.proj",
-    "feed_forward.before": "norm2",
-    "feed_forward.mlp.fc1": "mlp.fc1",
-    "feed_forward.mlp.inside": "mlp.norm",
-    "feed_forward.mlp.fc2": "mlp.fc2",
-}
+"""The map of all but queries, keys and values."""
 
 
 def head_count(width: int, args: Mapping[str, Any]) -> int:
@@ -159,24 +162,12 @@ def arguments(config: ImageClassifierConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def common_pairs(config: ImageClassifierConfig, *scales: str) -> list[Pair]:
-    """Return which tensor is which, of all but queries, keys and values.
-
-    Args:
-        config: Of the model.
-        scales: Names of LayerScale's two vectors in a block.
-    """
-    made = [
-        Pair("class_token.vector", ("cls_token",), squeezed, as_token),
-        Pair("encoder.position_embedding.table.weight", ("pos_embed",), first, as_row),
-        *modules(TOP),
-        *in_layers(LAYER, "encoder.layers", "blocks", config.layers),
-    ]
-    for layer in range(config.layers):
-        for kind, name in zip(("self_attention", "feed_forward"), scales, strict=True):
-            scale = f"encoder.layers.{layer}.{kind}.layer_scale.weight"
-            made.append(Pair(scale, (f"blocks.{layer}.{name}",)))
-    return made
+def scales(attention: str, feed_forward: str) -> Names:
+    """Return the map of LayerScale's two vectors in a block."""
+    return {
+        f"{LAYER}.self_attention.layer_scale.weight": tensor(f"{BLOCK}.{attention}"),
+        f"{LAYER}.feed_forward.layer_scale.weight": tensor(f"{BLOCK}.{feed_forward}"),
+    }
 
 
 def timm_config(
@@ -208,38 +199,31 @@ def timm_config(
     }  # fmt: skip
 
 
-def unchanged(state: State, config: ImageClassifierConfig) -> State:
-    """Return a state as it is."""
-    return state
-
-
 @dataclass(frozen=True)
 class Kind:
     """One of timm's classes.
 
     Attributes:
         name: Of the format.
+        fits: Whether weights of these names are such a model's.
         placements: Rows of the table that it can be.
         architectures: Names of models by the epsilon of their norms.
         config: Our configuration of the weights and arguments.
         arguments: Its arguments beside those that all have.
-        pairs: Which tensor is which.
+        names: The map, and of queries, keys and values in one tensor (True) or in three.
         fields: Values of ours that it can have.
         refused: Arguments with the only values that have a counterpart.
-        read: Changes the weights before their names are read.
-        write: Changes them back.
     """
 
     name: str
+    fits: Callable[[Mapping[str, Tensor]], bool]
     placements: tuple[str, ...]
     architectures: Mapping[float, str]
     config: Callable[[State, Mapping[str, Any]], ImageClassifierConfig]
     arguments: Callable[[ImageClassifierConfig], dict[str, Any]]
-    pairs: Callable[[ImageClassifierConfig], list[Pair]]
+    names: Callable[[ImageClassifierConfig, bool], Names]
     fields: Mapping[str, tuple[str, ...]]
     refused: Mapping[str, Any] = field(default_factory=dict)
-    read: Callable[[State, ImageClassifierConfig], State] = unchanged
-    write: Callable[[State, ImageClassifierConfig], State] = unchanged
 
     def load(self, weights: Mapping[str, Tensor], args: Mapping[str, Any]) -> ImageClassifier:
         """Return a model of timm's with a classifier as ours, in evaluation mode.
@@ -261,7 +245,8 @@ class Kind:
                                  f"(only {value!r})")  # fmt: skip
         state = in_float32(weights)
         config = self.config(state, args)
-        made = read_state(self.pairs(config), self.read(state, config))
+        names = self.names(config, "blocks.0.attn.qkv.weight" in state)
+        made = read_state(pairs_of(config, names), state)
         return fill(ImageClassifier(config), made).eval()  # type: ignore[return-value]
 
     def save(self, model: nn.Module) -> tuple[State, dict[str, Any]]:
@@ -276,8 +261,8 @@ class Kind:
         check_placement(config, self.placements, self.name)
         check_fields(config, self.name, self.fields)
         args = arguments(config) | self.arguments(config)
-        state = write_state(self.pairs(config), model.state_dict())
-        state = self.write(state, config)
+        names = self.names(config, bool(args.get("qkv_fused", True)))
+        state = write_state(pairs_of(config, names), model.state_dict())
         held = timm_config(config, self.name, self.architectures, args)
         check_same(config, self.config(state, {**args, "norm_eps": config.norm_eps}), self.name)
         return state, held
@@ -308,13 +293,9 @@ def vit_arguments(config: ImageClassifierConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def vit_pairs(config: ImageClassifierConfig) -> list[Pair]:
-    """Return which tensor of a VisionTransformer is which."""
-    qkv = {"self_attention.attention.qkv_proj": "attn.qkv"}
-    return [
-        *common_pairs(config, "ls1.gamma", "ls2.gamma"),
-        *in_layers(qkv, "encoder.layers", "blocks", config.layers),
-    ]
+def vit_names(config: ImageClassifierConfig, fused: bool) -> Names:
+    """Return the map of a VisionTransformer."""
+    return {**COMMON, **scales("ls1.gamma", "ls2.gamma"), QKV: f"{BLOCK}.attn.qkv"}
 
 
 def beit_config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
@@ -339,18 +320,16 @@ def beit_arguments(config: ImageClassifierConfig) -> dict[str, Any]:
     }
 
 
-def beit_pairs(config: ImageClassifierConfig) -> list[Pair]:
-    """Return which tensor of a Beit is which."""
-    made = common_pairs(config, "gamma_1", "gamma_2")
-    made.append(Pair("encoder.grid_positions.bias.weight", (SHARED,)))
-    for layer in range(config.layers):
-        mine, their = f"encoder.layers.{layer}.self_attention.attention", f"blocks.{layer}.attn"
-        made += [
-            Pair(f"{mine}.qkv_proj.weight", (f"{their}.qkv.weight",)),
-            Pair(f"{mine}.qkv_proj.bias", (f"{their}.q_bias", f"{their}.v_bias")),
-            Pair(f"{mine}.positions.bias.weight", (f"{their}.{TABLE}",)),
-        ]
-    return made
+def beit_names(config: ImageClassifierConfig, fused: bool) -> Names:
+    """Return the map of a Beit."""
+    return {
+        **COMMON,
+        **scales("gamma_1", "gamma_2"),
+        f"{QKV}.weight": tensor(f"{BLOCK}.attn.qkv.weight"),
+        f"{QKV}.bias": tensor(*(f"{BLOCK}.attn.{part}_bias" for part in "qkv")),
+        f"{LAYER}.self_attention.attention.positions.bias.weight": tensor(f"{BLOCK}.attn.{TABLE}"),
+        "encoder.grid_positions.bias.weight": tensor(SHARED),
+    }
 
 
 def eva_config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
@@ -392,106 +371,76 @@ def eva_arguments(config: ImageClassifierConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def eva_pairs(config: ImageClassifierConfig) -> list[Pair]:
-    """Return which tensor of an Eva is which, with queries, keys and values apart."""
-    made = common_pairs(config, "gamma_1", "gamma_2")
+def eva_names(config: ImageClassifierConfig, fused: bool) -> Names:
+    """Return the map of an Eva, with queries, keys and values in one tensor or in three."""
+    weights = ["qkv.weight"] if fused else [f"{part}_proj.weight" for part in "qkv"]
+    biases = [f"{part}_bias" if fused else f"{part}_proj.bias" for part in "qkv"]
+    known: Any = config
+    biased = "".join(part for part in "qkv" if known.biased(part))
+    names = {
+        **COMMON,
+        **scales("gamma_1", "gamma_2"),
+        f"{QKV}.weight": tensor(
+            *(f"{BLOCK}.attn.{name}" for name in weights), layout=turned(config, "qkv")
+        ),
+        f"{QKV}.bias": tensor(
+            *(f"{BLOCK}.attn.{name}" for name in biases), layout=turned(config, biased)
+        ),
+    }
     if config.activation == "swiglu" and config.row.name != "pre":
-        made = [pair for pair in made if ".mlp.fc1." not in pair.ours]
-        fc1 = {"feed_forward.mlp.fc1": ("mlp.fc1_g", "mlp.fc1_x")}
-        made += in_layers(fc1, "encoder.layers", "blocks", config.layers)
-    for layer in range(config.layers):
-        mine = f"encoder.layers.{layer}.self_attention.attention.qkv_proj"
-        names = {"weight": "qkv", "bias": "qv" if config.biased("q") else ""}
-        made += [
-            Pair(f"{mine}.{kind}", tuple(f"blocks.{layer}.attn.{p}_proj.{kind}" for p in parts))
-            for kind, parts in names.items()
-        ]
-    return made
+        names[f"{LAYER}.feed_forward.mlp.fc1"] = (f"{BLOCK}.mlp.fc1_g", f"{BLOCK}.mlp.fc1_x")
+    return names
 
 
-def eva_read(state: State, config: ImageClassifierConfig) -> State:
-    """Return queries, keys and values under names of their own, with halves that are turned."""
-    made: State = {}
-    for name, tensor in state.items():
-        if name.endswith(".attn.qkv.weight"):
-            names = [name.replace(".qkv.", f".{part}_proj.") for part in "qkv"]
-            made |= dict(zip(names, tensor.chunk(3), strict=True))
-        elif name.endswith((".attn.q_bias", ".attn.v_bias")):
-            made[name.replace("_bias", "_proj.bias")] = tensor
-        else:
-            made[name] = tensor
-    return turned(made, config, (-1, config.head_width // 2, 2))
-
-
-def eva_write(state: State, config: ImageClassifierConfig) -> State:
-    """Return neighbours that are turned, and what timm keeps fused in one tensor."""
-    made = turned(state, config, (-1, 2, config.head_width // 2))
-    if not eva_arguments(config)["qkv_fused"]:
-        return made
-    for layer in range(config.layers):
-        block = f"blocks.{layer}.attn"
-        parts = [made.pop(f"{block}.{part}_proj.weight") for part in "qkv"]
-        made[f"{block}.qkv.weight"] = torch.cat(parts)
-        for part in "qv":
-            if f"{block}.{part}_proj.bias" in made:
-                made[f"{block}.{part}_bias"] = made.pop(f"{block}.{part}_proj.bias")
-    return made
-
-
-def turned(state: State, config: ImageClassifierConfig, heads: tuple[int, ...]) -> State:
-    """Return a state in which rows of queries and keys are moved, if they are turned at all.
+def turned(config: ImageClassifierConfig, parts: str) -> Layout:
+    """Return how rows of queries and keys lie: neighbours are turned in theirs, halves in ours.
 
     Args:
-        state: With queries and keys apart.
         config: Of our model.
-        heads: Sizes of heads and their two inner axes, which change places.
+        parts: What is stacked, "qkv" or fewer.
     """
     if config.grid_positions == "none":
-        return dict(state)
-    return {
-        name: tensor.unflatten(0, heads).transpose(1, 2).flatten(0, 2)
-        if ".q_proj." in name or ".k_proj." in name
-        else tensor
-        for name, tensor in state.items()
-    }
+        return SAME
+    half = config.head_width // 2
+
+    def moved(stacked: Tensor, inner: tuple[int, int]) -> Tensor:
+        rows = zip(parts, stacked.chunk(len(parts)), strict=True)
+        return torch.cat([
+            row if part == "v" else row.unflatten(0, (-1, *inner)).transpose(1, 2).flatten(0, 2)
+            for part, row in rows
+        ])  # fmt: skip
+
+    return Layout(lambda stacked: moved(stacked, (half, 2)),
+                  lambda stacked: moved(stacked, (2, half)))  # fmt: skip
 
 
 VIT = Kind(
-    "timm_vit", ("pre", "sub"), {1e-6: "vit_base_patch16_224", 1e-5: "beit3_base_patch16_224"},
-    vit_config, vit_arguments, vit_pairs,
+    "timm_vit", lambda names: "blocks.0.attn.qkv.weight" in names, ("pre", "sub"),
+    {1e-6: "vit_base_patch16_224", 1e-5: "beit3_base_patch16_224"},
+    vit_config, vit_arguments, vit_names,
     fields={"grid_positions": ("none",), "activation": ACTIVATIONS},
     refused={"norm_layer": None, "pool_include_prefix": False},
 )  # fmt: skip
 BEIT = Kind(
-    "timm_beit", ("pre",), {1e-6: "beit_base_patch16_224"}, beit_config, beit_arguments, beit_pairs,
+    "timm_beit", lambda names: SHARED in names or f"blocks.0.attn.{TABLE}" in names, ("pre",),
+    {1e-6: "beit_base_patch16_224"}, beit_config, beit_arguments, beit_names,
     fields={
         "class_token": ("learned",),
         "grid_positions": ("none", "relative_bias", "shared_relative_bias"),
     },
 )  # fmt: skip
 EVA = Kind(
-    "timm_eva", ("pre", "eva02", "sub"),
-    {1e-6: "eva02_base_patch14_224", 1e-5: "vit_pe_core_base_patch16_224"},
-    eva_config, eva_arguments, eva_pairs,
+    "timm_eva",
+    lambda names: bool({"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight"} & names.keys()),
+    ("pre", "eva02", "sub"), {1e-6: "eva02_base_patch14_224", 1e-5: "vit_pe_core_base_patch16_224"},
+    eva_config, eva_arguments, eva_names,
     fields={"grid_positions": ("none", "rotary")},
     refused={
         "rope_type": "cat", "rope_grid_offset": 0.0, "rope_grid_indexing": "ij",
         "rope_rotate_half": False, "attn_type": "eva", "no_embed_class": False,
     },
-    read=eva_read, write=eva_write,
 )  # fmt: skip
 # The first that fits is taken: a Beit has an Eva's names, and more.
 FORMATS = {
-    "timm_beit": WeightFormat(
-        CONFIG, lambda names: SHARED in names or f"blocks.0.attn.{TABLE}" in names,
-        BEIT.load, BEIT.save,
-    ),
-    "timm_eva": WeightFormat(
-        CONFIG,
-        lambda names: bool({"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight"} & names.keys()),
-        EVA.load, EVA.save,
-    ),
-    "timm_vit": WeightFormat(
-        CONFIG, lambda names: "blocks.0.attn.qkv.weight" in names, VIT.load, VIT.save
-    ),
-}  # fmt: skip
+    kind.name: WeightFormat(CONFIG, kind.fits, kind.load, kind.save) for kind in (BEIT, EVA, VIT)
+}

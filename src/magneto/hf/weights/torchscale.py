@@ -12,37 +12,41 @@ arguments of torchscale's configuration. Its known deviations are met here so:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from magneto.hf.weights.kosmos2 import fairseq_sinusoids
+from magneto.hf.weights.families import fairseq_sinusoids, layers
 from magneto.hf.weights.layout import (
-    Pair,
+    FROM_TWO,
+    Names,
     State,
     WeightFormat,
     activation,
-    add_two,
     check_placement,
     check_same,
     fill,
-    in_layers,
-    modules,
+    in_float32,
+    pairs_of,
     read_state,
-    skip_two,
+    tensor,
     write_state,
 )
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig
 from magneto.language.models import LanguageModel, TextEncoder
-from magneto.nn.config import TransformerConfig
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
 
 ACTIVATION = activation("activation_fn", {"gelu": "gelu", "relu": "relu", "swish": "silu"})
 RATES = ("dropout", "attention_dropout", "activation_dropout")
 UNKNOWN = {"multiway": False, "moe_freq": 0, "xpos_rel_pos": False, "normalize_output": True}
+# Our models, and the stacks that theirs have.
+KINDS: dict[Callable[[Any], nn.Module], tuple[str, ...]] = {
+    LanguageModel: ("decoder",), TextEncoder: ("encoder",),
+    TranslationModel: ("encoder", "decoder"),
+}  # fmt: skip
 # Says which version wrote it, or is a head that was not asked for.
 IGNORED = r"(^|\.)version$|_float_tensor$"
 
@@ -69,14 +73,14 @@ def load_torchscale(state: Mapping[str, Tensor], args: Mapping[str, Any]) -> nn.
     stacks = stacks_of(state)
     tied = _untie(state, stacks)
     config = our_config(state, args)
-    kind, pairs = _model(config, stacks, tied)
+    pairs = pairs_of(config, names_of(config, stacks, tied))
     made = read_state(pairs, state, IGNORED + ("|^encoder.output" if len(stacks) == 1 else ""))
     for stack in stacks:
         if f"{stack}.embed_positions._float_tensor" in state:
             table = fairseq_sinusoids(config.max_length, config.width, 2)
             made[f"{_mine(stack, stacks)}.position_embedding.table.weight"] = table
-    absent = "^logits_bias$|^token_type"
-    return fill(kind, {k: v.detach().clone().float() for k, v in made.items()}, absent).eval()
+    model = next(kind for kind, known in KINDS.items() if known == stacks)(config)
+    return fill(model, in_float32(made), "^logits_bias$|^token_type").eval()
 
 
 def to_torchscale(model: nn.Module) -> tuple[State, dict[str, Any]]:
@@ -85,14 +89,10 @@ def to_torchscale(model: nn.Module) -> tuple[State, dict[str, Any]]:
     Raises:
         ValueError: If torchscale has no counterpart; the first difference is named.
     """
-    kinds: dict[type, tuple[str, ...]] = {
-        LanguageModel: ("decoder",), TextEncoder: ("encoder",),
-        TranslationModel: ("encoder", "decoder"),
-    }  # fmt: skip
-    if type(model) not in kinds:
+    if type(model) not in KINDS:
         raise ValueError(f"torchscale has no counterpart of a {type(model).__name__}")
     config: Any = model.config
-    stacks = kinds[type(model)]
+    stacks = KINDS[type(model)]
     check_placement(config, ["pre", "post", "sub", "deepnorm"], "torchscale")
     args = their_arguments(config, stacks)
     own = model.state_dict()
@@ -101,7 +101,7 @@ def to_torchscale(model: nn.Module) -> tuple[State, dict[str, Any]]:
     if "token_type.weight" in own and own.pop("token_type.weight").any():
         raise ValueError("torchscale has no token types, and this model has them")
     tied = getattr(config, "tie_embeddings", True)
-    state = write_state(_model(config, stacks, tied)[1], own)
+    state = write_state(pairs_of(config, names_of(config, stacks, tied)), own)
     table = state[f"{stacks[0]}.embed_tokens.weight"]
     if stacks[-1] == "decoder":
         state.setdefault("decoder.embed_tokens.weight", table)
@@ -145,25 +145,16 @@ def _untie(state: State, stacks: tuple[str, ...]) -> bool:
     return all(equal)
 
 
-def _model(config: Any, stacks: tuple[str, ...], tied: bool) -> tuple[nn.Module, list[Pair]]:
-    """Build ours, and say which tensor is which."""
-    pairs = modules({"embedding.table": f"{stacks[0]}.embed_tokens"})
-    for stack in stacks:
-        pairs += _stack_pairs(config, stack, _mine(stack, stacks))
-    if len(stacks) == 2:
-        return TranslationModel(config), pairs
-    if stacks == ("encoder",):
-        return TextEncoder(config), pairs
-    if not tied:
-        pairs += modules({"head": "decoder.output_projection"})
-    return LanguageModel(config), pairs
+def names_of(config: Any, stacks: tuple[str, ...], tied: bool) -> Names:
+    """Return the map of a model; the slot of the outer norms is the placement's.
 
-
-def _stack_pairs(config: TransformerConfig, stack: str, mine: str) -> list[Pair]:
-    """Return the pairs of one stack; the slot of the outer norms is the placement's."""
+    Args:
+        config: Ours.
+        stacks: Encoder, decoder or both.
+        tied: Whether the output projection is the embedding table.
+    """
     outer = "before" if "before" in config.row.self_attention else "after"
-    table = f"{mine}.position_embedding"
-    names = {
+    layer: dict[str, str | tuple[str, ...]] = {
         "self_attention.attention.qkv_proj": tuple(f"self_attn.{part}_proj" for part in "qkv"),
         "self_attention.attention.inside": "self_attn.inner_attn_ln",
         "self_attention.attention.out_proj": "self_attn.out_proj",
@@ -175,18 +166,21 @@ def _stack_pairs(config: TransformerConfig, stack: str, mine: str) -> list[Pair]
         f"feed_forward.{outer}": "final_layer_norm",
     }
     for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-        names[f"cross_attention.attention.{part}"] = f"encoder_attn.{part}"
-    layers = config.depth("encoder" if stack == "encoder" else "decoder").layers
-    return [
-        Pair(f"{table}.table.weight", (f"{stack}.embed_positions.weight",), skip_two, add_two),
-        Pair(f"{table}.bias.weight",
-             (f"{stack}.relative_position.relative_attention_bias.weight",)),
-        *modules({
+        layer[f"cross_attention.attention.{part}"] = f"encoder_attn.{part}"
+    names: dict[str, Any] = {"embedding.table": f"{stacks[0]}.embed_tokens"}
+    if stacks == ("decoder",) and not tied:
+        names["head"] = "decoder.output_projection"
+    for stack in stacks:
+        mine = _mine(stack, stacks)
+        table, biases = f"{mine}.position_embedding", f"{stack}.relative_position"
+        names |= {
+            f"{table}.table.weight": tensor(f"{stack}.embed_positions.weight", layout=FROM_TWO),
+            f"{table}.bias": f"{biases}.relative_attention_bias",
             f"{mine}.input_norm": f"{stack}.layernorm_embedding",
             f"{mine}.final_norm": f"{stack}.layer_norm",
-        }),
-        *in_layers(names, f"{mine}.layers", f"{stack}.layers", layers),
-    ]  # fmt: skip
+            **layers(f"{mine}.layers", f"{stack}.layers", layer),
+        }
+    return names
 
 
 def stacks_of(state: Mapping[str, torch.Tensor]) -> tuple[str, ...]:

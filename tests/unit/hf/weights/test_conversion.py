@@ -11,15 +11,14 @@ from torch import Tensor, nn
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
+from magneto.hf.weights.families import LLAMA  # noqa: E402
 from magneto.hf.weights.layout import (  # noqa: E402
     fill,
-    in_layers,
-    modules,
+    pairs_of,
     read_state,
     without_prefix,
     write_state,
 )
-from magneto.hf.weights.llama import LLAMA  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
 from tests.unit.hf.weights import theirs as small  # noqa: E402
@@ -135,11 +134,10 @@ def test_bitnets_own_class_is_sub_ln(changes: dict[str, Any]) -> None:
     other = shaken(transformers.BitNetForCausalLM(config))
     ours: Any = LanguageModel(replace(LLAMA.ours(config), placement="sub"))
     inside = {
-        "self_attention.attention.inside": "self_attn.attn_sub_norm",
-        "feed_forward.mlp.inside": "mlp.ffn_sub_norm",
+        "decoder.layers.*.self_attention.attention.inside": "layers.*.self_attn.attn_sub_norm",
+        "decoder.layers.*.feed_forward.mlp.inside": "layers.*.mlp.ffn_sub_norm",
     }
-    pairs = LLAMA.pairs(ours.config)
-    pairs += in_layers(inside, "decoder.layers", "layers", ours.config.layers)
+    pairs = pairs_of(ours.config, {**LLAMA.names, **inside})
     fill(ours, read_state(pairs, without_prefix(other.state_dict(), "model."), "^lm_head"))
     for expected, found in both("BitNet", other, ours):
         assert (expected - found).abs().max() <= 1e-5
@@ -263,7 +261,7 @@ def test_dropout_of_embeddings_alone() -> None:
 
 
 def test_weights_that_do_not_fit_are_named() -> None:
-    pairs = modules({"qkv": ("q", "k"), "out": "o"})
+    pairs = pairs_of(None, {"qkv": ("q", "k"), "out": "o"})
     whole = {name: torch.ones(2, 2) for name in ("q.weight", "k.weight", "o.weight")}
     assert read_state(pairs, whole)["qkv.weight"].shape == (4, 2)
     with pytest.raises(ValueError, match=r"have q\.weight but not k\.weight"):

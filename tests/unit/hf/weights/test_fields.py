@@ -12,8 +12,8 @@ from torch import nn
 transformers = pytest.importorskip("transformers")
 
 from magneto import PLACEMENTS, Placement, hf  # noqa: E402
+from magneto.hf.weights.conversion import FILE_FORMATS  # noqa: E402
 from magneto.hf.weights.layout import FREE  # noqa: E402
-from magneto.hf.weights.weight_files import FORMATS  # noqa: E402
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig  # noqa: E402
 from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
 from magneto.theory.placement import VARIANTS  # noqa: E402
@@ -207,7 +207,7 @@ PLACED = {
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "kind", "config"), WRITTEN)
 def test_fields_of_ours_in_files_of_weights(name: str, kind: Any, config: Any) -> None:
-    form = FORMATS[name]
+    form = FILE_FORMATS[name]
 
     def read(written: tuple[Any, dict[str, Any]]) -> nn.Module:
         state, args = written

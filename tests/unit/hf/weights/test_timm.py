@@ -8,8 +8,8 @@ import torch
 
 pytest.importorskip("transformers")
 
+from magneto.hf.weights.conversion import load_weight_file, save_weight_file
 from magneto.hf.weights.timm import BEIT, EVA, FORMATS, TABLE, VIT
-from magneto.hf.weights.weight_files import load_weight_file, save_weight_file
 from magneto.vision.config import ImageClassifierConfig
 from magneto.vision.encoder import ImageClassifier
 from tests.unit.hf.weights.theirs import shaken

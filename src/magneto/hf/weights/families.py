@@ -1,0 +1,487 @@
+"""Models of transformers as ours, and back: a map of names and of fields for each.
+
+GPT-2 is Pre-LN with learned positions. Llama and Mistral share their names: Pre-LN, RMSNorm, rotary
+positions, a gated feed-forward network, no biases. BERT, BART and Marian are Post-LN; the first two
+have learned positions and a norm on the embeddings. ViT and BEiT (arXiv 2106.08254) are Pre-LN; the
+second has no biases of keys, LayerScale, and relative positions: a table of biases in each layer, or
+one for all, beside learned positions or in their place. Kosmos-2's text model is Sub-LN throughout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from magneto.hf.weights.layout import (
+    FROM_TWO,
+    ROW,
+    TOKEN,
+    Format,
+    Layout,
+    Names,
+    State,
+    Theirs,
+    activation,
+    require,
+    scaled,
+    tensor,
+)
+from magneto.language.config import (
+    LanguageModelConfig,
+    MaskedLanguageModelConfig,
+    TextClassifierConfig,
+    TextEncoderConfig,
+)
+from magneto.language.models import (
+    LanguageModel,
+    MaskedLanguageModel,
+    TextClassifier,
+    TextEncoder,
+)
+from magneto.translation.config import TranslationConfig
+from magneto.translation.model import TranslationModel
+from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.encoder import ImageClassifier
+
+SIZES = {
+    "width": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
+    "ffn_width": "intermediate_size",
+}  # fmt: skip
+WORDS = {
+    "max_length": "max_position_embeddings", "vocab_size": "vocab_size",
+    "tie_embeddings": "tie_word_embeddings",
+}  # fmt: skip
+DROPOUTS = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+UNSCALED = {"embedding_scale": "none"}
+ATTENTION, MLP = "self_attention.attention", "feed_forward.mlp"
+
+
+def layers(ours: str, theirs: str, names: Mapping[str, str | tuple[str, ...]]) -> Names:
+    """Return the map of each layer's modules.
+
+    Args:
+        ours: Our layers, "decoder.layers" for example.
+        theirs: Theirs.
+        names: Modules of a layer, ours and theirs.
+    """
+
+    def whole(name: str) -> str:
+        return f"{theirs}.*.{name}"
+
+    return {
+        f"{ours}.*.{mine}": whole(their) if isinstance(their, str) else tuple(map(whole, their))
+        for mine, their in names.items()
+    }
+
+
+def qkv(place: str) -> dict[str, tuple[str, ...]]:
+    """Return the modules of queries, keys and values, which are one of ours."""
+    return {f"{ATTENTION}.qkv_proj": tuple(f"{place}.{part}_proj" for part in "qkv")}
+
+
+# GPT-2's matrices are (in, out).
+TRANSPOSED = Layout(Tensor.t, Tensor.t)
+GPT2_LAYER: Names = {
+    "self_attention.before": "ln_1",
+    f"{ATTENTION}.qkv_proj": "attn.c_attn",
+    f"{ATTENTION}.out_proj": "attn.c_proj",
+    "feed_forward.before": "ln_2",
+    f"{MLP}.fc1": "mlp.c_fc",
+    f"{MLP}.fc2": "mlp.c_proj",
+}
+
+
+def read_gpt2(config: Any) -> dict[str, Any]:
+    """Return our values that depend on several of theirs."""
+    own = None if config.embd_pdrop == config.resid_pdrop else config.embd_pdrop
+    return {"ffn_width": config.n_inner or 4 * config.n_embd, "embedding_dropout": own}
+
+
+GPT2 = Format(
+    "gpt2", "GPT2Config", ("GPT2LMHeadModel", "GPT2Model"), LanguageModel, LanguageModelConfig,
+    fields={
+        "width": "n_embd", "layers": "n_layer", "heads": "n_head",
+        "max_length": "n_positions", "activation": activation("activation_function"),
+        "norm_eps": "layer_norm_epsilon", "vocab_size": "vocab_size",
+        "tie_embeddings": "tie_word_embeddings", "dropout": "resid_pdrop",
+        "attention_dropout": "attn_pdrop",
+    },
+    fixed={"placement": "pre", "positions": "learned", **UNSCALED},
+    required={
+        "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False, "reorder_and_upcast_attn": False,
+    },
+    read=read_gpt2,
+    write=lambda config: {"n_inner": config.ffn_width, "embd_pdrop": config.input_dropout},
+    names={
+        "embedding.table": "wte", "decoder.position_embedding.table": "wpe",
+        "decoder.final_norm": "ln_f", "head": "lm_head",
+        **{
+            f"decoder.layers.*.{mine}": Theirs((f"h.*.{their}",), TRANSPOSED)
+            for mine, their in GPT2_LAYER.items()
+        },
+    },
+    prefix="transformer.", ignored=r"^lm_head|attn\.(masked_)?bias$",
+)  # fmt: skip
+
+GATES = {
+    "silu": "swiglu",
+    "gelu": "geglu",
+    "gelu_pytorch_tanh": "geglu_tanh",
+    "relu": "reglu",
+    "relu2": "relu2_glu",
+}
+"""Our gated units by the activation that transformers names."""
+
+
+def read_llama(config: Any) -> dict[str, Any]:
+    """Return our values that are no fields of theirs.
+
+    Raises:
+        ValueError: For rotary positions that are scaled or partial.
+    """
+    rope = config.rope_parameters or {}
+    kind = rope.get("rope_type", "default")
+    if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ValueError(f"{config.model_type} with rope_parameters={rope} has no counterpart here "
+                         "(only rope_type 'default')")  # fmt: skip
+    window = getattr(config, "sliding_window", None)
+    return {"rotary_base": rope["rope_theta"], "windows": () if window is None else (window,)}
+
+
+def write_llama(config: LanguageModelConfig) -> dict[str, Any]:
+    """Return their values that are no fields of ours."""
+    return {
+        "head_dim": config.head_width,
+        "num_key_value_heads": config.key_value_heads or config.heads,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rotary_base},
+    }
+
+
+LLAMA = Format(
+    "llama", "LlamaConfig", ("LlamaForCausalLM", "LlamaModel"), LanguageModel, LanguageModelConfig,
+    fields={
+        **SIZES, **WORDS, "key_value_heads": "num_key_value_heads", "head_dim": "head_dim",
+        "activation": activation("hidden_act", GATES), "norm_eps": "rms_norm_eps",
+        "attention_dropout": "attention_dropout",
+    },
+    fixed={
+        "placement": "pre", "norm": "rmsnorm", "bias": False, "positions": "rotary", **UNSCALED,
+    },
+    required={"attention_bias": False, "mlp_bias": False},
+    read=read_llama,
+    write=write_llama,
+    names={
+        "embedding.table": "embed_tokens", "decoder.final_norm": "norm", "head": "lm_head",
+        **layers("decoder.layers", "layers", {
+            "self_attention.before": "input_layernorm",
+            **qkv("self_attn"),
+            f"{ATTENTION}.out_proj": "self_attn.o_proj",
+            "feed_forward.before": "post_attention_layernorm",
+            f"{MLP}.fc1": ("mlp.gate_proj", "mlp.up_proj"),
+            f"{MLP}.fc2": "mlp.down_proj",
+        }),
+    },
+    ignored="^lm_head",
+)  # fmt: skip
+MISTRAL = replace(
+    LLAMA, name="mistral", config="MistralConfig", classes=("MistralForCausalLM", "MistralModel"),
+    write=lambda config: write_llama(config) | {"sliding_window": config.window(0)},
+)  # fmt: skip
+
+
+def bert_names(prefix: str) -> Names:
+    """Return the map of BERT's encoder."""
+    encoder = f"{prefix}encoder"
+    return {
+        f"{prefix}embedding.table": "embeddings.word_embeddings",
+        f"{encoder}.position_embedding.table": "embeddings.position_embeddings",
+        f"{prefix}token_type": "embeddings.token_type_embeddings",
+        f"{encoder}.input_norm": "embeddings.LayerNorm",
+        **layers(f"{encoder}.layers", "encoder.layer", {
+            f"{ATTENTION}.qkv_proj": (
+                "attention.self.query", "attention.self.key", "attention.self.value",
+            ),
+            f"{ATTENTION}.out_proj": "attention.output.dense",
+            "self_attention.after": "attention.output.LayerNorm",
+            f"{MLP}.fc1": "intermediate.dense",
+            f"{MLP}.fc2": "output.dense",
+            "feed_forward.after": "output.LayerNorm",
+        }),
+    }  # fmt: skip
+
+
+def read_head_dropout(config: Any) -> dict[str, Any]:
+    """Return the rate before the last matrix; by default that of the layers."""
+    rate = getattr(config, "classifier_dropout", None)
+    return {"head_dropout": config.hidden_dropout_prob if rate is None else rate}
+
+
+BERT = Format(
+    "bert", "BertConfig", ("BertModel",), TextEncoder, TextEncoderConfig,
+    fields={
+        **SIZES, **DROPOUTS, "activation": activation("hidden_act"), "norm_eps": "layer_norm_eps",
+        "max_length": "max_position_embeddings", "vocab_size": "vocab_size",
+        "token_types": "type_vocab_size",
+    },
+    fixed={"placement": "post", "positions": "learned", "input_norm": "layernorm", **UNSCALED},
+    required={"position_embedding_type": "absolute", "is_decoder": False},
+    names=bert_names(""),
+    prefix="bert.",
+    ignored=r"^pooler|^cls\.|^classifier|^qa_outputs|position_ids$",
+    options={"add_pooling_layer": False},
+)  # fmt: skip
+MASKED_BERT = replace(
+    BERT, classes=("BertForMaskedLM", "BertForPreTraining"), model=MaskedLanguageModel,
+    shape=MaskedLanguageModelConfig,
+    fields={**BERT.fields, "tie_embeddings": "tie_word_embeddings"},
+    required={**BERT.required, "hidden_act": "gelu"},  # the head's, too
+    names={
+        **bert_names("text_encoder."), "head.dense": "cls.predictions.transform.dense",
+        "head.norm": "cls.predictions.transform.LayerNorm",
+        "head.vocabulary": "cls.predictions.decoder",
+    },
+    ignored=r"^pooler|^cls\.predictions\.bias|^cls\.seq_relationship|position_ids$",
+    absent=r"^cls\.predictions\.bias$", options={},
+)  # fmt: skip
+BERT_CLASSIFIER = replace(
+    BERT, classes=("BertForSequenceClassification",), model=TextClassifier,
+    shape=TextClassifierConfig,
+    fields={**BERT.fields, "classes": "num_labels", "head_dropout": "classifier_dropout"},
+    read=read_head_dropout,
+    names={
+        **bert_names("text_encoder."), "head.dense": "pooler.dense", "head.answer": "classifier",
+    },
+    ignored="position_ids$", options={},
+)  # fmt: skip
+
+BART_LAYER: dict[str, str | tuple[str, ...]] = {
+    **qkv("self_attn"),
+    f"{ATTENTION}.out_proj": "self_attn.out_proj",
+    "self_attention.after": "self_attn_layer_norm",
+    f"{MLP}.fc1": "fc1",
+    f"{MLP}.fc2": "fc2",
+    "feed_forward.after": "final_layer_norm",
+}
+CROSS_ATTENTION = {
+    "cross_attention.after": "encoder_attn_layer_norm",
+    **{
+        f"cross_attention.attention.{part}_proj": f"encoder_attn.{part}_proj"
+        for part in ("q", "k", "v", "out")
+    },
+}
+MARIAN_NAMES: Names = {
+    "embedding.table": "shared",
+    "logits_bias": tensor("final_logits_bias", layout=ROW),
+    **layers("transformer.encoder.layers", "encoder.layers", BART_LAYER),
+    **layers("transformer.decoder.layers", "decoder.layers", {**BART_LAYER, **CROSS_ATTENTION}),
+}
+
+
+def check_stacks(config: Any) -> dict[str, Any]:
+    """Return no more values; raise ValueError where the stacks differ."""
+    require(config, encoder_attention_heads=config.decoder_attention_heads,
+            encoder_ffn_dim=config.decoder_ffn_dim)  # fmt: skip
+    return {}
+
+
+BART = Format(
+    "bart", "BartConfig", ("BartForConditionalGeneration", "BartModel"), TranslationModel,
+    TranslationConfig,
+    fields={
+        "width": "d_model", "encoder_layers": "encoder_layers", "decoder_layers": "decoder_layers",
+        "heads": "decoder_attention_heads", "ffn_width": "decoder_ffn_dim",
+        "activation": activation("activation_function"), "max_length": "max_position_embeddings",
+        "vocab_size": "vocab_size", "embedding_scale": scaled("scale_embedding"),
+        "dropout": "dropout", "attention_dropout": "attention_dropout",
+        "activation_dropout": "activation_dropout",
+    },
+    fixed={"placement": "post", "positions": "learned", "input_norm": "layernorm"},
+    required={"tie_word_embeddings": True, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0},
+    read=check_stacks,
+    write=lambda config: {
+        "encoder_attention_heads": config.heads, "encoder_ffn_dim": config.ffn_width,
+    },
+    names={
+        **MARIAN_NAMES,
+        **{
+            f"transformer.{stack}.input_norm": f"{stack}.layernorm_embedding"
+            for stack in ("encoder", "decoder")
+        },
+        **{
+            f"transformer.{stack}.position_embedding.table.weight":
+            tensor(f"{stack}.embed_positions.weight", layout=FROM_TWO)
+            for stack in ("encoder", "decoder")
+        },
+    },
+    ignored=r"^lm_head|embed_tokens",
+)  # fmt: skip
+MARIAN = replace(
+    BART, name="marian", config="MarianConfig", classes=("MarianMTModel", "MarianModel"),
+    fixed={"placement": "post", "positions": "sinusoidal", "input_norm": "none"},
+    required={**BART.required, "share_encoder_decoder_embeddings": True},
+    names=MARIAN_NAMES,
+    ignored=r"^lm_head|embed_tokens|embed_positions", absent="embed_positions",
+)  # fmt: skip
+
+
+def image_length(config: Any) -> int:
+    """Return the class token and the patches of their image."""
+    size = ImageClassifierConfig(image_size=config.image_size, patch_size=config.patch_size)
+    return 1 + size.patches
+
+
+def read_vit(config: Any) -> dict[str, Any]:
+    """Return our values that are no fields of ViT's."""
+    unbiased = () if config.qkv_bias else ("q", "k", "v")
+    return {"max_length": image_length(config), "unbiased": unbiased}
+
+
+VIT = Format(
+    "vit", "ViTConfig", ("ViTForImageClassification",), ImageClassifier, ImageClassifierConfig,
+    fields={
+        **SIZES, **DROPOUTS, "activation": activation("hidden_act"), "norm_eps": "layer_norm_eps",
+        "image_size": "image_size", "patch_size": "patch_size", "channels": "num_channels",
+        "classes": "num_labels",
+    },
+    fixed={
+        "placement": "pre", "class_token": "learned", "positions": "learned", "pooling": "first",
+    },
+    read=read_vit,
+    write=lambda config: {"qkv_bias": config.biased("q")},
+    names={
+        "embedding.proj": "embeddings.patch_embeddings.projection",
+        "class_token.vector": tensor("embeddings.cls_token", layout=TOKEN),
+        "encoder.position_embedding.table.weight":
+        tensor("embeddings.position_embeddings", layout=ROW),
+        "encoder.final_norm": "layernorm",
+        "head": "classifier",
+        **layers("encoder.layers", "layers", {
+            "self_attention.before": "layernorm_before",
+            **qkv("attention"),
+            f"{ATTENTION}.out_proj": "attention.o_proj",
+            "feed_forward.before": "layernorm_after",
+            f"{MLP}.fc1": "mlp.fc1",
+            f"{MLP}.fc2": "mlp.fc2",
+        }),
+    },
+    prefix="vit.", ignored=r"^pooler|mask_token$",
+)  # fmt: skip
+
+
+def read_beit(config: Any) -> dict[str, Any]:
+    """Return our values that are no fields of BEiT's.
+
+    Raises:
+        ValueError: For relative positions of each layer and shared ones.
+    """
+    if config.use_relative_position_bias:
+        require(config, use_shared_relative_position_bias=False)
+    shared = "shared_relative_bias" if config.use_shared_relative_position_bias else "none"
+    return {
+        "max_length": image_length(config), "layer_scale": config.layer_scale_init_value or None,
+        "positions": "learned" if config.use_absolute_position_embeddings else "none",
+        "grid_positions": "relative_bias" if config.use_relative_position_bias else shared,
+        "pooling": "mean_then_norm" if config.use_mean_pooling else "first",
+    }  # fmt: skip
+
+
+def write_beit(config: ImageClassifierConfig) -> dict[str, Any]:
+    """Return BEiT's values that are no fields of ours."""
+    return {
+        "layer_scale_init_value": config.layer_scale or 0.0,
+        "use_absolute_position_embeddings": config.positions == "learned",
+        "use_relative_position_bias": config.grid_positions == "relative_bias",
+        "use_shared_relative_position_bias": config.grid_positions == "shared_relative_bias",
+        "use_mean_pooling": config.pooling == "mean_then_norm",
+    }
+
+
+TABLE = "relative_position_bias_table"
+BEIT = replace(
+    VIT, name="beit", config="BeitConfig", classes=("BeitForImageClassification",),
+    fields={**VIT.fields, "drop_path": "drop_path_rate"},
+    fixed={"placement": "pre", "class_token": "learned", "unbiased": ("k",)},
+    read=read_beit,
+    write=write_beit,
+    names={
+        **VIT.names, "pooled_norm": "pooler.layernorm",
+        "encoder.grid_positions.bias.weight": tensor(f"shared_position_bias.{TABLE}"),
+        f"encoder.layers.*.{ATTENTION}.positions.bias.weight":
+        tensor(f"layers.*.relative_position_bias.{TABLE}"),
+        "encoder.layers.*.self_attention.layer_scale.weight": tensor("layers.*.lambda_1"),
+        "encoder.layers.*.feed_forward.layer_scale.weight": tensor("layers.*.lambda_2"),
+    },
+    prefix="beit.", ignored=r"mask_token$|relative_position_index$",
+    absent="relative_position_index$",
+)  # fmt: skip
+
+
+def fairseq_sinusoids(rows: int, width: int, first: int) -> Tensor:
+    """Return fairseq's sinusoidal positions, (rows, width), from number `first` on.
+
+    Sines, then cosines. The wavelengths run from 2 pi to 10000 * 2 pi with both ends among them;
+    ours, as Marian's, stop one step before the end.
+    """
+    half = width // 2
+    frequency = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
+    angles = torch.arange(first, first + rows).float()[:, None] * frequency
+    return torch.nn.functional.pad(torch.cat((angles.sin(), angles.cos()), 1), (0, width % 2))
+
+
+def kosmos2_positions(their_config: Any, our_config: LanguageModelConfig) -> State:
+    """Return the table of positions in ours that theirs computes."""
+    first = their_config.pad_token_id + 1
+    table = fairseq_sinusoids(our_config.max_length, our_config.width, first)
+    return {"decoder.position_embedding.table.weight": table}
+
+
+KOSMOS2 = Format(
+    "kosmos_2_text_model", "Kosmos2TextConfig", ("Kosmos2TextForCausalLM", "Kosmos2TextModel"),
+    LanguageModel, LanguageModelConfig,
+    fields={
+        **WORDS, "width": "embed_dim", "layers": "layers", "heads": "attention_heads",
+        "ffn_width": "ffn_dim", "activation": activation("activation_function"),
+        "norm_eps": "layer_norm_eps", "embedding_scale": scaled("scale_embedding"),
+        "dropout": "dropout", "attention_dropout": "attention_dropout",
+        "activation_dropout": "activation_dropout",
+    },
+    fixed={"placement": "sub", "positions": "learned"},
+    required={"add_cross_attention": False, "layerdrop": 0.0},
+    write=lambda config: {"pad_token_id": 1},
+    names={
+        "embedding.table": "embed_tokens", "decoder.final_norm": "layer_norm", "head": "lm_head",
+        **layers("decoder.layers", "layers", {
+            "self_attention.before": "self_attn_layer_norm",
+            **qkv("self_attn"),
+            f"{ATTENTION}.inside": "self_attn.inner_attn_ln",
+            f"{ATTENTION}.out_proj": "self_attn.out_proj",
+            "feed_forward.before": "final_layer_norm",
+            f"{MLP}.fc1": "ffn.fc1",
+            f"{MLP}.inside": "ffn.ffn_layernorm",
+            f"{MLP}.fc2": "ffn.fc2",
+        }),
+    },
+    ignored="^lm_head",
+    computed=kosmos2_positions,
+)  # fmt: skip
+
+# Of one name, the first reads the classes that no other names.
+FORMATS = (
+    GPT2,
+    BERT,
+    MASKED_BERT,
+    BERT_CLASSIFIER,
+    BART,
+    MARIAN,
+    VIT,
+    BEIT,
+    KOSMOS2,
+    LLAMA,
+    MISTRAL,
+)
