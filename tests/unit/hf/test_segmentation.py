@@ -6,14 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from magneto.vision.config import SegmentationDataConfig  # noqa: E402
 from magneto.vision.segmentation import Segmentation  # noqa: E402
-from tests.unit.hf.conftest import Newcomer  # noqa: E402
 from tests.unit.vision.small import small_config, small_model  # noqa: E402
 
 NAMES = ("sky", "road", "tree", "car", "sign")
@@ -47,35 +45,6 @@ def test_the_pipeline_says_what_the_run_says(tmp_path: Path, inference: Any) -> 
         found[np.asarray(each["mask"]) > 0] = NAMES.index(each["label"])
     assert np.array_equal(found, expected)
     assert pipe.model.config.core["pretrained"] is None
-
-
-LOADER = """
-import torch, transformers
-from safetensors.torch import load_file, save_file
-load = transformers.AutoModelForSemanticSegmentation.from_pretrained
-made = load("out", trust_remote_code=True)
-processor = transformers.AutoImageProcessor.from_pretrained("out", trust_remote_code=True)
-assert (processor.fit, processor.normalisation) == ((64, 32), "imagenet")
-assert made.config.id2label[4] == "sign" and made.config.num_labels == 5
-logits = made(load_file("images.safetensors")["images"]).logits
-save_file({"logits": logits.detach(), **made.core.state_dict()}, "found.safetensors")
-"""
-
-
-def test_auto_classes_load_it_in_a_new_process(tmp_path: Path, newcomer: Newcomer) -> None:
-    """Where nothing of ours is called."""
-    _, model = exported(tmp_path / "out")
-    images = torch.randn(2, 3, 16, 16)
-    save_file({"images": images}, tmp_path / "images.safetensors")
-    newcomer.run(tmp_path, LOADER)
-    found = load_file(tmp_path / "found.safetensors")
-    large = torch.nn.functional.interpolate(
-        model(images).main, size=(16, 16), mode="bilinear", align_corners=False
-    )
-    torch.testing.assert_close(found.pop("logits"), large, rtol=1e-5, atol=1e-4)
-    state = model.state_dict()
-    assert found.keys() == state.keys()
-    assert not [name for name in state if not torch.equal(found[name], state[name])]
 
 
 def test_loss_is_the_task_s(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from magneto.vision_language.pretrained import (  # noqa: E402
     load_pretrained,
     pretrained_reading,
 )
-from tests.unit.hf.weights.test_beit3_tokenizer import train as train_spm  # noqa: E402
+from tests.oracles.test_hf_beit3_tokenizer import train as train_spm  # noqa: E402
 
 SIZES: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "patch_size": 16}
 PIECES = 60

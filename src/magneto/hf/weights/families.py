@@ -3,8 +3,8 @@
 GPT-2 is Pre-LN with learned positions. Llama and Mistral share their names: Pre-LN, RMSNorm, rotary
 positions, a gated feed-forward network, no biases. BERT, BART and Marian are Post-LN; the first two
 have learned positions and a norm on the embeddings. ViT and BEiT (arXiv 2106.08254) are Pre-LN; the
-second has no biases of keys, LayerScale, and relative positions: a table of biases in each layer, or
-one for all, beside learned positions or in their place. Kosmos-2's text model is Sub-LN throughout.
+second has no biases of keys, LayerScale, and relative positions: a table of biases in each layer,
+or one for all, beside learned positions or in their place. Kosmos-2's text model is Sub-LN.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from magneto.hf.weights.conversion import load_weight_file, save_weight_file
 from magneto.hf.weights.timm import BEIT, EVA, FORMATS, TABLE, VIT
 from magneto.vision.config import ImageClassifierConfig
 from magneto.vision.encoder import ImageClassifier
-from tests.unit.hf.weights.theirs import shaken
+from tests.oracles.hf_models import shaken
 from tests.unit.nn.grids import timm_module
 
 SIZES = {"img_size": 24, "patch_size": 8, "num_classes": 5, "embed_dim": 32, "depth": 2,

@@ -29,8 +29,8 @@ from magneto.vision_language.heads import (
 )
 from magneto.vision_language.model import VisionLanguageEncoder, interpolate_positions
 from magneto.vision_language.samples import Samples, join_samples
-from tests.unit.hf.weights import beit3_models as authors
-from tests.unit.hf.weights.beit3_models import (
+from tests.oracles import beit3_models as authors
+from tests.oracles.beit3_models import (
     ARGS,
     IMAGE,
     INNER,
@@ -311,7 +311,7 @@ def test_the_text_half_is_left_behind() -> None:
 def test_timm_reads_the_same_model() -> None:
     """timm's own renaming of the authors' checkpoints, and its class."""
     pytest.importorskip("transformers")
-    from tests.unit.hf.weights.test_timm import IMAGES, timm_model
+    from tests.oracles.test_hf_timm import IMAGES, timm_model
     from tests.unit.nn.grids import timm_module
 
     state = authors_state()

@@ -50,13 +50,13 @@ def their_class(name: str) -> Any:
 
 
 def shaken(model: nn.Module) -> nn.Module:
-    """Give every parameter a value of its own; tables that are computed stay."""
-    torch.manual_seed(0)
-    computed = [] if "Marian" not in type(model).__name__ else ["embed_positions"]
+    """Give every parameter a value of its own; Marian's positions are computed, and stay."""
+    generator = torch.Generator().manual_seed(0)
+    computed = "embed_positions" if "Marian" in type(model).__name__ else "(none)"
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if not any(word in name for word in computed):
-                parameter.add_(0.2 * torch.randn_like(parameter))
+            if computed not in name:
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
         if isinstance(model, TextEncoder):
             model.token_type.weight.zero_()  # without types; torchscale has none
     return model.eval()

@@ -22,7 +22,7 @@ from magneto.language.in_context import credit, encode_items, join, log_likeliho
 from magneto.language.models import LanguageModel
 from magneto.language.suites import SUITES, Item, load_questions, parse_records
 
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "causal_lm" / "zeroshot_suites"
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "causal_lm" / "zeroshot_suites"
 LENGTH = 4000
 SHOTS = (0, 1, 4)
 FILES = {

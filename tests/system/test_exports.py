@@ -1,9 +1,11 @@
 """Exported directories load in a new process, where nothing of ours is called, and say the same."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,8 +55,56 @@ from magneto.vision.transforms import (  # noqa: E402
 )
 from magneto.vision_language.caption_decoding import CaptionSearch  # noqa: E402
 from magneto.vision_language.samples import WholeImage, frame_text, join_samples  # noqa: E402
-from tests.unit.hf.conftest import Newcomer  # noqa: E402
+from tests.unit.hf.test_segmentation import exported  # noqa: E402
 from tests.unit.speech.small_run import train_small  # noqa: E402
+
+# Runs a program a line, each as if it were alone but for what is imported.
+READER = """
+import contextlib, io, json, os, sys, traceback
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+for line in sys.stdin:
+    given, said, error = json.loads(line), io.StringIO(), ""
+    os.chdir(given["folder"])
+    sys.argv = ["-c", *given["words"]]
+    try:
+        with contextlib.redirect_stdout(said):
+            exec(compile(given["code"], "<newcomer>", "exec"), {"__name__": "__main__"})
+    except BaseException:
+        error = traceback.format_exc()
+    training = [name for name in sys.modules if name.startswith("magneto.training")]
+    print(json.dumps([said.getvalue(), error, training]), file=answers, flush=True)
+"""
+
+
+class Newcomer:
+    """A process in which nothing of ours is called by name."""
+
+    def __init__(self, home: Path) -> None:
+        place = {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", READER], cwd=home, env={**os.environ, **place}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, folder: Path, code: str, *words: str) -> str:
+        """Run a program in a folder; return what it printed. It loads no code for training."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        line = json.dumps({"folder": str(folder), "code": code, "words": words})
+        print(line, file=self.process.stdin, flush=True)
+        said, error, training = json.loads(self.process.stdout.readline())
+        assert not error, error
+        assert not training, training
+        return said
+
+
+@pytest.fixture(scope="session")
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Newcomer]:
+    """The process, the same for all tests."""
+    made = Newcomer(tmp_path_factory.mktemp("newcomer"))
+    yield made
+    made.process.communicate()
+
 
 STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
 TEXT = "A function that returns the number of bytes in a file, or raises an error. "
@@ -494,3 +544,32 @@ def test_a_new_process_reads_and_answers_as_the_run_does(place: Path, newcomer: 
             difference = (found[f"{name}.{key}"] - values[key]).abs().max().item()
             print(f"exported {name}, {key}: largest difference {difference:.2e}")
             assert difference <= 1e-5 and values[key].std() > 1e-3
+
+
+LOAD_SEGMENTER = """
+import torch, transformers
+from safetensors.torch import load_file, save_file
+load = transformers.AutoModelForSemanticSegmentation.from_pretrained
+made = load("out", trust_remote_code=True)
+processor = transformers.AutoImageProcessor.from_pretrained("out", trust_remote_code=True)
+assert (processor.fit, processor.normalisation) == ((64, 32), "imagenet")
+assert made.config.id2label[4] == "sign" and made.config.num_labels == 5
+logits = made(load_file("images.safetensors")["images"]).logits
+save_file({"logits": logits.detach(), **made.core.state_dict()}, "found.safetensors")
+"""
+
+
+def test_a_segmenter_loads_in_a_new_process(tmp_path: Path, newcomer: Newcomer) -> None:
+    """Where nothing of ours is called."""
+    _, model = exported(tmp_path / "out")
+    images = torch.randn(2, 3, 16, 16)
+    save_file({"images": images}, tmp_path / "images.safetensors")
+    newcomer.run(tmp_path, LOAD_SEGMENTER)
+    found = load_file(tmp_path / "found.safetensors")
+    large = torch.nn.functional.interpolate(
+        model(images).main, size=(16, 16), mode="bilinear", align_corners=False
+    )
+    torch.testing.assert_close(found.pop("logits"), large, rtol=1e-5, atol=1e-4)
+    state = model.state_dict()
+    assert found.keys() == state.keys()
+    assert not [name for name in state if not torch.equal(found[name], state[name])]

@@ -21,8 +21,8 @@ from magneto.hf.weights.layout import (  # noqa: E402
 )
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
-from tests.unit.hf.weights import theirs as small  # noqa: E402
-from tests.unit.hf.weights.theirs import shaken, theirs  # noqa: E402
+from tests.oracles import hf_models as small  # noqa: E402
+from tests.oracles.hf_models import shaken, theirs  # noqa: E402
 
 ROTARY = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}
 RELATIVE = {"use_relative_position_bias": False}

@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
 
@@ -23,7 +23,7 @@ from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.encoder import ImageClassifier  # noqa: E402
 from magneto.vision_language.config import QuestionAnsweringConfig  # noqa: E402
 from magneto.vision_language.heads import QuestionAnswerer  # noqa: E402
-from tests.unit.hf.weights.theirs import THEIRS, answers, shaken, theirs  # noqa: E402
+from tests.oracles.hf_models import THEIRS, answers, shaken, theirs  # noqa: E402
 
 # May come back by another value that computes the same.
 OTHERWISE = {"max_length", "key_value_heads", "head_dim", "windows", "embedding_scale"}
@@ -34,6 +34,19 @@ NOT_READ = {"classifier_dropout", "summary_first_dropout", "classifier_drop_prob
 # By default one model a family: the others have its map of names.
 ONE_MAP = ("BertModel", "BertForSequenceClassification", "MistralForCausalLM", "MarianMTModel")
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in ONE_MAP else []) for name in THEIRS]
+
+
+# Fields of every configuration of transformers: tried with one model of theirs.
+COMMON = set(transformers.PretrainedConfig().to_dict())
+# One layer says what several do, in less time.
+SHALLOW = dict.fromkeys(
+    ("n_layer", "num_hidden_layers", "encoder_layers", "decoder_layers", "layers"), 1
+)
+
+
+def shallow(name: str, **changes: Any) -> Any:
+    layers = {key: value for key, value in SHALLOW.items() if key in THEIRS[name]}
+    return theirs(name, **(layers | changes))
 
 
 def other_values(value: Any) -> list[Any]:
@@ -48,24 +61,26 @@ def other_values(value: Any) -> list[Any]:
     return [1, True, "relu"] if value is None else []
 
 
-def same(found: Any, expected: Any) -> bool:
-    """Whether two models say the same."""
-    a, b = answers(found), answers(expected)
-    return a.shape == b.shape and bool((a - b).abs().max() <= 2e-5)
+def same(found: Any, expected: Tensor) -> bool:
+    """Whether a model says what is expected."""
+    answer = answers(found)
+    return answer.shape == expected.shape and bool((answer - expected).abs().max() <= 2e-5)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", NAMES)
 def test_fields_of_theirs(name: str) -> None:
-    base = theirs(name)
+    base = shallow(name)
     ours = hf.load(base)
-    assert same(ours, base)
+    assert same(ours, answers(base))
     silent, tried = [], 0
     for key, value in base.config.to_dict().items():
+        if key in COMMON and "GPT2" not in name:
+            continue
         for other in [other for other in other_values(value) if other != value]:
             try:
-                made = theirs(name, **{key: other})
-                answers(made)
+                made = shallow(name, **{key: other})
+                expected = answers(made)
             except Exception:  # transformers itself has no such model
                 continue
             tried += 1
@@ -75,9 +90,11 @@ def test_fields_of_theirs(name: str) -> None:
                 assert len(str(error).splitlines()) == 1
                 continue
             rate = "drop" in key and key not in NOT_READ
-            if not same(loaded, made) or (rate and loaded.config == ours.config):
+            if not same(loaded, expected) or (rate and loaded.config == ours.config):
                 silent.append((key, other))
-    assert tried > 20 and not silent
+            if isinstance(value, int):
+                break
+    assert tried > 15 and not silent
 
 
 def values_of(config: Any, name: str) -> Iterator[Any]:
@@ -99,21 +116,23 @@ def values_of(config: Any, name: str) -> Iterator[Any]:
             yield None
 
 
-def mutations(model: nn.Module) -> Iterator[tuple[str, Any, nn.Module]]:
-    """Models of ours that differ from one in a field."""
+# Of those that change no number, these are read by formats all the same.
+NO_NUMBER = FREE - {"layers", "rotary_base", "drop_path"} | {"placement"}
+
+
+def mutations(model: nn.Module) -> Iterator[tuple[str, Any, nn.Module, Tensor]]:
+    """Models of ours that differ from one in a field, and what they say."""
     config: Any = model.config
-    for field in fields(config):
-        for value in values_of(config, field.name):
-            if field.name in {"placement", "residual_dtype"} or value == getattr(
-                config, field.name
-            ):
-                continue
+    for name in [field.name for field in fields(config) if field.name not in NO_NUMBER]:
+        for value in [value for value in values_of(config, name) if value != getattr(config, name)]:
             try:
-                made = shaken(type(model)(replace(config, **{field.name: value})))
-                answers(made)
+                made = shaken(type(model)(replace(config, **{name: value})))
+                answer = answers(made)
             except (ValueError, IndexError, RuntimeError):  # no such model
                 continue
-            yield field.name, value, made
+            yield name, value, made, answer
+            if isinstance(value, int):
+                break
 
 
 def silent_fields(model: nn.Module, write: Any, read: Any) -> list[Any]:
@@ -126,7 +145,7 @@ def silent_fields(model: nn.Module, write: Any, read: Any) -> list[Any]:
     """
     assert read(write(model)).config == model.config
     silent, tried = [], 0
-    for name, value, made in mutations(model):
+    for name, value, made, answer in mutations(model):
         tried += 1
         try:
             written = write(made)
@@ -138,9 +157,9 @@ def silent_fields(model: nn.Module, write: Any, read: Any) -> list[Any]:
         kept = name in FREE or getattr(again.config, name) == value
         if not kept and name not in OTHERWISE:
             silent.append((name, value))
-        if not all(same(each, made) for each in models):
+        if not all(same(each, answer) for each in models):
             silent.append((name, value))
-    assert tried > 30
+    assert tried > 20
     return silent
 
 
@@ -155,15 +174,17 @@ def check_rows(model: Any, fitting: set[str], write: Any, read: Any) -> None:
         if name in fitting:
             assert read(write(type(model)(replace(model.config, placement=name)))).config.row is row
             row = replace(row, alpha=lambda depth: 2.0)  # of the same name, but another
+        with torch.device("meta"):
+            other = type(model)(replace(model.config, placement=row))
         with pytest.raises(ValueError, match=f"placement is (another )?'{name}'") as found:
-            write(type(model)(replace(model.config, placement=row)))
+            write(other)
         assert len(str(found.value).splitlines()) == 1
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", NAMES)
 def test_fields_of_ours(name: str) -> None:
-    base = theirs(name)
+    base = shallow(name)
     kind = base.config.model_type
     ours: Any = hf.load(base)
     assert not silent_fields(ours, lambda m: hf.to_transformers(m, kind), hf.load)
@@ -176,14 +197,14 @@ TEXT: dict[str, Any] = {
     "max_length": 12,
 }  # fmt: skip
 PICTURE: dict[str, Any] = {
-    "width": 16, "layers": 2, "heads": 2, "ffn_width": 24, "image_size": 8, "patch_size": 4,
+    "width": 16, "layers": 1, "heads": 2, "ffn_width": 24, "image_size": 8, "patch_size": 4,
     "classes": 3, "class_token": "learned", "positions": "learned", "max_length": 5,
 }  # fmt: skip
-STACKS = {"encoder_layers": 1, "decoder_layers": 2}
+STACKS = {"encoder_layers": 1, "decoder_layers": 1}
 BEFORE = {"norm_eps": 1e-6, "placement": "pre"}
 WRITTEN: list[tuple[str, Any, Any]] = [
-    ("torchscale", LanguageModel, LanguageModelConfig(**TEXT, layers=2)),
-    ("torchscale", TextEncoder, TextEncoderConfig(**TEXT, layers=2)),
+    ("torchscale", LanguageModel, LanguageModelConfig(**TEXT, layers=1)),
+    ("torchscale", TextEncoder, TextEncoderConfig(**TEXT, layers=1)),
     ("torchscale", TranslationModel, TranslationConfig(**TEXT, **STACKS)),
     ("timm_vit", ImageClassifier, ImageClassifierConfig(**PICTURE, **BEFORE)),
     ("timm_beit", ImageClassifier, ImageClassifierConfig(
