@@ -42,6 +42,7 @@ NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
 # Of other libraries' files; the first that fits is taken.
 FILE_FORMATS = {**beit3.FORMATS, **timm.FORMATS, **torchscale.FORMATS}
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+WRITTEN = tuple(FILE_FORMATS)
 ARGUMENTS = "torchscale.json"
 WEIGHTS = "model.safetensors"
 
