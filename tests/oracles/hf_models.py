@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from magneto.language.models import TextEncoder
 from magneto.translation.model import TranslationModel
-from magneto.vision_language.heads import QuestionAnswerer
+from magneto.vision_language.model import QuestionAnswerer
 from magneto.vision_language.samples import join_samples
 
 WORDS = {"vocab_size": 24, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}

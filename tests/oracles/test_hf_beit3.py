@@ -19,15 +19,16 @@ from magneto.vision_language.config import (
     VisionLanguageConfig,
     VisualReasonerConfig,
 )
-from magneto.vision_language.heads import (
+from magneto.vision_language.model import (
     ImageCaptioner,
     ImageTextRetriever,
     MaskedDataModel,
     MaskedSamples,
     QuestionAnswerer,
+    VisionLanguageEncoder,
     VisualReasoner,
+    interpolate_positions,
 )
-from magneto.vision_language.model import VisionLanguageEncoder, interpolate_positions
 from magneto.vision_language.samples import Samples, join_samples
 from tests.oracles import beit3_models as authors
 from tests.oracles.beit3_models import (
@@ -138,7 +139,7 @@ def test_torchscale_by_itself() -> None:
     ours = load_beit3(theirs.state_dict(), ARGS)
     assert type(ours) is VisionLanguageEncoder
     samples = join_samples(IMAGE, paired=TEXTS)
-    vision, language = ours(IMAGES, samples.token_ids, samples.token_positions, samples.packing)
+    vision, language = ours(IMAGES, samples)
     state, args = to_beit3(ours)
     from torchscale.architecture.config import EncoderConfig
     from torchscale.model.BEiT3 import BEiT3
@@ -185,7 +186,7 @@ def test_scaled_words_are_written_scaled() -> None:
     again: Any = load_beit3(state, args)
     assert (ours.config.embedding_scale, again.config.embedding_scale) == ("sqrt_width", "none")
     samples = join_samples(IMAGE, paired=[np.array([1, 2, 3])])
-    given = (IMAGES[:1], samples.token_ids, samples.token_positions, samples.packing)
+    given = (IMAGES[:1], samples)
     for found, expected in zip(again(*given), ours(*given), strict=True):
         check(found, expected, "scaled words")
     words = state["beit3.text_embed.weight"]

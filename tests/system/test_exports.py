@@ -514,9 +514,7 @@ def numbers(name: str, task: Any, model: Any, folder: Path) -> dict[str, Any]:
         return {"image_embeds": image, "text_embeds": text, "logits_per_image": similar, **said}
     if name == "captions":
         return {"said": task.caption(model, pictures, CaptionSearch(beams=2))}
-    vision, language = model.encoder(
-        images, samples.token_ids, samples.token_positions, samples.packing
-    )
+    vision, language = model.encoder(images, samples)
     words = model.word_head(language).split([len(text) for text in texts])
     patches = model.patch_head(vision.unflatten(0, (2, tokens))[:, 1:])
     return {"image_logits": patches, "logits": nn.utils.rnn.pad_sequence(words, batch_first=True)}

@@ -28,16 +28,16 @@ from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, divided, like_we
 from magneto.nn.multiway import MultiwayEncoder
 from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWriter, left_to_right
 from magneto.vision_language.config import IMAGES
-from magneto.vision_language.contrastive import contrastive_losses
-from magneto.vision_language.heads import (
+from magneto.vision_language.model import (
     AnswerHead,
     ImageCaptioner,
     ImageTextRetriever,
     MaskedDataModel,
     QuestionAnswerer,
+    VisionLanguageEncoder,
     VisualReasoner,
+    contrastive_losses,
 )
-from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.samples import Samples, join_samples
 
 
@@ -188,9 +188,7 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
         else:
             samples, mask = self.pairs(pixel_values, input_ids, attention_mask)
         samples = samples.to(images.device)
-        vision, language = encoder(
-            images, samples.token_ids, samples.token_positions, samples.packing, hidden
-        )
+        vision, language = encoder(images, samples, hidden)
         return (
             None if pixel_values is None else vision.unflatten(0, (-1, tokens)),
             None if mask is None else padded(language, mask),

@@ -22,7 +22,7 @@ from magneto.language.masked_lm import Masking
 from magneto.nn.config import wrong_sizes
 from magneto.nn.multiway import Packing
 from magneto.vision_language.config import ImageCaptionerConfig
-from magneto.vision_language.samples import Samples, join_samples, joined
+from magneto.vision_language.samples import Samples, concatenated, join_samples
 
 
 def left_to_right(packing: Packing, image_tokens: int) -> Packing:
@@ -100,8 +100,8 @@ def hide_words(
     packing = left_to_right(samples.packing, image_tokens)
     parts = {
         "samples": replace(samples, packing=packing),
-        "words": torch.from_numpy(joined(places)),
-        "targets": torch.from_numpy(joined(targets)),
+        "words": torch.from_numpy(concatenated(places)),
+        "targets": torch.from_numpy(concatenated(targets)),
     }
     return parts, np.array([len(chosen) for _, chosen in both])
 

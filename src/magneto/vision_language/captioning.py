@@ -26,7 +26,7 @@ from magneto.vision_language.caption_decoding import (
 from magneto.vision_language.cider import cider
 from magneto.vision_language.config import CaptioningDataConfig, ImageCaptionerConfig
 from magneto.vision_language.finetuning import CaptionedTask
-from magneto.vision_language.heads import ImageCaptioner
+from magneto.vision_language.model import ImageCaptioner
 
 
 class ImageCaptioning(CaptionedTask):

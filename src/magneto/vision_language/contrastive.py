@@ -16,24 +16,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional as F
 
-from magneto.functional.cross_entropy import without_autocast
-
-
-def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
-    """Return the loss of each pair, (pairs,): half of each direction's cross-entropy, in nats.
-
-    Args:
-        images: (pairs, width), of length 1 each.
-        texts: (pairs, width), likewise; text i belongs to image i, and to no other.
-        scale: A scalar by which similarities are multiplied.
-    """
-    with without_autocast(images):
-        logits = scale * images @ texts.T
-    own = torch.arange(len(images), device=images.device)
-    rows = F.cross_entropy(logits, own, reduction="none")
-    return (rows + F.cross_entropy(logits.T, own, reduction="none")) / 2
+from magneto.vision_language.model import contrastive_losses
 
 
 def gather_at(part: Tensor, start: int, total: int) -> Tensor:

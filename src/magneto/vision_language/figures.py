@@ -122,9 +122,7 @@ def attention_to_patches(
         patches, then the text's tokens; what is behind them is padding.
     """
     grid = encoder.config.image_grid
-    found = encoder.attention_weights(
-        images, samples.token_ids, samples.token_positions, samples.packing, layer
-    )
+    found = encoder.attention_weights(images, samples, layer)
     patches = found.mean(1)[:, :, grid.prefix : grid.length].cpu()
     return patches.unflatten(2, (grid.rows, grid.columns))
 

@@ -1,26 +1,58 @@
-"""The encoder of images, texts and pairs, and what a head reads of its features.
+"""The encoder of images, texts and pairs, and the model of each task: a head on what it reads.
 
-Patches and words are embedded, and go through one Transformer. A pooling takes the features of a
-batch, of both modalities, with its samples, and returns one vector of each; which is used is said
-by a model's `pooling`, see `magneto.vision_language.config`.
+Patches and words are embedded, and go through one Transformer. Which of the features a head reads
+is said by a model's `pooling`, see `magneto.vision_language.config`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from magneto.nn.init import ClassToken, Nothing, PatchEmbedding, Table, TextEmbedding
-from magneto.nn.multiway import MultiwayEncoder, Packing, Streams
+from magneto.functional.cross_entropy import (
+    CrossEntropyLoss,
+    linear_cross_entropy,
+    without_autocast,
+)
+from magneto.nn.init import (
+    NORMAL_STD,
+    ClassToken,
+    MaskToken,
+    NormalLinear,
+    Nothing,
+    PatchEmbedding,
+    Table,
+    TextEmbedding,
+    build_norm,
+)
+from magneto.nn.multiway import MultiwayEncoder, Streams
 from magneto.nn.position import resize_table
-from magneto.vision_language.config import VisionLanguageConfig
-from magneto.vision_language.samples import Samples
+from magneto.vision_language.config import (
+    IMAGES,
+    ImageCaptionerConfig,
+    ImageTextRetrieverConfig,
+    MaskedDataModelConfig,
+    QuestionAnsweringConfig,
+    VisionLanguageConfig,
+    VisualReasonerConfig,
+)
+from magneto.vision_language.samples import MaskedSamples, Samples
 
 # Tables of positions in a `VisionLanguageEncoder`, by the ends of their names.
 IMAGE_POSITIONS = "vision_embedding.positions.weight"
 TEXT_POSITIONS = "text_embedding.positions.weight"
+# Names of the answers to a statement, in the order of their numbers.
+ANSWERS = ("False", "True")
+# Similarities are multiplied by no more (CLIP, arXiv 2103.00020).
+MOST_SCALE = 100.0
+
+Pooling = Callable[[Tensor, Tensor, Samples], Tensor]
+"""From features of both modalities to one vector of each image, or of each text."""
 
 
 class NoMaskToken(nn.Module):
@@ -60,16 +92,15 @@ class PackedTextEmbedding(nn.Module):
         self.words = TextEmbedding(config.vocab_size, width, config.embedding_scale)
         self.positions = Table(config.max_length, width, std=width**-0.5)
 
-    def forward(self, token_ids: Tensor, token_positions: Tensor) -> Tensor:
-        """(language tokens,) both to (language tokens, width)."""
-        return self.words(token_ids) + self.positions(token_positions)
+    def forward(self, samples: Samples) -> Tensor:
+        """Return the vectors of the samples' language tokens, (language tokens, width)."""
+        return self.words(samples.token_ids) + self.positions(samples.token_positions)
 
 
 class VisionLanguageEncoder(nn.Module):
     """Embeddings of images and texts, and the Multiway Transformer over both.
 
-    A model that begins with a pre-trained encoder has it as its attribute `encoder`; see
-    `magneto.vision_language.pretrained`.
+    A model that begins with a pre-trained encoder has it as its attribute `encoder`.
 
     Args:
         config: With `vocab_size`.
@@ -89,25 +120,13 @@ class VisionLanguageEncoder(nn.Module):
             names = self.transformer.final_norm
             self.transformer.final_norm = nn.ModuleDict({name: Nothing() for name in names})
 
-    def forward(
-        self,
-        images: Tensor,
-        token_ids: Tensor,
-        token_positions: Tensor,
-        packing: Packing,
-        hidden: Tensor | None = None,
-    ) -> Streams:
+    def forward(self, images: Tensor, samples: Samples, hidden: Tensor | None = None) -> Streams:
         """Encode the samples of a batch: images alone, pairs, texts alone, in this order.
-
-        `magneto.vision_language.samples.join_samples` makes everything but the images.
 
         Args:
             images: (images, channels, height, width): of images alone, then of pairs; where there
                 are none, (0, channels, height, width).
-            token_ids: (language tokens,): texts `<s>` ... `</s>` of pairs, then texts alone,
-                without padding.
-            token_positions: (language tokens,): 0 for each text's `<s>`, and so on.
-            packing: Of these samples.
+            samples: Their texts, and how they stand beside them; see `join_samples`.
             hidden: Boolean, (images, patches): True where the model does not see the patch; None
                 hides nothing.
 
@@ -115,35 +134,20 @@ class VisionLanguageEncoder(nn.Module):
             Features of both modalities: (vision tokens, width), where each image has its class
             token and then its patches, and (language tokens, width).
         """
-        vision, language = self.embed(images, token_ids, token_positions, hidden)
-        return self.transformer(vision, language, packing)
+        vision, language = self.embed(images, samples, hidden)
+        return self.transformer(vision, language, samples.packing)
 
-    def embed(
-        self,
-        images: Tensor,
-        token_ids: Tensor,
-        token_positions: Tensor,
-        hidden: Tensor | None = None,
-    ) -> Streams:
+    def embed(self, images: Tensor, samples: Samples, hidden: Tensor | None = None) -> Streams:
         """Return what the Transformer reads: both modalities, (tokens, width) each."""
-        vision = self.vision_embedding(images, hidden)
-        return vision, self.text_embedding(token_ids, token_positions)
+        return self.vision_embedding(images, hidden), self.text_embedding(samples)
 
-    def attention_weights(
-        self,
-        images: Tensor,
-        token_ids: Tensor,
-        token_positions: Tensor,
-        packing: Packing,
-        layer: int = -1,
-    ) -> Tensor:
+    @torch.no_grad()
+    def attention_weights(self, images: Tensor, samples: Samples, layer: int = -1) -> Tensor:
         """Return what share each token gives to each other one in a layer, for pictures.
 
         Args:
             images: As in `forward`.
-            token_ids: As in `forward`.
-            token_positions: As in `forward`.
-            packing: As in `forward`.
+            samples: As in `forward`.
             layer: Its number from 0; -1 is the topmost.
 
         Returns:
@@ -151,9 +155,8 @@ class VisionLanguageEncoder(nn.Module):
             are the image's, its class token first, and then come its words.
         """
         layer = layer % len(self.transformer.layers)
-        with torch.no_grad():
-            vision, language = self.embed(images, token_ids, token_positions)
-        return self.transformer.attention_weights(vision, language, packing, layer)
+        vision, language = self.embed(images, samples)
+        return self.transformer.attention_weights(vision, language, samples.packing, layer)
 
 
 def interpolate_positions(
@@ -184,72 +187,305 @@ def interpolate_positions(
     return made
 
 
-class FirstOfImage(nn.Module):
-    """The features of each image's class token."""
-
-    def forward(self, vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-        """(vision tokens, width) and (language tokens, width) to (images, width)."""
-        return vision.index_select(0, samples.image_starts)
+def first_of_image(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
+    """Return the features of each image's class token, (images, width)."""
+    return vision.index_select(0, samples.image_starts)
 
 
-class MeanOfImage(nn.Module):
-    """The mean of each image's patches, its class token left out.
+def mean_of_image(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
+    """Return the mean of each image's patches, its class token left out, (images, width)."""
+    images = len(samples.image_starts)
+    return vision.unflatten(0, (images, len(vision) // max(images, 1)))[:, 1:].mean(dim=1)
 
-    Args:
-        image_tokens: Vision tokens of an image.
+
+def first_of_text(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
+    """Return the features of each text's `<s>`, (texts, width)."""
+    return language.index_select(0, samples.text_starts)
+
+
+def mean_of_text(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
+    """Return the mean of each text's tokens, of `<s>` and `</s>` too, (texts, width)."""
+    starts, ends = samples.text_starts[:, None], samples.text_ends[:, None]
+    places = torch.arange(len(language), device=language.device)
+    own = (places >= starts) & (places <= ends)
+    # A product, since on a GPU sums by index are added in any order.
+    return own.to(language.dtype) @ language / (ends - starts + 1).to(language.dtype)
+
+
+def mask_of_text(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
+    """Return the features of the `<mask>` that stands before each text's `</s>`, (texts, width)."""
+    return language.index_select(0, samples.text_ends - 1)
+
+
+def read_pairs(parts: Sequence[Pooling], streams: Streams, samples: Samples) -> Tensor:
+    """Return what is read of each pair of image and text, (pairs, parts * width)."""
+    vision, language = streams
+    read = torch.cat([part(vision, language, samples) for part in parts], dim=-1)
+    # A modality may not be read. The empty sum gives what the top layer makes of it gradients of
+    # zeros, not none, for which ranks would wait.
+    return read + vision[:0].sum() + language[:0].sum()
+
+
+class MaskedDataModel(nn.Module):
+    """`VisionLanguageEncoder`, and two linear heads that see the hidden places alone.
+
+    Raises:
+        ValueError: If `vocab_size` or `codes` is None.
     """
 
-    def __init__(self, image_tokens: int) -> None:
+    def __init__(self, config: MaskedDataModelConfig) -> None:
         super().__init__()
-        self.image_tokens = image_tokens
+        if config.codes is None or config.vocab_size is None:
+            raise ValueError("codes and vocab_size are not known: prepare the task, which asks "
+                             "both tokenizers")  # fmt: skip
+        self.config = config
+        width = config.width
+        self.encoder = VisionLanguageEncoder(config, MaskToken(width))
+        self.patch_head = NormalLinear(width, config.codes, bias=True, std=NORMAL_STD)
+        self.word_head = NormalLinear(width, config.vocab_size, bias=True, std=NORMAL_STD)
 
-    def forward(self, vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-        """(vision tokens, width) and (language tokens, width) to (images, width)."""
-        return vision.unflatten(0, (-1, self.image_tokens))[:, 1:].mean(dim=1)
+    def forward(
+        self,
+        images: Tensor,
+        masked: MaskedSamples,
+        codes: Tensor | None = None,
+        words: Tensor | None = None,
+    ) -> Any:
+        """Return logits, or with both targets the losses, whose logits never exist all at once.
+
+        Args:
+            images: (images, channels, height, width).
+            masked: What is hidden.
+            codes: Of the hidden patches, (hidden patches,); -100 for none.
+            words: That are hidden, (hidden words,); -100 for none.
+
+        Returns:
+            Logits (hidden patches, codes) and (hidden words, vocab_size); or the summed
+            cross-entropies of both.
+        """
+        vision, language = self.encoder(images, masked.samples, masked.hidden)
+        # Each image has its class token before its patches.
+        places = masked.patches + masked.patches // self.config.patches + 1
+        read = (vision.index_select(0, places), language.index_select(0, masked.words))
+        heads = (self.patch_head, self.word_head)
+        if codes is None or words is None:
+            return tuple(head(features) for head, features in zip(heads, read, strict=True))
+        return tuple(
+            linear_cross_entropy(
+                features, head.weight, targets, head.bias, chunk=self.config.loss_chunk
+            )
+            for head, features, targets in zip(heads, read, (codes, words), strict=True)
+        )
 
 
-class FirstOfText(nn.Module):
-    """The features of each text's `<s>`."""
+class Pooler(nn.Sequential):
+    """A norm, a linear layer and tanh over the features that are read."""
 
-    def forward(self, vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-        """(vision tokens, width) and (language tokens, width) to (texts, width)."""
-        return language.index_select(0, samples.text_starts)
-
-
-class MeanOfText(nn.Module):
-    """The mean of each text's tokens, of `<s>` and `</s>` too."""
-
-    def forward(self, vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-        """(vision tokens, width) and (language tokens, width) to (texts, width)."""
-        starts, ends = samples.text_starts[:, None], samples.text_ends[:, None]
-        places = torch.arange(len(language), device=language.device)
-        own = (places >= starts) & (places <= ends)
-        # A product, since on a GPU sums by index are added in any order.
-        return own.to(language.dtype) @ language / (ends - starts + 1).to(language.dtype)
+    def __init__(self, config: QuestionAnsweringConfig) -> None:
+        super().__init__(
+            build_norm("layernorm", config.width, config),
+            NormalLinear(config.width, config.width, bias=True, std=NORMAL_STD),
+            nn.Tanh(),
+        )
 
 
-class MaskOfText(nn.Module):
-    """The features of the `<mask>` that stands before each text's `</s>`."""
+class AnswerHead(nn.Sequential):
+    """A hidden layer of twice the width, and a logit for each answer."""
 
-    def forward(self, vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-        """(vision tokens, width) and (language tokens, width) to (texts, width)."""
-        return language.index_select(0, samples.text_ends - 1)
+    def __init__(self, config: QuestionAnsweringConfig, answers: int) -> None:
+        super().__init__(
+            NormalLinear(config.width, 2 * config.width, bias=True, std=NORMAL_STD),
+            build_norm("layernorm", 2 * config.width, config),
+            nn.GELU(),
+            NormalLinear(2 * config.width, answers, bias=True, std=NORMAL_STD),
+        )
 
 
-class PairPooling(nn.Module):
-    """What is read of each pair of image and text: the vectors of some parts, in a row.
+class QuestionAnswerer(nn.Module):
+    """BEiT-3's model of VQA: features that have read image and question answer.
 
-    Args:
-        parts: At least one of the modules above.
+    In BEiT-3 they are those of the image's class token; see `QuestionAnsweringConfig.pooling`.
+
+    Raises:
+        ValueError: If the number of answers or the vocabulary is not known.
     """
 
-    def __init__(self, parts: Sequence[nn.Module]) -> None:
+    def __init__(self, config: QuestionAnsweringConfig) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(parts)
+        if config.answers is None:
+            raise ValueError("answers is not known: prepare the task, which reads the data")
+        self.config = config
+        self.encoder = VisionLanguageEncoder(config)
+        poolings = {"first": first_of_image, "mask_token": mask_of_text}
+        self.parts = (poolings[config.pooling],)
+        self.pooler = Pooler(config)
+        self.head = AnswerHead(config, config.answers)
 
-    def forward(self, vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-        """(vision tokens, width) and (language tokens, width) to (pairs, parts * width)."""
-        read = torch.cat([part(vision, language, samples) for part in self.parts], dim=-1)
-        # A modality may not be read. The empty sum gives what the top layer makes of it gradients
-        # of zeros, not none, for which ranks would wait.
-        return read + vision[:0].sum() + language[:0].sum()
+    def forward(self, images: Tensor, samples: Samples) -> Tensor:
+        """Answer the questions of a batch.
+
+        Args:
+            images: (questions, channels, height, width).
+            samples: The questions, each beside its image.
+
+        Returns:
+            Logits, (questions, answers).
+        """
+        read = read_pairs(self.parts, self.encoder(images, samples), samples)
+        return self.head(self.pooler(read))
+
+
+class VisualReasoner(nn.Module):
+    """The statement is read with each image by itself; the head reads all of them (BEiT-3).
+
+    Of each pass it has the features of the image's class token and of the text's `<s>`, or others:
+    see `VisualReasonerConfig.pooling`. Then 4 x width, a norm, 2 x width, a norm, GELU,
+    two logits.
+    """
+
+    def __init__(self, config: VisualReasonerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = VisionLanguageEncoder(config)
+        poolings: dict[str, tuple[Pooling, ...]] = {
+            "first": (first_of_image, first_of_text), "mask_token": (mask_of_text,)
+        }  # fmt: skip
+        self.parts = poolings[config.pooling]
+        std, inner = NORMAL_STD * config.head_scale, 2 * config.width
+        inputs = len(self.parts) * config.width * IMAGES
+        self.head = nn.Sequential(
+            nn.LayerNorm(inputs, eps=config.norm_eps),
+            NormalLinear(inputs, inner, bias=True, std=std),
+            nn.LayerNorm(inner, eps=config.norm_eps),
+            nn.GELU(),
+            NormalLinear(inner, len(ANSWERS), bias=True, std=std),
+        )
+
+    def forward(self, images: Tensor, samples: Samples) -> Tensor:
+        """Judge statements.
+
+        Args:
+            images: (statements * images, channels, height, width), those of a statement one after
+                the other.
+            samples: As many pairs: each image with its statement.
+
+        Returns:
+            Logits (statements, 2) of false and true.
+        """
+        read = read_pairs(self.parts, self.encoder(images, samples), samples)
+        return self.head(read.unflatten(0, (-1, IMAGES)).flatten(1))
+
+
+class SimilarityScale(nn.Module):
+    """What similarities are multiplied by: the exponential of a learnt number.
+
+    Args:
+        temperature: One divided by what it is at first.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self.logarithm = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the first value."""
+        nn.init.constant_(self.logarithm, -math.log(self.temperature))
+
+    def forward(self) -> Tensor:
+        """Return the scale, a scalar."""
+        return self.logarithm.float().clamp(max=math.log(MOST_SCALE)).exp()
+
+
+class ImageTextRetriever(nn.Module):
+    """An encoder over images alone and texts alone, and a linear head for each (BEiT-3).
+
+    An image is the feature of its class token, a text that of its `<s>`; or means, see
+    `ImageTextRetrieverConfig.pooling`.
+    """
+
+    def __init__(self, config: ImageTextRetrieverConfig) -> None:
+        super().__init__()
+        self.config = config
+        width, outputs = config.width, config.embedding_width or config.width
+        self.encoder = VisionLanguageEncoder(config)
+        self.parts = {
+            "first": (first_of_image, first_of_text), "mean": (mean_of_image, mean_of_text)
+        }[config.pooling]  # fmt: skip
+        self.vision_head = NormalLinear(width, outputs, bias=False, std=NORMAL_STD)
+        self.language_head = NormalLinear(width, outputs, bias=False, std=NORMAL_STD)
+        self.scale = SimilarityScale(config.temperature)
+
+    def forward(self, images: Tensor, samples: Samples) -> tuple[Tensor, Tensor, Tensor]:
+        """Embed images and texts; their numbers may differ.
+
+        Args:
+            images: (images, channels, height, width).
+            samples: As many images alone, then texts alone.
+
+        Returns:
+            Vectors of length 1 of the images, (images, embedding_width), and of the texts, (texts,
+            embedding_width), in float32; and what similarities are multiplied by, a scalar.
+        """
+        vision, language = self.encoder(images, samples)
+        of_images, of_texts = (part(vision, language, samples) for part in self.parts)
+        first, second = self.vision_head(of_images), self.language_head(of_texts)
+        return F.normalize(first.float(), dim=-1), F.normalize(second.float(), dim=-1), self.scale()
+
+
+def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
+    """Return the loss of each pair, (pairs,): half of each direction's cross-entropy, in nats.
+
+    Args:
+        images: (pairs, width), of length 1 each.
+        texts: (pairs, width), likewise; text i belongs to image i, and to no other.
+        scale: A scalar by which similarities are multiplied.
+    """
+    with without_autocast(images):
+        logits = scale * images @ texts.T
+    own = torch.arange(len(images), device=images.device)
+    rows = F.cross_entropy(logits, own, reduction="none")
+    return (rows + F.cross_entropy(logits.T, own, reduction="none")) / 2
+
+
+class ImageCaptioner(nn.Module):
+    """An encoder, and a linear head over the vocabulary that reads the places to be filled in.
+
+    Raises:
+        ValueError: If `vocab_size` is None.
+    """
+
+    def __init__(self, config: ImageCaptionerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = VisionLanguageEncoder(config)
+        self.word_head = NormalLinear(
+            config.width, config.vocab_size or 1, bias=True, std=NORMAL_STD
+        )
+
+    def forward(
+        self, images: Tensor, samples: Samples, words: Tensor, targets: Tensor | None = None
+    ) -> Tensor | CrossEntropyLoss:
+        """Return logits, or with targets the loss, whose logits never exist all at once.
+
+        Args:
+            images: (pairs, channels, height, width).
+            samples: As many pairs, packed by `left_to_right`.
+            words: (words,) numbers of the places to be filled in, among the language tokens.
+            targets: (words,) what belongs there.
+
+        Returns:
+            Logits (words, vocab_size), or the summed cross-entropy.
+        """
+        vision, language = self.encoder(images, samples)
+        # The image's features are read by nobody; with this their experts have gradients, of zeros,
+        # for which ranks wait.
+        features = language[words] + 0 * vision.sum()
+        if targets is None:
+            return self.word_head(features)
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        return linear_cross_entropy(
+            features, self.word_head.weight, targets, self.word_head.bias,
+            smoothing=smoothing, chunk=self.config.loss_chunk,
+        )  # fmt: skip

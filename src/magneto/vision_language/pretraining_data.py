@@ -1,48 +1,41 @@
-"""The data of masked data modelling: three streams to train on, fixed batches to validate on."""
+"""The data of masked data modelling: images, texts and pairs, each with what is hidden in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.problems import Counts, DataProblems
-from magneto.data.stream import BatchStream, LazyBatches, joined, mixed_order
+from magneto.data.problems import Counts, DataProblems, guarded
+from magneto.data.stream import EVALUATION_SEED, LazyBatches
 from magneto.data.tokenizer import Tokenizer
+from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedTextDataConfig, TextDataConfig
-from magneto.language.masked_lm import Masking
-from magneto.language.text import prepare_text, split_documents, text_tokenizer
+from magneto.language.text import prepare_text, split_documents, text_tokenizer, tokenised
 from magneto.progress import SILENT, Progress
-from magneto.vision.augmentation import Augmentation
-from magneto.vision.batches import Told, Transform, evaluation_images, example_stream
+from magneto.vision.batches import Example, Transform, evaluation_images, stacked
 from magneto.vision.config import ImageDataConfig, ImageModelConfig
+from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit, images_of, load_images
 from magneto.vision.targets import BlockMasking, CodeTargets, load_targets
 from magneto.vision.transforms import CentreCrop, Reading
 from magneto.vision_language.config import BUILTIN, MaskedDataConfig, MaskedDataModelConfig
-from magneto.vision_language.pretraining_examples import (
-    ClosedTexts,
-    Example,
-    ImageExamples,
-    PairExamples,
-    TextExamples,
-    WordHiding,
-    close_texts,
-    fixed_examples,
-    join_examples,
-    readable,
+from magneto.vision_language.samples import (
+    MaskedSamples,
+    concatenated,
+    join_samples,
 )
-from magneto.vision_language.scenes import scene_images, scene_texts
 from magneto.vision_language.tables import ImageRows, RowSplits, load_captions
 
+if TYPE_CHECKING:
+    from magneto.language.masked_lm import Masking
+
 PARTS = ("images", "texts", "pairs")
-# Examples of each stream in an evaluation batch.
-EVALUATION_BATCH = 64
 # Images of a batch of which builtin:patches is made.
 BATCH = 64
 CUT = "texts of pairs cut"
@@ -51,12 +44,7 @@ TRAIN, VALIDATION = 0, 1
 
 @dataclass(frozen=True)
 class Pairs:
-    """Images with texts, a pair of one each.
-
-    Attributes:
-        images: The image of each pair, by the pair's index.
-        texts: Of each pair.
-    """
+    """Images with texts, a pair of one each: the image and the text by the pair's index."""
 
     images: ImageSplit
     texts: list[str]
@@ -68,6 +56,162 @@ def pairs_of(rows: ImageRows) -> Pairs:
     numbers = rows.table.rows.repeat([len(own) for own in captions])
     images = images_of(column, numbers, rows.problems)
     return Pairs(images, [text for own in captions for text in own])
+
+
+@dataclass(frozen=True)
+class ClosedTexts:
+    """Tokens of texts one after another, each closed by the end token.
+
+    Attributes:
+        tokens: (tokens,), of a type that is as small as the vocabulary allows, or mapped from disk.
+        end: Number of the end token.
+    """
+
+    tokens: np.ndarray
+    end: int
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """Places of the end tokens, (texts,)."""
+        return np.flatnonzero(self.tokens == self.end)
+
+    def text(self, number: int) -> np.ndarray:
+        """Return the tokens of a text, without the end token."""
+        start = self.ends[number - 1] + 1 if number else 0
+        return self.tokens[start : self.ends[number]]
+
+
+def close_texts(texts: Iterable[str], tokenizer: Tokenizer) -> ClosedTexts:
+    """Tokenise texts that are in memory."""
+    kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+    parts = [part.astype(kind) for part, _ in tokenised(texts, tokenizer)]
+    return ClosedTexts(np.concatenate([np.zeros(0, kind), *parts]), tokenizer.end)
+
+
+def hide_words(
+    masking: Masking, ratio: float, row: np.ndarray, draw: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Hide a share of the words of a text, one at least.
+
+    Args:
+        masking: Which, and by what.
+        ratio: Share of the tokens that are no special ones.
+        row: Tokens of the text, (length,).
+        draw: What is drawn from.
+
+    Returns:
+        What is seen, and what is to be guessed in each place, or `IGNORED`; (length,) both.
+    """
+    most = max(1, round(ratio * int(masking.plain[row].sum())))
+    chosen = masking.choose(row, draw, most)
+    seen, targets = row.copy(), np.full_like(row, IGNORED)
+    targets[chosen] = row[chosen]
+    seen[chosen] = masking.corrupt(row[chosen], draw)
+    return seen, targets
+
+
+Hide = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
+"""`hide_words` of a masking and a ratio."""
+
+
+def image_examples(
+    images: ImageSplit, transform: Transform, patches: BlockMasking, blank: np.ndarray | None = None
+) -> Example:
+    """Return what makes "images", "patches" (hidden ones) and "blank" of an image's index.
+
+    Args:
+        images: Of a split.
+        transform: What is done to one.
+        patches: Which of its patches are hidden.
+        blank: Stands for an image that can't be read, of which nothing is guessed then; None raises
+            `BrokenImage`.
+    """
+
+    def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
+        try:
+            with guarded(BrokenImage):
+                image = transform(images.open(index), draw)
+        except BrokenImage as error:
+            if blank is None:
+                raise
+            images.broken(index, error)
+            return {"images": blank, "patches": np.arange(patches.count), "blank": np.True_}
+        return {"images": image, "patches": patches.draw(draw), "blank": np.False_}
+
+    return make
+
+
+def text_examples(texts: ClosedTexts, begin: int, length: int, hide: Hide) -> Example:
+    """Return what makes "seen" and "targets", (length,), of a sequence's index.
+
+    Sequences are cut from texts one after another, with `<s>` (begin) before each.
+    """
+
+    def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
+        tokens = texts.tokens[index * (length - 1) : (index + 1) * (length - 1)]
+        seen, targets = hide(np.concatenate([[begin], tokens]).astype(np.int64), draw)
+        return {"seen": seen, "targets": targets}
+
+    return make
+
+
+def pair_examples(
+    of_image: Example, texts: ClosedTexts, begin: int, longest: int, hide: Hide
+) -> Example:
+    """Return what makes an image's example with "seen", "targets" and "length" of its text.
+
+    A text is `<s>` (begin), its tokens and `</s>`, cut to `longest` and filled up to it.
+    """
+
+    def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
+        example = of_image(index, draw)
+        tokens = texts.text(index)[: longest - 2]
+        row = np.concatenate([[begin], tokens, [texts.end]]).astype(np.int64)
+        seen, targets = np.zeros(longest, np.int64), np.full(longest, IGNORED)
+        seen[: len(row)], hidden = hide(row, draw)
+        if not example["blank"]:
+            targets[: len(row)] = hidden
+        return {**example, "seen": seen, "targets": targets, "length": len(row)}
+
+    return make
+
+
+def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
+    """Make a batch of stacked examples of each stream, by the names of `PARTS`.
+
+    Args:
+        image_tokens: Vision tokens of an image: one more than its patches.
+        pieces: What `image_examples`, `text_examples` and `pair_examples` make.
+
+    Returns:
+        "images", of images alone, then of pairs; "masked", a `MaskedSamples`; "words", the hidden
+        ones, (hidden words,); "blank", boolean (images,).
+    """
+    images, texts, pairs = (pieces[name] for name in PARTS)
+    lengths = pairs["length"].tolist()
+    paired = [
+        [row[:length] for row, length in zip(pairs[key].numpy(), lengths, strict=True)]
+        for key in ("seen", "targets")
+    ]
+    alone = [list(texts[key].numpy()) for key in ("seen", "targets")]
+    targets = concatenated([*paired[1], *alone[1]])
+    words = np.flatnonzero(targets != IGNORED)
+    blank = torch.cat([images["blank"], pairs["blank"]])
+    patches = torch.cat([images["patches"], pairs["patches"]])
+    hidden = torch.zeros(len(blank), image_tokens - 1, dtype=torch.bool).scatter(1, patches, True)
+    places = patches + torch.arange(len(blank))[:, None] * (image_tokens - 1)
+    first = len(images["blank"])
+    masked = MaskedSamples(
+        samples=join_samples(image_tokens, first, paired[0], alone[0]),
+        hidden=hidden,
+        patches=places[~blank].flatten(),
+        words=torch.from_numpy(words),
+        alone_patches=int((~blank[:first]).sum()) * patches.shape[1],
+        paired_words=int((words < sum(lengths)).sum()),
+    )
+    together = torch.cat([images["images"], pairs["images"]])
+    return {"images": together, "masked": masked, "words": torch.from_numpy(targets[words]),
+            "blank": blank}  # fmt: skip
 
 
 class MaskedData:
@@ -111,6 +255,8 @@ class MaskedData:
             train, validation = self.captions.train, self.captions.validation
             return train.images[0], validation.images[0]
         if data.image_source == BUILTIN:
+            from magneto.vision_language.scenes import scene_images
+
             found = scene_images()
             return images_of(found["train"]), images_of(found["validation"])
         config = ImageDataConfig(
@@ -132,7 +278,7 @@ class MaskedData:
         """Yield the texts to train on, of pairs and alone, from which a tokenizer may be learnt."""
         yield from self.pairs[TRAIN].texts
         if self.data.text_source == BUILTIN:
-            yield from scene_texts()["train"]
+            yield from drawn_texts()["train"]
         elif self.data.text_source is not None:
             yield from split_documents(self._text_config("bytes", 2), "train", Counts())
 
@@ -162,7 +308,7 @@ class MaskedData:
         if data.text_source is None:
             train, validation = self.paired_texts
         elif data.text_source == BUILTIN:
-            train, validation = (close_texts(texts, tokenizer) for texts in scene_texts().values())
+            train, validation = (close_texts(texts, tokenizer) for texts in drawn_texts().values())
         else:
             # A file, or the bytes, whose tokenizer has none.
             name = "bytes" if tokenizer.path is None else str(tokenizer.path)
@@ -209,6 +355,8 @@ class MaskedData:
         Raises:
             ValueError: If the tokenizer has no mask token.
         """
+        from magneto.language.masked_lm import Masking
+
         data = self.data
         config = MaskedTextDataConfig(
             tokenizer=data.tokenizer, masking=data.masking, corruption=data.corruption,
@@ -259,121 +407,27 @@ class MaskedData:
         reading = self.reading(split, normalisation)
         return CentreCrop(reading, self.data.resize or reading.size)
 
-    def examples(
-        self, split: int, transforms: tuple[Transform, Transform]
-    ) -> tuple[ImageExamples, TextExamples, PairExamples]:
-        """Return what makes the examples of each stream.
 
-        Args:
-            split: `TRAIN` or `VALIDATION`.
-            transforms: What is done to images alone, and to those of pairs.
-        """
-        data, begin, longest = self.data, self.tokenizer.begin, self.paired_text_length
-        alone = WordHiding(self.words, data.text_mask_ratio)
-        paired = WordHiding(self.words, data.paired_text_mask_ratio)
-        with_text = ImageExamples(self.pairs[split].images, transforms[1], self.patches)
-        return (
-            ImageExamples(self.images[split], transforms[0], self.patches),
-            TextExamples(self.texts[split], begin, self.text_length, alone),
-            PairExamples(with_text, self.paired_texts[split], begin, longest, paired),
-        )
+def drawn_texts() -> dict[str, list[str]]:
+    """Return texts without an image about drawn scenes, of "train" and "validation"."""
+    from magneto.vision_language.scenes import scene_texts
 
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return images, texts and pairs, each in its own order; other parts are hidden each time.
+    return scene_texts()
 
-        Raises:
-            ValueError: If a batch can't be cut by `batch_shares`.
-        """
-        sizes = stream_sizes(batch_size, self.data.batch_shares)
-        augmentations = (
-            Augmentation(self.reading(self.images[TRAIN]), self.data.image_augmentation),
-            Augmentation(self.reading(self.pairs[TRAIN].images), self.data.augmentation),
-        )
-        made = self.examples(TRAIN, augmentations)
-        counts = (len(self.images[TRAIN]), len(made[1]), len(self.pairs[TRAIN].texts))
-        told: tuple[Told, ...] = (
-            self.images[TRAIN].broken,
-            lambda index, error: None,  # no text is broken
-            self.pairs[TRAIN].images.broken,
-        )
-        streams = {
-            name: example_stream(
-                counts[place], made[place], sizes[name], len(PARTS) * seed + place,
-                broken=told[place],
-            )
-            for place, name in enumerate(PARTS)
-        }  # fmt: skip
-        return joined(streams, self.join)
 
-    def join(self, pieces: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
-        """Make a batch of a piece of each stream."""
-        return join_examples(self.model.image_tokens, *(pieces[name] for name in PARTS))
+def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, Tensor]:
+    """Stack examples that are the same in every run; of no numbers, tensors without rows.
 
-    def fixed_batches(self, split: int) -> LazyBatches:
-        """Return all of a split in mixed order; always the same parts are hidden."""
-        pair_images = self.pairs[split].images
-        crops = (self.crop(self.images[split]), self.crop(pair_images))
-        images, texts, pairs = self.examples(split, crops)
-        makers: tuple[Callable[[int, np.random.Generator], Example], ...] = (
-            lambda index, draw: readable(
-                images, images.blank, crops[0].reading, index, draw, self.images[split].broken
-            ),
-            texts,
-            lambda index, draw: readable(
-                pairs,
-                lambda image: pairs.blank(image, index, draw),
-                crops[1].reading,
-                index,
-                draw,
-                pair_images.broken,
-            ),
-        )
-        counts = (len(self.images[split]), len(texts), len(pair_images))
-        number = -(-max(counts) // EVALUATION_BATCH)
-        orders = [np.array_split(mixed_order(count), number) for count in counts]
-
-        def make(plan: tuple[np.ndarray, ...]) -> dict[str, Any]:
-            rows = zip(makers, plan, range(len(PARTS)), strict=True)
-            pieces = [fixed_examples(maker, numbers, which) for maker, numbers, which in rows]
-            return self.join(dict(zip(PARTS, pieces, strict=True)))
-
-        return LazyBatches(list(zip(*orders, strict=True)), make)
-
-    def dummy_batch(self, examples: int) -> dict[str, Any]:
-        """Return a batch of black images, of the longest texts and of pairs of both.
-
-        Args:
-            examples: Shared out as `batch_shares` says, one at least of each kind.
-        """
-        shares = self.data.batch_shares
-        counts = [max(1, round(examples * share / sum(shares))) for share in shares]
-        hidden = {
-            "texts": (self.text_length, self.data.text_mask_ratio),
-            "pairs": (self.paired_text_length, self.data.paired_text_mask_ratio),
-        }
-        pieces: dict[str, dict[str, Tensor]] = {}
-        for name, count in zip(PARTS, counts, strict=True):
-            pieces[name] = self._black_images(count) if name != "texts" else {}
-            if name in hidden:
-                pieces[name] |= self._hidden_texts(count, *hidden[name])
-        return self.join(pieces)
-
-    def _black_images(self, count: int) -> dict[str, Tensor]:
-        """Return "images" with hidden "patches", none of them "blank"."""
-        side = self.model.image_size
-        return {
-            "images": torch.zeros(count, self.model.channels, side, side),
-            "patches": torch.arange(self.patches.count).repeat(count, 1),
-            "blank": torch.zeros(count, dtype=torch.bool),
-        }
-
-    def _hidden_texts(self, count: int, length: int, ratio: float) -> dict[str, Tensor]:
-        """Return "seen" and "targets", (count, length), of one word again and again."""
-        word = int(np.flatnonzero(self.words.plain)[0])
-        made = WordHiding(self.words, ratio)(np.full(length, word), np.random.default_rng(0))
-        found = {name: torch.from_numpy(row).repeat(count, 1)
-                 for name, row in zip(("seen", "targets"), made, strict=True)}  # fmt: skip
-        return {**found, "length": torch.full((count,), length)}
+    Args:
+        make: From a number and a generator to an example.
+        numbers: Of the examples.
+        which: Number of the stream.
+    """
+    rows = [
+        make(number, np.random.default_rng([EVALUATION_SEED, which, number]))
+        for number in (numbers.tolist() or [0])
+    ]
+    return {name: value[: len(numbers)] for name, value in stacked(rows).items()}
 
 
 def stream_sizes(batch_size: int, shares: Sequence[int]) -> dict[str, int]:

@@ -28,7 +28,7 @@ from magneto.vision_language.answers import (
 )
 from magneto.vision_language.config import QuestionAnsweringConfig, QuestionAnsweringDataConfig
 from magneto.vision_language.finetuning import FineTunedTask
-from magneto.vision_language.heads import QuestionAnswerer
+from magneto.vision_language.model import QuestionAnswerer
 from magneto.vision_language.questions import (
     HELD_OUT_FILE,
     Questions,

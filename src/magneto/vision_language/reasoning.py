@@ -19,7 +19,7 @@ from magneto.vision.decoding import Picture
 from magneto.vision.image_task import Prediction
 from magneto.vision_language.config import IMAGES, StatementDataConfig, VisualReasonerConfig
 from magneto.vision_language.finetuning import FineTunedTask
-from magneto.vision_language.heads import ANSWERS, VisualReasoner
+from magneto.vision_language.model import ANSWERS, VisualReasoner
 from magneto.vision_language.samples import join_samples
 from magneto.vision_language.statements import SIDES, load_statements
 from magneto.vision_language.tables import ImageRows, RowSplits

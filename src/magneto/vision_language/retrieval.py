@@ -15,13 +15,9 @@ from torch import Tensor, nn
 from magneto.data.stream import BatchStream, place_of
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision_language.config import CaptionDataConfig, ImageTextRetrieverConfig
-from magneto.vision_language.contrastive import (
-    contrastive_losses,
-    gather_at,
-    piece_loss,
-)
+from magneto.vision_language.contrastive import gather_at, piece_loss
 from magneto.vision_language.finetuning import CaptionedTask
-from magneto.vision_language.heads import ImageTextRetriever
+from magneto.vision_language.model import ImageTextRetriever, contrastive_losses
 from magneto.vision_language.samples import join_samples
 
 RANKS = (1, 5, 10)

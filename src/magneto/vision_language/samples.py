@@ -59,6 +59,28 @@ class Samples:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class MaskedSamples:
+    """What is hidden in a batch.
+
+    Attributes:
+        samples: Images alone, pairs and texts alone; hidden words are masked in it.
+        hidden: Boolean, (images, patches): True where a patch is hidden.
+        patches: (hidden patches,) number of each: image * patches of an image + patch. Those of
+            images alone come first.
+        words: (hidden words,) number of each among the language tokens. Those of pairs come first.
+        alone_patches: How many of the hidden patches are of images alone.
+        paired_words: How many of the hidden words are of pairs.
+    """
+
+    samples: Samples
+    hidden: Tensor
+    patches: Tensor
+    words: Tensor
+    alone_patches: int
+    paired_words: int
+
+
 def join_samples(
     image_tokens: int,
     images: int = 0,
@@ -85,15 +107,15 @@ def join_samples(
     vision = [image_tokens] * (images + len(paired)) + [0] * len(alone)
     positions = [np.arange(count) for count in lengths]
     return Samples(
-        token_ids=torch.from_numpy(joined(texts)),
-        token_positions=torch.from_numpy(joined(positions)),
+        token_ids=torch.from_numpy(concatenated(texts)),
+        token_positions=torch.from_numpy(concatenated(positions)),
         packing=pack(vision, [0] * images + lengths, length),
         image_starts=first_tokens(vision[: images + len(paired)]),
         text_starts=first_tokens(lengths),
     )
 
 
-def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+def concatenated(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Return arrays of numbers one after another, int64; none give an empty one."""
     return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64, copy=False)
 

@@ -32,7 +32,6 @@ from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import BROKEN, MISSING_IMAGE, ImageSplit, find_images, images_of
 from magneto.vision.images import with_images as rows_with_images
 from magneto.vision_language.config import CaptionDataConfig, ImageTextDataConfig
-from magneto.vision_language.scenes import scene_pairs
 
 MISSING = "training rows whose image is missing left out"
 LOST = "validation rows whose image is missing (they count as wrong)"
@@ -291,6 +290,8 @@ def load_captions(
         FileNotFoundError: If there is no such path.
         ValueError: If there are no images with captions, or not the split that is asked for.
     """
+    from magneto.vision_language.scenes import scene_pairs
+
     counts = Counts()
 
     def tables(source: str) -> dict[str, Table]:

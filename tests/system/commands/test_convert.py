@@ -22,7 +22,7 @@ from magneto.language.models import LanguageModel  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.encoder import ImageClassifier  # noqa: E402
 from magneto.vision_language.config import QuestionAnsweringConfig  # noqa: E402
-from magneto.vision_language.heads import QuestionAnswerer  # noqa: E402
+from magneto.vision_language.model import QuestionAnswerer  # noqa: E402
 from tests.oracles.test_hf_beit3_tokenizer import train as train_spm  # noqa: E402
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}

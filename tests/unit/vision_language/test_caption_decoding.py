@@ -18,7 +18,7 @@ from magneto.vision_language.caption_decoding import (
     left_to_right,
 )
 from magneto.vision_language.config import ImageCaptionerConfig
-from magneto.vision_language.heads import ImageCaptioner
+from magneto.vision_language.model import ImageCaptioner
 from magneto.vision_language.samples import join_samples
 
 SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 32, "image_size": 8,

@@ -14,8 +14,10 @@ from magneto.cli import main  # noqa: E402
 from magneto.hf.weights.beit3 import to_beit3 as to_multiway  # noqa: E402
 from magneto.recipe import load_recipe  # noqa: E402
 from magneto.vision_language.config import FineTunedConfig, MaskedDataModelConfig  # noqa: E402
-from magneto.vision_language.heads import MaskedDataModel  # noqa: E402
-from magneto.vision_language.model import VisionLanguageEncoder  # noqa: E402
+from magneto.vision_language.model import (  # noqa: E402
+    MaskedDataModel,
+    VisionLanguageEncoder,
+)
 from magneto.vision_language.pretrained import (  # noqa: E402
     exported_config,
     is_exported,

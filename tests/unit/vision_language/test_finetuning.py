@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from magneto.config import ConfigError
+from magneto.data.tokenizer import ByteTokenizer
+from magneto.recipe import load_recipe
 from magneto.runs import load_run
 from magneto.training.task import figures_of
 from magneto.vision.config import AugmentationConfig
@@ -130,3 +133,42 @@ def test_texts_that_are_cut_are_counted(tmp_path: Path) -> None:
     assert task.train_tokens and task.validation_tokens
     assert said.lines[-2:] == [f"{split}: 12 statements cut to model.max_length (24)"
                                for split in ("training", "validation")]  # fmt: skip
+
+
+def test_a_mask_stands_behind_the_words() -> None:
+    changes = {"model.pooling": "mask_token", "model.max_length": 8, "data.tokenizer": "bytes"}
+    task: Any = load_recipe("visual-question-answering/tiny", changes).build_task()
+    tokenizer = ByteTokenizer()
+    begin, mask, end = tokenizer.begin, tokenizer.mask, tokenizer.end
+    framed = task.framed("training", ["", "abcde", "abcdef"])
+    assert [row.tolist() for row in framed] == [
+        [begin, mask, end], [begin, *b"abcde", mask, end], [begin, *b"abcde", mask, end]
+    ]  # fmt: skip
+    assert task.framed_whole("abcde", "question").tolist() == framed[1].tolist()
+    with pytest.raises(ValueError, match="the question has 6 tokens, the model reads 5"):
+        task.framed_whole("abcdef", "question")
+
+
+def test_a_tokenizer_without_a_mask_is_refused() -> None:
+    recipe = load_recipe("visual-reasoning/tiny", {"model.pooling": "mask_token"})
+    task: Any = recipe.build_task()
+    task.tokenizer = ByteTokenizer()
+    task.tokenizer.mask = None
+    with pytest.raises(ValueError, match=r"model\.pooling mask_token: the tokenizer has no mask"):
+        task.framed("training", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "words"),
+    [
+        ("image-text-retrieval/tiny", {"model.pooling": "mask_token"}, "model.pooling.*mask_token"),
+        ("visual-reasoning/tiny", {"model.pooling": "mean"}, "model.pooling.*mean"),
+        ("image-captioning/tiny", {"model.pooling": "mean"}, "pooling"),
+        ("visual-reasoning/tiny", {"model.pooling": "mask_token", "model.max_length": 3},
+         "max_length must be 4 or more, not 3"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together(recipe: str, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_recipe(recipe, changes)
+    assert len(str(caught.value).splitlines()) == 1

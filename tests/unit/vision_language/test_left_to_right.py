@@ -10,7 +10,7 @@ import torch
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.vision_language.caption_decoding import caption_hiding, left_to_right
 from magneto.vision_language.config import ImageCaptionerConfig
-from magneto.vision_language.heads import ImageCaptioner
+from magneto.vision_language.model import ImageCaptioner
 from magneto.vision_language.samples import Samples, join_samples
 
 SIZES: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 32, "image_size": 8,
@@ -30,7 +30,7 @@ def test_later_words_change_nothing_before_them(experts: Any) -> None:
 
     def features(*texts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         given = samples(*texts)
-        return model.encoder(images, given.token_ids, given.token_positions, given.packing)
+        return model.encoder(images, given)
 
     vision, language = features([1, 2, 3, 4], [5, 6])
     other_vision, other = features([1, 2, 9, 8, 7, 7], [5, 6])
@@ -38,8 +38,7 @@ def test_later_words_change_nothing_before_them(experts: Any) -> None:
     torch.testing.assert_close(other[:2], language[:2])
     torch.testing.assert_close(other[-2:], language[-2:])
     assert (other[2] - language[2]).abs().max() > 1e-3
-    seen = model.encoder(images + 1, *(getattr(samples([1, 2], [5]), name) for name in
-                                       ("token_ids", "token_positions", "packing")))[1]  # fmt: skip
+    seen = model.encoder(images + 1, samples([1, 2], [5]))[1]
     assert (seen[0] - language[0]).abs().max() > 1e-3  # words see the image
 
 

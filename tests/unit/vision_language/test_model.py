@@ -1,4 +1,6 @@
-"""The encoder of images and texts: what it embeds, hides, resizes and shows."""
+"""The encoder of images and texts, what heads read of it, and the models."""
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,21 +8,45 @@ import torch
 from torch.nn import functional as F
 
 from magneto.config import ConfigError
-from magneto.nn.init import MaskToken, Nothing
+from magneto.data.tokenizer import ByteTokenizer
+from magneto.nn.init import MaskToken
+from magneto.recipe import load_recipe
 from magneto.training.initial import Writes, why_not_by_module
-from magneto.vision_language.config import VisionLanguageConfig
-from magneto.vision_language.model import (
-    VisionLanguageEncoder,
-    interpolate_positions,
+from magneto.vision_language.config import (
+    IMAGES,
+    ImageTextRetrieverConfig,
+    QuestionAnsweringConfig,
+    VisionLanguageConfig,
+    VisualReasonerConfig,
 )
-from magneto.vision_language.samples import Samples, join_samples
+from magneto.vision_language.model import (
+    ImageTextRetriever,
+    Pooling,
+    QuestionAnswerer,
+    VisionLanguageEncoder,
+    VisualReasoner,
+    contrastive_losses,
+    first_of_image,
+    first_of_text,
+    interpolate_positions,
+    mask_of_text,
+    mean_of_image,
+    mean_of_text,
+    read_pairs,
+)
+from magneto.vision_language.samples import join_samples
 
-SHAPE = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24, "image_size": 12, "patch_size": 4,
-         "vocab_size": 20, "max_length": 8}  # fmt: skip
+SHAPE: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24, "image_size": 12,
+                         "patch_size": 4, "vocab_size": 20, "max_length": 8}  # fmt: skip
 CONFIG = VisionLanguageConfig(**SHAPE)
+# With how many images each reads a text.
+HEADS: dict[str, Any] = {
+    "questions": (QuestionAnswerer, QuestionAnsweringConfig, {"answers": 4}, 1),
+    "statements": (VisualReasoner, VisualReasonerConfig, {}, IMAGES),
+}
 
 
-def shaken(**changes) -> VisionLanguageEncoder:
+def shaken(**changes: Any) -> VisionLanguageEncoder:
     torch.manual_seed(0)
     config = VisionLanguageConfig(**{**SHAPE, **changes})
     model = VisionLanguageEncoder(config, MaskToken(config.width))
@@ -34,31 +60,27 @@ def text(*tokens: int) -> np.ndarray:
     return np.array(tokens, np.int64)
 
 
-def run(model: VisionLanguageEncoder, images: torch.Tensor, samples: Samples, hidden=None):
-    return model(images, samples.token_ids, samples.token_positions, samples.packing, hidden)
+def texts(*lengths: int) -> list[np.ndarray]:
+    random = np.random.default_rng(1)
+    return [random.integers(5, 20, length) for length in lengths]
 
 
 MIXED = join_samples(10, 1, [text(1, 5, 2), text(1, 6, 7, 2)], [text(1, 9, 2)])
 
 
-def test_each_sample_is_as_if_it_were_alone() -> None:
+def test_each_sample_is_as_if_it_were_alone_and_a_pair_sees_both() -> None:
     model, images = shaken(), torch.randn(3, 3, 12, 12)
-    vision, language = run(model, images, MIXED)
+    vision, language = model(images, MIXED)
     assert vision.shape == (30, 16) and language.shape == (10, 16)
-    alone, _ = run(model, images[:1], join_samples(10, 1))
-    pair = run(model, images[2:], join_samples(10, 0, [text(1, 6, 7, 2)]))
-    words = run(model, images[:0], join_samples(10, 0, [], [text(1, 9, 2)]))
+    alone, _ = model(images[:1], join_samples(10, 1))
+    pair = model(images[2:], join_samples(10, 0, [text(1, 6, 7, 2)]))
+    words = model(images[:0], join_samples(10, 0, [], [text(1, 9, 2)]))
     assert torch.allclose(alone, vision[:10], atol=1e-5)
     assert torch.allclose(pair[0], vision[20:], atol=1e-5)
     assert torch.allclose(pair[1], language[3:7], atol=1e-5)
     assert words[0].shape == (0, 16) and torch.allclose(words[1], language[7:], atol=1e-5)
-
-
-def test_an_image_and_its_text_see_each_other() -> None:
-    model, images = shaken(), torch.randn(3, 3, 12, 12)
-    vision, language = run(model, images, MIXED)
     other = join_samples(10, 1, [text(1, 5, 2), text(1, 8, 7, 2)], [text(1, 9, 2)])
-    seen, said = run(model, images, other)
+    seen, said = model(images, other)
     assert torch.allclose(seen[:20], vision[:20], atol=1e-6)
     assert (seen[20:] - vision[20:]).abs().amax(1).min() > 1e-4
     assert not torch.allclose(said[3:7], language[3:7]) and torch.equal(said[7:], language[7:])
@@ -66,8 +88,7 @@ def test_an_image_and_its_text_see_each_other() -> None:
 
 def test_embeddings_are_patches_words_and_positions() -> None:
     model, images = shaken(), torch.randn(2, 3, 12, 12)
-    samples = join_samples(10, 0, [text(1, 5, 2), text(1, 2)])
-    vision, language = model.embed(images, samples.token_ids, samples.token_positions)
+    vision, language = model.embed(images, join_samples(10, 0, [text(1, 5, 2), text(1, 2)]))
     one, two = model.vision_embedding, model.text_embedding
     patch = F.conv2d(images, one.patches.proj.weight, one.patches.proj.bias, stride=4)
     expected = patch[1, :, 2, 1] + one.positions.weight[1 + 7]
@@ -84,21 +105,20 @@ def test_hidden_patches_are_not_seen() -> None:
     hidden = torch.zeros(1, 9, dtype=torch.bool)
     hidden[0, [0, 4]] = True
     samples = join_samples(10, 1)
-    vision, _ = run(model, images, samples, hidden)
+    vision, _ = model(images, samples, hidden)
     changed = images.clone()
     changed[..., :4, :4] += 1
-    assert torch.equal(run(model, changed, samples, hidden)[0], vision)
-    assert not torch.allclose(run(model, changed, samples)[0], run(model, images, samples)[0])
+    assert torch.equal(model(changed, samples, hidden)[0], vision)
+    assert not torch.allclose(model(changed, samples)[0], model(images, samples)[0])
     changed[..., :4, 4:8] += 1
-    assert not torch.allclose(run(model, changed, samples, hidden)[0], vision)
+    assert not torch.allclose(model(changed, samples, hidden)[0], vision)
 
 
-def test_without_a_mask_token_there_is_no_parameter_for_it() -> None:
-    names = dict(VisionLanguageEncoder(CONFIG).named_parameters())
-    assert not [name for name in names if "mask" in name]
-    assert set(dict(shaken().named_parameters())) - set(names) == {
-        "vision_embedding.mask_token.vector"
-    }
+def test_parts_that_are_left_out_have_no_parameters() -> None:
+    names = dict(shaken().named_parameters()).keys()
+    without = dict(VisionLanguageEncoder(CONFIG).named_parameters()).keys()
+    assert names - without == {"vision_embedding.mask_token.vector"}
+    assert len(names) - len(dict(shaken(final_norm="none").named_parameters())) == 4
 
 
 def test_it_can_be_drawn_module_by_module() -> None:
@@ -107,21 +127,14 @@ def test_it_can_be_drawn_module_by_module() -> None:
     assert why_not_by_module(model, building) == ""
 
 
-def test_no_norm_on_top() -> None:
-    model = shaken(final_norm="none")
-    assert all(type(norm) is Nothing for norm in model.transformer.final_norm.values())
-    assert len(dict(shaken().named_parameters())) - len(dict(model.named_parameters())) == 4
-
-
 def test_attention_weights_are_shares_within_a_sample() -> None:
     model, images = shaken(), torch.randn(3, 3, 12, 12)
-    given = (images, MIXED.token_ids, MIXED.token_positions, MIXED.packing)
-    shares = model.attention_weights(*given)
+    shares = model.attention_weights(images, MIXED)
     assert shares.shape == (4, 2, 14, 14)
     assert torch.allclose(shares.sum(-1), torch.ones(4, 2, 14), atol=1e-5)
     assert (shares[1, :, :, 13:] == 0).all() and (shares[2, :, :14] > 0).all()
-    assert torch.equal(shares, model.attention_weights(*given, layer=1))
-    assert not torch.allclose(shares, model.attention_weights(*given, layer=0))
+    assert torch.equal(shares, model.attention_weights(images, MIXED, layer=1))
+    assert not torch.allclose(shares, model.attention_weights(images, MIXED, layer=0))
 
 
 def test_positions_for_another_size() -> None:
@@ -150,3 +163,127 @@ def test_what_fits_no_model() -> None:
     assert len(caught.value.lines) == 3 and "must divide image_size" in str(caught.value)
     with pytest.raises(ValueError, match="vocab_size is not known"):
         VisionLanguageEncoder(VisionLanguageConfig(**{**SHAPE, "vocab_size": None}))
+    with pytest.raises(ValueError, match="answers is not known"):
+        QuestionAnswerer(QuestionAnsweringConfig(**SHAPE))
+
+
+def test_what_is_read_is_a_loop_over_samples() -> None:
+    """Of images alone, pairs and texts alone, whose numbers differ; and of no texts."""
+    samples = join_samples(5, images=2, paired=texts(3, 7), alone=texts(4))
+    vision, language = torch.randn(20, 16), torch.randn(14, 16)
+    images, words = vision.split(5), language.split([3, 7, 4])
+    expected: dict[Pooling, list[torch.Tensor]] = {
+        first_of_image: [image[0] for image in images],
+        mean_of_image: [image[1:].mean(0) for image in images],
+        first_of_text: [text[0] for text in words],
+        mean_of_text: [text.mean(0) for text in words],
+        mask_of_text: [text[-2] for text in words],
+    }
+    for part, rows in expected.items():
+        torch.testing.assert_close(part(vision, language, samples), torch.stack(rows))
+        assert part(vision[:10], language[:0], join_samples(5, images=2)).shape[1] == 16
+    assert mean_of_image(vision[:0], language[:4], join_samples(5, alone=texts(4))).shape == (0, 16)
+
+
+def test_parts_stand_in_a_row_and_unread_features_have_gradients_of_zeros() -> None:
+    vision, language = (torch.randn(count, 16, requires_grad=True) for count in (15, 14))
+    samples = join_samples(5, paired=texts(3, 7, 4))
+    both = read_pairs([first_of_image, first_of_text], (vision, language), samples)
+    assert torch.equal(both, torch.cat((vision[::5], language[[0, 3, 10]]), dim=-1))
+    read_pairs([mask_of_text], (vision, language), samples).sum().backward()
+    assert vision.grad is not None and not vision.grad.any()
+    assert language.grad is not None
+    assert language.grad.any(1).nonzero().flatten().tolist() == [1, 8, 12]
+
+
+def head(name: str, **changes: Any) -> Any:
+    torch.manual_seed(0)
+    model, config, more, _ = HEADS[name]
+    return model(config(**SHAPE, **more, **changes)).eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling"), [("questions", "mask_token"), ("statements", "first")]
+)
+def test_a_batch_is_its_samples_and_every_weight_has_a_gradient(name: str, pooling: str) -> None:
+    model, said, each = head(name, pooling=pooling), texts(3, 7, 4), HEADS[name][3]
+    images = torch.randn(3 * each, 3, 12, 12)
+    samples = join_samples(10, paired=[text for text in said for _ in range(each)])
+    found = model(images, samples)
+    alone = [
+        model(some, join_samples(10, paired=[text] * each))
+        for some, text in zip(images.split(each), said, strict=True)
+    ]
+    torch.testing.assert_close(found, torch.cat(alone))
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+    torch.testing.assert_close(compiled(images, samples), found)
+    found.square().sum().backward()
+    # Ranks wait for every gradient, also of what the top layer makes of what is not read.
+    assert all(weight.grad is not None for weight in model.parameters())
+
+
+def test_the_reasoner_reads_each_pass() -> None:
+    """By hand: each image is encoded with its statement alone; the features are put in a row."""
+    model, said = head("statements"), texts(3, 7)
+    images, rows = torch.randn(2, 2, 3, 12, 12), []
+    for of_one, text in zip(images, said, strict=True):
+        row = []
+        for image in of_one:
+            vision, language = model.encoder(image[None], join_samples(10, paired=[text]))
+            row += [vision[0], language[0]]
+        rows.append(torch.cat(row))
+    pairs = join_samples(10, paired=[text for text in said for _ in range(2)])
+    found = model(images.flatten(0, 1), pairs)
+    torch.testing.assert_close(found, model.head(torch.stack(rows)))
+    assert found.abs().max() > 0.05
+    # With the released scale of the head the first answer is even.
+    even = head("statements", head_scale=0.001)(images.flatten(0, 1), pairs)
+    assert even.shape == (2, 2) and even.abs().max() < 1e-2
+
+
+@torch.no_grad()
+def test_retrieval_reads_means_and_is_the_same_with_no_images() -> None:
+    torch.manual_seed(0)
+    model = ImageTextRetriever(ImageTextRetrieverConfig(**SHAPE, pooling="mean")).eval()
+    said, images = texts(3, 7, 4), torch.randn(2, 3, 12, 12)
+    samples = join_samples(10, images=2, alone=said)
+    found, (vision, language) = model(images, samples)[:2], model.encoder(images, samples)
+    means = (
+        torch.stack([image[1:].mean(0) for image in vision.split(10)]),
+        torch.stack([text.mean(0) for text in language.split([3, 7, 4])]),
+    )
+    heads = (model.vision_head, model.language_head)
+    for vectors, mean, matrix in zip(found, means, heads, strict=True):
+        torch.testing.assert_close(vectors, F.normalize(matrix(mean), dim=-1))
+    alone = model(images[:0], join_samples(10, alone=said))
+    assert alone[0].shape == (0, 16)
+    torch.testing.assert_close(alone[1], found[1])
+
+
+def test_the_contrastive_loss_by_hand() -> None:
+    """Half of what a softmax over texts, and one over images, pay for the right one."""
+    images, said = (F.normalize(torch.randn(3, 8), dim=-1) for _ in range(2))
+    found = contrastive_losses(images, said, torch.tensor(5.0))
+    for i in range(3):
+        rows = torch.stack([5 * images[i] @ text for text in said])
+        columns = torch.stack([5 * image @ said[i] for image in images])
+        expected = (rows.logsumexp(0) - rows[i] + columns.logsumexp(0) - columns[i]) / 2
+        assert found[i].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "placement", "millions"),
+    [
+        ("visual-question-answering/vqa-24l", "sub", 210.9),
+        ("visual-question-answering/beit3-base-480", "sub", 227.4),
+        ("visual-reasoning/nlvr2-24l", "pre", 208.6),
+        ("image-text-retrieval/coco-24l", "sub", 207.2),
+        ("image-captioning/coco-24l", "sub", 241.7),
+    ],
+)
+def test_parameters_of_the_large_recipes(recipe: str, placement: str, millions: float) -> None:
+    task: Any = load_recipe(recipe, {"model.placement": placement}).build_task()
+    task.tokenizer = ByteTokenizer()  # the recipe has the vocabulary's size
+    with torch.device("meta"):
+        count = sum(p.numel() for p in task.build_model().parameters())
+    assert round(count / 1e6, 1) == millions

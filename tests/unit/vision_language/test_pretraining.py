@@ -1,4 +1,4 @@
-"""Masked data modelling learns from three streams, whatever a batch is cut into."""
+"""Masked data modelling: what is hidden, three streams, a loss whatever a batch is cut into."""
 
 import json
 from pathlib import Path
@@ -10,25 +10,113 @@ import torch
 from torch.nn import functional as F
 
 from magneto.config import ConfigError
-from magneto.progress import ProgressBars
+from magneto.data.tokenizer import ByteTokenizer
+from magneto.functional.cross_entropy import IGNORED
+from magneto.language.config import MaskedTextDataConfig
+from magneto.language.masked_lm import Masking
 from magneto.recipe import load_recipe
 from magneto.runs import load_run
-from magneto.training.loop import train
 from magneto.training.task import place_companion
+from magneto.vision.batches import stacked
+from magneto.vision.decoding import BrokenImage, Pixels
+from magneto.vision.images import images_of
+from magneto.vision.targets import BlockMasking
+from magneto.vision.transforms import CentreCrop, Reading
 from magneto.vision_language.pretraining import KINDS, MaskedDataModelling
-from magneto.vision_language.pretraining_data import stream_sizes
+from magneto.vision_language.pretraining_data import (
+    PARTS,
+    Hide,
+    close_texts,
+    fixed_examples,
+    hide_words,
+    image_examples,
+    join_examples,
+    pair_examples,
+    text_examples,
+)
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
-from tests.ranks import run_ranks
 from tests.unit.vision.image_files import encoded, photo, write
 from tests.unit.vision_language.trained import SMALL, train_model
 
+pytest.importorskip("tokenizers")
 CPU = torch.device("cpu")
+TOKENIZER = ByteTokenizer()
+READING = Reading(12)
+TEXTS = close_texts(["ab", "abcdefghij", "klmnopqrstuvwxyz"], TOKENIZER)
+PATCHES = BlockMasking(3, 3, 0.4)
+MASKING = Masking(MaskedTextDataConfig(tokenizer="bytes"), TOKENIZER)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_cache(module_cache: Path) -> None:
-    pytest.importorskip("tokenizers")
+def hide(ratio: float) -> Hide:
+    return lambda row, draw: hide_words(MASKING, ratio, row, draw)
+
+
+def of_images(blank: np.ndarray | None = None) -> Any:
+    """What makes examples of three images, the second of which is broken."""
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 12, 12, 3), np.uint8)
+    crop = CentreCrop(READING, 12)
+
+    def transform(picture: Any, draw: np.random.Generator) -> np.ndarray:
+        if np.array_equal(picture.pixels(), pixels[1]):
+            raise BrokenImage("is cut off")
+        return crop(picture, draw)
+
+    return image_examples(images_of(Pixels(pixels)), transform, PATCHES, blank)
+
+
+def test_a_share_of_the_words_is_hidden() -> None:
+    row = np.array([TOKENIZER.begin, *range(20), TOKENIZER.end])
+    for ratio, count in ((0.5, 10), (0.15, 3), (0.01, 1)):
+        seen, targets = hide(ratio)(row, np.random.default_rng(1))
+        hidden = targets != IGNORED
+        assert hidden.sum() == count and (targets[hidden] == row[hidden]).all()
+        assert (seen[hidden] == TOKENIZER.mask).all() and (seen[~hidden] == row[~hidden]).all()
+        assert not hidden[[0, -1]].any()
+    _, targets = hide(0.5)(row[[0, -1]], np.random.default_rng(1))
+    assert (targets == IGNORED).all()
+
+
+def test_sequences_are_cut_from_all_texts_and_the_text_of_a_pair_to_its_length() -> None:
+    make = text_examples(TEXTS, TOKENIZER.begin, 8, hide(0.2))
+    rows = [make(number, np.random.default_rng(0)) for number in range(4)]
+    restored = [np.where(r["targets"] != IGNORED, r["targets"], r["seen"]) for r in rows]
+    assert all(row[0] == TOKENIZER.begin and len(row) == 8 for row in restored)
+    assert np.array_equal(np.concatenate([row[1:] for row in restored]), TEXTS.tokens[:28])
+    pair = pair_examples(of_images(READING.blank), TEXTS, TOKENIZER.begin, 12, hide(0.5))
+    for number, length in ((0, 4), (2, 12)):
+        example = pair(number, np.random.default_rng(number))
+        assert example["length"] == length and example["seen"].shape == (12,)
+        asked = example["targets"] != IGNORED
+        row = np.where(asked, example["targets"], example["seen"])[:length]
+        assert row[0] == TOKENIZER.begin and row[-1] == TOKENIZER.end
+        assert np.array_equal(row[1:-1], TEXTS.text(number)[: length - 2])
+        assert asked.sum() == round(0.5 * (length - 2)) and len(example["patches"]) == 4
+
+
+def test_nothing_is_asked_of_an_image_that_can_not_be_read() -> None:
+    with pytest.raises(BrokenImage):
+        of_images()(1, np.random.default_rng(0))
+    images = of_images(READING.blank)
+    pair = pair_examples(images, TEXTS, TOKENIZER.begin, 12, hide(0.5))
+    text = text_examples(TEXTS, TOKENIZER.begin, 8, hide(0.2))
+    rows = {name: fixed_examples(make, np.arange(2), which)
+            for which, (name, make) in enumerate(zip(PARTS, (images, text, pair), strict=True))}  # fmt: skip
+    batch = join_examples(10, rows)
+    masked, given = batch["masked"], batch["masked"].samples
+    assert batch["images"].shape == (4, 3, 12, 12)
+    assert torch.equal(batch["images"][2:], rows["pairs"]["images"])
+    assert batch["blank"].tolist() == [False, True, False, True]
+    assert masked.alone_patches == 4 and masked.patches.shape == (8,)
+    hidden = masked.hidden[~batch["blank"]].nonzero()[:, 1]
+    assert torch.equal(hidden, masked.patches % 9)
+    assert masked.paired_words == 1 and len(batch["words"]) == 1 + 2
+    assert given.packing.rows == 6 and given.token_ids.shape == (4 + 12 + 8 + 8,)
+    assert (given.token_ids[masked.words] == TOKENIZER.mask).all()
+    none = {**rows, "texts": fixed_examples(text, np.zeros(0, np.int64), 1),
+            "pairs": stacked([pair(1, np.random.default_rng(0))] * 2)}  # fmt: skip
+    batch = join_examples(10, none)
+    assert len(batch["words"]) == 0 and batch["masked"].samples.packing.rows == 4
 
 
 def build(**changes: Any) -> MaskedDataModelling:
@@ -41,7 +129,7 @@ def build(**changes: Any) -> MaskedDataModelling:
 
 
 @pytest.fixture(scope="module")
-def shared() -> MaskedDataModelling:
+def shared(module_cache: Path) -> MaskedDataModelling:
     return build()
 
 
@@ -49,34 +137,18 @@ def tensors(directory: Path) -> dict[str, torch.Tensor]:
     return {name: tensor.read() for name, tensor in open_tensors(directory).items()}
 
 
-def test_it_learns(tmp_path: Path) -> None:
+def test_it_learns(shared: MaskedDataModelling, tmp_path: Path) -> None:
     changes = {"training__steps": 60, "training__eps": 1e-8, "training__learning_rate": 1e-2,
                "model__width": 32, "training__batch_size": 48}  # fmt: skip
-    result = train_model(tmp_path, **changes)
-    baseline = build().baseline(1)
+    result, baseline = train_model(tmp_path, **changes), shared.baseline(1)
     assert result.metrics["paired_text_loss"] < baseline["paired_text_loss"] - 0.5
     assert result.metrics["loss"] < baseline["loss"]
     assert baseline.keys() == result.metrics.keys()
 
 
-@pytest.mark.slow
-def test_the_tiny_recipe_learns_words_and_the_patches_of_pairs(tmp_path: Path) -> None:
-    """Measured: 0.51 and 0.69 nats per word, 1.00 per patch of a pair, 1.27 of an image alone."""
-    recipe = load_recipe("vision-language-modelling/tiny", {
-        "training.device": "cpu", "training.tensorboard": False, "training.evaluate_every": 0,
-        "training.save_every": 0,
-    })  # fmt: skip
-    task = recipe.build_task()
-    found = train(task, recipe.training, tmp_path, seed=1, report=ProgressBars(quiet=True)).metrics
-    baseline = task.baseline()
-    assert found["paired_text_loss"] < baseline["paired_text_loss"] - 1.5
-    assert found["text_loss"] < baseline["text_loss"] - 1.5
-    assert (
-        found["paired_image_loss"] < min(baseline["paired_image_loss"], found["image_loss"]) - 0.1
-    )
-
-
-def test_micro_batches_and_resuming_change_nothing(tmp_path: Path) -> None:
+def test_micro_batches_and_resuming_change_nothing(
+    shared: MaskedDataModelling, tmp_path: Path
+) -> None:
     train_model(tmp_path / "whole")
     train_model(tmp_path / "cut", training__gradient_accumulation_steps=4)
     train_model(tmp_path / "resumed", training__steps=3, training__save_every=3)
@@ -87,18 +159,7 @@ def test_micro_batches_and_resuming_change_nothing(tmp_path: Path) -> None:
         assert torch.equal(runs["resumed"][name], tensor), name
 
 
-@pytest.mark.distributed
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_ranks_agree(tmp_path: Path, strategy: str) -> None:
-    train_model(tmp_path / "one")
-    script = "tests/unit/vision_language/trained.py"
-    run_ranks(2, script, str(tmp_path / "two"), f"training__distributed={strategy}")
-    one, two = (tensors(tmp_path / name / "final") for name in ("one", "two"))
-    for name, tensor in one.items():
-        assert torch.allclose(two[name], tensor, atol=1e-5), name
-
-
-def test_a_batch_has_a_third_of_each(shared: MaskedDataModelling) -> None:
+def test_a_batch_has_a_share_of_each(shared: MaskedDataModelling) -> None:
     batch = shared.train_stream(24, 3).batch(0)[0]
     packing = batch["masked"].samples.packing
     assert packing.rows == 24 and len(batch["images"]) == 16
@@ -110,7 +171,9 @@ def test_a_batch_has_a_third_of_each(shared: MaskedDataModelling) -> None:
     assert len(other["images"]) == 21 and other["masked"].alone_patches == 24
 
 
-def test_cutting_gives_the_same_examples(shared: MaskedDataModelling) -> None:
+def test_cutting_gives_the_same_examples_wherever_a_stream_begins(
+    shared: MaskedDataModelling,
+) -> None:
     def hashes(parts: int) -> list[tuple[float, ...]]:
         pieces = shared.train_stream(24, 3).batch(0, parts, list(range(parts)))
         found = []
@@ -125,12 +188,8 @@ def test_cutting_gives_the_same_examples(shared: MaskedDataModelling) -> None:
         return sorted(found)
 
     assert hashes(1) == hashes(4) and len(hashes(1)) == 32
-
-
-def test_streams_are_at_places_of_their_own(shared: MaskedDataModelling) -> None:
-    stream = shared.train_stream(24, 3)
+    stream, again = shared.train_stream(24, 3), shared.train_stream(24, 3)
     expected = [stream.batch(step, 2, [1])[0] for step in range(4)][-1]
-    again = shared.train_stream(24, 3)
     (found,) = again.batch(3, 2, [1])
     assert torch.equal(found["images"], expected["images"])
     assert torch.equal(found["words"], expected["words"])
@@ -177,6 +236,8 @@ def test_the_loss_is_of_the_codes_and_words_in_hidden_places(shared: MaskedDataM
     assert sum(int(sums[f"{kind}_count"]) for kind in KINDS[2:]) == len(batch["words"])
     loss.total.backward()
     assert all(p.grad is not None for p in model.parameters())
+    compiled: Any = torch.compile(model, fullgraph=True, backend="eager")
+    assert torch.allclose(shared.loss(compiled, batch).total, loss.total)
 
 
 def test_validation_always_asks_for_the_same_and_waits_for_nothing(
@@ -191,15 +252,19 @@ def test_validation_always_asks_for_the_same_and_waits_for_nothing(
     assert scores["text_loss"] == pytest.approx(np.log(512), abs=0.5)
 
 
+def write_pairs(folder: Path, captions: list[str], held: int) -> None:
+    """Write an image with each caption; the last ones are to be validated on, too."""
+    lines = []
+    for number, caption in enumerate(captions):
+        write(folder / f"{number}.png", encoded(photo(number, 24, 24)))
+        lines.append(json.dumps({"image": f"{number}.png", "caption": caption}))
+    write(folder / "train.jsonl", "\n".join(lines).encode())
+    write(folder / "val.jsonl", "\n".join(lines[-held:]).encode())
+
+
 def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None:
-    for number in range(12):
-        write(tmp_path / f"{number}.png", encoded(photo(number, 24, 24)))
-    write(tmp_path / "bad.png", b"no image")
-    names = [*(f"{number}.png" for number in range(12)), "bad.png"]
-    lines = [json.dumps({"image": name, "caption": f"number {name} " * (1 + 9 * (name == "3.png"))})
-             for name in names]  # fmt: skip
-    write(tmp_path / "train.jsonl", "\n".join(lines).encode())
-    write(tmp_path / "val.jsonl", "\n".join(lines[-4:]).encode())
+    write_pairs(tmp_path, [f"number {n} " * (1 + 9 * (n == 3)) for n in range(13)], 4)
+    write(tmp_path / "12.png", b"no image")
     words = "\n\n".join("Some words of a document. " * 30 for _ in range(200))
     write(tmp_path / "text.txt", words.encode())
     write(tmp_path / "held.txt", words[:900].encode())
@@ -208,19 +273,18 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
         data__text_source=str(tmp_path / "text.txt"),
         data__text_validation_source=str(tmp_path / "held.txt"), data__validation_fraction=0.5,
     )  # fmt: skip
-    assert (
-        "13 training pairs" in task.data.describe() and "texts of pairs cut" in task.data.describe()
-    )
-    stream = task.train_stream(12, 1)
+    said = task.data.describe()
+    assert "13 training pairs" in said and "texts of pairs cut" in said
+    stream, model = task.train_stream(12, 1), task.build_model()
     for step in range(6):
         (batch,) = stream.batch(step)
         assert not batch["blank"].any() and len(batch["masked"].patches) == 32
-        assert torch.isfinite(task.loss(task.build_model(), batch).total)
+        assert torch.isfinite(task.loss(model, batch).total)
     assert task.problems.describe() == "broken image: 1"
     batch = task.validation_batches()[0]
     assert batch["blank"].tolist().count(True) == 2
     assert len(batch["masked"].patches) == 4 * int((~batch["blank"]).sum())
-    scores = measured(task, task.build_model().eval())
+    scores = measured(task, model.eval())
     assert scores["unreadable_images"] == 2 and np.isfinite(scores["loss"])
     assert task.baseline()["text_loss"] < 3.2
     # Captions in the place of texts alone.
@@ -231,14 +295,10 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
 
 def test_a_finished_run_is_opened_without_its_data(tmp_path: Path) -> None:
     pairs = tmp_path / "pairs"
-    for number in range(12):
-        write(pairs / f"{number}.png", encoded(photo(number, 24, 24)))
-    lines = [json.dumps({"image": f"{n}.png", "caption": f"number {n} of some"}) for n in range(12)]
-    write(pairs / "train.jsonl", "\n".join(lines).encode())
-    write(pairs / "val.jsonl", "\n".join(lines[:3]).encode())
+    write_pairs(pairs, [f"number {n} of some" for n in range(12)], 3)
     run, changes = tmp_path / "run", {"data__source": str(pairs), "training__steps": 1}
     train_model(run, **changes)
-    (pairs / "train.jsonl").write_text(lines[0])
+    (pairs / "train.jsonl").write_text((pairs / "train.jsonl").read_text().splitlines()[0])
     with pytest.raises(ValueError, match="data"):
         train_model(run, resume=True, **{**changes, "training__steps": 2})
     for path in pairs.iterdir():
@@ -260,14 +320,6 @@ def test_mistakes_are_told() -> None:
         build(model__codes=None)
 
 
-def test_the_graph_is_whole(shared: MaskedDataModelling) -> None:
-    torch.manual_seed(0)
-    model = shared.build_model()
-    batch = shared.train_stream(24, 1).batch(0)[0]
-    compiled: Any = torch.compile(model, fullgraph=True, backend="eager")
-    assert torch.allclose(shared.loss(compiled, batch).total, shared.loss(model, batch).total)
-
-
 @pytest.mark.parametrize(("name", "rate"), [("beit3-24l", 2e-3), ("beit3-24l-table", 2.8e-3)])
 def test_the_papers_recipe(name: str, rate: float) -> None:
     recipe = load_recipe(f"vision-language-modelling/{name}")
@@ -275,14 +327,9 @@ def test_the_papers_recipe(name: str, rate: float) -> None:
         task: Any = recipe.build_task()
         task.vocabulary = lambda: 64010
         model = task.build_model()
-        fewer = {"model.experts": "shared_attention"}
-        task = load_recipe(f"vision-language-modelling/{name}", fewer).build_task()
-        task.vocabulary = lambda: 64010
-        smaller = task.build_model()
     count = sum(p.numel() for p in model.parameters()) / 1e6
     encoder = sum(p.numel() for p in model.encoder.parameters()) / 1e6
     assert (round(count, 1), round(encoder, 1)) == (246.3, 207.0)
-    assert sum(p.numel() for p in smaller.parameters()) / 1e6 == pytest.approx(217.8, abs=0.05)
     training = recipe.training
     assert (training.learning_rate, training.steps, training.batch_size) == (rate, 300000, 12288)
     assert (training.betas, training.eps, training.weight_decay) == ((0.9, 0.98), 1e-6, 0.05)
@@ -299,9 +346,3 @@ def test_the_largest_batch_has_all_three_kinds_in_their_shares() -> None:
     assert len(samples.token_ids) == 2 * data.paired_text_length + 4 * data.text_length
     assert made["masked"].hidden.sum().item() == 4 * data.patches.count
     assert len(made["words"]) > 0
-
-
-def test_how_a_batch_is_shared() -> None:
-    assert stream_sizes(12, (1, 2, 3)) == {"images": 2, "texts": 4, "pairs": 6}
-    with pytest.raises(ValueError, match=r"a multiple of 6, .*: 12 for"):
-        stream_sizes(13, (1, 2, 3))

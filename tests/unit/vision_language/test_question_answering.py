@@ -14,7 +14,7 @@ from magneto.training.assets import write_plateau
 from magneto.vision_language.config import (
     QuestionAnsweringConfig,
 )
-from magneto.vision_language.heads import QuestionAnswerer
+from magneto.vision_language.model import QuestionAnswerer
 from magneto.vision_language.question_answering import likeliest_target
 from magneto.vision_language.questions import image_keys
 from magneto.vision_language.tables import LOST, MISSING

@@ -13,11 +13,10 @@ from magneto.training.task import figures_of
 from magneto.vision.decoding import Pixels
 from magneto.vision_language.config import ImageTextRetrieverConfig
 from magneto.vision_language.figures import searches_figure
-from magneto.vision_language.heads import MOST_SCALE
+from magneto.vision_language.model import MOST_SCALE
 from magneto.vision_language.retrieval import ImageTextRetrieval
 from magneto.vision_language.samples import join_samples
 from magneto.vision_language.tables import ImageRows, RowSplits
-from magneto.weights import open_tensors
 from tests.evaluating import measured
 from tests.unit.vision_language.karpathy import write_karpathy
 from tests.unit.vision_language.small_tasks import SIZES, retrieval_task
@@ -105,24 +104,6 @@ def test_it_learns(tmp_path: Path) -> None:
 def test_a_temperature_is_in_bounds() -> None:
     with pytest.raises(ConfigError, match="temperature must be in"):
         ImageTextRetrieverConfig(**SIZES, temperature=3.0)
-
-
-@pytest.mark.distributed
-def test_ranks_have_the_negatives_of_the_whole_batch(tmp_path: Path) -> None:
-    """Two ranks with two micro-batches each, of unlike sizes, are one process with one."""
-    from tests.ranks import run_ranks
-    from tests.unit.vision_language.retrieval_ranks import run as run_alone
-
-    folder, one, two = (tmp_path / name for name in ("data", "one", "two"))
-    folder.mkdir()
-    write_karpathy(folder)
-    run_alone(folder, one)
-    run_ranks(2, "tests/unit/vision_language/retrieval_ranks.py", str(folder), str(two),
-             "distributed=ddp", "gradient_accumulation_steps=2")  # fmt: skip
-    alone, ranks = (open_tensors(run / "final") for run in (one, two))
-    assert alone.keys() == ranks.keys()
-    for name in alone:
-        torch.testing.assert_close(ranks[name].read(), alone[name].read(), rtol=1e-4, atol=1e-5)
 
 
 def test_captions_that_find_their_images_are_counted(tmp_path: Path) -> None:

@@ -50,14 +50,14 @@ from magneto.vision_language.config import (
     VisionLanguageConfig,
     VisualReasonerConfig,
 )
-from magneto.vision_language.heads import (
+from magneto.vision_language.model import (
     ImageCaptioner,
     ImageTextRetriever,
     MaskedDataModel,
     QuestionAnswerer,
+    VisionLanguageEncoder,
     VisualReasoner,
 )
-from magneto.vision_language.model import VisionLanguageEncoder
 
 PREFIX = "beit3."
 MASK_TOKEN = f"{PREFIX}vision_embed.mask_token"

@@ -1,0 +1,44 @@
+"""Vision and language on two ranks: as one process."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from magneto.weights import open_tensors
+from tests.ranks import run_ranks
+from tests.unit.vision_language.retrieval_ranks import run as run_retrieval
+from tests.unit.vision_language.trained import train_model
+
+pytestmark = pytest.mark.distributed
+FOLDER = "tests/unit/vision_language"
+
+
+def check(one: Path, two: Path, **tolerance: Any) -> None:
+    alone, ranks = (open_tensors(run / "final") for run in (one, two))
+    assert alone.keys() == ranks.keys()
+    for name in alone:
+        torch.testing.assert_close(ranks[name].read(), alone[name].read(), **tolerance)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_pre_training(tmp_path: Path, strategy: str) -> None:
+    pytest.importorskip("tokenizers")
+    train_model(tmp_path / "one")
+    script = f"{FOLDER}/trained.py"
+    run_ranks(2, script, str(tmp_path / "two"), f"training__distributed={strategy}")
+    check(tmp_path / "one", tmp_path / "two", rtol=1e-5, atol=1e-5)
+
+
+def test_retrieval_has_the_negatives_of_the_whole_batch(tmp_path: Path) -> None:
+    """Two ranks with two micro-batches each, of unlike sizes, are one process with one."""
+    from tests.unit.vision_language.karpathy import write_karpathy
+
+    folder, one, two = (tmp_path / name for name in ("data", "one", "two"))
+    folder.mkdir()
+    write_karpathy(folder)
+    run_retrieval(folder, one)
+    run_ranks(2, f"{FOLDER}/retrieval_ranks.py", str(folder), str(two),
+             "distributed=ddp", "gradient_accumulation_steps=2")  # fmt: skip
+    check(one, two, rtol=1e-4, atol=1e-5)
