@@ -100,8 +100,9 @@ def test_nothing_is_asked_of_an_image_that_can_not_be_read() -> None:
     images = of_images(READING.blank)
     pair = pair_examples(images, TEXTS, TOKENIZER.begin, 12, hide(0.5))
     text = text_examples(TEXTS, TOKENIZER.begin, 8, hide(0.2))
+    makers = zip(PARTS, (images, text, pair), strict=True)
     rows = {name: fixed_examples(make, np.arange(2), which)
-            for which, (name, make) in enumerate(zip(PARTS, (images, text, pair), strict=True))}  # fmt: skip
+            for which, (name, make) in enumerate(makers)}  # fmt: skip
     batch = join_examples(10, rows)
     masked, given = batch["masked"], batch["masked"].samples
     assert batch["images"].shape == (4, 3, 12, 12)
