@@ -18,6 +18,7 @@ from magneto.mistakes import user_lines
 # Name: (module with `main(words)` and `parser()`, or, after a colon, its function with
 # FUNCTION_parser; one line for --help).
 COMMANDS = {
+    "start": ("magneto.commands.start", "look at data; which recipe fits, and what is easy there"),
     "train": ("magneto.commands.train", "train a recipe, or go on with a run"),
     "evaluate": ("magneto.commands.evaluate", "measure a run's model on its validation data"),
     "report": ("magneto.commands.report", "a run as a page: curves, and what its model does"),

@@ -1,0 +1,129 @@
+"""`magneto start`: from data to a recipe that fits it, what is easy there, and the run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magneto.commands.shared import Parser, print_json
+from magneto.config import ConfigError
+from magneto.progress import ProgressBars, clock
+
+if TYPE_CHECKING:
+    from magneto.start.advice import Advice
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    made = Parser(
+        "start",
+        "Look at data: what it is, what is easy there, which recipe fits, and the command that\n"
+        "trains it. Data is a folder of images, of recordings or of text, a table (.csv, .tsv,\n"
+        ".jsonl, .json, .parquet), tar shards, lines in two languages, or hf:NAME.",
+        "magneto start photos/ --go",
+        recipe=True,
+    )
+    made.add_argument("data", help="PATH or hf:NAME[:CONFIG[:SPLIT]]")
+    made.add_argument("--as", dest="kind", metavar="TASK", help="where data is for several tasks")
+    made.add_argument("--go", action="store_true", help="train it")
+    made.add_argument("--out", metavar="DIR", type=Path, help="where the run goes (runs/DATA)")
+    return made.with_json()
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    given, overrides = parser().parse_with_overrides(words)
+    from magneto.start.advice import advise
+    from magneto.start.kinds import candidates
+
+    found = candidates(given.data)
+    names = [each.task for each in found]
+    if given.kind is not None and given.kind not in names:
+        raise ConfigError([f"{given.data} is not for {given.kind}: it is for {', '.join(names)}"])
+    chosen = next(each for each in found if given.kind in (None, each.task))
+    report = ProgressBars()
+    advice = advise(given.data, chosen, overrides, report)
+    tried = try_it(advice, report)
+    report.finish()
+    out = given.out or Path("runs") / name_of(given.data)
+    line = train_command(given.data, advice, out)
+    if given.json:
+        print_json({
+            "data": given.data, "task": chosen.task, "reason": chosen.reason,
+            "also": [each.task for each in found if each is not chosen],
+            "facts": dict(advice.finding.facts), "simple": dict(advice.simple),
+            "options": advice.options, "parameters": tried["parameters"],
+            "steps": tried["steps"], "seconds": tried.get("seconds"), "command": line,
+        })  # fmt: skip
+    else:
+        print("\n".join([f"{given.data}: {chosen.reason}, so {chosen.task}", "",
+                         *lines(advice, tried), "", *closing(given, chosen, found, line)]))  # fmt: skip
+    if not given.go:
+        return 0
+    from magneto.commands.train import main as train
+
+    return train(shlex.split(line)[2:])
+
+
+def try_it(advice: Advice, report: ProgressBars) -> dict[str, Any]:
+    """Return parameters, memory and time, by taking some steps."""
+    from magneto.commands.plan import try_steps
+
+    return try_steps(advice.recipe, report)
+
+
+def name_of(data: str) -> str:
+    """Return what a run on data is called."""
+    stem = data.rstrip("/").rpartition("/")[2]
+    return stem.partition(".")[0] or stem.replace(":", "-") or "data"
+
+
+def train_command(data: str, advice: Advice, out: Path) -> str:
+    """Return the command line that trains the recipe."""
+    options = [f"--{name} {shlex.quote(written(value))}" for name, value in advice.options.items()]
+    words = (f"magneto train {advice.recipe.name}", f"--data {shlex.quote(data)}", *options,
+             f"--out {shlex.quote(str(out))}")  # fmt: skip
+    return " ".join(words)
+
+
+def written(value: Any) -> str:
+    """Return a value as it is typed."""
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def lines(advice: Advice, tried: Mapping[str, Any]) -> list[str]:
+    """Return what there is, what is easy, and what the recipe takes."""
+    metric = advice.task.primary_metric
+    rows = [("what there is", ""), *((f"  {name}", words) for name, words in advice.finding.facts)]
+    rows.append(("what is easy", f"{metric} on the examples to validate on"))
+    rows += [(f"  {name}", figure(scores, metric)) for name, scores in advice.simple]
+    rows.append(("the recipe", advice.recipe.name))
+    rows += [(f"  {name}", written(value)) for name, value in advice.options.items()]
+    seconds = tried.get("seconds")
+    rows += [
+        ("it takes", f"{tried['parameters']:,} parameters, {tried['steps']:,} steps of "
+         f"{tried['batch_size']} {advice.task.unit if tried['batch_size'] > 2 else 'groups'}"
+         + (f", about {clock(seconds)} here" if seconds else "")),
+    ]  # fmt: skip
+    wide = max(len(name) for name, _ in rows) + 2
+    return [f"{name:<{wide}}{words}".rstrip() for name, words in rows] + [
+        f"note: {remark}" for remark in advice.finding.remarks
+    ]
+
+
+def figure(scores: Mapping[str, float], metric: str) -> str:
+    """Return a score by the task's own metric, and the loss where it is another."""
+    names = [name for name in dict.fromkeys((metric, "loss")) if name in scores]
+    return ", ".join(f"{scores[name]:.4g}" if name == metric else f"{name} {scores[name]:.4g}"
+                     for name in names)  # fmt: skip
+
+
+def closing(given: Any, chosen: Any, found: Sequence[Any], line: str) -> list[str]:
+    """Return what to type."""
+    others = [f"or: magneto start {shlex.quote(given.data)} --as {each.task}"
+              for each in found if each is not chosen]  # fmt: skip
+    if given.go:
+        return []
+    return ["train it (--go does it at once):", f"  {line}", *others]

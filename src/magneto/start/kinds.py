@@ -1,0 +1,276 @@
+"""Which tasks a source of data is for: told by its folders, files and columns, not by its name.
+
+How the command uses it::
+
+    candidates("photos/")    # [Candidate("image-classification", "images in 10 folders", {})]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from magneto.config import shown
+from magneto.data.files import RECORDS, existing_path, has_ending, unpacked_name, walk_files
+from magneto.data.formats import read_source
+from magneto.data.media import AUDIO_ENDINGS, ENDINGS, IMAGE_ENDINGS, MediaColumn
+from magneto.data.problems import Counts
+from magneto.data.sources import SPLITS, has_parquet, parse_source
+from magneto.data.table import USUAL, Classes, Table
+from magneto.files import user_path
+
+# Values of a column by which its kind is told.
+LOOKED_AT = 200
+# Words of which there are at most so many, or of which each comes so often, are classes.
+MOST_CLASSES, LEAST_EACH = 2, 5
+LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2,4})?")
+PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
+         ("text1", "text2"), ("text_a", "text_b"), ("first", "second"))  # fmt: skip
+IMAGE_FOLDERS, MASK_FOLDERS = ("images", "image", "imgs"), ("annotations", "masks", "mask")
+VQA_QUESTIONS = re.compile(r"v2_OpenEnded_.*_questions\.json(\.gz)?")
+TEXTS = (".txt", ".md", ".rst")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A task that can be trained on a source.
+
+    Attributes:
+        task: Its name in `magneto.tasks.TASKS`.
+        reason: What of the source says so.
+        options: What the task must be told to read it, by the recipe's dotted fields.
+    """
+
+    task: str
+    reason: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def candidates(source: str) -> list[Candidate]:
+    """Return the tasks that can be trained on a source, the likeliest first.
+
+    Args:
+        source: PATH or hf:NAME[:CONFIG[:SPLIT]].
+
+    Raises:
+        FileNotFoundError: If there is no such path; names the nearest.
+        ValueError: If nothing there is what a task is trained on; says what is there.
+    """
+    found = parse_source(source)
+    if found.kind == "builtin":
+        raise ValueError(f"{source} is built in: `magneto recipes` lists what is trained on it")
+    if found.kind == "hf":
+        return of_table(first_table(source))
+    stem = user_path(source)
+    if not stem.exists() and (pairs := line_pairs(stem.parent.glob(f"{stem.name}.*"))):
+        return [translation(next(iter(pairs.values())))]
+    path = existing_path(source)
+    if path.is_dir():
+        return of_folder(path, source)
+    if has_ending(path, RECORDS) or path.suffix in (".tar", ".parquet"):
+        return of_table(first_table(source))
+    return running_text(f"{path.name} is text")
+
+
+def first_table(source: str) -> Table:
+    """Return the table of a source that is to train on."""
+    there = read_source(source, Counts(), "text")
+    return there.get("train") or next(iter(there.values()))
+
+
+def of_folder(folder: Path, source: str) -> list[Candidate]:
+    """Return the tasks of a folder: of a layout that is known, of tables, of its kinds of files.
+
+    Raises:
+        ValueError: If no task reads it.
+    """
+    files = list(walk_files(folder))
+    names = {path.name for path in files}
+    if any(map(VQA_QUESTIONS.fullmatch, names)):
+        return [Candidate("visual-question-answering", "VQA v2's files of questions")]
+    if any(re.fullmatch(r"dataset.*\.json(\.gz)?", name) for name in names):
+        return captions("captions in Karpathy's layout")
+    if "wav.scp" in names or any(name.endswith(".trans.txt") for name in names):
+        return [Candidate("transducer", "recordings with transcripts")]
+    by_kind = {kind: [p for p in files if p.name.lower().endswith(own)]
+               for kind, own in ENDINGS.items()}  # fmt: skip
+    there = {*files}
+    if any(path.with_suffix(".txt") in there for path in by_kind["audio"]):
+        return [Candidate("transducer", "recordings with a .txt file beside each")]
+    inside = {path.name.lower() for path in folder.iterdir() if path.is_dir()}
+    if inside & {*IMAGE_FOLDERS} and inside & {*MASK_FOLDERS} or "trainannot" in inside:
+        return [Candidate("segmentation", "a folder of images and one of masks")]
+    if has_parquet(folder) or any(path.suffix == ".tar" for path in files):
+        return of_table(first_table(source))
+    if pairs := line_pairs(files):
+        return [translation(next(iter(pairs.values())))]
+    if tables := [path for path in files if has_ending(path, RECORDS) and path.parent == folder]:
+        named = [p for p in tables if unpacked_name(p).partition(".")[0].lower() in SPLITS]
+        return of_table(first_table(source if named else str(tables[0])))
+    if by_kind["image"]:
+        return [of_images(folder, by_kind["image"], inside)]
+    if texts := [path for path in files if has_ending(path, (*TEXTS, *RECORDS))]:
+        return running_text(f"{len(texts):,} file{'s' * (len(texts) != 1)} of text")
+    audio = f"; its {len(by_kind['audio'])} recordings have no transcripts: put a .txt file of its"
+    audio += " name beside each, or name a table with columns audio and text"
+    raise ValueError(f"nothing in {folder} is what a task is trained on: no images, tables or texts"
+                     f"{audio if by_kind['audio'] else ''}")  # fmt: skip
+
+
+def of_images(folder: Path, images: Sequence[Path], inside: set[str]) -> Candidate:
+    """Return whether the images of a folder lie in folders of classes, or have no labels."""
+    split = bool(inside & {*SPLITS}) and inside <= {*SPLITS}
+    depth = 1 + split
+    places = [path.relative_to(folder).parts[:-1] for path in images]
+    classes = {place[depth - 1] for place in places if len(place) >= depth}
+    if len(classes) < 2:
+        return Candidate("image-modelling", f"{len(images):,} images without labels")
+    return Candidate("image-classification", f"images in {len(classes)} folders")
+
+
+def nested(folder: Path, images: Sequence[Path]) -> list[str]:
+    """Return the folders of classes whose images all lie in further folders."""
+    places = [path.relative_to(folder).parts[:-1] for path in images]
+    shallow = {place[0] for place in places if len(place) == 1}
+    return sorted({place[0] for place in places if len(place) > 1} - shallow)
+
+
+def line_pairs(files: Iterator[Path] | Sequence[Path]) -> dict[str, list[str]]:
+    """Return the languages of files STEM.LANGUAGE[.txt], by stem; those of two or more."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(files):
+        stem, dot, language = unpacked_name(path).removesuffix(".txt").rpartition(".")
+        if dot and LANGUAGE.fullmatch(language) and not has_ending(path, RECORDS):
+            found.setdefault(str(path.parent / stem), []).append(language)
+    return {stem: names for stem, names in found.items() if len(names) > 1}
+
+
+def translation(languages: Sequence[str]) -> Candidate:
+    """Return translation between languages."""
+    options = {} if "en" in languages else {"data.pivot_language": languages[0]}
+    return Candidate("translation", f"lines in {' and '.join(languages)}", options)
+
+
+def running_text(reason: str) -> list[Candidate]:
+    """Return what text without labels is for."""
+    return [Candidate("causal-lm", reason), Candidate("masked-lm", reason)]
+
+
+def captions(reason: str) -> list[Candidate]:
+    """Return what images with captions are for."""
+    return [Candidate("image-captioning", reason), Candidate("image-text-retrieval", reason)]
+
+
+def of_table(table: Table) -> list[Candidate]:
+    """Return the tasks that are trained on the columns of a table.
+
+    Raises:
+        ValueError: If there are none; names the columns and what is in them.
+    """
+    kinds = {name: column_kind(table, name) for name in table.columns}
+
+    def named(what: str, *of_kinds: str) -> str | None:
+        return table.find(what, among=[n for n, kind in kinds.items() if kind in of_kinds]) or None
+
+    words = ("text", "class")
+    images = [name for name, kind in kinds.items() if kind == "image"]
+    label = named("label", "class", "number", "text")
+    question, answer = named("question", *words), named("answer", *words, "list", "number")
+    text = named("text", *words, "list") or named("statement", *words)
+    if len(images) >= 2 and (named("statement", *words) and named("truth", *words, "number")):
+        return [Candidate("visual-reasoning", "two images and a statement in each row")]
+    if len(images) >= 2 and named("mask", "image"):
+        return [Candidate("segmentation", "an image and a mask in each row")]
+    if images and question and answer:
+        return [Candidate("visual-question-answering", "an image, a question and an answer")]
+    if images:
+        image = {} if named("image", "image") else {"data.image_column": images[0]}
+        by_label = Candidate("image-classification", f"an image and a {label}", image)
+        both = captions(f"an image and a {text}") if text and text != label else []
+        alone = Candidate("image-modelling", "images without labels", image)
+        return ([by_label] if label else []) + both or [alone]
+    if audio := [name for name, kind in kinds.items() if kind == "audio"]:
+        if text:
+            return [Candidate("transducer", f"a recording and its {text}")]
+        raise table.no_column("text")
+    languages = [name for name, kind in kinds.items()
+                 if kind in words and LANGUAGE.fullmatch(name)]  # fmt: skip
+    if len(languages) > 1 or "translation" in kinds:
+        return [translation(languages or ["en"])]
+    return of_words(table, kinds, text or question, label)
+    del audio
+
+
+def of_words(
+    table: Table, kinds: Mapping[str, str], text: str | None, label: str | None
+) -> list[Candidate]:
+    """Return the tasks of a table of texts and labels.
+
+    Raises:
+        ValueError: If it has no texts.
+    """
+    plain = {name.strip().lower(): name for name in table.columns}
+    options: dict[str, Any] = {}
+    for first, second in PAIRS:
+        if {first, second} <= plain.keys():
+            text = plain[first]
+            options = {"data.text_column": text, "data.pair_column": plain[second]}
+    texts = [name for name, kind in kinds.items() if kind == "text" and name != label]
+    if text is None and len(texts) == 1:
+        text = texts[0]
+        options = {"data.text_column": text}
+    if text is None:
+        there = ", ".join(f"{shown(name)} ({kind})" for name, kind in kinds.items())
+        raise ValueError(f"{table.where} has columns {there}: no task of the table reads these; "
+                         "the page 'A new task' shows one for a table of numbers")  # fmt: skip
+    others = [n for n, kind in kinds.items() if kind in ("class", "number") and n != text]
+    if label is None and len(others) == 1:
+        label = others[0]
+        options |= {"data.label_column": label}
+    if label is None:
+        return running_text(f"a {text} in each row")
+    if kinds[label] == "number":
+        options |= {"data.target": "number"}
+    reason = f"{'two texts' if 'data.pair_column' in options else f'a {text}'} and a {label}"
+    return [Candidate("text-classification", reason, options)]
+
+
+def column_kind(table: Table, name: str) -> str:
+    """Return what is in a column: image, audio, class, number, list, text, or nothing."""
+    column = table.columns[name]
+    if isinstance(column, Classes):
+        return "class"
+    if isinstance(column, MediaColumn):
+        kind = "audio" if name in USUAL["audio"][:1] else "image"
+        keys = [column.key(int(row)).lower() for row in table.rows[:LOOKED_AT]]
+        return "audio" if any(key.endswith(AUDIO_ENDINGS) for key in keys) else kind
+    values = [v for v in islice((column[int(row)] for row in table.rows), LOOKED_AT * 10)
+              if v not in (None, "")]  # fmt: skip
+    some = values[:LOOKED_AT]
+    if not some:
+        return "nothing"
+    if all(isinstance(value, list | dict) for value in some):
+        return "image" if all("bytes" in v or "path" in v for v in some) else "list"
+    words = [str(value).strip() for value in some]
+    for kind, endings in (("image", IMAGE_ENDINGS), ("audio", AUDIO_ENDINGS)):
+        if sum(word.lower().endswith(endings) for word in words) > len(words) / 2:
+            return kind
+    different = len({str(value) for value in values})
+    few = different <= max(MOST_CLASSES, len(values) // LEAST_EACH)
+    if all(map(is_number, words)):
+        whole = all(float(word).is_integer() for word in words)
+        return "class" if few and whole else "number"
+    return "class" if few else "text"
+
+
+def is_number(word: str) -> bool:
+    """Return whether a word is a number."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

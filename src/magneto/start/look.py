@@ -1,0 +1,239 @@
+"""What the data of a task is: facts for people, and the fields of the recipe that follow from it.
+
+Each function takes a task that has been built of its starting recipe and reads its data; nothing is
+trained. What is derived is the smallest model input that shows the examples as they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from magneto.vision.decoding import BrokenImage
+
+# Images that are opened to learn their sizes.
+OPENED = 200
+# A model of small computers reads no more pixels a side, and no more patches a side.
+LARGEST_SIDE, PATCHES = 64, 8
+# Share of texts that are read whole.
+WHOLE = 0.99
+# Characters of text for each word piece of the vocabulary.
+CHARACTERS_A_PIECE = 200
+VOCABULARIES = (512, 8192)
+# Classes whose counts are shown.
+SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is known of a task's data.
+
+    Attributes:
+        facts: For people: what about, and what is so.
+        options: Of the recipe, by its dotted fields.
+        remarks: What a user should look at, in a sentence each.
+    """
+
+    facts: Sequence[tuple[str, str]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
+
+
+Look = Callable[[Any], Finding]
+
+
+def counted(number: int, unit: str) -> str:
+    """Return a number and its unit, in the plural unless it is one."""
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
+
+
+def parts(train: int, validation: int, unit: str) -> tuple[str, str]:
+    """Return the row that says how much there is."""
+    return f"{unit}s", f"{train:,} to train on, {validation:,} to validate on"
+
+
+def balance(names: Iterable[str]) -> tuple[str, str]:
+    """Return the row that says which classes there are and how often each comes."""
+    counts = Counter(names).most_common()
+    shown = [f"{name} {count:,}" for name, count in counts[:SHOWN]]
+    rest = f", ... {counts[-1][0]} {counts[-1][1]:,}" if len(counts) > SHOWN else ""
+    return "classes", f"{len(counts)}: {', '.join(shown)}{rest}"
+
+
+def sizes_of(split: Any) -> tuple[np.ndarray, bool]:
+    """Return heights and widths of some images, (images, 2), and whether all are grey."""
+    some = np.unique(np.linspace(0, len(split) - 1, OPENED).astype(int))
+    sizes, grey = [], True
+    for index in some.tolist():
+        try:
+            picture = split.open(index)
+            sizes.append((picture.height, picture.width))
+            if grey and len(sizes) <= OPENED // 4:
+                pixels = picture.pixels()
+                grey = bool((pixels == pixels[..., :1]).all())
+        except BrokenImage:
+            continue
+    if not sizes:
+        raise ValueError("none of the images that were looked at can be read")
+    return np.array(sizes), grey
+
+
+def image_input(split: Any) -> Finding:
+    """Return how images are and how a model will see them: a square of at most 64 pixels a side."""
+    sizes, grey = sizes_of(split)
+    smallest, largest = sizes.min(0), sizes.max(0)
+    usual = int(np.median(sizes.min(1)))
+    side = min(usual, LARGEST_SIDE)
+    patch = -(-side // PATCHES)
+    side = max(patch * round(side / patch), patch)
+    as_is = " x ".join(map(str, smallest[::-1]))
+    if (smallest != largest).any():
+        as_is += " to " + " x ".join(map(str, largest[::-1]))
+    count = (side // patch) ** 2
+    seen = f"{as_is}{', grey' if grey else ''}; read as {side} x {side} in {count} patches"
+    remarks = []
+    if usual > 2 * side:
+        remarks.append(f"images are shrunk to {side} x {side}, so that training takes minutes: "
+                       f"--model.image_size {2 * side} --model.patch_size {2 * patch} shows more "
+                       "at the same cost for the Transformer")  # fmt: skip
+    options = {"model.image_size": side, "model.patch_size": patch, "model.max_length": count,
+               "model.channels": 1 if grey else 3}  # fmt: skip
+    return Finding([("size", seen)], options, remarks)
+
+
+def labelled_images(task: Any) -> Finding:
+    """Look at images with labels."""
+    splits = task.splits
+    seen = image_input(splits.train)
+    names = [splits.classes[n] for n in splits.train.labels_of().tolist() if n >= 0]
+    facts = [parts(len(splits.train), len(splits.validation), "image"), balance(names), *seen.facts]
+    # Left and right may be exchanged in pictures of things, not in signs that are drawn.
+    flip = {} if seen.options["model.channels"] == 1 else {"data.augmentation.flip": 0.5}
+    options = {**seen.options, "model.classes": len(splits.classes), **flip}
+    return Finding(facts, options, seen.remarks)
+
+
+def plain_images(task: Any) -> Finding:
+    """Look at images without labels."""
+    splits = task.splits
+    seen = image_input(splits.train)
+    options = {**seen.options, "model.max_length": seen.options["model.max_length"] + 1}
+    facts = [parts(len(splits.train), len(splits.validation), "image"), *seen.facts]
+    return Finding(facts, options, seen.remarks)
+
+
+def masked_images(task: Any) -> Finding:
+    """Look at images with masks."""
+    splits = task.splits
+    seen = image_input(splits.train)
+    largest = 0
+    for index in np.unique(np.linspace(0, len(splits.train) - 1, OPENED).astype(int)).tolist():
+        try:
+            mask = splits.train.mask(index)
+        except BrokenImage:
+            continue
+        known = mask[mask < 255]
+        largest = max(largest, int(known.max(initial=0)))
+    side = seen.options["model.image_size"]
+    facts = [parts(len(splits.train), len(splits.validation), "image"),
+             ("classes", f"{largest + 1}, by the numbers in the masks; 255 is no class"),
+             *seen.facts]  # fmt: skip
+    options = {**seen.options, "model.channels": 3, "model.classes": largest + 1,
+               "model.stride": side}  # fmt: skip
+    return Finding(facts, options, seen.remarks)
+
+
+def vocabulary_of(characters: int) -> int:
+    """Return the size of a vocabulary that so much text can fill: a power of two."""
+    wanted = characters / CHARACTERS_A_PIECE
+    return int(np.clip(2 ** round(np.log2(max(wanted, 1))), *VOCABULARIES))
+
+
+def words_in(texts: Sequence[str]) -> str:
+    """Say how many words texts have."""
+    counts = np.array([len(text.split()) for text in texts] or [0])
+    return f"{np.median(counts):.0f} words, {counts.max():,} at most"
+
+
+def labelled_texts(task: Any) -> Finding:
+    """Look at texts with labels."""
+    train, held = task.texts.train, task.texts.validation
+    texts, labels = train.values("text"), train.values("label")
+    pairs = train.values("pair") if "pair" in train.columns else []
+    characters = sum(map(len, texts)) + sum(map(len, pairs))
+    if task.data_config.number:
+        numbers = np.array(labels, float)
+        answer = ("numbers", f"{numbers.min():g} to {numbers.max():g}, {numbers.mean():.4g} on "
+                             f"average, standard deviation {numbers.std():.4g}")  # fmt: skip
+    else:
+        answer = balance(labels)
+    lengths = np.array([len(a) + len(b) for a, b in zip(texts, pairs or [""] * len(texts),
+                                                        strict=True)])  # fmt: skip
+    # A word piece of a small vocabulary has about three characters; two tokens frame a text.
+    tokens = int(np.quantile(lengths, WHOLE) / 2.5) + 8
+    longest = int(np.clip(8 * -(-tokens // 8), 16, 256))
+    size = vocabulary_of(characters)
+    facts = [parts(len(train), sum(map(len, held.values())), "text"), answer,
+             ("length", f"{words_in(texts)}; read up to {longest} of {size:,} word pieces")]
+    options = {"data.max_length": longest, "data.vocab_size": size}
+    return Finding(facts, options)
+
+
+def running_text(task: Any) -> Finding:
+    """Look at text without labels."""
+    train, held = (task.documents(split) for split in ("train", "validation"))
+    characters = sum(map(len, train))
+    size = vocabulary_of(characters)
+    facts = [
+        ("documents", f"{len(train):,} to train on, {len(held):,} to validate on"),
+        ("text", f"{characters:,} characters to train on, in {size:,} word pieces"),
+    ]
+    return Finding(facts, {"data.vocab_size": size})
+
+
+def images_with_words(column: str) -> Look:
+    """Return what looks at images with words: questions, statements, captions.
+
+    Args:
+        column: That has the words.
+    """
+
+    def look(task: Any) -> Finding:
+        train, held = task.splits.train, task.splits.validation
+        seen = image_input(train.images[0])
+        texts = list(train.values(column))
+        words = [text for each in texts for text in ([each] if isinstance(each, str) else each)]
+        longest = int(np.quantile([len(text) for text in words], WHOLE) / 2) + 8
+        size = int(np.clip(vocabulary_of(sum(map(len, words))), 512, 2048))
+        options = {**seen.options, "model.channels": 3, "data.vocab_size": size,
+                   "model.max_length": int(np.clip(8 * -(-longest // 8), 16, 128))}  # fmt: skip
+        facts = [parts(len(train), len(held), "row"), *seen.facts, (f"{column}s", words_in(words))]
+        return Finding(facts, options, seen.remarks)
+
+    return look
+
+
+def recordings(task: Any) -> Finding:
+    """Look at recordings with transcripts."""
+    splits = task.speech.splits
+    train, held = splits.train, splits.validation
+    seconds, texts = train.seconds, train.texts
+    words = Counter(word for text in texts for word in text.split())
+    facts = [
+        parts(len(train), len(held), "recording"),
+        ("sound", f"{seconds.sum() / 3600:.2f} hours to train on, {np.median(seconds):.1f} s each, "
+         f"{seconds.max():.1f} s at most"),
+        ("words", f"{words_in(texts)}; {len(words):,} different ones"),
+    ]  # fmt: skip
+    return Finding(facts)
+
+
+def parallel_text(task: Any) -> Finding:
+    """Look at lines in two languages or more."""
+    lines = task.text.describe(task.data_config.source)
+    directions = ", ".join(f"{a} to {b}" for a, b in task.text.directions)
+    return Finding([("directions", directions), *(("lines", line) for line in lines)])
