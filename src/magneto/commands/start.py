@@ -44,8 +44,8 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError([f"{given.data} is not for {given.kind}: it is for {', '.join(names)}"])
     chosen = next(each for each in found if given.kind in (None, each.task))
     report = ProgressBars()
-    advice = advise(given.data, chosen, overrides, report)
-    tried = try_it(advice, report)
+    advice = advise(given.data, chosen, overrides, Bars(report))
+    tried = try_it(advice, Bars(report))
     report.finish()
     out = given.out or Path("runs") / name_of(given.data)
     line = train_command(given.data, advice, out)
@@ -67,7 +67,25 @@ def main(words: Sequence[str]) -> int:
     return train(shlex.split(line)[2:])
 
 
-def try_it(advice: Advice, report: ProgressBars) -> dict[str, Any]:
+class Bars:
+    """A `Progress` that shows how far work is; what it says stands in the table."""
+
+    def __init__(self, report: ProgressBars) -> None:
+        self.report = report
+
+    def update(self, what: str, done: int, total: int | None) -> None:
+        """Say that `done` of `total` of `what` is done."""
+        self.report.update(what, done, total)
+
+    def say(self, line: str) -> None:
+        """Say nothing."""
+
+    def finish(self) -> None:
+        """Take every bar away."""
+        self.report.finish()
+
+
+def try_it(advice: Advice, report: Bars) -> dict[str, Any]:
     """Return parameters, memory and time, by taking some steps."""
     from magneto.commands.plan import try_steps
 
@@ -103,8 +121,7 @@ def lines(advice: Advice, tried: Mapping[str, Any]) -> list[str]:
     rows += [(f"  {name}", written(value)) for name, value in advice.options.items()]
     seconds = tried.get("seconds")
     rows += [
-        ("it takes", f"{tried['parameters']:,} parameters, {tried['steps']:,} steps of "
-         f"{tried['batch_size']} {advice.task.unit if tried['batch_size'] > 2 else 'groups'}"
+        ("it takes", f"{tried['parameters']:,} parameters, {tried['steps']:,} steps"
          + (f", about {clock(seconds)} here" if seconds else "")),
     ]  # fmt: skip
     wide = max(len(name) for name, _ in rows) + 2

@@ -29,10 +29,13 @@ LOOKED_AT = 200
 MOST_CLASSES, LEAST_EACH = 2, 5
 LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2,4})?")
 PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
-         ("text1", "text2"), ("text_a", "text_b"), ("first", "second"))  # fmt: skip
+         ("text1", "text2"), ("text_a", "text_b"), ("first", "second"),
+         ("text", "hypothesis"), ("text", "pair"))  # fmt: skip
 IMAGE_FOLDERS, MASK_FOLDERS = ("images", "image", "imgs"), ("annotations", "masks", "mask")
 VQA_QUESTIONS = re.compile(r"v2_OpenEnded_.*_questions\.json(\.gz)?")
-TEXTS = (".txt", ".md", ".rst")
+TEXTS = (".txt",)
+# A longer name of a column is none, but what stands in the first row.
+LONGEST_NAME = 40
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,7 @@ def of_table(table: Table) -> list[Candidate]:
         ValueError: If there are none; names the columns and what is in them.
     """
     kinds = {name: column_kind(table, name) for name in table.columns}
+    check_header(table, kinds)
 
     def named(what: str, *of_kinds: str) -> str | None:
         return table.find(what, among=[n for n, kind in kinds.items() if kind in of_kinds]) or None
@@ -202,7 +206,19 @@ def of_table(table: Table) -> list[Candidate]:
     if len(languages) > 1 or "translation" in kinds:
         return [translation(languages or ["en"])]
     return of_words(table, kinds, text or question, label)
-    del audio
+
+
+def check_header(table: Table, kinds: Mapping[str, str]) -> None:
+    """Raise ValueError if a table's first line names no columns; says what to write above it."""
+    names = [name.strip() for name in kinds]
+    if not table.separator or not any(is_number(n) or len(n) > LONGEST_NAME for n in names):
+        return
+    usual = {"text": ["text", "text2"], "class": ["label"], "number": ["label"],
+             "image": ["image"], "audio": ["audio"]}  # fmt: skip
+    words = [(usual.get(kind) or [""]).pop(0) if usual.get(kind) else "" for kind in kinds.values()]
+    header = table.separator.join(word or f"column{n}" for n, word in enumerate(words, 1))
+    raise ValueError(f"{table.where}: the first line is no header ({shown(names[0])}, ...): write "
+                     f"one above it: {header}".replace("\t", "<TAB>"))  # fmt: skip
 
 
 def of_words(
@@ -220,17 +236,18 @@ def of_words(
             text = plain[first]
             options = {"data.text_column": text, "data.pair_column": plain[second]}
     texts = [name for name, kind in kinds.items() if kind == "text" and name != label]
-    if text is None and len(texts) == 1:
+    if text is None and 1 <= len(texts) <= 2:
         text = texts[0]
-        options = {"data.text_column": text}
+        options = dict(zip(("data.text_column", "data.pair_column"), texts, strict=False))
     if text is None:
         there = ", ".join(f"{shown(name)} ({kind})" for name, kind in kinds.items())
         raise ValueError(f"{table.where} has columns {there}: no task of the table reads these; "
                          "the page 'A new task' shows one for a table of numbers")  # fmt: skip
-    others = [n for n, kind in kinds.items() if kind in ("class", "number") and n != text]
-    if label is None and len(others) == 1:
-        label = others[0]
-        options |= {"data.label_column": label}
+    for wanted in ("class", "number"):
+        others = [name for name, kind in kinds.items() if kind == wanted and name != text]
+        if label is None and len(others) == 1:
+            label = others[0]
+            options |= {"data.label_column": label}
     if label is None:
         return running_text(f"a {text} in each row")
     if kinds[label] == "number":

@@ -6,17 +6,20 @@ returns what the model is, and its score by the task's own metric.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from magneto.data.batch import LazyBatches
+from magneto.data.stream import LazyBatches
 from magneto.files import import_extra
 
 # Examples that a simple model learns from, and pixels or places of them: seconds of one core.
 MOST_EXAMPLES, MOST_PIXELS = 10_000, 200_000
 MOST_ITERATIONS = 300
+
+LIBRARY = "`magneto start` needs scikit-learn"
 
 Scored = tuple[str, dict[str, float]]
 Obvious = Callable[[Any], Sequence[Scored]]
@@ -29,13 +32,20 @@ def nothing(task: Any) -> Sequence[Scored]:
 
 def pixels(task: Any) -> Sequence[Scored]:
     """Return a logistic regression on the pixels that the model will see."""
-    linear = import_extra("sklearn.linear_model", "vision", "`magneto start` needs scikit-learn")
+    linear = import_extra("sklearn.linear_model", "vision", LIBRARY)
     splits = task.splits
     train, labels = _images(task.fixed_batches(splits.train))
     asked, right = _images(task.fixed_batches(splits.validation))
     model = linear.LogisticRegression(C=0.1, max_iter=MOST_ITERATIONS)
-    answers = model.fit(train[:MOST_EXAMPLES], labels[:MOST_EXAMPLES]).predict(asked)
+    answers = fitted(model, train[:MOST_EXAMPLES], labels[:MOST_EXAMPLES]).predict(asked)
     return [("logistic regression on pixels", {"accuracy": float((answers == right).mean())})]
+
+
+def fitted(model: Any, examples: Any, answers: Any) -> Any:
+    """Return a model of scikit-learn that has learnt; that it could go on is not said."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model.fit(examples, answers)
 
 
 def _images(batches: LazyBatches) -> tuple[np.ndarray, np.ndarray]:
@@ -52,9 +62,8 @@ def _images(batches: LazyBatches) -> tuple[np.ndarray, np.ndarray]:
 
 def bag_of_words(task: Any) -> Sequence[Scored]:
     """Return a linear model of single words and pairs of them, weighed by rarity."""
-    library = "`magneto start` needs scikit-learn"
-    text = import_extra("sklearn.feature_extraction.text", "text", library)
-    linear = import_extra("sklearn.linear_model", "text", library)
+    text = import_extra("sklearn.feature_extraction.text", "text", LIBRARY)
+    linear = import_extra("sklearn.linear_model", "text", LIBRARY)
     words = text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=2)
     train, held = task.texts.train, next(iter(task.texts.validation.values()))
     seen, asked = words.fit_transform(_joined(train)), words.transform(_joined(held))
@@ -65,7 +74,7 @@ def bag_of_words(task: Any) -> Sequence[Scored]:
         found = {"pearson": float(np.corrcoef(answers, wanted)[0, 1])}
         return [("ridge regression on words", found)]
     model = linear.LogisticRegression(C=10, max_iter=MOST_ITERATIONS)
-    answers = model.fit(seen, list(train.values("label"))).predict(asked)
+    answers = fitted(model, seen, list(train.values("label"))).predict(asked)
     found = {"accuracy": float(np.mean([a == b for a, b in zip(answers, right, strict=True)]))}
     return [("logistic regression on words", found)]
 
@@ -127,14 +136,13 @@ def _looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.n
 
 def statement_alone(task: Any) -> Sequence[Scored]:
     """Return a linear model of the statement's words, which sees no image."""
-    library = "`magneto start` needs scikit-learn"
-    text = import_extra("sklearn.feature_extraction.text", "text", library)
-    linear = import_extra("sklearn.linear_model", "text", library)
+    text = import_extra("sklearn.feature_extraction.text", "text", LIBRARY)
+    linear = import_extra("sklearn.linear_model", "text", LIBRARY)
     train, held = task.splits.train, task.splits.validation
     words = text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     seen = words.fit_transform(list(train.values("statement")))
     model = linear.LogisticRegression(C=10, max_iter=MOST_ITERATIONS)
-    model.fit(seen, list(train.values("truth")))
+    fitted(model, seen, list(train.values("truth")))
     answers = model.predict(words.transform(list(held.values("statement"))))
     right = np.array(list(held.values("truth")))
     return [("the statement's words alone", {"accuracy": float((answers == right).mean())})]
@@ -142,7 +150,7 @@ def statement_alone(task: Any) -> Sequence[Scored]:
 
 def colour_and_place(task: Any) -> Sequence[Scored]:
     """Return a logistic regression of single pixels: their colour and where they are."""
-    linear = import_extra("sklearn.linear_model", "vision", "`magneto start` needs scikit-learn")
+    linear = import_extra("sklearn.linear_model", "vision", LIBRARY)
     from magneto.vision.segmentation import read_pair, segmentation_scores
 
     def pixels_of(split: Any, images: int) -> tuple[np.ndarray, np.ndarray]:
@@ -161,7 +169,7 @@ def colour_and_place(task: Any) -> Sequence[Scored]:
     draws = np.random.default_rng(0)
     counted = np.flatnonzero(known < task.model_config.classes)
     some = draws.choice(counted, min(len(counted), MOST_PIXELS), replace=False)
-    model = linear.LogisticRegression(max_iter=100).fit(train[some], known[some])
+    model = fitted(linear.LogisticRegression(max_iter=100), train[some], known[some])
     answers, size = model.predict(asked), task.model_config.classes
     there = right < size
     pairs = right[there].astype(np.int64) * size + answers[there]
