@@ -49,6 +49,7 @@ ALLOWED = {
         "mistakes",
         *GROUND,
     },
+    "start": {"recipe", "training.task", "data", "vision", *GROUND},
     "hf": {"nn", "functional", "data", *GROUND, *FIELDS},
     **{field: FIELD for field in FIELDS},
     "vision_language": FIELD | {"vision", "language"},

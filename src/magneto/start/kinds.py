@@ -105,7 +105,7 @@ def of_folder(folder: Path, source: str) -> list[Candidate]:
     if any(path.with_suffix(".txt") in there for path in by_kind["audio"]):
         return [Candidate("transducer", "recordings with a .txt file beside each")]
     inside = {path.name.lower() for path in folder.iterdir() if path.is_dir()}
-    if inside & {*IMAGE_FOLDERS} and inside & {*MASK_FOLDERS} or "trainannot" in inside:
+    if (inside & {*IMAGE_FOLDERS} and inside & {*MASK_FOLDERS}) or "trainannot" in inside:
         return [Candidate("segmentation", "a folder of images and one of masks")]
     if has_parquet(folder) or any(path.suffix == ".tar" for path in files):
         return of_table(first_table(source))

@@ -177,8 +177,11 @@ def labelled_texts(task: Any) -> Finding:
     tokens = int(np.quantile(lengths, WHOLE) / 2.5) + 8
     longest = int(np.clip(8 * -(-tokens // 8), 16, 256))
     size = vocabulary_of(characters)
-    facts = [parts(len(train), sum(map(len, held.values())), "text"), answer,
-             ("length", f"{words_in(texts)}; read up to {longest} of {size:,} word pieces")]
+    facts = [
+        parts(len(train), sum(map(len, held.values())), "text"),
+        answer,
+        ("length", f"{words_in(texts)}; read up to {longest} of {size:,} word pieces"),
+    ]
     options = {"data.max_length": longest, "data.vocab_size": size}
     return Finding(facts, options)
 

@@ -1,0 +1,59 @@
+"""`magneto start`: what it prints is true, and the command that it prints trains."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from magneto.cli import main
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of classes with 30 grey images of 16 x 16."""
+    folder = tmp_path_factory.mktemp("digits")
+    values, labels = load_digits(return_X_y=True)
+    chosen = [n for digit in range(3) for n in (labels == digit).nonzero()[0][:30]]
+    for number in chosen:
+        path = folder / str(labels[number]) / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        grey = Image.fromarray((values[number].reshape(8, 8) * 15).astype("uint8"))
+        grey.resize((16, 16)).save(path)
+    return folder
+
+
+def test_from_images_to_a_run(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "run"
+    small = ["--training.steps", "2", "--model.layers", "1", "--model.width", "32"]
+    assert main(["start", str(digits), "--json", "--out", str(out), *small]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["task"] == "image-classification" and found["steps"] == 2
+    assert found["options"]["model.image_size"] == 16 and found["options"]["model.channels"] == 1
+    assert found["options"]["model.classes"] == 3
+    assert found["simple"]["logistic regression on pixels"]["accuracy"] > 0.8
+    assert found["simple"]["the commonest answer"]["accuracy"] < 0.5
+    assert main(shlex.split(found["command"])[1:]) == 0
+    assert (out / "final").exists()
+
+
+def test_text_for_people(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    source = tmp_path / "reviews.csv"
+    rows = [f"this was {['bad', 'good'][n % 2]} number {n},{n % 2}" for n in range(60)]
+    source.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    assert main(["start", str(source), "--training.steps", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "a text and a label, so text-classification" in said
+    assert "magneto train text-classification/start --data" in said
+
+
+def test_mistakes(digits: Path, capsys: pytest.CaptureFixture) -> None:
+    for words, expected in (
+        ([f"{digits}s"], "no file or folder"),
+        ([str(digits), "--as", "causal-lm"], "it is for image-classification"),
+        ([str(digits), "--model.widht", "3"], "did you mean model.width?"),
+    ):
+        assert main(["start", *words]) == 2
+        assert expected in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""What data says it is: each layout and each kind of columns, made small."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from magneto.start.kinds import candidates
+
+WORDS = ["a cat sat", "the dog ran", "no bird flew", "we saw two fish", "it rains now", "I slept"]
+
+
+def images(folder: Path, *names: str) -> None:
+    for number, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 9, 3), number, np.uint8)).save(path)
+
+
+def table(path: Path, *columns: str, separator: str = ",") -> Path:
+    """Write rows whose cells are of the kind that the column's name begins with."""
+    cells: dict[str, Callable[[int], str]] = {
+        "image": lambda n: f"{n}.png", "mask": lambda n: f"m{n}.png", "audio": lambda n: f"{n}.wav",
+        "left": lambda n: f"{n}.jpg", "right": lambda n: f"r{n}.jpg", "label": lambda n: "ab"[n % 2],
+        "truth": lambda n: ["true", "false"][n % 2], "score": lambda n: f"{n * 0.37:.2f}",
+        "answer": lambda n: ["yes", "no"][n % 2], "age": lambda n: str(n), "id": lambda n: str(n),
+    }  # fmt: skip
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=separator)
+        writer.writerow(columns)
+        for n in range(12):
+            writer.writerow([cells.get(c, lambda n: f"{WORDS[n % 6]} {n}")(n) for c in columns])
+    return path
+
+
+def tasks(source: Path) -> list[str]:
+    return [each.task for each in candidates(str(source))]
+
+
+@pytest.mark.parametrize(("columns", "expected"), [
+    (["image", "label"], ["image-classification"]),
+    (["image"], ["image-modelling"]),
+    (["image", "mask"], ["segmentation"]),
+    (["image", "question", "answer"], ["visual-question-answering"]),
+    (["left", "right", "statement", "truth"], ["visual-reasoning"]),
+    (["image", "caption"], ["image-captioning", "image-text-retrieval"]),
+    (["audio", "transcript"], ["transducer"]),
+    (["text", "label"], ["text-classification"]),
+    (["premise", "hypothesis", "label"], ["text-classification"]),
+    (["en", "de"], ["translation"]),
+    (["text"], ["causal-lm", "masked-lm"]),
+])  # fmt: skip
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_columns(tmp_path: Path, columns: list[str], expected: list[str], ending: str) -> None:
+    path = table(tmp_path / "rows.csv", *columns)
+    if ending == "jsonl":
+        with path.open(newline="", encoding="utf-8") as file:
+            records = [json.dumps(record) for record in csv.DictReader(file)]
+        path = tmp_path / "rows.jsonl"
+        path.write_text("\n".join(records), encoding="utf-8")
+    assert tasks(path) == expected
+
+
+def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
+    def options(*columns: str) -> dict[str, str]:
+        [found] = candidates(str(table(tmp_path / "rows.csv", *columns)))
+        return dict(found.options)
+
+    assert options("review", "label") == {"data.text_column": "review"}
+    assert options("text", "score") == {"data.label_column": "score", "data.target": "number"}
+    assert options("text", "label", "id") == {}
+    assert options("sentence1", "sentence2", "label") == {
+        "data.text_column": "sentence1", "data.pair_column": "sentence2"}  # fmt: skip
+    assert options("fr", "de") == {"data.pivot_language": "fr"}
+
+
+def test_folders(tmp_path: Path) -> None:
+    images(tmp_path / "classes", "cat/1.png", "dog/2.png")
+    images(tmp_path / "split", "train/cat/1.png", "train/dog/2.png", "test/cat/3.png")
+    images(tmp_path / "flat", "1.png", "2.png")
+    images(tmp_path / "masked", "images/1.png", "masks/1.png")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "book.txt").write_text("words", encoding="utf-8")
+    for language in ("en", "de"):
+        (tmp_path / "lines").mkdir(exist_ok=True)
+        (tmp_path / "lines" / f"train.{language}").write_text("a\nb\n", encoding="utf-8")
+    (tmp_path / "speech").mkdir()
+    for ending in ("wav", "txt"):
+        (tmp_path / "speech" / f"1.{ending}").write_text("yes", encoding="utf-8")
+    expected = {
+        "classes": "image-classification", "split": "image-classification",
+        "flat": "image-modelling", "masked": "segmentation", "text": "causal-lm",
+        "lines": "translation", "lines/train": "translation", "speech": "transducer",
+    }  # fmt: skip
+    assert {name: tasks(tmp_path / name)[0] for name in expected} == expected
+
+
+def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'A new task'"):
+        candidates(str(table(tmp_path / "numbers.csv", "age", "score")))
+    headerless = tmp_path / "bare.tsv"
+    headerless.write_text("".join(f"{'word ' * 12}{n}\t{n % 2}\n" for n in range(20)))
+    with pytest.raises(ValueError, match="write one above it: text<TAB>label"):
+        candidates(str(headerless))
+    (tmp_path / "sounds").mkdir()
+    (tmp_path / "sounds" / "1.wav").write_bytes(b"RIFF")
+    with pytest.raises(ValueError, match="have no transcripts"):
+        candidates(str(tmp_path / "sounds"))
+    with pytest.raises(FileNotFoundError, match="numbers"):
+        candidates(str(tmp_path / "number.csv"))

@@ -1,0 +1,32 @@
+"""Simple models against their definitions."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from magneto.start.obvious import interpolated_nats
+
+
+def test_n_grams_are_witten_and_bells() -> None:
+    draws = np.random.default_rng(0)
+    train, asked, size = draws.integers(0, 5, 60), draws.integers(0, 5, 40), 5
+    counts = {n: Counter(tuple(train[i : i + n]) for i in range(len(train) - n + 1))
+              for n in (1, 2, 3)}  # fmt: skip
+
+    def chance(words: tuple[int, ...]) -> float:
+        order = len(words)
+        if order == 1:
+            return (counts[1][words] + 1) / (len(train) + size)
+        shorter, history = chance(words[1:]), words[:-1]
+        after = {gram[-1]: c for gram, c in counts[order].items() if gram[:-1] == history}
+        # The last history of the text has nothing after it.
+        total = sum(after.values())
+        if not total:
+            return shorter
+        return (after.get(words[-1], 0) + len(after) * shorter) / (total + len(after))
+
+    nats = -np.mean([math.log(chance(tuple(asked[max(0, i - 2) : i + 1]))) for i in range(40)])
+    assert interpolated_nats(train, asked, size) == pytest.approx(nats)
+    assert interpolated_nats(train, train, size) < interpolated_nats(train, train, size, 1)
