@@ -35,6 +35,7 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given, overrides = parser().parse_with_overrides(words)
+    from magneto.commands.plan import try_steps
     from magneto.start.advice import advise
     from magneto.start.kinds import candidates
 
@@ -43,9 +44,9 @@ def main(words: Sequence[str]) -> int:
     if given.kind is not None and given.kind not in names:
         raise ConfigError([f"{given.data} is not for {given.kind}: it is for {', '.join(names)}"])
     chosen = next(each for each in found if given.kind in (None, each.task))
-    report = ProgressBars()
-    advice = advise(given.data, chosen, overrides, Bars(report))
-    tried = try_it(advice, Bars(report))
+    report = Bars()
+    advice = advise(given.data, chosen, overrides, report)
+    tried = try_steps(advice.recipe, report)
     report.finish()
     out = given.out or Path("runs") / name_of(given.data)
     line = train_command(given.data, advice, out)
@@ -58,8 +59,8 @@ def main(words: Sequence[str]) -> int:
             "steps": tried["steps"], "seconds": tried.get("seconds"), "command": line,
         })  # fmt: skip
     else:
-        print("\n".join([f"{given.data}: {chosen.reason}, so {chosen.task}", "",
-                         *lines(advice, tried), "", *closing(given, chosen, found, line)]))  # fmt: skip
+        print(f"{given.data}: {chosen.reason}, so {chosen.task}\n")
+        print("\n".join([*lines(advice, tried), "", *closing(given, chosen, found, line)]))
     if not given.go:
         return 0
     from magneto.commands.train import main as train
@@ -67,29 +68,13 @@ def main(words: Sequence[str]) -> int:
     return train(shlex.split(line)[2:])
 
 
-class Bars:
-    """A `Progress` that shows how far work is; what it says stands in the table."""
-
-    def __init__(self, report: ProgressBars) -> None:
-        self.report = report
-
-    def update(self, what: str, done: int, total: int | None) -> None:
-        """Say that `done` of `total` of `what` is done."""
-        self.report.update(what, done, total)
+class Bars(ProgressBars):
+    """Shows how far work is; what tasks say of their data stands in the table."""
 
     def say(self, line: str) -> None:
-        """Say nothing."""
-
-    def finish(self) -> None:
-        """Take every bar away."""
-        self.report.finish()
-
-
-def try_it(advice: Advice, report: Bars) -> dict[str, Any]:
-    """Return parameters, memory and time, by taking some steps."""
-    from magneto.commands.plan import try_steps
-
-    return try_steps(advice.recipe, report)
+        """Say how far work is, where there is no terminal, and nothing else."""
+        if any(line.startswith(f"{what} ") for what in self.pieces):
+            super().say(line)
 
 
 def name_of(data: str) -> str:

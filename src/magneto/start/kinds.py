@@ -197,7 +197,7 @@ def of_table(table: Table) -> list[Candidate]:
         both = captions(f"an image and a {text}") if text and text != label else []
         alone = Candidate("image-modelling", "images without labels", image)
         return ([by_label] if label else []) + both or [alone]
-    if audio := [name for name, kind in kinds.items() if kind == "audio"]:
+    if "audio" in kinds.values():
         if text:
             return [Candidate("transducer", f"a recording and its {text}")]
         raise table.no_column("text")

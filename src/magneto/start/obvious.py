@@ -1,4 +1,4 @@
-"""The models that anybody would try first, on the same held-out examples: scikit-learn's and counts.
+"""Models that anybody would try first, on the same held-out examples: of scikit-learn, and counts.
 
 A recipe that does not beat these is not worth its minutes. Each function takes a prepared task and
 returns what the model is, and its score by the task's own metric.
@@ -174,4 +174,4 @@ def colour_and_place(task: Any) -> Sequence[Scored]:
     there = right < size
     pairs = right[there].astype(np.int64) * size + answers[there]
     matrix = np.bincount(pairs, minlength=size * size).reshape(size, size)
-    return [("colour and place of a pixel", segmentation_scores(matrix, task.names))]
+    return [("colour and place of a pixel", segmentation_scores(matrix.tolist(), task.names))]

@@ -24,8 +24,9 @@ def images(folder: Path, *names: str) -> None:
 def table(path: Path, *columns: str, separator: str = ",") -> Path:
     """Write rows whose cells are of the kind that the column's name begins with."""
     cells: dict[str, Callable[[int], str]] = {
-        "image": lambda n: f"{n}.png", "mask": lambda n: f"m{n}.png", "audio": lambda n: f"{n}.wav",
-        "left": lambda n: f"{n}.jpg", "right": lambda n: f"r{n}.jpg", "label": lambda n: "ab"[n % 2],
+        "image": lambda n: f"{n}.png", "mask": lambda n: f"m{n}.png",
+        "audio": lambda n: f"{n}.wav", "left": lambda n: f"{n}.jpg",
+        "right": lambda n: f"r{n}.jpg", "label": lambda n: "ab"[n % 2],
         "truth": lambda n: ["true", "false"][n % 2], "score": lambda n: f"{n * 0.37:.2f}",
         "answer": lambda n: ["yes", "no"][n % 2], "age": lambda n: str(n), "id": lambda n: str(n),
     }  # fmt: skip
