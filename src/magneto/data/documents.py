@@ -34,7 +34,7 @@ from magneto.data.files import (
     unpacked_name,
     walk_files,
 )
-from magneto.data.problems import EMPTY, BadRecord, Counts, read_each
+from magneto.data.problems import EMPTY, BadRecord, Counts, listed, read_each
 from magneto.data.sources import (
     HubDataset,
     check_builtin,
@@ -42,7 +42,6 @@ from magneto.data.sources import (
     hub_files,
     split_of,
 )
-from magneto.data.stream import listed
 
 ENDINGS = (".txt", *RECORDS, ".tar")
 # A document of plain text ends at the first blank line after so many characters.

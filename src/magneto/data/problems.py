@@ -20,6 +20,8 @@ from magneto.progress import SILENT, Progress
 
 # Of a kind that are named.
 FEW = 3
+# Examples, or columns, that a message names.
+LISTED = 32
 # Kinds that readers of every field meet.
 MALFORMED = "malformed records left out"
 INVALID_UTF8 = "lines with invalid UTF-8 replaced"
@@ -28,6 +30,12 @@ HALF_CHARACTERS = "records with halves of a character replaced"
 LONG_LINES = "over-long lines left out"
 NO_FILES = "pipes, devices, broken links and unreadable folders left out"
 EMPTY = "empty texts left out"
+
+
+def listed(words: Sequence[Any], most: int = LISTED) -> str:
+    """Return words, or numbers, as one line; the first of many."""
+    line = ", ".join(str(word) for word in words[:most])
+    return f"{line} and {len(words) - most} more" if len(words) > most else line
 
 
 class Counts(Counter[str]):

@@ -19,24 +19,17 @@ import torch
 from torch import Tensor
 
 from magneto.config import error_line
+from magneto.data.problems import listed
 
 Plan = Callable[[int], Any]
 """From a step, the first of which is 0, to the examples of its global batch: a sequence that can be
 sliced, or a sequence for each of several names."""
 
-# Examples that a message names.
-LISTED = 32
 # Batches that are sorted by length together: more waste less and shuffle less.
 POOL = 50
 # Of all that is drawn for validation (order, hidden tokens): one for all runs, so that they answer
 # the same questions.
 EVALUATION_SEED = 0
-
-
-def listed(words: Sequence[Any], most: int = LISTED) -> str:
-    """Return words, or numbers, as one line; the first of many."""
-    line = ", ".join(str(word) for word in words[:most])
-    return f"{line} and {len(words) - most} more" if len(words) > most else line
 
 
 def numbers_of(examples: np.ndarray) -> str:

@@ -24,9 +24,8 @@ import numpy as np
 from magneto.config import nearest, shown
 from magneto.data.cache import content_digest
 from magneto.data.media import MediaColumn
-from magneto.data.problems import BadRecord, Counts, guarded
+from magneto.data.problems import BadRecord, Counts, guarded, listed
 from magneto.data.sources import SPLIT_NAMES, SPLITS, VALIDATED, hash_of, held_below
-from magneto.data.stream import listed
 
 # What columns are usually called, best first.
 USUAL = {

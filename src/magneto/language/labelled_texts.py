@@ -15,9 +15,8 @@ from magneto.config import shown
 from magneto.data.documents import docstrings
 from magneto.data.files import existing_path, has_ending, read_lines, read_tabs, unpacked_name
 from magneto.data.formats import RECORDS, find_files, read_file, read_hub, read_source
-from magneto.data.problems import EMPTY, BadRecord, Counts, read_each
+from magneto.data.problems import EMPTY, BadRecord, Counts, listed, read_each
 from magneto.data.sources import check_builtin, held_out, parse_source
-from magneto.data.stream import listed
 from magneto.data.table import Classes, Table, by_split, divide, table_of, whole_table
 from magneto.language.config import (
     GLUE,

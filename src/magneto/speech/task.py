@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.data.stream import BatchStream, listed
+from magneto.data.problems import listed
+from magneto.data.stream import BatchStream
 from magneto.files import user_path
 from magneto.progress import SILENT, Progress
 from magneto.speech.batching import PreparedSpeech, SpeechBatch

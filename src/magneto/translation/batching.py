@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from magneto.data.stream import BatchStream, in_blocks, listed, make_named
+from magneto.data.problems import listed
+from magneto.data.stream import BatchStream, in_blocks, make_named
 from magneto.functional.cross_entropy import IGNORED
 from magneto.translation.prepare import ParallelSplit, TranslationVocabulary
 from magneto.translation.text import Pair

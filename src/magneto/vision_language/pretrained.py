@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import nn
 
-from magneto.data.stream import listed
+from magneto.data.problems import listed
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import read_json, read_object
 from magneto.nn.config import MultiwayConfig
