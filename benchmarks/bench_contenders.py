@@ -22,7 +22,7 @@ from benchmarks.bench_product import build_task, product_batch, product_step
 from benchmarks.products import products_of, replay
 from benchmarks.turns import Step
 from benchmarks.usual_step import usual_step
-from magneto.training.watch import keep_freed_memory
+from magneto.training.distributed import keep_freed_memory
 
 Make = Callable[[Case], tuple[Step, nn.Module | None]]
 LIMIT = "the products alone"

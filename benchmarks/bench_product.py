@@ -26,10 +26,9 @@ from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe
 from magneto.speech.batching import SpeechBatch
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import World, one_process
-from magneto.training.loop import begin_state, train_step
+from magneto.training.distributed import World, keep_freed_memory, one_process
+from magneto.training.loop import build_state, train_step
 from magneto.training.task import Task
-from magneto.training.watch import keep_freed_memory
 from magneto.vision_language.samples import join_samples
 
 # As the peers' own configurations have them: a learned table of positions, no dropout.
@@ -180,7 +179,7 @@ def product_step(
     kept.enter_context(keep_freed_memory(world.device))  # as `magneto.training.loop.train` does
     task, config = build_task(case, placement, world.world_size)
     nowhere = Path(os.devnull) / "run"
-    state = begin_state(task, config, nowhere, 1, world, ProgressBars(quiet=True))
+    state = build_state(task, config, nowhere, 1, world, ProgressBars(quiet=True))
     batches = state.batches.start(0)
 
     def step(kept: ExitStack = kept) -> float:

@@ -19,8 +19,7 @@ from magneto.language.models import LanguageModel
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe
 from magneto.training.distributed import World
-from magneto.training.loop import begin_state, train_step
-from magneto.training.state import TrainingState, run_evaluation
+from magneto.training.loop import TrainingState, build_state, run_evaluation, train_step
 
 if TYPE_CHECKING:
     from benchmarks.gpu import Bench, Found
@@ -69,7 +68,7 @@ def trainer(bench: Bench, placement: str, folder: Path, text: str) -> TrainingSt
     task.prepare()
     world = World(0, 1, bench.device, "none")
     report = ProgressBars(quiet=True)
-    return begin_state(task, recipe.training, folder, 1, world, report)
+    return build_state(task, recipe.training, folder, 1, world, report)
 
 
 def language_model(bench: Bench) -> Found:

@@ -11,8 +11,7 @@ import torch
 
 from benchmarks import training_step as step
 from benchmarks.contenders import NOTES, SHAPES, Shape, build, build_ours
-from magneto.training.peaks import nominal_peaks
-from magneto.training.resources import measured_peak
+from magneto.training.logging import measured_peak, nominal_peaks
 
 if TYPE_CHECKING:
     from benchmarks.gpu import Bench, Found

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magneto.config import ConfigError
-from magneto.files import user_path
+from magneto.files import read_json, user_path
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe, open_run, task_class
 from magneto.tasks import TASKS, TaskEntry, command
-from magneto.training.assets import resolved_fields
+from magneto.training.logging import PLATEAU_FILE
 
 if TYPE_CHECKING:
     from torch import nn
@@ -109,6 +109,8 @@ def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:
         FileNotFoundError: If there is no run, or it has lost some of that.
         ConfigError: If the recipe is wrong.
     """
+    from magneto.training.checkpoint import resolved_fields
+
     return open_run(run, {**resolved_fields(run), **overrides})
 
 
@@ -118,6 +120,8 @@ def run_tokenizer(run: Path) -> str:
     Raises:
         FileNotFoundError: If it keeps none.
     """
+    from magneto.training.checkpoint import resolved_fields
+
     held = resolved_fields(run)
     if "data.tokenizer" not in held:
         raise FileNotFoundError(f"{run} keeps no tokenizer: give a run of texts that has begun")
@@ -129,9 +133,9 @@ def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -
     name = open_run(run, overrides).task
     task = TASKS.get(name)
     if task is None:
-        from magneto.training.task import entry_of
+        from magneto.training.task import task_entry
 
-        task = entry_of(name, task_class(name))
+        task = task_entry(name, task_class(name))
     # What a verb wants besides the run follows it, in capitals.
     if verb is not None and not any(f"{known} ".startswith(f"{verb} ") for known in task.verbs):
         right = " or ".join(command(known, run) for known in (*task.verbs, "evaluate"))
@@ -188,3 +192,29 @@ def _word(config: Any, name: str) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
+
+
+# A loss above this share of the plateau's is at the plateau: its place differs by a few hundredths
+# with the batches that it is measured on.
+AT_PLATEAU = 0.97
+# A model that has learnt by heart has a loss as high; but its answers are right more often, by more
+# than this share of all.
+MORE_RIGHT = 0.02
+
+
+def warn_unlearnt(run: Path, progress: Progress) -> None:
+    """Say it if a run that another begins with has learnt nothing; it goes on all the same."""
+    try:
+        plateau = read_json(run / PLATEAU_FILE)
+        metrics = read_json(run / "result.json")["metrics"]
+        level, loss = float(plateau["loss"]), float(metrics["loss"])
+        gained = [metrics[name] - plateau[name] for name in plateau if name.endswith("accuracy")]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # another kind of run, or one that has not ended
+    if loss < AT_PLATEAU * level or any(more > MORE_RIGHT for more in gained):
+        return
+    progress.say(
+        f"warning: the encoder of {run} has learnt nothing but frequencies: its validation loss is "
+        f"{loss:.3g}, and {level:.3g} is had without a look at the input; train it longer, or at "
+        "another learning rate, before it is fine-tuned"
+    )

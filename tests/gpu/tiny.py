@@ -21,8 +21,7 @@ from magneto.recipe import Recipe, load_recipe, recipe_names
 from magneto.speech.config import SyntheticConfig
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World
-from magneto.training.loop import begin_state
-from magneto.training.state import TrainingState
+from magneto.training.loop import TrainingState, build_state
 from magneto.training.task import Task, place_companion
 
 ROOT = Path(__file__).parents[2]
@@ -127,7 +126,7 @@ def begun(name: str, device: torch.device, run: Path, **changes: Any) -> Trainin
     world = World(0, 1, device, "none")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("magneto.training.loop.count_flops", lambda *given: (1.0, 1))
-        return begin_state(task, config, run, recipe.seed, world, ProgressBars(quiet=True))
+        return build_state(task, config, run, recipe.seed, world, ProgressBars(quiet=True))
 
 
 def gradients(task: Task, model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:

@@ -9,7 +9,7 @@ import torch
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe, recipe_names
 from magneto.training.loop import train
-from magneto.training.resources import count_flops
+from magneto.training.model import count_flops
 from magneto.training.task import place_companion
 from tests.system.test_examples import load
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
-from magneto.training.assets import PLATEAU_FILE, warn_unlearnt
+from magneto.runs import warn_unlearnt
+from magneto.training.logging import PLATEAU_FILE
 from tests.said import Said
 
 

@@ -25,7 +25,7 @@ from benchmarks.bench_tables import goals
 from benchmarks.products import products_of, replay
 from benchmarks.step_profile import profile_of
 from magneto.functional.transducer import transducer_loss
-from magneto.training.resources import count_flops
+from magneto.training.model import count_flops
 
 
 @pytest.mark.parametrize("field", FIELDS)

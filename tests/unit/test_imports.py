@@ -17,7 +17,7 @@ GROUND = {"config", "figures", "files", "lock", "progress", "weights"}
 FIELDS = {"language", "speech", "translation", "vision", "vision_language"}
 # What the loop knows of data: batches, and what is wrong with examples.
 TO_THE_LOOP = ("stream", "workers", "problems")
-FIELD = {"nn", "theory", "functional", "data", "training.task", "training.assets", "runs", *GROUND}
+FIELD = {"nn", "theory", "functional", "data", "training.task", "runs", *GROUND}
 ALLOWED = {
     "theory": set(),
     "config": set(),

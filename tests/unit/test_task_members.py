@@ -2,7 +2,7 @@
 
 from magneto.recipe import load_recipe
 from magneto.tasks import TASKS
-from magneto.training.task import Task, why_not
+from magneto.training.task import Task, strategy_error
 
 # Of what a task may define: methods, and what it says of itself.
 MOST_METHODS, MOST_ATTRIBUTES = 16, 6
@@ -20,8 +20,8 @@ def test_shards_are_refused_by_those_that_need_a_whole_model() -> None:
     refused = set()
     for name in TASKS:
         task = load_recipe(f"{name}/tiny").build_task()
-        assert not any(why_not(task, kind) for kind in ("auto", "none", "ddp")), name
-        said = [why_not(task, kind) for kind in ("fsdp", "hybrid")]
+        assert not any(strategy_error(task, kind) for kind in ("auto", "none", "ddp")), name
+        said = [strategy_error(task, kind) for kind in ("fsdp", "hybrid")]
         assert all(said) == any(said)
         if said[0]:
             assert "training.distributed fsdp: " in said[0] and "use ddp" in said[0]

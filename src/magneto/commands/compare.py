@@ -73,7 +73,7 @@ def main(words: Sequence[str]) -> int:
     from magneto.lab.grid import is_done, open_sweep
     from magneto.lab.without_data import check_weights_first
     from magneto.training.distributed import one_process, pick_device
-    from magneto.training.resources import check_memory
+    from magneto.training.model import check_memory
 
     refuse_several_metrics(sweep)
     sweep = open_sweep(folder, sweep)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from magneto.commands.shared import Parser, aligned, is_main_process, print_json
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe, load_recipe
-from magneto.training.peaks import PEAKS, nominal_peaks
+from magneto.training.logging import PEAKS, nominal_peaks
 
 if TYPE_CHECKING:
     from magneto.lab.plan import Steps, Way
@@ -147,7 +147,7 @@ def summary(
 def lines(found: Mapping[str, Any], ways: Sequence[Way]) -> list[str]:
     """Write a plan for people."""
     from magneto.lab.plan import RESERVE
-    from magneto.training.resources import gigabytes as size
+    from magneto.training.model import gigabytes as size
 
     parts = ", ".join(f"{name} {size(value)}" for name, value in found["state"].items() if value)
     fixed = f"; fixed {size(found['fixed'])}" if found["fixed"] > 1e6 else ""
@@ -191,7 +191,7 @@ def lines(found: Mapping[str, Any], ways: Sequence[Way]) -> list[str]:
 
 def advice(found: Mapping[str, Any], chosen: Way | None) -> str:
     """Write what to do."""
-    from magneto.training.resources import gigabytes
+    from magneto.training.model import gigabytes
 
     if chosen is None:
         return (f"advice: nothing fits {found['gpu_memory'] / GB:g} GB, not even one example at a "
@@ -222,10 +222,9 @@ def try_steps(recipe: Recipe, report: ProgressBars) -> dict[str, Any]:
     import torch
 
     from magneto.training.config import in_steps
-    from magneto.training.distributed import join_world
-    from magneto.training.loop import begin_state, train_step
-    from magneto.training.resources import free_memory, peak_memory, state_bytes
-    from magneto.training.watch import keep_freed_memory
+    from magneto.training.distributed import join_world, keep_freed_memory
+    from magneto.training.loop import build_state, train_step
+    from magneto.training.model import free_memory, peak_memory, state_bytes
 
     task, seconds = recipe.build_task(), []
     with join_world(recipe.training) as world, keep_freed_memory(world.device):
@@ -247,7 +246,7 @@ def try_steps(recipe: Recipe, report: ProgressBars) -> dict[str, Any]:
         if free is not None and found["state_bytes"] >= free:
             return found
         nowhere = Path(os.devnull) / "run"  # a state begins before anything is written
-        state = begin_state(task, config, nowhere, recipe.seed, world, report)
+        state = build_state(task, config, nowhere, recipe.seed, world, report)
         with closing(state):  # Ctrl-C ends it at once: there is nothing to keep
             batches = state.batches.start(0)
             while len(seconds) <= STEPS and (sum(seconds) <= SECONDS or len(seconds) < 2):
@@ -272,7 +271,7 @@ def try_steps(recipe: Recipe, report: ProgressBars) -> dict[str, Any]:
 
 def tried_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Write what steps took for people."""
-    from magneto.training.resources import gigabytes
+    from magneto.training.model import gigabytes
 
     steps, batch, device = found["steps"], found["batch_size"], found["device"]
     epochs = ""

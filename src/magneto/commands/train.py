@@ -77,12 +77,12 @@ def main(words: Sequence[str]) -> int:
     from magneto.training.distributed import pick_device, pick_strategy
     from magneto.training.logging import check_trackers
     from magneto.training.loop import train
-    from magneto.training.task import why_not
+    from magneto.training.task import strategy_error
 
     hooks = [] if given.probe_every is None else [ProbeHook(given.probe_every).hook]
     check_trackers(recipe.training)
     task = recipe.build_task()
-    if refused := why_not(task, recipe.training.distributed):
+    if refused := strategy_error(task, recipe.training.distributed):
         raise ValueError(refused)
     alone = pick_strategy(recipe.training) == "none"  # ranks may share the weights
     pick_device(recipe.training.device)

@@ -21,7 +21,6 @@ from magneto.commands.shared import (
 from magneto.data.problems import INVALID_UTF8, Counts
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
-from magneto.training.assets import ASSETS
 
 if TYPE_CHECKING:
     from magneto.translation.translator import TextTranslator, Translated
@@ -87,6 +86,8 @@ def main(words: Sequence[str]) -> int:
     if not piped:
         check_file(given.file, "file")
     run_task(given.run, overrides, "translate")
+    from magneto.training.checkpoint import ASSETS
+
     if not (given.run / ASSETS).is_dir():
         raise FileNotFoundError(f"no vocabulary in {given.run}: nothing was trained there yet")
     opened: Any = load_run(given.run, given.weights, overrides)

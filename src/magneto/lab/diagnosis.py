@@ -21,7 +21,7 @@ from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
 from magneto.theory.placement import Placement
 from magneto.training.distributed import one_process, pick_device
-from magneto.training.resources import check_memory
+from magneto.training.model import check_memory
 
 
 @dataclass(frozen=True)

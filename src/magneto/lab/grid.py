@@ -229,7 +229,7 @@ def refuse_edited(folder: Path, sweep: Sweep) -> None:
     Raises:
         ConfigError: If a field has another value; names it with both.
     """
-    from magneto.training.resume import differences
+    from magneto.training.checkpoint import differences
 
     now = plainly(sweep.load(sweep.cells()[0]))
     found = differences(sweep.base, now)

@@ -18,8 +18,7 @@ from typing import Any
 from magneto.functional.statistics import half_width
 from magneto.lab.grid import RATE, SEED, Cell, read_result
 from magneto.theory.placement import find_placement
-from magneto.training.logging import read_metrics
-from magneto.training.loop import TrainingResult
+from magneto.training.logging import TrainingResult, read_metrics
 
 MARGIN = 0.02
 """Share of the way from the baseline to the best possible score by which a run must beat it."""

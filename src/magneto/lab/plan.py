@@ -32,8 +32,8 @@ from magneto.nn.attention import DotProductAttention
 from magneto.recipe import Recipe
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import pick_device
-from magneto.training.resources import (
-    SHAPES,
+from magneto.training.model import (
+    META_SHAPES,
     StateBytes,
     count_flops,
     gigabytes,
@@ -41,7 +41,7 @@ from magneto.training.resources import (
     state_bytes,
     tensor_bytes,
 )
-from magneto.training.task import Task, place_companion, why_not
+from magneto.training.task import Task, place_companion, strategy_error
 
 RECOMPUTE = "model.checkpoint_activations"
 # Share of a GPU's memory that is left to libraries, gaps and exchange: an assumption.
@@ -164,7 +164,7 @@ class AliveBytes(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operation, and count what it makes."""
-        result = SHAPES.get(func, func)(*args, **(kwargs or {}))
+        result = META_SHAPES.get(func, func)(*args, **(kwargs or {}))
         for value in tree_iter(result):
             if isinstance(value, Tensor):
                 self._count(value)
@@ -389,7 +389,7 @@ def way(
     return Way(
         strategy, recompute, parts, needed, needed <= cluster.usable,
         steps.largest(strategy, cluster, parts),
-        *steps.small.sent(strategy, cluster, parts), why_not(task, strategy),
+        *steps.small.sent(strategy, cluster, parts), strategy_error(task, strategy),
     )  # fmt: skip
 
 
@@ -406,7 +406,7 @@ def advise(
     cuts = sorted({*(1 << power for power in range(most.bit_length())), most})
     for recompute in sorted(traced):
         for strategy in cluster.strategies():
-            for parts in [] if why_not(task, strategy) else cuts:
+            for parts in [] if strategy_error(task, strategy) else cuts:
                 tried = replace(config, gradient_accumulation_steps=parts)
                 found = way(task, traced, tried, cluster, strategy, recompute)
                 if found.fits:

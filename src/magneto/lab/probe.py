@@ -26,7 +26,7 @@ from magneto.nn.transformer import ProbedStack
 from magneto.training.config import learning_rate
 from magneto.training.distributed import is_sharded, unwrap
 from magneto.training.logging import cut_after
-from magneto.training.state import Hook, TrainingState
+from magneto.training.loop import Hook, TrainingState
 
 PROBE_FILE = "probe.jsonl"
 # Largest finite values of the formats a model may be run in. bf16 has the exponents of fp32.

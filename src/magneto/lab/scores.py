@@ -130,7 +130,7 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
         ConfigError: If a run is of another task, is there twice, or is no seed of its row.
         Damaged: If a result or a score is none.
     """
-    from magneto.training.assets import ASSETS
+    from magneto.training.checkpoint import ASSETS
     from magneto.training.task import DIGEST_FILE
 
     found = [run for folder in folders for run in (
@@ -307,10 +307,10 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 def check_seeds(runs: Sequence[Measured]) -> None:
     """Raise ConfigError if runs at one point of a row are not seeds of one recipe."""
-    from magneto.training.resume import PLACES, differences
+    from magneto.training.checkpoint import LOCATIONS, differences
 
     def compared(name: str) -> bool:
-        return name in TRAINED or (name.startswith(("model.", "data.")) and name not in PLACES)
+        return name in TRAINED or (name.startswith(("model.", "data.")) and name not in LOCATIONS)
 
     held: dict[tuple[str, str, Point], dict[int, Measured]] = {}
     for run in runs:

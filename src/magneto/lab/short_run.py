@@ -22,10 +22,10 @@ from magneto.lab.probe import LIMITS, LayerReading, Probe, Trouble, first_troubl
 from magneto.progress import SILENT, Progress
 from magneto.training.config import TrainingConfig, learning_rate
 from magneto.training.distributed import World, all_reduce_sum, pick_device
-from magneto.training.initial import initial_model as training_model
-from magneto.training.initial import values_from_data
-from magneto.training.loop import accumulate, scale_gradients, step_seed
-from magneto.training.optimizer import build_optimizer, set_learning_rate
+from magneto.training.loop import accumulate, step_seed
+from magneto.training.model import initial_model as training_model
+from magneto.training.model import initialise_from_data
+from magneto.training.optimizer import build_optimizer, scale_gradients, set_learning_rate
 from magneto.training.task import Task, place_companion
 
 # Rates at which the first step is tried: half decades.
@@ -230,7 +230,7 @@ def short_run(
     place_companion(task, world.device)
     optimizer = build_optimizer(model, config, task.rate_multipliers(model))
     probe = Probe(model)
-    values_from_data(task, model, stream, 1, [0], world)
+    initialise_from_data(task, model, stream, 1, [0], world)
     seen, tried = [], []
     for step in range(steps):
         pieces = stream.batch(

@@ -35,8 +35,8 @@ from magneto.lock import acquire_lock
 from magneto.mistakes import user_lines
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE
-from magneto.training.loop import TrainingResult, train
-from magneto.training.state import Hook, Stop, TrainingState
+from magneto.training.logging import TrainingResult
+from magneto.training.loop import Hook, Stop, TrainingState, train
 
 # Seconds between looks at what is done.
 LOOK = 0.5

@@ -13,8 +13,7 @@ from pathlib import Path
 from magneto.lab.outcome import DIVERGED, FINISHED, STUCK, Judge, outcome, verdict
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe
-from magneto.training.loop import train
-from magneto.training.state import Hook, Stop, TrainingState, log, run_evaluation
+from magneto.training.loop import Hook, Stop, TrainingState, log, run_evaluation, train
 
 # Validation batches to score at most where the recipe sets no limit: it is a look.
 BATCHES = 16

@@ -9,8 +9,7 @@ import torch
 from magneto.config import override
 from magneto.recipe import Recipe, build_recipe
 from magneto.training.distributed import one_process, pick_device
-from magneto.training.initial import SkippedFills
-from magneto.training.resources import check_weights
+from magneto.training.model import FillRecorder, check_model_memory
 
 # Tokenizers that are learnt from data.
 LEARNT = ("auto", "bpe", "sentencepiece", "characters")
@@ -44,7 +43,7 @@ def check_weights_first(recipe: Recipe) -> None:
     """See that one process can hold what a model's weights take, before its data is read.
 
     Of a task of one's own data may tell the sizes: they are seen once there is data
-    (`magneto.training.resources.check_memory`).
+    (`magneto.training.model.check_memory`).
 
     Raises:
         ValueError: If it can't; says what to lower.
@@ -52,6 +51,6 @@ def check_weights_first(recipe: Recipe) -> None:
     if ":" in recipe.task:
         return
     plain = build_recipe(recipe.name, override(recipe.to_mapping(), without_data(recipe)))
-    with torch.device("meta"), SkippedFills():
+    with torch.device("meta"), FillRecorder():
         model = plain.build_task().build_model()
-    check_weights(model, recipe.training, one_process(pick_device(recipe.training.device)))
+    check_model_memory(model, recipe.training, one_process(pick_device(recipe.training.device)))

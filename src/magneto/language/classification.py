@@ -41,8 +41,7 @@ from magneto.language.config import (
 from magneto.language.labelled_texts import ROWS, TextPair, Texts, is_empty, pairs_of, read_texts
 from magneto.language.models import TextClassifier, TextEncoder
 from magneto.progress import SILENT, Progress
-from magneto.runs import check_same_encoder, open_run, pretrained_run, run_tokenizer
-from magneto.training.assets import warn_unlearnt
+from magneto.runs import check_same_encoder, open_run, pretrained_run, run_tokenizer, warn_unlearnt
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
 from magneto.weights import StoredTensor, find_weights, open_tensors
 

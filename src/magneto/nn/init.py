@@ -2,7 +2,7 @@
 
 A module that holds parameters or buffers itself fills them in `reset_parameters`, as torch's own
 modules do, and touches nothing below it. So a model can be built without memory and be drawn later,
-one module at a time, in any order (`magneto.training.initial`).
+one module at a time, in any order (`magneto.training.model`).
 
 | tensor                             | distribution                                           |
 |------------------------------------|--------------------------------------------------------|

@@ -1,15 +1,21 @@
-"""What a checkpoint holds, and how it comes back: piece by piece, on any number of ranks.
+"""What a run's directory keeps: checkpoints, other weights, assets; and how they come back.
 
-A checkpoint is a directory of safetensors files, JSON, and a manifest of sizes and checksums; it is
-complete or not there, and nothing in it is ever unpickled. One process and "ddp" write whole
-tensors. Of a sharded run every rank writes the rows it has, and reads the rows it needs, so that
-no process holds the whole model.
+Each is a directory of safetensors files, JSON, and a manifest of sizes and checksums; it is whole
+or not there, and nothing in it is ever unpickled. One process and "ddp" write whole tensors. Of a
+sharded run every rank writes the rows it has, and reads the rows it needs, so that no process holds
+the whole model.
+
+`assets/` holds what `Task.save_assets` writes (a tokenizer, answers, means, a digest of the data)
+and `resolved.json`, the recipe's fields with the values that the data gave them. With both a run is
+opened without its data and without another run.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,22 +27,49 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from magneto.files import aside_path, fingerprint, process_name, publish, read_object, write_json
+from magneto.files import (
+    aside_path,
+    clear_aside,
+    directory_aside,
+    fingerprint,
+    plain,
+    process_name,
+    publish,
+    read_object,
+    write_json,
+)
+from magneto.training.config import TrainingConfig
 from magneto.training.distributed import Piece, World, broadcast_from_main, piece_of, unwrap
 from magneto.training.optimizer import WeightAverage
+from magneto.training.task import DIGEST_FILE, Task
 from magneto.weights import (
+    MODEL,
     StoredTensor,
     check_finite,
     find_weights,
     index_path,
     list_checkpoints,
+    list_steps,
     open_tensors,
+    step_directory,
     step_of,
+    undamaged,
 )
 
 OPTIMIZER = "optimizer"
 AVERAGE = "ema"
 STATE = "state.json"
+ASSETS = "assets"
+"""In a run: the folder of them."""
+RESOLVED_FILE = "resolved.json"
+# Sections of a recipe that a run keeps as long as it lives.
+FIXED_SECTIONS = ("task", "seed", "model", "data")
+# Where data and its tokenizer lie. They may move: where a run has a digest of the data and the
+# tokenizer itself, these are what is compared.
+LOCATIONS = ("data.source", "data.validation_source", "data.tokenizer", "data.image_tokenizer")
+
+PiecesByKind = Mapping[str, Mapping[str, Piece]]
+"""Pieces by their tensor's name, by kind ("model", "optimizer"): a file, or a file per rank."""
 
 
 def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict[str, Piece]:
@@ -59,7 +92,9 @@ def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict
 
 
 @torch.no_grad()
-def fill(pieces: Mapping[str, Piece], stored: Mapping[str, StoredTensor], where: object) -> None:
+def load_pieces(
+    pieces: Mapping[str, Piece], stored: Mapping[str, StoredTensor], where: object
+) -> None:
     """Read stored tensors into the memory of pieces; `where` names them in an error.
 
     Raises:
@@ -89,7 +124,7 @@ def optimizer_pieces(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
     }
 
 
-def fill_optimizer(
+def load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, stored: dict[str, StoredTensor]
 ) -> None:
     """Give an optimizer its stored tensors; rates and decays stay as they are set.
@@ -106,19 +141,10 @@ def fill_optimizer(
             raise ValueError(f"the optimizer's {key} is of a parameter that is not trained")
         of_rows = tensor.shape and tensor.shape == tuple(names[name].shape)
         empty = torch.zeros_like(names[name].detach()) if of_rows else torch.zeros(tensor.shape)
-        fill({key: piece_of(empty)}, {key: tensor}, "the optimizer's file")
+        load_pieces({key: piece_of(empty)}, {key: tensor}, "the optimizer's file")
         state.setdefault(order.index(id(names[name])), {})[kind] = empty
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-def load_checkpoint(
-    directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> dict[str, Any]:
-    """Put a checkpoint into model and optimizer; return its state. Every rank calls this."""
-    fill(model_pieces(model), open_tensors(directory), directory)
-    fill_optimizer(model, optimizer, open_tensors(directory, OPTIMIZER))
-    return read_object(directory / STATE)
 
 
 def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
@@ -137,29 +163,12 @@ def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
         ValueError: If they are damaged, another model's, or not finite.
     """
     directory = find_weights(run, which)
-    fill(model_pieces(model), open_tensors(directory), directory)
+    load_pieces(model_pieces(model), open_tensors(directory), directory)
     check_finite(model.state_dict(), directory)
     return directory
 
 
-def forget_old(run: Path, whole: list[Path], keep: int) -> None:
-    """Remove what is older than the newest `keep` undamaged checkpoints.
-
-    Args:
-        run: The run's directory.
-        whole: The undamaged ones; those removed are taken from the list.
-        keep: How many stay. A damaged one is not counted.
-    """
-    whole.sort(key=step_of)
-    if len(whole) < keep:
-        return
-    del whole[:-keep]
-    for directory in list_checkpoints(run):
-        if step_of(directory) < step_of(whole[0]):
-            shutil.rmtree(directory)
-
-
-def average_weights(pieces: dict[str, Piece], directories: list[Path]) -> dict[str, Piece]:
+def average_weights(pieces: Mapping[str, Piece], directories: list[Path]) -> dict[str, Piece]:
     """Return this rank's pieces of the mean of several directories' weights.
 
     Args:
@@ -177,11 +186,132 @@ def average_weights(pieces: dict[str, Piece], directories: list[Path]) -> dict[s
     return averaged
 
 
-Kinds = Mapping[str, Mapping[str, Piece]]
-"""Pieces by their tensor's name, by kind ("model", "optimizer"): a file, or a file per rank."""
+class RunWeights:
+    """The weights that a run's directory keeps: checkpoints, the best, candidates for an average.
+
+    Args:
+        run: The run's directory.
+        config: Says how many of each stay.
+        world: The ranks. Every one calls each method.
+        say: Told what is damaged.
+
+    Attributes:
+        undamaged: Checkpoints known to be undamaged, the oldest first (main process only).
+        best: Steps and values of the best evaluations, the best first.
+    """
+
+    def __init__(
+        self, run: Path, config: TrainingConfig, world: World, say: Callable[[str], None]
+    ) -> None:
+        self.run = run
+        self.config = config
+        self.world = world
+        self.say = say
+        self.writer = CheckpointWriter(world, config.async_save)
+        self.undamaged: list[Path] = []
+        self.best: list[dict[str, Any]] = []
+
+    def newest(self) -> Path | None:
+        """Clear what a kill left half-written; return the newest undamaged checkpoint, if any."""
+        if self.world.is_main_process:
+            for directory in (self.run, self.run / "checkpoints", self.run / "candidates"):
+                clear_aside(directory)
+            self.undamaged, problems = undamaged(list_checkpoints(self.run))
+            for problem in problems:
+                self.say(f"damaged checkpoint passed over: {problem}")
+        return broadcast_from_main(self.undamaged[-1] if self.undamaged else None, self.world)
+
+    def save_checkpoint(self, step: int, kinds: PiecesByKind, state: dict[str, Any]) -> None:
+        """Write a checkpoint; once it is there, remove those that are too old."""
+        directory = step_directory(self.run / "checkpoints", step)
+
+        def prune() -> None:
+            others = [path for path in self.undamaged if path != directory]
+            self.undamaged = prune_checkpoints(
+                self.run, [*others, directory], self.config.keep_checkpoints
+            )
+
+        self.writer.write(directory, kinds, state, prune)
+
+    def keep_best(
+        self, step: int, value: float, higher: bool, pieces: Mapping[str, Piece],
+        metrics: Mapping[str, float],
+    ) -> None:  # fmt: skip
+        """Save weights if they are among the best.
+
+        Args:
+            step: Steps taken.
+            value: Of the task's primary metric.
+            higher: Whether higher values are better.
+            pieces: This rank's, of the weights that were evaluated.
+            metrics: All, which are kept beside them.
+        """
+        config = self.config
+        count = config.average_checkpoints if config.average_by == "best" else 0
+        ranking = [*self.best, {"step": step, "value": value}]
+        ranking.sort(key=lambda entry: entry["value"], reverse=higher)
+        self.best = ranking[: max(count, 1)]
+        kept = {entry["step"] for entry in self.best}
+        if step not in kept:
+            return
+        state = {"step": step, "metrics": plain(metrics)}
+        if self.best[0]["step"] == step:
+            self.writer.write(self.run / "best", {MODEL: pieces}, state)
+        if count:
+            folder = self.run / "candidates"
+
+            def prune() -> None:
+                for directory in list_steps(folder):
+                    if step_of(directory) not in kept:
+                        shutil.rmtree(directory)
+
+            self.writer.write(step_directory(folder, step), {MODEL: pieces}, state, prune)
+
+    def save_final(
+        self, step: int, pieces: Mapping[str, Piece], metrics: Mapping[str, float]
+    ) -> None:
+        """Write the last weights, and the average of several checkpoints if that is asked for."""
+        state = {"step": step, "metrics": plain(metrics)}
+        self.writer.write(self.run / "final", {MODEL: pieces}, state)
+        if not self.config.average_checkpoints:
+            return
+        self.writer.wait()  # the last checkpoint is among those averaged
+        if found := broadcast_from_main(self._averaged(), self.world):
+            names = {"average_of": [path.name for path in found]}
+            kinds = {MODEL: average_weights(pieces, found)}
+            self.writer.write(self.run / "averaged", kinds, names)
+
+    def _averaged(self) -> list[Path]:
+        """Return what is to be averaged, without what is damaged (the main process only)."""
+        if not self.world.is_main_process:
+            return []
+        if self.config.average_by == "last":
+            directories = self.undamaged[-self.config.average_checkpoints :]
+        else:
+            steps = sorted(entry["step"] for entry in self.best)
+            directories = [step_directory(self.run / "candidates", step) for step in steps]
+        found, problems = undamaged(directories)
+        for problem in problems:
+            self.say(f"damaged weights left out of the average: {problem}")
+        return found
 
 
-class Writer:
+def prune_checkpoints(run: Path, whole: list[Path], keep: int) -> list[Path]:
+    """Remove what is older than the newest `keep` undamaged checkpoints; return these.
+
+    Args:
+        run: The run's directory.
+        whole: The undamaged ones.
+        keep: How many stay. A damaged one is not counted.
+    """
+    newest = sorted(whole, key=step_of)[-keep:]
+    for directory in list_checkpoints(run) if len(newest) == keep else ():
+        if step_of(directory) < step_of(newest[0]):
+            shutil.rmtree(directory)
+    return newest
+
+
+class CheckpointWriter:
     """Writes what a run leaves behind. Every rank calls `write`, with the same kinds.
 
     Args:
@@ -202,7 +332,7 @@ class Writer:
     def write(
         self,
         directory: Path,
-        kinds: Kinds,
+        kinds: PiecesByKind,
         state: dict[str, Any],
         after: Callable[[], None] = lambda: None,
     ) -> None:
@@ -242,7 +372,7 @@ class Writer:
         except BaseException as error:  # raised again by `wait`
             self._error = error
 
-    def _copy(self, kinds: Kinds) -> Kinds:
+    def _copy(self, kinds: PiecesByKind) -> PiecesByKind:
         made = {
             kind: {name: replace(p, tensor=copy_to_cpu(p.tensor)) for name, p in pieces.items()}
             for kind, pieces in kinds.items()
@@ -252,7 +382,7 @@ class Writer:
         return made
 
     def _write(
-        self, directory: Path, kinds: Kinds, state: dict[str, Any], after: Callable[[], None]
+        self, directory: Path, kinds: PiecesByKind, state: dict[str, Any], after: Callable[[], None]
     ) -> None:
         aside = aside_path(directory, self.process)
         try:
@@ -260,12 +390,12 @@ class Writer:
             indices: dict[str, dict[str, Any]] = {}
             for kind, pieces in kinds.items():
                 sharded = any(piece.sharded for piece in pieces.values())
-                name = f"{kind}{self._number()}.safetensors" if sharded else f"{kind}.safetensors"
-                mine = {key: piece for key, piece in pieces.items() if self._writes(piece)}
+                name = f"{kind}{self._shard_suffix() if sharded else ''}.safetensors"
+                mine = {key: piece for key, piece in pieces.items() if self._is_writer_of(piece)}
                 if mine or (self.world.is_main_process and not sharded):
                     manifest[name] = write_tensors(aside / name, mine)
                 if sharded:
-                    indices[kind] = {key: entry(name, piece) for key, piece in mine.items()}
+                    indices[kind] = {key: index_entry(name, piece) for key, piece in mine.items()}
             everyone = self._gather((manifest, indices))
             if self.world.is_main_process:
                 publish_parts(aside, directory, everyone, state)
@@ -275,11 +405,11 @@ class Writer:
             if self.world.is_main_process:
                 shutil.rmtree(aside, ignore_errors=True)
 
-    def _number(self) -> str:
+    def _shard_suffix(self) -> str:
         size = self.world.shard_size
         return f"-{self.world.rank % size + 1:05d}-of-{size:05d}"
 
-    def _writes(self, piece: Piece) -> bool:
+    def _is_writer_of(self, piece: Piece) -> bool:
         """Return whether this rank writes a piece: what several ranks hold is the first's."""
         if piece.sharded:
             return piece.replica == 0 and piece.tensor.numel() > 0
@@ -301,7 +431,7 @@ def write_tensors(path: Path, pieces: Mapping[str, Piece]) -> dict[str, int]:
     return fingerprint(path)
 
 
-def entry(file: str, piece: Piece) -> dict[str, Any]:
+def index_entry(file: str, piece: Piece) -> dict[str, Any]:
     """Return what an index says of a tensor, as far as this piece goes."""
     dtype = str(piece.tensor.dtype).removeprefix("torch.")
     parts = [{"file": file, "rows": [piece.start, piece.stop]}]
@@ -334,3 +464,99 @@ def copy_to_cpu(tensor: Tensor) -> Tensor:
     pin = tensor.device.type == "cuda"
     made = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pin)
     return made.copy_(tensor, non_blocking=pin)
+
+
+def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[str]:
+    """Compare a recipe with the one that a checkpoint keeps; return what is new, in words.
+
+    Raises:
+        ValueError: If the task, the model, the data or the seed is another; names the fields.
+    """
+    now = json.loads(json.dumps(recipe, default=str))
+    content_is_compared = (run / ASSETS / DIGEST_FILE).exists()
+    found = {
+        name: line
+        for name, line in differences(kept, now)
+        if not (content_is_compared and name in LOCATIONS)
+    }
+    wrong = [line for name, line in found.items() if name.partition(".")[0] in FIXED_SECTIONS]
+    if wrong:
+        raise ValueError(
+            f"{run} began with another recipe: {', '.join(wrong)}; resume it with what it "
+            "began with, or begin another run (--out)"
+        )
+    return list(found.values())
+
+
+def differences(
+    before: Mapping[str, Any], after: Mapping[str, Any], where: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Yield (dotted name, how it differs in words) of what both have and is not equal."""
+    for key in before:
+        if key not in after or before[key] == after[key]:
+            continue
+        if isinstance(before[key], Mapping) and isinstance(after[key], Mapping):
+            yield from differences(before[key], after[key], f"{where}{key}.")
+        else:
+            yield f"{where}{key}", f"{where}{key} is {after[key]} (was {before[key]})"
+
+
+@contextmanager
+def assets_aside(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
+    """Make a run's assets aside; give where each one is, and its place.
+
+    Raises:
+        ValueError: If the task would put something else in its place: the run's weights were
+            trained with another tokenizer, on other data.
+    """
+    with directory_aside(run / ASSETS) as aside:
+        fields = task.save_assets(aside)
+        files = {
+            name: str(value.relative_to(aside))
+            for name, value in fields.items()
+            if isinstance(value, Path)
+        }
+        values = {name: value for name, value in fields.items() if name not in files}
+        write_json(aside / RESOLVED_FILE, {"values": values, "files": files})
+        made = {path: run / ASSETS / path.name for path in sorted(aside.iterdir(), reverse=True)}
+        for path, place in made.items():
+            if read_files(place) not in ({}, read_files(path)):
+                raise ValueError(
+                    f"{place} differs from what this recipe and its data give now: they changed "
+                    "after the run began; give it what it began with, or begin another run"
+                )
+        yield made
+
+
+def install_assets(made: Mapping[Path, Path]) -> None:
+    """Rename what was made aside; what is there already stays."""
+    for path, place in made.items():
+        if not read_files(place):
+            place.parent.mkdir(exist_ok=True)
+            path.replace(place)
+
+
+def read_files(path: Path) -> dict[str, bytes]:
+    """Return the content of a file, or of those in a folder, by path; nothing if there is none."""
+    files = [path, *path.rglob("*")]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
+
+
+def resolved_fields(run: Path) -> dict[str, Any]:
+    """Return the recipe's fields that a run's data told, by dotted name; none before it began.
+
+    Raises:
+        FileNotFoundError: If the run began and has lost them, or a file that they name: one that
+            is made anew (a tokenizer) would not fit the weights.
+    """
+    folder = run / ASSETS
+    if not folder.is_dir() and not (run / "environment.json").exists():
+        return {}
+    if not (folder / RESOLVED_FILE).is_file():
+        raise FileNotFoundError(f"{folder / RESOLVED_FILE} is gone, which says what the run's "
+                                "weights were made for")  # fmt: skip
+    held = read_object(folder / RESOLVED_FILE, "values", "files")
+    for name in held["files"].values():
+        if not (folder / name).exists():
+            raise FileNotFoundError(f"{folder / name} is gone, and the run's weights fit no other")
+    return held["values"] | {key: str(folder / name) for key, name in held["files"].items()}

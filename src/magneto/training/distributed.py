@@ -1,4 +1,4 @@
-"""Distributed training: the ranks, what they exchange, and how a model lies on them.
+"""The processes of a training: their devices, what they exchange, and how a model lies on them.
 
 Started by torchrun, processes find each other through its environment variables: NCCL on GPUs, gloo
 on CPUs. "ddp" keeps a copy of the model on each rank, "fsdp" (FSDP2) a shard of every parameter.
@@ -8,12 +8,15 @@ within a node, and only gradients of shards are added up between nodes.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 # How long ranks wait for the first, which prepares the data; by default NCCL gives up after ten
 # minutes. A rank that dies ends the others at once: torchrun sees to it.
-PATIENCE = timedelta(hours=6)
+TIMEOUT = timedelta(hours=6)
 # Strategies under which a rank holds a shard of the model.
 SHARDED = ("fsdp", "hybrid")
 
@@ -149,11 +152,11 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
     if strategy == "none":
         yield one_process(device)
         return
-    where = meeting_place()
+    options = rendezvous_options()
     if device.type == "cuda":
-        dist.init_process_group("nccl", device_id=device, timeout=PATIENCE, **where)
+        dist.init_process_group("nccl", device_id=device, timeout=TIMEOUT, **options)
     else:
-        dist.init_process_group("gloo", timeout=PATIENCE, **where)
+        dist.init_process_group("gloo", timeout=TIMEOUT, **options)
     try:
         size = pick_shard_size(config, strategy, dist.get_world_size())
         world = World(dist.get_rank(), dist.get_world_size(), device, strategy, size)
@@ -168,7 +171,7 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
         dist.destroy_process_group()
 
 
-def meeting_place() -> dict[str, Any]:
+def rendezvous_options() -> dict[str, Any]:
     """Return where the processes find each other, as `init_process_group` takes it.
 
     torchrun keeps one store over its restarts of a worker, in which the addresses of processes that
@@ -182,7 +185,7 @@ def meeting_place() -> dict[str, Any]:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    store, rank, world_size = next(iter(rendezvous("env://", timeout=PATIENCE)))
+    store, rank, world_size = next(iter(rendezvous("env://", timeout=TIMEOUT)))
     return {
         "store": PrefixStore(f"start-{start}", store), "rank": rank, "world_size": world_size
     }  # fmt: skip
@@ -200,7 +203,7 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"training.device: torch knows no device {name!r}") from error
-    if device.type not in ("cpu", "cuda") and not usable(device):
+    if device.type not in ("cpu", "cuda") and not can_compute_on(device):
         raise ValueError(f"training.device is {name}, and torch can't compute on one here")
     if device.type == "cpu":
         return torch.device("cpu")  # torch counts none: cpu:99 is the same
@@ -216,12 +219,29 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def usable(device: torch.device) -> bool:
+def can_compute_on(device: torch.device) -> bool:
     """Return whether a tensor can be made and read on a device; on "meta" it has no values."""
     try:
         return torch.ones(1, device=device).item() == 1
     except (RuntimeError, AssertionError, ImportError, NotImplementedError):
         return False
+
+
+def local_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
+    """Return which parts of a batch are this rank's micro-batches, and in how many it is cut.
+
+    Raises:
+        ValueError: If the batch has fewer examples than parts.
+    """
+    accumulated = config.gradient_accumulation_steps
+    count = world.world_size * accumulated
+    if config.batch_size < count:
+        raise ValueError(
+            f"training.batch_size ({config.batch_size}) is less than world size x "
+            f"gradient_accumulation_steps ({world.world_size} x {accumulated})"
+        )
+    first = world.rank * accumulated
+    return list(range(first, first + accumulated)), count
 
 
 def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:
@@ -272,6 +292,11 @@ def broadcast_from_main(value: Any, world: World) -> Any:
     held = [value]
     dist.broadcast_object_list(held, src=0)
     return held[0]
+
+
+def call_on_main(world: World, function: Callable[..., Any], *given: Any) -> Any:
+    """Return on every rank what a function returns on the main process, the only one to call it."""
+    return broadcast_from_main(function(*given) if world.is_main_process else None, world)
 
 
 def gather_lists(values: list[Any], world: World) -> list[Any]:
@@ -388,3 +413,83 @@ def piece_of(tensor: Tensor) -> Piece:
     start = min(mesh.get_local_rank(shards) * math.ceil(rows / mesh.size(shards)), rows)
     replica = mesh.get_local_rank(0) if mesh.ndim > 1 else 0
     return Piece(tensor.to_local(), start, tuple(tensor.shape), sharded=True, replica=replica)
+
+
+class Interrupt:
+    """Within it a first signal sets `requested`; a second Ctrl-C raises KeyboardInterrupt.
+
+    SIGTERM only asks, however often it comes: a scheduler and a launcher may both pass it on.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.requested = False
+        self._previous: dict[int, Any] = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self.requested:
+            self.requested = True
+            self.say("stopping after this step, with a checkpoint; Ctrl-C stops at once")
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> Interrupt:
+        """Listen; only the main thread may handle signals, in others this does nothing."""
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        except ValueError:
+            self._previous = {}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Give the signals back to whom they belonged."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+
+# glibc's malloc.h: names of settings for mallopt, and their defaults (mallopt(3)).
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+MALLOC_DEFAULT = 128 * 1024
+# Blocks up to so many bytes come from the heap, and so many stay free at its end.
+LARGEST_BLOCK, LARGEST_TOP = 1 << 30, (1 << 31) - 1
+MALLOC_VARIABLES = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}
+
+
+@contextmanager
+def keep_freed_memory(
+    device: torch.device, environment: Mapping[str, str] = os.environ
+) -> Iterator[bool]:
+    """Keep freed memory inside; give all back at the end.
+
+    The numbers that are computed do not depend on it. Nothing is done for other devices than a CPU,
+    without glibc, and where the environment sets malloc's thresholds itself.
+
+    Args:
+        device: Where the training is.
+        environment: The process' own, by default.
+
+    Yields:
+        Whether anything was done.
+    """
+    libc = glibc()
+    if device.type != "cpu" or libc is None or MALLOC_VARIABLES & environment.keys():
+        yield False
+        return
+    libc.mallopt(MMAP_THRESHOLD, LARGEST_BLOCK)
+    libc.mallopt(TRIM_THRESHOLD, LARGEST_TOP)
+    try:
+        yield True
+    finally:
+        libc.mallopt(MMAP_THRESHOLD, MALLOC_DEFAULT)
+        libc.mallopt(TRIM_THRESHOLD, MALLOC_DEFAULT)
+        libc.malloc_trim(0)
+
+
+def glibc() -> ctypes.CDLL | None:
+    """Return the C library of this process, if it is glibc."""
+    try:
+        version = os.confstr("CS_GNU_LIBC_VERSION")
+    except (AttributeError, ValueError):
+        return None
+    return ctypes.CDLL(None) if version else None

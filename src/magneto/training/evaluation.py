@@ -1,5 +1,6 @@
-"""Evaluation, the same in training and afterwards: score the validation batches, add up, summarise.
+"""How well a model does: its metrics on validation data, and whether its training has diverged.
 
+Evaluation is the same in training and afterwards: score the validation batches, add up, summarise.
 The batches are cut among the ranks, whose sums and predictions are brought together at the end, so
 that neither the number of ranks nor who evaluates changes a metric.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -70,13 +72,13 @@ def evaluate(
             number = start + world.rank
             batch = to_device(batches[min(number, count - 1)], world.device)
             found = task.score(unwrap(model), batch)
-            add(sums, found.sums, counted=number < count)
+            add_sums(sums, found.sums, counted=number < count)
             if number < count and found.predictions is not None:
                 predictions.append((number, found.predictions))
             done = min(start + world.world_size, count)
             progress.update("evaluating batches", done, count)
         reshard(model)
-    found = in_order(predictions, world)
+    found = gather_predictions(predictions, world)
     metrics = task.summarise(total_sums(sums, world), found)
     return Evaluation({name: float(value) for name, value in metrics.items()}, found)
 
@@ -93,7 +95,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def add(sums: dict[str, Tensor], found: Mapping[str, Tensor], counted: bool) -> None:
+def add_sums(sums: dict[str, Tensor], found: Mapping[str, Tensor], counted: bool) -> None:
     """Add a batch's sums in float64; of one that does not count, only the names and shapes."""
     for name, value in found.items():
         wide = value.detach().double()
@@ -111,7 +113,63 @@ def total_sums(sums: Mapping[str, Tensor], world: World) -> dict[str, Any]:
     return {name: part.reshape(value.shape).tolist() for (name, value), part in parts}
 
 
-def in_order(predictions: Sequence[tuple[int, Any]], world: World) -> list[Any]:
+def gather_predictions(predictions: Sequence[tuple[int, Any]], world: World) -> list[Any]:
     """Bring the ranks' numbered predictions together on the CPU, in the order of their batches."""
     mine = [(number, map_tensors(value, Tensor.cpu)) for number, value in predictions]
     return [value for _, value in sorted(gather_lists(mine, world), key=lambda pair: pair[0])]
+
+
+# Weight of the newest loss in the smoothed one.
+SMOOTHING = 0.1
+# Progress below this share of the first loss is noise, not something that could be lost.
+LEAST_PROGRESS = 0.05
+# A loss this much above the first one is far above any past.
+FAR_ABOVE_FIRST = 1.5
+
+
+@dataclass
+class DivergenceDetector:
+    """Watches the loss, one step at a time; its state is plain values.
+
+    Attributes:
+        ratio: Share of the progress since the first loss that must be given back.
+        patience: Steps in a row for which that must hold.
+    """
+
+    ratio: float
+    patience: int
+    first: float | None = None
+    smooth: float = 0.0
+    best: float = math.inf
+    bad: int = 0
+
+    def update(self, loss: float) -> str | None:
+        """Take in the next loss; return why the run has diverged, or None."""
+        if not math.isfinite(loss):
+            return f"the loss is {loss}"
+        if self.first is None:
+            self.first = self.smooth = loss
+        self.smooth += SMOOTHING * (loss - self.smooth)
+        self.best = min(self.best, self.smooth)
+        progress = self.first - self.best
+        given_back = (
+            progress > LEAST_PROGRESS * abs(self.first)
+            and self.smooth > self.best + self.ratio * progress
+        )
+        far_above = self.smooth > FAR_ABOVE_FIRST * abs(self.first) + 1e-12
+        self.bad = self.bad + 1 if given_back or far_above else 0
+        if self.bad < self.patience:
+            return None
+        return (
+            f"the loss stays at {self.smooth:.3g} for {self.bad} steps; "
+            f"it was {self.best:.3g} at best and {self.first:.3g} at first"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as plain values."""
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from another detector's state."""
+        for name in ("first", "smooth", "best", "bad"):
+            setattr(self, name, state[name])

@@ -1,4 +1,7 @@
-"""What a run records: rows of metrics, trackers that show them, and what it was made with."""
+"""What a run records: metrics, trackers, throughput, what it was made with, how it ended.
+
+Torch is imported where it is used: `magneto plan --help` lists the peaks of GPUs without it.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ import os
 import platform
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol
 
 from magneto.files import (
     Damaged,
@@ -25,7 +28,12 @@ from magneto.files import (
     write_json,
     write_text,
 )
+from magneto.progress import clock
+from magneto.tasks import command
 from magneto.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    import torch
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -118,7 +126,7 @@ def cut_after(path: Path, step: int) -> None:
 
 
 # Rows' names that are of speed, besides those that end in "_per_second".
-SPEED = ("flops_utilisation", "data_wait_seconds")
+SPEED_METRICS = ("flops_utilisation", "data_wait_seconds")
 # In a run: what Weights & Biases calls it, so that a resumed run goes on there.
 WANDB_FILE = "wandb.json"
 
@@ -139,17 +147,17 @@ def grouped(key: str) -> str:
     """Return a row's name with its group."""
     if key.startswith("validation_"):
         return f"validation/{key.removeprefix('validation_')}"
-    if key in SPEED or key.endswith("_per_second"):
+    if key in SPEED_METRICS or key.endswith("_per_second"):
         return f"speed/{key}"
     return f"train/{key}"
 
 
-def flat(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
     """Return nested hyper-parameters by dotted names; lists and what is None as text."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{section}{key}.")
+            found |= flatten(value, f"{section}{key}.")
         else:
             usual = isinstance(value, bool | int | float | str)
             found[f"{section}{key}"] = value if usual else str(value)
@@ -205,7 +213,7 @@ class TensorBoard:
 
         self.writer: Any = SummaryWriter(str(run / "tensorboard"), purge_step=from_step + 1)
         measured = {name: 0 for name in ("train/loss", "validation/loss")}
-        for part in hparams(flat(recipe), measured):  # which the curves' own values fill
+        for part in hparams(flatten(recipe), measured):  # which the curves' own values fill
             self.writer.file_writer.add_summary(part)
 
     def add(self, values: Mapping[str, float], step: int) -> None:
@@ -261,6 +269,8 @@ PACKAGES = (
 
 def environment() -> dict[str, Any]:
     """Return what is needed to repeat a run: versions, machine, commit, command."""
+    import torch
+
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "command": sys.argv,
@@ -330,3 +340,190 @@ def _git(*words: str) -> str:
     command = ["git", "-C", str(Path(__file__).parent), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     return done.stdout.strip()
+
+
+# Dense matrix-product peaks by part of the device's name, FLOP/s in (bf16, fp32 with TF32 off).
+# The first part that is in the name counts. Source: the vendors' data sheets.
+PEAKS = {
+    "H200": (989e12, 67e12),
+    "H100 PCIe": (756e12, 51e12),
+    "H100 NVL": (835e12, 60e12),
+    "H100": (989e12, 67e12),
+    "A100": (312e12, 19.5e12),
+    "L40S": (362e12, 91.6e12),
+    "L40": (181e12, 90.5e12),
+    "L4": (121e12, 30.3e12),
+    "V100": (125e12, 15.7e12),
+    "4090": (165e12, 82.6e12),
+    "3090": (71e12, 35.6e12),
+}
+
+
+def nominal_peaks(name: str) -> tuple[float, float] | None:
+    """Return the data sheet's FLOP/s (bf16, fp32) of a device by its name, or None."""
+    return next((peaks for part, peaks in PEAKS.items() if part in name), None)
+
+
+# Rows of the matrices by which a device's peak is first timed, and the seconds that are enough.
+SMALLEST_PRODUCT = 256
+LEAST_SECONDS = 0.02
+
+
+def peak_flops(device: torch.device, precision: str) -> float:
+    """Return the device's peak in FLOP/s: from the table, or from a matrix product timed here."""
+    import torch
+
+    if device.type == "cuda":
+        peaks = nominal_peaks(torch.cuda.get_device_name(device))
+        if peaks is not None:
+            return peaks[0 if precision == "bf16" else 1]
+    return measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
+
+
+def measured_peak(device: torch.device, dtype: torch.dtype, size: int | None = None) -> float:
+    """Time square matrix products; return the best rate in FLOP/s.
+
+    Args:
+        device: Where.
+        dtype: Of the factors, which are random: a GPU multiplies zeros and ones faster.
+        size: Rows; by default as many as take a while, up to 1024 on a CPU, and 8192 elsewhere,
+            where less would time the launch. A processor that has no bfloat16 is done with 256.
+    """
+    accelerated = device.type != "cpu"
+    largest, products = size or (8192 if accelerated else 1024), 10 if accelerated else 1
+    size = size or SMALLEST_PRODUCT
+    seconds = product_seconds(device, dtype, size, products)
+    while size < largest and seconds < LEAST_SECONDS:
+        size *= 2
+        seconds = product_seconds(device, dtype, size, products)
+    return 2 * size**3 * products / seconds
+
+
+def product_seconds(device: torch.device, dtype: torch.dtype, size: int, products: int) -> float:
+    """Return how long some products of random matrices take, the least of five times."""
+    import torch
+
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    best, product = float("inf"), left
+    for _ in range(5):  # the first of which warms up
+        start = time.perf_counter()
+        for _ in range(products):
+            product = left @ right
+        product[0, 0].item()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+class Throughput:
+    """Counts units between two readings, and the seconds that training itself took."""
+
+    def __init__(self, flops_per_unit: float, peak: float) -> None:
+        self.flops_per_unit = flops_per_unit
+        self.peak = peak
+        self.units = 0
+        self.start = time.perf_counter()
+        self.paused = 0.0
+
+    def add(self, units: int) -> None:
+        """Count units of this rank."""
+        self.units += units
+
+    def pause(self, seconds: float) -> None:
+        """Leave out seconds spent on evaluation or saving."""
+        self.paused += seconds
+
+    def read(self, world_size: int) -> tuple[float, float]:
+        """Return (units per second over all ranks, model-FLOPs utilisation), and start again."""
+        now = time.perf_counter()
+        seconds = max(now - self.start - self.paused, 1e-9)
+        rate = self.units / seconds
+        self.units, self.start, self.paused = 0, now, 0.0
+        return rate * world_size, rate * self.flops_per_unit / self.peak
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How a run ended.
+
+    Attributes:
+        status: "finished", "diverged" or "interrupted".
+        step: Steps taken.
+        metrics: The last evaluation.
+        best: The best evaluation by the task's primary metric: its step and value.
+        diverged_at: Step at which it diverged, counted from 1, or None.
+        reason: In words, where it did not finish.
+        seconds: Wall time of this process.
+    """
+
+    status: str
+    step: int
+    metrics: dict[str, float]
+    best: dict[str, Any]
+    diverged_at: int | None
+    reason: str
+    seconds: float
+
+
+def closing_lines(
+    result: TrainingResult,
+    run: Path,
+    config: TrainingConfig,
+    metric: str,
+    losses: Sequence[float],
+    verbs: Sequence[str],
+) -> list[str]:
+    """Say how a run ended and what can be done now.
+
+    Args:
+        result: How it ended.
+        run: Its directory.
+        config: Of its training.
+        metric: By which its best step was chosen.
+        losses: Of the steps last logged.
+        verbs: Commands that use it, as in `magneto.tasks.TaskEntry`.
+    """
+    if result.status == "interrupted":
+        where = f"interrupted after step {result.step} of {config.steps}"
+        return [f"{where}; go on with: magneto train --resume {run}"]
+    if result.status == "diverged":
+        kept = f"weights and batch are kept in {run / 'diverged'}"
+        where = f"diverged at step {result.diverged_at}: {result.reason}"
+        return [f"{where}; {kept}; {divergence_advice(config)}"]
+    lines = [f"finished after {clock(result.seconds)}, {result.step:,} steps"]
+    values = []
+    if losses:
+        mean = sum(losses) / len(losses)
+        values.append(f"training loss {mean:.4g} (mean of the last {len(losses)} steps)")
+    if "loss" in result.metrics:
+        values.append(f"validation loss {result.metrics['loss']:.4g}")
+    if values:
+        lines.append(", ".join(values))
+    if result.best:
+        value = f"validation {metric} {result.best['value']:.4g}"
+        lines.append(f"best step {result.best['step']}: {value}")
+    lines.append(f"the run is in {run}; next:")
+    return lines + [f"  {command(verb, run)}" for verb in ("evaluate", "report", *verbs)]
+
+
+def divergence_advice(config: TrainingConfig) -> str:
+    """Say what is worth trying after a divergence, what is cheapest first."""
+    tries = [
+        f"a lower --training.learning_rate (it was {config.learning_rate:g})",
+        f"more --training.warmup_steps (there were {config.warmup_steps})",
+    ]
+    if config.clip_norm is None:
+        tries.append("--training.clip_norm 1.0 (nothing was clipped)")
+    return (
+        f"try {', '.join(tries)}, or another --model.placement; "
+        "`magneto probe` looks for the reason, layer by layer"
+    )
+
+
+# In a run whose encoder others begin with: the metrics of guessing by frequency.
+PLATEAU_FILE = "baseline.json"
+
+
+def write_plateau(run: Path, metrics: Mapping[str, float]) -> None:
+    """Keep what guessing by frequency scores, for those who begin with this run's encoder."""
+    if metrics:
+        write_json(run / PLATEAU_FILE, {name: round(value, 4) for name, value in metrics.items()})

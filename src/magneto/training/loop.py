@@ -3,16 +3,16 @@
 Every step takes the gradient of a summed loss over micro-batches and ranks and divides it by one
 count, so that cutting a batch differently changes nothing. Randomness is a function of (seed, step,
 rank). What happens every so many steps is a hook. A run can be killed at any moment: it goes on
-from its newest whole checkpoint and ends where it would have ended.
+from its newest undamaged checkpoint and ends where it would have ended.
 """
 
-# The torch._foreach functions have no public names.
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,31 +22,162 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from magneto.data.stream import to_device
+from magneto.config import ConfigError
+from magneto.data.problems import PROBLEMS_FILE
+from magneto.data.stream import BatchStream, named_tensors, to_device
 from magneto.data.workers import BatchesAhead
+from magneto.files import check_directory, plain, read_json, read_object, write_json
 from magneto.progress import ProgressBars
-from magneto.training.checkpoint import Writer
+from magneto.tasks import TASKS
+from magneto.training.checkpoint import (
+    AVERAGE,
+    OPTIMIZER,
+    STATE,
+    RunWeights,
+    assets_aside,
+    compare_recipe,
+    install_assets,
+    load_optimizer,
+    load_pieces,
+    model_pieces,
+    optimizer_pieces,
+)
 from magneto.training.config import TrainingConfig, in_steps, learning_rate
 from magneto.training.distributed import (
+    Interrupt,
     World,
     all_reduce_sum,
     any_rank,
     barrier,
     broadcast_from_main,
+    call_on_main,
     is_fsdp,
     join_world,
-    local_shard,
+    keep_freed_memory,
+    local_parts,
     main_process_first,
+    piece_of,
     unwrap,
 )
-from magneto.training.ending import TrainingResult, end
-from magneto.training.initial import initial_model, values_from_data
-from magneto.training.optimizer import WeightAverage, build_optimizer, set_learning_rate
-from magneto.training.resources import Throughput, check_memory, count_flops, peak_flops
-from magneto.training.resume import begin
-from magneto.training.state import Hook, Stop, TrainingState, evaluate, log, save
-from magneto.training.task import Loss, Task, place_companion, units_of, why_not
-from magneto.training.watch import DivergenceDetector, Interrupt, keep_freed_memory
+from magneto.training.evaluation import DivergenceDetector
+from magneto.training.evaluation import evaluate as evaluate_task
+from magneto.training.logging import (
+    METRICS_FILE,
+    MetricsLogger,
+    Throughput,
+    TrainingResult,
+    closing_lines,
+    open_trackers,
+    peak_flops,
+    read_metrics,
+    write_environment,
+    write_plateau,
+)
+from magneto.training.model import check_memory, count_flops, initial_model, initialise_from_data
+from magneto.training.optimizer import (
+    WeightAverage,
+    all_finite,
+    build_optimizer,
+    scale_gradients,
+    set_learning_rate,
+)
+from magneto.training.task import (
+    NON_FINITE,
+    Loss,
+    Task,
+    count_units,
+    place_companion,
+    strategy_error,
+    task_entry,
+)
+from magneto.weights import MODEL, NAMED, has_tensors, list_checkpoints, open_tensors
+
+# Lines on the training loss that stay on the screen, in a whole run.
+LOSS_LINES = 20
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a run ended: status is "finished", "diverged" or "interrupted"."""
+
+    status: str
+    reason: str = ""
+    at: int | None = None
+
+
+@dataclass(kw_only=True)
+class TrainingState:
+    """One run and all that belongs to it. Hooks may read everything, and set `stop`."""
+
+    task: Task
+    config: TrainingConfig  # its length in steps
+    run: Path
+    seed: int
+    world: World
+    report: ProgressBars
+    model: nn.Module  # as it is distributed
+    parameters: list[nn.Parameter]  # those that are trained
+    optimizer: torch.optim.Optimizer
+    average: WeightAverage | None
+    stream: BatchStream
+    batches: BatchesAhead
+    throughput: Throughput
+    weights: RunWeights
+    detector: DivergenceDetector
+    interrupt: Interrupt
+    # Across a run, what a checkpoint holds besides weights and optimizer:
+    step: int = 0  # steps taken
+    pending: list[tuple[int, list[str], Tensor]] = field(default_factory=list)  # not yet logged
+    metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    # Of this process only:
+    losses: list[float] = field(default_factory=list)  # of the steps last logged
+    stop: Stop | None = None
+    metrics_logger: MetricsLogger | None = None  # the main process only
+
+    def read_pending(self) -> list[dict[str, Any]]:
+        """Return the steps not yet logged as plain numbers; this waits for the device, once."""
+        if not self.pending:
+            return []
+        table = torch.stack([values for _, _, values in self.pending]).tolist()
+        return [
+            {"step": step, **dict(zip(names, row, strict=True))}
+            for (step, names, _), row in zip(self.pending, table, strict=True)
+        ]
+
+    def add_row(self, row: dict[str, Any]) -> None:
+        """Write a row of metrics (the main process only)."""
+        if self.metrics_logger is not None:
+            self.metrics_logger.add(row)
+
+    def mark_diverged(self, reason: str, step: int) -> None:
+        """End the run as diverged at a step, counted from 1; the first one counts."""
+        if self.stop is None or self.stop.status == "interrupted":
+            self.stop = Stop("diverged", reason, step)
+
+    def close(self) -> None:
+        """Stop the batch thread and close the records."""
+        self.batches.close()
+        self.report.finish()
+        if self.metrics_logger is not None:
+            self.metrics_logger.close()
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function of the run's state, called after every so many steps and after the last one.
+
+    Attributes:
+        every: Steps between calls; 0 for the last step only.
+        function: May set `state.stop` to end the run.
+    """
+
+    every: int
+    function: Callable[[TrainingState], None]
+
+    def due(self, step: int, last: int) -> bool:
+        """Return whether to call it after `step` steps of `last`."""
+        return step == last or (self.every > 0 and step % self.every == 0)
 
 
 def train(
@@ -68,7 +199,7 @@ def train(
         config: How.
         run: Directory for checkpoints and records; made if it is not there.
         seed: Of weights, data order and dropout.
-        resume: Go on from the newest whole checkpoint in `run`, if there is one.
+        resume: Go on from the newest undamaged checkpoint in `run`, if there is one.
         hooks: Called besides the loop's own, after logging and before evaluation.
         report: Where progress is shown; by default on stderr.
         recipe: What the run is made of, as plain values by section. Checkpoints keep it, and a run
@@ -88,8 +219,8 @@ def train(
     """
     started = time.perf_counter()
     learning_rate(config, 0)
-    if refused := why_not(task, config.distributed):
-        raise ValueError(refused)
+    if problem := strategy_error(task, config.distributed):
+        raise ValueError(problem)
     if config.threads:
         torch.set_num_threads(config.threads)
     with join_world(config) as world, keep_freed_memory(world.device):
@@ -101,39 +232,35 @@ def train(
             task.prepare(report)  # what is wrong with the data is known before a thing is written
             check_memory(task, config, world, seed)
             run.mkdir(parents=True, exist_ok=True)
-        state = begin_state(task, config, run, seed, world, report)
+        state = build_state(task, config, run, seed, world, report)
         state.recipe = recipe or {}
         with closing(state), state.interrupt:
             result = begin(state, resume, keep_recipe)
             if result is None:
-                with main_process_first(world):  # what all have met is written once
+                with main_process_first(world):  # problems that all ranks met are written once
                     task.problems.keep_in(run, report)
-                if state.step == 0:
-                    wanted, parts = own_parts(config, world)
-                    values_from_data(task, state.model, state.stream, parts, wanted, world)
-                    if state.average:
-                        state.average.take()
                 run_steps(state, hooks)
-                result = end(state, started)
+                result = finish(state, started)
         del state  # DDP's model must be gone before the processes part
         barrier(world)
     return result
 
 
-def begin_state(
+def build_state(
     task: Task, config: TrainingConfig, run: Path, seed: int, world: World, report: ProgressBars
 ) -> TrainingState:
     """Build model, optimizer and batches, before any step."""
-    wanted, parts = own_parts(config, world)
+    parts, count = local_parts(config, world)
     stream = task.train_stream(config.batch_size, seed)
     config = in_steps(config, stream.examples)
-    sample = stream.batch(0, parts, wanted)[0]
+    sample = stream.batch(0, count, parts)[0]
     flops, units = count_flops(task, sample, config.precision)
     place_companion(task, world.device)
     throughput = Throughput(flops / units, peak_flops(world.device, config.precision))
     model = initial_model(task, seed, world, report.say)
     if config.compile:
         model.compile()
+    pin, workers = world.device.type == "cuda", config.num_workers
     return TrainingState(
         task=task,
         config=config,
@@ -146,41 +273,18 @@ def begin_state(
         optimizer=build_optimizer(unwrap(model), config, task.rate_multipliers(unwrap(model))),
         average=WeightAverage(model, config.ema_decay) if config.ema_decay else None,
         stream=stream,
-        batches=BatchesAhead(
-            stream,
-            parts,
-            wanted,
-            pin=world.device.type == "cuda",
-            num_workers=config.num_workers,
-        ),
+        batches=BatchesAhead(stream, count, parts, pin=pin, num_workers=workers),
         throughput=throughput,
-        writer=Writer(world, config.async_save),
+        weights=RunWeights(run, config, world, report.say),
         detector=DivergenceDetector(config.divergence_ratio, config.divergence_patience),
         interrupt=Interrupt(report.say),
     )
 
 
-def own_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
-    """Return which pieces of a batch are this rank's, and in how many it is cut.
-
-    Raises:
-        ValueError: If the batch has fewer examples than pieces.
-    """
-    accumulated = config.gradient_accumulation_steps
-    parts = world.world_size * accumulated
-    if config.batch_size < parts:
-        raise ValueError(
-            f"training.batch_size ({config.batch_size}) is less than world size x "
-            f"gradient_accumulation_steps ({world.world_size} x {accumulated})"
-        )
-    first = world.rank * accumulated
-    return list(range(first, first + accumulated)), parts
-
-
 def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
     """Take steps until the last one, or until something stops the run."""
     config = state.config
-    every = [
+    hooks = [
         Hook(config.log_every, log),
         *hooks,
         Hook(config.evaluate_every, evaluate),
@@ -190,17 +294,21 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
     state.throughput.read(state.world.world_size)  # building and loading are not training
     while state.step < config.steps and state.stop is None:
         train_step(state, next(batches))
-        for hook in every:
+        for hook in hooks:
             # A step that a hook stops at still owes its evaluation: no later one makes up for it.
-            if not diverged(state) and hook.due(state.step, config.steps):
+            diverged = state.stop is not None and state.stop.status == "diverged"
+            if not diverged and hook.due(state.step, config.steps):
                 hook.function(state)
-        if state.stop is None and state.step < config.steps and interrupted(state):
+        if state.stop is None and state.step < config.steps and stop_requested(state):
             state.stop = Stop("interrupted", "asked to stop by a signal")
 
 
-def diverged(state: TrainingState) -> bool:
-    """Return whether the run has ended with weights that are not worth an evaluation."""
-    return state.stop is not None and state.stop.status == "diverged"
+def stop_requested(state: TrainingState) -> bool:
+    """Return whether to stop now. Several ranks ask each other at log time only: it waits."""
+    if state.world.world_size == 1:
+        return state.interrupt.requested
+    at_log = state.step % state.config.log_every == 0
+    return at_log and any_rank(state.interrupt.requested, state.world)
 
 
 def train_step(state: TrainingState, pieces: list[Any]) -> None:
@@ -222,14 +330,6 @@ def train_step(state: TrainingState, pieces: list[Any]) -> None:
     state.throughput.add(units)
 
 
-def interrupted(state: TrainingState) -> bool:
-    """Return whether to stop now. Several ranks ask each other at log time only: it waits."""
-    if state.world.world_size == 1:
-        return state.interrupt.wanted
-    at_log = state.step % state.config.log_every == 0
-    return at_log and any_rank(state.interrupt.wanted, state.world)
-
-
 def step_seed(seed: int, step: int, rank: int) -> int:
     """Return the seed of one step on one rank, so that no random state need be saved."""
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
@@ -246,7 +346,7 @@ def accumulate(
     """
     sums, names, units = [], [], 0
     for index, piece in enumerate(pieces):
-        with exchange(model, index == len(pieces) - 1):
+        with gradient_sync(model, index == len(pieces) - 1):
             with torch.autocast(
                 world.device.type, torch.bfloat16, enabled=config.precision == "bf16"
             ):
@@ -254,7 +354,7 @@ def accumulate(
             loss.total.backward()
         names = ["loss", "count", *loss.logs]
         sums.append(loss_sums(loss))
-        units += units_of(loss, piece)
+        units += count_units(loss, piece)
     return all_reduce_sum(torch.stack(sums).sum(0), world), names, units
 
 
@@ -264,7 +364,7 @@ def loss_sums(loss: Loss) -> Tensor:
     return torch.stack([value.detach().float() for value in values])
 
 
-def exchange(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
     """Let ranks exchange gradients in the last micro-batch only."""
     if isinstance(model, DistributedDataParallel) and not last:
         return model.no_sync()
@@ -273,24 +373,272 @@ def exchange(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-@torch.no_grad()
-def scale_gradients(
-    parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
-) -> Tensor:
-    """Divide the gradients by the global count, and clip their norm, in one pass.
+def log(state: TrainingState) -> None:
+    """Read the steps since the last log from the device, look for divergence, write a row."""
+    steps, state.pending = state.read_pending(), []
+    if not steps:
+        return
+    for step in steps:
+        reason = state.detector.update(step["loss"] / max(step["count"], 1))
+        if step["count"] == 0 and step.get(NON_FINITE, 0) > 0:
+            reason = "no loss of the batch is finite"
+        if reason:
+            state.mark_diverged(reason, step["step"])
+    state.losses = [step["loss"] / max(step["count"], 1) for step in steps]
+    names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
+    count = max(sum(step["count"] for step in steps), 1)
+    row: dict[str, Any] = {"step": state.step}
+    row |= {name: sum(step[name] for step in steps) / count for name in names}
+    row["gradient_norm"] = steps[-1]["gradient_norm"]
+    row["learning_rate"] = learning_rate(state.config, state.step - 1)
+    rate, utilisation = state.throughput.read(state.world.world_size)
+    row[f"{state.task.unit}_per_second"] = rate
+    row["flops_utilisation"] = utilisation
+    row["data_wait_seconds"] = state.batches.read_waited()
+    state.add_row(row)
+    note = f"loss {row['loss']:.4g}, {rate:,.0f} {state.task.unit}/s"
+    total = state.config.steps
+    if state.step * LOSS_LINES // total > (state.step - len(steps)) * LOSS_LINES // total:
+        rates = f"learning rate {row['learning_rate']:.3g}"
+        state.report.say(f"step {state.step}/{total}: {note}, {rates}")
+    state.report.update("training", state.step, total, note)
 
-    Ranks have averaged their gradients of the sum, so they are multiplied by ranks / count.
+
+def evaluate(state: TrainingState) -> None:
+    """Evaluate, with the averaged weights if there are any, and keep the best.
+
+    Weights whose validation loss is not finite are never the best: another metric of theirs may be
+    finite, and a number by chance.
+    """
+    started, task, step = time.perf_counter(), state.task, state.step
+    metrics = state.metrics = run_evaluation(state)
+    state.add_row({"step": step} | {f"validation_{key}": x for key, x in metrics.items()})
+    values = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
+    state.report.say(f"step {step}: validation {values}")
+    if task.primary_metric not in metrics:
+        whose = f"{type(task).__name__}.primary_metric is {task.primary_metric!r}"
+        raise ConfigError([f"{whose}, which is none of its metrics: {', '.join(metrics)}"])
+    value = metrics[task.primary_metric]
+    if not math.isfinite(metrics.get("loss", 0.0)):
+        state.mark_diverged(f"the validation loss is {metrics['loss']}", step)
+    elif math.isfinite(value):
+        pieces = model_pieces(state.model, state.average)
+        state.weights.keep_best(step, value, task.higher_is_better, pieces, metrics)
+    state.throughput.pause(time.perf_counter() - started)
+
+
+def run_evaluation(state: TrainingState) -> dict[str, float]:
+    """Return the task's metrics of the model as it would be used."""
+    config = state.config
+    with state.average.in_place() if state.average else nullcontext():
+        return evaluate_task(
+            state.task, state.model, state.world, config.precision, config.evaluate_limit,
+            state.report,
+        ).metrics  # fmt: skip
+
+
+def save(state: TrainingState) -> None:
+    """Write a checkpoint, from which the run goes on bit for bit; none of a run gone wrong."""
+    started = time.perf_counter()
+    pending = state.read_pending()
+    if not all(math.isfinite(step["loss"]) for step in pending):
+        log(state)  # finds the divergence; the checkpoints before it stay
+        return
+    if not weights_are_finite(state):
+        return
+    values = {
+        "step": state.step,
+        "pending": pending,
+        "detector": state.detector.state_dict(),
+        "best": state.weights.best,
+        "metrics": state.metrics,
+        "recipe": state.recipe,
+        "records": state.metrics_logger.written if state.metrics_logger else None,
+    }
+    kinds = {
+        MODEL: model_pieces(state.model),
+        OPTIMIZER: optimizer_pieces(state.model, state.optimizer),
+    }
+    if state.average:
+        kinds[AVERAGE] = model_pieces(state.model, state.average)
+    state.weights.save_checkpoint(state.step, kinds, values)
+    state.throughput.pause(time.perf_counter() - started)
+
+
+def weights_are_finite(state: TrainingState) -> bool:
+    """Return whether every weight is finite; if not, the run has diverged. Every rank calls this.
+
+    The loss of a step is of the weights before it: what its update broke, no loss has seen.
+    """
+    finite = all_finite(state.parameters, state.world)
+    if not finite:
+        state.mark_diverged("the weights are not finite", state.step)
+    return finite
+
+
+def begin(
+    state: TrainingState, resume: bool, keep_recipe: Callable[[], None]
+) -> TrainingResult | None:
+    """Begin a run at step 0 or at its newest undamaged checkpoint, and open the records.
+
+    Whatever may refuse comes first; only then is anything written. So a run whose resumption is
+    refused is left as it was, and a directory without a recipe is no run, and free for another.
 
     Returns:
-        The norm before clipping, on the device.
+        The result of a run that has nothing left to do, which is left as it is; else None.
+
+    Raises:
+        ValueError: If the directory holds a run's checkpoints and `resume` was not asked for, or
+            what is to be resumed began with another model or other data, or has weights and no
+            undamaged checkpoint.
     """
-    gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
-    square = torch.stack(torch._foreach_norm(gradients)).square().sum()
-    if world.is_sharded:  # each copy's shards give the square once
-        square = all_reduce_sum(square, world) / world.replicas
-    scale = world.world_size / count.clamp(min=1)
-    norm = square.sqrt() * scale
-    if clip_norm is not None:
-        scale = scale * (clip_norm / (norm + 1e-6)).clamp(max=1)
-    torch._foreach_mul_(gradients, scale)
-    return norm
+    run, world, say = state.run, state.world, state.report.say
+    held = call_on_main(world, list_checkpoints, run)
+    if held and not resume:
+        raise ValueError(
+            f"{run} already holds a run with checkpoints up to {held[-1].name}: "
+            "resume it (--resume), or train in another directory (--out)"
+        )
+    directory = state.weights.newest()
+    if directory is not None:
+        kept = read_object(directory / STATE, "recipe")["recipe"]
+        if changes := compare_recipe(run, kept, state.recipe):
+            say(f"changed: {', '.join(changes)}")
+    with assets_aside(state.task, run) if world.is_main_process else nullcontext({}) as assets:
+        if resume and (done := call_on_main(world, finished_result, run, state.config)):
+            more = "for more: --training.steps" if directory else "it keeps no checkpoint"
+            say(f"{run} finished at step {done.step} already; {more}")
+            return done
+        records = None
+        if directory is not None:
+            records = load(state, directory)["records"]
+            say(f"going on from {directory}, step {state.step}")
+        elif resume:
+            if held or call_on_main(world, would_lose_weights, run, state.config):
+                raise ValueError(
+                    f"{run} has no undamaged checkpoint to go on from, and from step 0 its weights "
+                    "would be lost: begin another run (--out)"
+                )
+            say(f"no undamaged checkpoint in {run}: starting from step 0")
+        count = sum(parameter.numel() for parameter in state.parameters)
+        say(f"{count:,} parameters on {world.describe()}")
+        if world.is_main_process:
+            keep_recipe()
+            install_assets(assets)
+            (run / "result.json").unlink(missing_ok=True)
+            trackers = open_trackers(run, state.step, state.config, state.recipe, say)
+            state.metrics_logger = MetricsLogger(run, state.step, trackers)
+            if directory is not None and state.metrics_logger.written != records:
+                say(f"{run / METRICS_FILE} is not as it was written up to step {state.step}: "
+                    "curves made of it are not this run's")  # fmt: skip
+            write_environment(run)
+    if state.step == 0:
+        parts, count = local_parts(state.config, world)
+        initialise_from_data(state.task, state.model, state.stream, count, parts, world)
+        if state.average:
+            state.average.reset()
+    return None
+
+
+def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
+    """Return the result that a run left, if it finished with all the steps that are asked for."""
+    try:
+        result = TrainingResult(**read_json(run / "result.json"))
+        check_directory(run / "final")
+    except (OSError, ValueError, TypeError):
+        return None  # something is left to do, or to do again
+    return result if result.status == "finished" and result.step >= config.steps else None
+
+
+def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
+    """Return whether a run without checkpoints holds weights that cannot be had again by step 0.
+
+    A start that ended, killed or by a full disk, before its first checkpoint was due may have kept
+    its best weights: the next start takes the same steps.
+    """
+    held = [name for name in NAMED if (run / name).exists()]
+    if held != ["best"] or not (run / METRICS_FILE).exists():
+        return bool(held)
+    first = config.save_every or config.steps
+    if config.async_save:  # it is there when the next one begins
+        first *= 2
+    return max((row["step"] for row in read_metrics(run)), default=first + 1) > first
+
+
+def load(state: TrainingState, directory: Path) -> dict[str, Any]:
+    """Put a checkpoint into a run's state; return all that it holds besides tensors."""
+    load_pieces(model_pieces(state.model), open_tensors(directory), directory)
+    load_optimizer(state.model, state.optimizer, open_tensors(directory, OPTIMIZER))
+    if state.average is not None:
+        state.average.reset()  # where none was kept it begins at the weights as they are
+        if has_tensors(directory, AVERAGE):
+            pieces = model_pieces(state.model, state.average)
+            load_pieces(pieces, open_tensors(directory, AVERAGE), directory)
+    held = read_object(directory / STATE)
+    state.step, state.metrics, state.weights.best = held["step"], held["metrics"], held["best"]
+    state.detector.load_state_dict(held["detector"])
+    for row in held["pending"]:
+        step = row.pop("step")
+        values = torch.tensor(list(row.values()), device=state.world.device)
+        state.pending.append((step, list(row), values))
+    return held
+
+
+def finish(state: TrainingState, started: float) -> TrainingResult:
+    """Leave what the run's end owes: a checkpoint or final weights, the result; say how it ended.
+
+    Args:
+        state: After its last step.
+        started: When this process began (`time.perf_counter`).
+    """
+    run, task, weights = state.run, state.task, state.weights
+    state.report.finish()
+    if state.stop is not None and state.stop.status == "interrupted":
+        save(state)  # which may find that it has diverged
+    if state.stop is None:
+        weights_are_finite(state)
+    stop = state.stop or Stop("finished")
+    if stop.status == "finished":
+        pieces = model_pieces(state.model, state.average)
+        weights.save_final(state.step, pieces, state.metrics)
+    if stop.status == "diverged":
+        save_diverged(state, stop)
+    weights.writer.wait()
+    best = weights.best[0] if weights.best else {}
+    seconds = time.perf_counter() - started
+    result = TrainingResult(
+        stop.status, state.step, state.metrics, best, stop.at, stop.reason, seconds
+    )
+    name = str(state.recipe.get("task", ""))
+    entry = TASKS.get(name) or task_entry(name, type(task))
+    if state.metrics_logger is not None:
+        state.metrics_logger.check()
+        write_json(run / "result.json", plain(asdict(result)))
+        if stop.status != "interrupted" and entry.plateau_batches:
+            write_plateau(run, task.baseline(entry.plateau_batches))
+    if problems := task.problems.describe():
+        state.report.say(f"data problems, listed in {run / PROBLEMS_FILE}: {problems}")
+    metric, losses = task.primary_metric, state.losses
+    for line in closing_lines(result, run, state.config, metric, losses, entry.verbs):
+        state.report.say(line)
+    return result
+
+
+def save_diverged(state: TrainingState, stop: Stop) -> None:
+    """Keep the weights, and the whole batch of the step that diverged, for a look.
+
+    The batch is made again, so that no step has to hold on to its batch. The weights are those of
+    `weights_after_step`: losses are read when they are logged.
+    """
+    kinds = {MODEL: model_pieces(state.model)}
+    if state.world.is_main_process:
+        stream = state.task.train_stream(state.config.batch_size, state.seed)
+        (batch,) = stream.batch((state.step if stop.at is None else stop.at) - 1)
+        kinds["batch"] = {name: piece_of(tensor) for name, tensor in named_tensors(batch).items()}
+    values = {
+        "diverged_at": stop.at,
+        "reason": stop.reason,
+        "weights_after_step": state.step,
+        "losses": state.losses,
+    }
+    state.weights.writer.write(state.run / "diverged", kinds, plain(values))

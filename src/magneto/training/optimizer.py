@@ -1,9 +1,10 @@
-"""The optimizer: which parameters decay, how fast each learns; and the average of the weights."""
+"""The optimizer: decay and rate of each parameter, scaling and clipping, the weights' average."""
 
 # The torch._foreach functions have no public names.
 # pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import local_shard
+from magneto.training.distributed import World, all_reduce_sum, any_rank, local_shard
 
 # Kinds of device for which torch has AdamW as one kernel.
 FUSED = ("cpu", "cuda", "mps", "xpu")
@@ -95,6 +96,40 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate * group["multiplier"]
 
 
+@torch.no_grad()
+def scale_gradients(
+    parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
+) -> Tensor:
+    """Divide the gradients by the global count, and clip their norm, in one pass.
+
+    Ranks have averaged their gradients of the sum, so they are multiplied by ranks / count.
+
+    Returns:
+        The norm before clipping, on the device.
+    """
+    gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
+    square = torch.stack(torch._foreach_norm(gradients)).square().sum()
+    if world.is_sharded:  # each copy's shards give the square once
+        square = all_reduce_sum(square, world) / world.replicas
+    scale = world.world_size / count.clamp(min=1)
+    norm = square.sqrt() * scale
+    if clip_norm is not None:
+        scale = scale * (clip_norm / (norm + 1e-6)).clamp(max=1)
+    torch._foreach_mul_(gradients, scale)
+    return norm
+
+
+def all_finite(parameters: list[nn.Parameter], world: World) -> bool:
+    """Return whether every weight is finite on every rank; each rank calls this, and waits.
+
+    The loss of a step is of the weights before it: what its update broke, no loss has seen.
+    """
+    weights = [local_shard(parameter.detach()) for parameter in parameters]
+    largest = torch._foreach_norm([w for w in weights if w.numel()], math.inf)
+    broken = bool(largest) and not bool(torch.stack(list(largest)).isfinite().all())
+    return not any_rank(broken, world)
+
+
 class WeightAverage:
     """Follows a model: average <- decay * average + (1 - decay) * weights, after every step."""
 
@@ -109,7 +144,7 @@ class WeightAverage:
         torch._foreach_lerp_(self.average, [local_shard(w) for w in self.weights], 1 - self.decay)
 
     @torch.no_grad()
-    def take(self) -> None:
+    def reset(self) -> None:
         """Make the average equal to the weights."""
         torch._foreach_copy_(self.average, [local_shard(w) for w in self.weights])
 

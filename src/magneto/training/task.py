@@ -24,7 +24,7 @@ DIGEST_FILE = "data.digest"
 """In a run's assets: what names the content of the data it is trained on."""
 NON_FINITE = "non_finite"
 """Among a loss's logs: predictions left out as not finite; if a step's all are, it diverged."""
-WHOLE_MODEL = ("auto", "none", "ddp")
+WHOLE_MODEL_STRATEGIES = ("auto", "none", "ddp")
 """What `training.distributed` may be where `Task.whole_model` says something."""
 
 
@@ -119,7 +119,7 @@ class Task(ABC):
         """Build the model, initialised from torch's current random state.
 
         It is also built on the meta device, where tensors have shapes and no values: to be drawn
-        module by module (`magneto.training.initial`), and to count its operations.
+        module by module (`magneto.training.model`), and to count its operations.
         """
 
     def initial_weights(self) -> Mapping[str, StoredTensor]:
@@ -251,7 +251,7 @@ class Task(ABC):
         return {}
 
 
-def entry_of(name: str, kind: type[Task]) -> TaskEntry:
+def task_entry(name: str, kind: type[Task]) -> TaskEntry:
     """Return what commands know of a task of one's own, which is named by its import path."""
     from magneto.tasks import TaskEntry
 
@@ -259,7 +259,7 @@ def entry_of(name: str, kind: type[Task]) -> TaskEntry:
     return TaskEntry(name, "", "", verbs=verbs, reads="rows")
 
 
-def units_of(loss: Loss, piece: Any) -> int:
+def count_units(loss: Loss, piece: Any) -> int:
     """Return how many units a micro-batch holds, by its loss or by the rows of its first tensor."""
     if loss.units is not None:
         return loss.units
@@ -282,9 +282,9 @@ def place_companion(task: Task, device: torch.device) -> None:
         companion.requires_grad_(False).eval().to(device)
 
 
-def why_not(task: Task, strategy: str) -> str:
+def strategy_error(task: Task, strategy: str) -> str:
     """Return why ranks can't train a task by a strategy ("ddp", "fsdp", ...); "" if they can."""
-    if strategy in WHOLE_MODEL or not task.whole_model:
+    if strategy in WHOLE_MODEL_STRATEGIES or not task.whole_model:
         return ""
     return (f"training.distributed {strategy}: {task.whole_model}, which needs a whole model on "
             "each rank: use ddp")  # fmt: skip

@@ -17,8 +17,7 @@ from magneto.data.stream import LazyBatches
 from magneto.nn.config import TransformerConfig
 from magneto.nn.position import resize_positions
 from magneto.progress import SILENT, Progress
-from magneto.runs import check_same_encoder, open_run, pretrained_run
-from magneto.training.assets import warn_unlearnt
+from magneto.runs import check_same_encoder, open_run, pretrained_run, warn_unlearnt
 from magneto.training.task import DIGEST_FILE, Task
 from magneto.vision.batches import evaluation_images
 from magneto.vision.images import ImageSplit, ImageSplits, load_images

@@ -18,7 +18,7 @@ from magneto.data.stream import BatchStream, LazyBatches, mixed_plans
 from magneto.data.tokenizer import Tokenizer, vocabulary_size
 from magneto.language.text import text_tokenizer
 from magneto.progress import SILENT, Progress
-from magneto.training.assets import warn_unlearnt
+from magneto.runs import warn_unlearnt
 from magneto.training.task import DIGEST_FILE, Task
 from magneto.vision.batches import Finish, Read, Transform, example_stream, read_or_blank
 from magneto.vision.decoding import BrokenImage, Picture

@@ -14,8 +14,7 @@ from magneto.files import Damaged, fingerprint
 from magneto.language.classification import check_pretrained
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
-from magneto.training.loop import train
-from magneto.training.state import Hook, TrainingState
+from magneto.training.loop import Hook, TrainingState, train
 from magneto.weights import find_weights, list_checkpoints, step_of
 from tests.system.commands.conftest import SMALL
 from tests.unit.training.toy import Toy, config, run_toy

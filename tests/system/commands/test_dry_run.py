@@ -62,7 +62,7 @@ def test_it_says_what_a_training_takes_and_writes_nothing(
 
 
 def test_what_fills_the_memory_is_not_tried(rows: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("magneto.training.resources.free_memory", lambda device: 1000)
+    monkeypatch.setattr("magneto.training.model.free_memory", lambda device: 1000)
     assert main([*WORDS, "--data", str(rows)]) == 0
     assert "more than is free on cpu: no step was timed" in capsys.readouterr().out
 

@@ -14,7 +14,7 @@ from magneto.data.stream import named_tensors
 from magneto.lab.without_data import without_data
 from magneto.recipe import load_recipe, recipe_names
 from magneto.training.config import TrainingConfig
-from magneto.training.resources import count_flops
+from magneto.training.model import count_flops
 from magneto.training.task import Task, place_companion
 
 TINY = [name for name in recipe_names() if name.endswith("/tiny")]

@@ -18,7 +18,7 @@ from magneto.lock import LOCK_FILE, acquire_lock
 from magneto.progress import SILENT
 from magneto.recipe import open_run
 from magneto.training.logging import read_metrics
-from magneto.training.state import TrainingState, log
+from magneto.training.loop import TrainingState, log
 from tests.system.commands.small_run import NEW, outcome
 
 pytest.importorskip("sklearn")

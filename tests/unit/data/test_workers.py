@@ -26,8 +26,7 @@ from magneto.data.workers import AHEAD, BatchError, BatchesAhead, share
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.logging import read_metrics
-from magneto.training.loop import train
-from magneto.training.state import Hook, Stop
+from magneto.training.loop import Hook, Stop, train
 from tests.unit.data.test_batch import nested
 from tests.unit.translation import test_batching as translation
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from magneto.lab.plan import RESERVE, Cluster, StepMemory, Steps, advise, micro_batch, trace_step
 from magneto.training.config import TrainingConfig
-from magneto.training.resources import StateBytes
+from magneto.training.model import StateBytes
 from magneto.training.task import Loss
 from tests.unit.training.toy import Toy
 

@@ -32,8 +32,7 @@ from magneto.language.models import MaskedLanguageModel, TextClassifier
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.runs import FREE, pretrained_run
-from magneto.training.assets import fitting_assets, put_in_place
-from magneto.training.checkpoint import fill, model_pieces
+from magneto.training.checkpoint import assets_aside, install_assets, load_pieces, model_pieces
 from magneto.training.loop import train
 from tests.evaluating import measured, reads_while_scoring, taught
 
@@ -220,13 +219,13 @@ def test_a_run_is_not_resumed_on_other_validation_texts(tmp_path: Path) -> None:
     """The best checkpoint was chosen across two validation sets."""
     for name in ("train", "dev"):
         write_pairs(tmp_path / f"{name}.tsv", 20)
-    with fitting_assets(pairs(tmp_path), tmp_path / "run") as made:
-        put_in_place(made)
-    with fitting_assets(pairs(tmp_path), tmp_path / "run"):
+    with assets_aside(pairs(tmp_path), tmp_path / "run") as made:
+        install_assets(made)
+    with assets_aside(pairs(tmp_path), tmp_path / "run"):
         pass
     write_pairs(tmp_path / "dev.tsv", 20, seed=1)
     refused = pytest.raises(ValueError, match=r"validation\.digest differs")
-    with refused, fitting_assets(pairs(tmp_path), tmp_path / "run"):
+    with refused, assets_aside(pairs(tmp_path), tmp_path / "run"):
         pass
 
 
@@ -263,7 +262,7 @@ def test_an_encoder_is_taken_over_whole(run: Path) -> None:
     before = model.text_encoder.embedding.table.weight.clone()
     given = pretrained_weights(model.text_encoder, run)
     pieces = model_pieces(model)
-    fill({name: pieces[name] for name in given}, given, run)
+    load_pieces({name: pieces[name] for name in given}, given, run)
     torch.manual_seed(1)
     origin = MaskedLanguageModel(MaskedLanguageModelConfig(**SHAPE)).text_encoder
     for name, tensor in origin.state_dict().items():

@@ -20,7 +20,7 @@ from magneto.nn.multiway import (
     pack,
 )
 from magneto.theory.placement import VARIANTS, Depth
-from magneto.training.initial import Writes, draw_parameters, materialize, why_not_by_module
+from magneto.training.model import FillRecorder, draw_parameters, materialize, whole_model_reason
 
 EVERY_ROW = [*PLACEMENTS, *VARIANTS]
 SHAPE = {"width": 32, "heads": 4, "layers": 3, "ffn_width": 48}
@@ -277,9 +277,9 @@ def test_the_papers_sizes(design: str, millions: float) -> None:
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_it_is_drawn_module_by_module(placement: str, design: str) -> None:
     config = MultiwayConfig(**SHAPE, **DESIGNS[design], placement=placement, input_norm="rmsnorm")
-    with torch.device("meta"), Writes() as building:
+    with torch.device("meta"), FillRecorder() as building:
         model = MultiwayEncoder(config)
-    assert why_not_by_module(model, building) == ""
+    assert whole_model_reason(model, building) == ""
 
 
 @pytest.mark.parametrize("design", ["decoupled", "fusion"])

@@ -9,7 +9,7 @@ from torch import nn
 
 from magneto import PLACEMENTS, Encoder, TransformerConfig
 from magneto.nn.init import ClassToken, PatchEmbedding
-from magneto.training.initial import Writes, draw_parameters, materialize, why_not_by_module
+from magneto.training.model import FillRecorder, draw_parameters, materialize, whole_model_reason
 from tests.unit.nn.grids import small_grid
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -66,9 +66,9 @@ def test_it_trains_and_recomputes_the_same(option: str, placement: str) -> None:
 @pytest.mark.parametrize(("option", "placement"), PAIRS)
 def test_it_is_drawn_module_by_module(option: str, placement: str) -> None:
     """Built without memory and drawn later: no value is left as it was found."""
-    with torch.device("meta"), Writes() as building:
+    with torch.device("meta"), FillRecorder() as building:
         model = build(option, placement)
-    assert not why_not_by_module(model, building)
+    assert not whole_model_reason(model, building)
     materialize(model, torch.device("cpu"))
     with torch.no_grad():
         for parameter in model.parameters():

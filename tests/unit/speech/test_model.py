@@ -17,7 +17,7 @@ from magneto.speech.model import (
     label_loss,
     symmetric_divergence,
 )
-from magneto.training.initial import Writes, why_not_by_module
+from magneto.training.model import FillRecorder, whole_model_reason
 from tests.unit.speech.searching import small_model
 
 LENGTHS, LABELS = [33, 18, 41], [3, 0, 5]
@@ -132,9 +132,9 @@ def test_the_papers_models_are_as_large_as_it_says(layers: int, millions: float)
         width=512, layers=layers, heads=8, ffn_width=2048, vocab_size=5001,
         positions="transformer_xl",
     )  # fmt: skip
-    with torch.device("meta"), Writes() as building:
+    with torch.device("meta"), FillRecorder() as building:
         model = Transducer(config)
-    assert why_not_by_module(model, building) == ""
+    assert whole_model_reason(model, building) == ""
     count = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     assert count == pytest.approx(millions, abs=0.1)
 

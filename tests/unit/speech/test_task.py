@@ -25,8 +25,8 @@ from magneto.speech.config import (
 from magneto.speech.task import LEFT_OUT, NO_FINITE_LOSS, SpeechRecognition
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import one_process
-from magneto.training.initial import initial_model
 from magneto.training.loop import train
+from magneto.training.model import initial_model
 from magneto.training.task import NON_FINITE
 from tests.problems import listed
 from tests.said import Said

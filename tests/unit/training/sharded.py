@@ -19,10 +19,10 @@ from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from magneto.training.checkpoint import Writer, model_pieces
+from magneto.training.checkpoint import CheckpointWriter, model_pieces
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import join_world
-from magneto.training.initial import initial_model, own_tensors
+from magneto.training.model import initial_model, own_tensors
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
 from tests.unit.training.toy import Toy
@@ -93,7 +93,7 @@ def main(out: Path, strategy: str) -> None:
         }
         out.mkdir(parents=True, exist_ok=True)
         (out / f"rank-{world.rank}.json").write_text(json.dumps(found))
-        Writer(world, background=False).write(out / "initial", {"model": pieces}, {})
+        CheckpointWriter(world, background=False).write(out / "initial", {"model": pieces}, {})
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from magneto.training.model import count_flops
 from magneto.training.optimizer import build_optimizer, set_learning_rate
-from magneto.training.resources import count_flops
 from magneto.training.task import place_companion
 from magneto.weights import list_checkpoints, open_tensors
 from tests.ranks import run_ranks

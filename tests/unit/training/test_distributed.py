@@ -8,7 +8,12 @@ import torch
 
 from magneto.training import distributed
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import join_world, meeting_place, pick_device, pick_shard_size
+from magneto.training.distributed import (
+    join_world,
+    pick_device,
+    pick_shard_size,
+    rendezvous_options,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -115,20 +120,20 @@ def test_each_start_on_one_machine_has_names_of_its_own(monkeypatch: pytest.Monk
     kept = torch.distributed.HashStore()
     module = sys.modules["torch.distributed.rendezvous"]
     monkeypatch.setattr(module, "rendezvous", lambda url, timeout: iter([(kept, 1, 2)]))
-    assert meeting_place() == {}, "not started by torchrun"
+    assert rendezvous_options() == {}, "not started by torchrun"
     for name, value in {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
         monkeypatch.setenv(name, str(value))
     stores = []
     for start in ("1", "2"):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", start)
-        where = meeting_place()
+        where = rendezvous_options()
         assert (where["rank"], where["world_size"]) == (1, 2)
         assert not where["store"].check(["address"])
         where["store"].set("address", start)
         stores.append(where["store"])
     assert [store.get("address") for store in stores] == [b"1", b"2"]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    assert meeting_place() == {}, "machines may count otherwise"
+    assert rendezvous_options() == {}, "machines may count otherwise"
 
 
 @pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda:0", "nccl")])

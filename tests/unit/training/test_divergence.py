@@ -5,13 +5,13 @@ import random
 
 import pytest
 
-from magneto.training.watch import DivergenceDetector
+from magneto.training.evaluation import DivergenceDetector
 
 
 def first_complaint(losses: list[float], patience: int = 50) -> int | None:
     detector = DivergenceDetector(0.5, patience)
     for step, loss in enumerate(losses, 1):
-        if detector.look(loss):
+        if detector.update(loss):
             return step
     return None
 
@@ -78,9 +78,9 @@ def test_state_goes_on() -> None:
     losses = noisy(falling(500) + [9.5] * 500)
     before, after = DivergenceDetector(0.5, 50), DivergenceDetector(0.5, 50)
     for loss in losses[:530]:
-        assert before.look(loss) is None
+        assert before.update(loss) is None
     after.load_state_dict(before.state_dict())
     assert before == after
-    assert [before.look(loss) for loss in losses[530:]] == [
-        after.look(loss) for loss in losses[530:]
+    assert [before.update(loss) for loss in losses[530:]] == [
+        after.update(loss) for loss in losses[530:]
     ]

@@ -18,5 +18,5 @@ def test_closed_form_and_exchange() -> None:
         assert torch.allclose(model.weight, expected)
     assert torch.equal(model.weight, torch.ones(2, 2))
     assert torch.allclose(average.average[0], expected)
-    average.take()
+    average.reset()
     assert torch.equal(average.average[0], torch.ones(2, 2))

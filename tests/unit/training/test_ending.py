@@ -11,8 +11,7 @@ from magneto.config import ConfigError, build
 from magneto.progress import ProgressBars
 from magneto.tasks import command
 from magneto.training.config import TrainingConfig
-from magneto.training.loop import train
-from magneto.training.state import Hook, TrainingState
+from magneto.training.loop import Hook, TrainingState, train
 from magneto.weights import list_checkpoints
 from tests.unit.training.toy import Toy, ToyData, config, run_toy
 

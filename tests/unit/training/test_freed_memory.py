@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from magneto.training.watch import glibc, keep_freed_memory
+from magneto.training.distributed import glibc, keep_freed_memory
 
 CPU = torch.device("cpu")
 BLOCK = 128 << 20

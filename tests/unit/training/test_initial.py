@@ -15,7 +15,7 @@ from magneto.language.config import (
 from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier
 from magneto.theory.placement import PLACEMENTS
 from magneto.training.distributed import World
-from magneto.training.initial import build_on_meta, initial_model
+from magneto.training.model import build_on_meta, initial_model
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
 from magneto.vision.config import ImageClassifierConfig
@@ -62,7 +62,7 @@ def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_is_drawn_module_by_module(name: str) -> None:
-    assert build_on_meta(Built(MODELS[name]))[1] == ""
+    assert build_on_meta(MODELS[name])[1] == ""
     made = initial_model(Built(MODELS[name]), 3, ALONE)
     torch.manual_seed(0)
     usual = MODELS[name]()
@@ -81,7 +81,7 @@ def test_every_model_is_drawn_module_by_module(name: str) -> None:
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_so_is_every_placement(placement: str) -> None:
     config = LanguageModelConfig(**TEXT, placement=placement)
-    assert build_on_meta(Built(lambda: LanguageModel(config)))[1] == ""
+    assert build_on_meta(lambda: LanguageModel(config))[1] == ""
 
 
 def test_values_depend_on_seed_and_name_alone() -> None:
@@ -185,7 +185,7 @@ class Reading(nn.Module):
     ],
 )
 def test_other_models_are_built_as_they_build_themselves(build: Any, reason: str) -> None:
-    assert reason in build_on_meta(Built(build))[1]
+    assert reason in build_on_meta(build)[1]
     made = drawn(build)
     torch.manual_seed(3)
     assert equal(made, build().state_dict())
@@ -198,7 +198,7 @@ def test_torchs_own_modules_are_drawn_too() -> None:
             nn.BatchNorm1d(4), nn.LayerNorm(4), nn.Linear(4, 4),
         )  # fmt: skip
 
-    assert build_on_meta(Built(build))[1] == ""
+    assert build_on_meta(build)[1] == ""
     made = drawn(build)
     assert not made["0.weight"][0].any() and made["3.running_var"].eq(1).all()
     assert made["1.weight_ih_l0"].abs().max() <= 0.5

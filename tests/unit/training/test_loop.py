@@ -19,8 +19,7 @@ from magneto.training.config import learning_rate
 from magneto.training.distributed import one_process
 from magneto.training.evaluation import evaluate
 from magneto.training.logging import read_metrics
-from magneto.training.loop import train
-from magneto.training.state import Hook, Stop
+from magneto.training.loop import Hook, Stop, train
 from magneto.weights import find_weights, list_checkpoints, open_tensors, undamaged
 from tests.problems import listed
 from tests.ranks import run_alone, run_ranks, start

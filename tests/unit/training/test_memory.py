@@ -9,7 +9,7 @@ from magneto.lab.without_data import check_weights_first
 from magneto.recipe import load_recipe
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import one_process
-from magneto.training.resources import bytes_between_layers, check_memory
+from magneto.training.model import check_memory, layer_input_bytes
 from tests.unit.training.toy import Toy
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ MANY_ROWS = {"data.tokenizer": "bytes", "training.batch_size": 10**7}
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine of 64 GB."""
-    monkeypatch.setattr("magneto.training.resources.memory_of", lambda device: 64_000_000_000)
+    monkeypatch.setattr("magneto.training.model.memory_of", lambda device: 64_000_000_000)
     yield
 
 
@@ -92,7 +92,7 @@ def test_what_layers_are_given_is_known_beside_a_frozen_model(name: str) -> None
         model = task.build_model()
     (batch,) = task.train_stream(12, 1).batch(0)
     config = task.model_config
-    found = bytes_between_layers(task, model, batch)
+    found = layer_input_bytes(task, model, batch)
     images = 12 if name != "vision-language-modelling" else 8  # of images, of pairs, of texts
     assert found >= config.layers * 2 * images * config.width * config.patches
     companion = task.companion()
@@ -102,7 +102,7 @@ def test_what_layers_are_given_is_known_beside_a_frozen_model(name: str) -> None
 
 def test_more_pieces_help_until_the_examples_alone_are_too_many(monkeypatch) -> None:
     """Of a toy's examples each has 20 bytes, and its two layers are given 64."""
-    monkeypatch.setattr("magneto.training.resources.memory_of", lambda device: 1_000_000)
+    monkeypatch.setattr("magneto.training.model.memory_of", lambda device: 1_000_000)
     for batch_size, pieces, said in (
         (15_000, 1, ""), (20_000, 1, "which 15,625 examples fill.*gradient_accumulation_steps$"),
         (20_000, 2, ""), (60_000, 50, "which 50,000 examples fill: .* the size of an example$"),

@@ -9,8 +9,7 @@ import pytest
 
 from magneto.progress import ProgressBars
 from magneto.training.checkpoint import list_checkpoints
-from magneto.training.loop import train
-from magneto.training.state import TrainingState
+from magneto.training.loop import TrainingState, train
 from magneto.weights import find_weights
 from tests.unit.training.toy import Toy, config, run_toy
 

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from magneto.training.distributed import World
-from magneto.training.loop import accumulate, scale_gradients, step_seed
+from magneto.training.loop import accumulate, step_seed
+from magneto.training.optimizer import scale_gradients
 from magneto.training.task import Loss
 from tests.unit.training.toy import Toy, config
 

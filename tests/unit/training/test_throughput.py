@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from magneto import Encoder, TransformerConfig
-from magneto.training import resources
-from magneto.training.peaks import nominal_peaks
-from magneto.training.resources import Throughput, count_flops, measured_peak
+from magneto.training import logging as resources
+from magneto.training.logging import Throughput, measured_peak, nominal_peaks
+from magneto.training.model import count_flops
 from magneto.training.task import Loss
 from tests.unit.training.toy import Toy, ToyData
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from magneto.cli import main
-from magneto.training.logging import WANDB_FILE, TensorBoard, flat, grouped
+from magneto.training.logging import WANDB_FILE, TensorBoard, flatten, grouped
 from magneto.training.loop import train
 from tests.unit.training.toy import Toy, config
 
@@ -40,7 +40,7 @@ def test_names_are_grouped() -> None:
         "train/loss", "validation/loss", "speed/tokens_per_second", "speed/data_wait_seconds",
         "train/gradient_norm",
     ]  # fmt: skip
-    assert flat({"a": {"b": [1, 2], "c": None}, "d": 0.5}) == {"a.b": "[1, 2]", "a.c": "None",
+    assert flatten({"a": {"b": [1, 2], "c": None}, "d": 0.5}) == {"a.b": "[1, 2]", "a.c": "None",
                                                                "d": 0.5}  # fmt: skip
 
 

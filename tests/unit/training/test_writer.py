@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from magneto.training import checkpoint as module
-from magneto.training.checkpoint import Writer
+from magneto.training.checkpoint import CheckpointWriter
 from magneto.training.distributed import World, piece_of
 from magneto.weights import open_tensors, undamaged
 
@@ -19,7 +19,7 @@ def test_the_background_writes_what_was_there_at_the_step(
 ) -> None:
     go, usual = Event(), module.write_tensors
     monkeypatch.setattr(module, "write_tensors", lambda *rest: go.wait(20) and usual(*rest))
-    writer, tensor, said = Writer(ALONE, background=True), torch.ones(3), []
+    writer, tensor, said = CheckpointWriter(ALONE, background=True), torch.ones(3), []
     kinds = {"model": {"a": piece_of(tensor)}}
     writer.write(tmp_path / "one", kinds, {"step": 1}, lambda: said.append("done"))
     tensor.fill_(2)
@@ -37,7 +37,7 @@ def test_what_fails_is_raised_and_leaves_nothing(
     def fail(*rest: object) -> None:
         raise OSError("no space left")
 
-    writer = Writer(ALONE, background)
+    writer = CheckpointWriter(ALONE, background)
     kinds = {"model": {"a": piece_of(torch.ones(3))}}
     writer.write(tmp_path / "best", kinds, {})
     writer.wait()

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from magneto.data.stream import BatchStream
 from magneto.progress import SILENT, Progress, ProgressBars
 from magneto.training.config import TrainingConfig
-from magneto.training.loop import TrainingResult, train
+from magneto.training.logging import TrainingResult
+from magneto.training.loop import train
 from magneto.training.task import Loss, Scores, Task
 
 

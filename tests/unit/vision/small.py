@@ -15,7 +15,7 @@ import torch
 from magneto.cli import main
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe
-from magneto.training.ending import TrainingResult
+from magneto.training.logging import TrainingResult
 from magneto.training.loop import train
 from magneto.training.task import Task, place_companion
 from magneto.vision.config import SegmenterConfig

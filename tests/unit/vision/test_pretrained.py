@@ -13,7 +13,7 @@ import torch
 from magneto.nn.position import resize_positions
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe, load_recipe
-from magneto.training.assets import PLATEAU_FILE
+from magneto.training.logging import PLATEAU_FILE
 from magneto.training.loop import train
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import SegmentationDataConfig
@@ -71,7 +71,7 @@ def test_encoder_and_positions_are_the_run_s(run: Path) -> None:
 
 def test_a_run_begins_with_it(run: Path, tmp_path: Path) -> None:
     from magneto.training.distributed import one_process
-    from magneto.training.initial import initial_model
+    from magneto.training.model import initial_model
 
     write_pairs(tmp_path, sizes=[(20, 30), (16, 16)])
     data = SegmentationDataConfig(source=str(tmp_path), validation_source=str(tmp_path))

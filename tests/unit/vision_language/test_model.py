@@ -11,7 +11,7 @@ from magneto.config import ConfigError
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.nn.init import MaskToken
 from magneto.recipe import load_recipe
-from magneto.training.initial import Writes, why_not_by_module
+from magneto.training.model import FillRecorder, whole_model_reason
 from magneto.vision_language.config import (
     IMAGES,
     ImageTextRetrieverConfig,
@@ -122,9 +122,9 @@ def test_parts_that_are_left_out_have_no_parameters() -> None:
 
 
 def test_it_can_be_drawn_module_by_module() -> None:
-    with torch.device("meta"), Writes() as building:
+    with torch.device("meta"), FillRecorder() as building:
         model = VisionLanguageEncoder(CONFIG, MaskToken(16))
-    assert why_not_by_module(model, building) == ""
+    assert whole_model_reason(model, building) == ""
 
 
 def test_attention_weights_are_shares_within_a_sample() -> None:

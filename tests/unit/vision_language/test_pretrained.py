@@ -9,7 +9,7 @@ from torch import nn
 
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import read_json
-from magneto.training.assets import PLATEAU_FILE
+from magneto.training.logging import PLATEAU_FILE
 from magneto.vision_language.config import FineTunedConfig
 from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.pretrained import load_pretrained, pretrained_reading

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from magneto.cli import main
 from magneto.runs import load_run
-from magneto.training.assets import write_plateau
+from magneto.training.logging import write_plateau
 from magneto.vision_language.config import (
     QuestionAnsweringConfig,
 )

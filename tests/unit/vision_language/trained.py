@@ -11,7 +11,7 @@ from typing import Any
 
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, load_recipe
-from magneto.training.ending import TrainingResult
+from magneto.training.logging import TrainingResult
 from magneto.training.loop import train
 
 SMALL: dict[str, Any] = {
