@@ -28,7 +28,7 @@ from safetensors.torch import save_model
 from torch import nn
 from torch.nn import functional as F
 
-from magneto.data.batch import LazyBatches
+from magneto.data.stream import LazyBatches
 from magneto.data.stream import example_stream, shuffled
 from magneto.training.task import Loss, Scores, Task
 
