@@ -27,23 +27,28 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from magneto.data.stream import named_tensors
 from magneto.files import (
     aside_path,
+    check_directory,
     clear_aside,
     directory_aside,
     fingerprint,
     plain,
     process_name,
     publish,
+    read_json,
     read_object,
     write_json,
 )
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import Piece, World, broadcast_from_main, piece_of, unwrap
+from magneto.training.logging import METRICS_FILE, RESULT_FILE, TrainingResult, read_metrics
 from magneto.training.optimizer import WeightAverage
 from magneto.training.task import DIGEST_FILE, Task
 from magneto.weights import (
     MODEL,
+    NAMED,
     StoredTensor,
     check_finite,
     find_weights,
@@ -281,6 +286,25 @@ class RunWeights:
             kinds = {MODEL: average_weights(pieces, found)}
             self.writer.write(self.run / "averaged", kinds, names)
 
+    def save_diverged(
+        self, step: int, pieces: Mapping[str, Piece], batch: Any, values: Mapping[str, Any]
+    ) -> None:
+        """Keep the weights of a run that diverged, and the whole batch at which it did, for a look.
+
+        Args:
+            step: Steps taken: losses are read when they are logged, some steps later.
+            pieces: This rank's, of the weights.
+            batch: Of the step that diverged.
+            values: What is known of it.
+        """
+        kinds = {MODEL: pieces}
+        if self.world.is_main_process:
+            tensors = named_tensors(batch)
+            kinds["batch"] = {name: piece_of(tensor) for name, tensor in tensors.items()}
+        self.writer.write(
+            self.run / "diverged", kinds, plain({**values, "weights_after_step": step})
+        )
+
     def _averaged(self) -> list[Path]:
         """Return what is to be averaged, without what is damaged (the main process only)."""
         if not self.world.is_main_process:
@@ -464,6 +488,31 @@ def copy_to_cpu(tensor: Tensor) -> Tensor:
     pin = tensor.device.type == "cuda"
     made = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pin)
     return made.copy_(tensor, non_blocking=pin)
+
+
+def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
+    """Return the result that a run left, if it finished with all the steps that are asked for."""
+    try:
+        result = TrainingResult(**read_json(run / RESULT_FILE))
+        check_directory(run / "final")
+    except (OSError, ValueError, TypeError):
+        return None  # something is left to do, or to do again
+    return result if result.status == "finished" and result.step >= config.steps else None
+
+
+def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
+    """Return whether a run without checkpoints holds weights that cannot be had again by step 0.
+
+    A start that ended, killed or by a full disk, before its first checkpoint was due may have kept
+    its best weights: the next start takes the same steps.
+    """
+    held = [name for name in NAMED if (run / name).exists()]
+    if held != ["best"] or not (run / METRICS_FILE).exists():
+        return bool(held)
+    first = config.save_every or config.steps
+    if config.async_save:  # it is there when the next one begins
+        first *= 2
+    return max((row["step"] for row in read_metrics(run)), default=first + 1) > first
 
 
 def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[str]:

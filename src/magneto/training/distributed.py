@@ -13,7 +13,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
@@ -362,6 +362,15 @@ def is_fsdp(model: nn.Module) -> TypeGuard[FSDPModule]:
 def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
     """Return whether each rank holds a shard of this tensor: only those have a mesh of devices."""
     return hasattr(tensor, "device_mesh")
+
+
+def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+    """Let ranks exchange gradients in the last micro-batch only."""
+    if isinstance(model, DistributedDataParallel) and not last:
+        return model.no_sync()
+    if is_fsdp(model):
+        model.set_requires_gradient_sync(last)
+    return nullcontext()
 
 
 def reshard(model: nn.Module) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import torch
 
 METRICS_FILE = "metrics.jsonl"
+RESULT_FILE = "result.json"
 
 
 class MetricsLogger:
@@ -309,6 +310,32 @@ def read_environments(path: Path) -> list[dict[str, Any]]:
     if not isinstance(records, list) or not all(isinstance(each, dict) for each in records):
         raise Damaged(f"{path} is damaged: it must hold a list of JSON objects")
     return records
+
+
+def open_records(
+    run: Path,
+    step: int,
+    written: Mapping[str, int] | None,
+    config: TrainingConfig,
+    recipe: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> MetricsLogger:
+    """Open a run's rows and trackers, and write what it was made with.
+
+    Args:
+        run: Its directory.
+        step: From which it goes on.
+        written: What its checkpoint says of its rows; None without a checkpoint.
+        config: Of the training.
+        recipe: Hyper-parameters, which trackers show too.
+        say: Says what is missing or altered.
+    """
+    logger = MetricsLogger(run, step, open_trackers(run, step, config, recipe, say))
+    if written is not None and logger.written != written:
+        say(f"{logger.path} is not as it was written up to step {step}: curves made of it are not "
+            "this run's")  # fmt: skip
+    write_environment(run)
+    return logger
 
 
 def _version(name: str) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from magneto.config import ConfigError
 from magneto.data.problems import PROBLEMS_FILE
-from magneto.data.stream import BatchStream, named_tensors, to_device
+from magneto.data.stream import BatchStream, to_device
 from magneto.data.workers import BatchesAhead
-from magneto.files import check_directory, plain, read_json, read_object, write_json
+from magneto.files import plain, read_object, write_json
 from magneto.progress import ProgressBars
 from magneto.tasks import TASKS
 from magneto.training.checkpoint import (
@@ -36,11 +35,13 @@ from magneto.training.checkpoint import (
     RunWeights,
     assets_aside,
     compare_recipe,
+    finished_result,
     install_assets,
     load_optimizer,
     load_pieces,
     model_pieces,
     optimizer_pieces,
+    would_lose_weights,
 )
 from magneto.training.config import TrainingConfig, in_steps, learning_rate
 from magneto.training.distributed import (
@@ -51,26 +52,23 @@ from magneto.training.distributed import (
     barrier,
     broadcast_from_main,
     call_on_main,
-    is_fsdp,
+    gradient_sync,
     join_world,
     keep_freed_memory,
     local_parts,
     main_process_first,
-    piece_of,
     unwrap,
 )
 from magneto.training.evaluation import DivergenceDetector
 from magneto.training.evaluation import evaluate as evaluate_task
 from magneto.training.logging import (
-    METRICS_FILE,
+    RESULT_FILE,
     MetricsLogger,
     Throughput,
     TrainingResult,
     closing_lines,
-    open_trackers,
+    open_records,
     peak_flops,
-    read_metrics,
-    write_environment,
     write_plateau,
 )
 from magneto.training.model import check_memory, count_flops, initial_model, initialise_from_data
@@ -83,14 +81,13 @@ from magneto.training.optimizer import (
 )
 from magneto.training.task import (
     NON_FINITE,
-    Loss,
     Task,
     count_units,
     place_companion,
     strategy_error,
     task_entry,
 )
-from magneto.weights import MODEL, NAMED, has_tensors, list_checkpoints, open_tensors
+from magneto.weights import MODEL, has_tensors, list_checkpoints, open_tensors
 
 # Lines on the training loss that stay on the screen, in a whole run.
 LOSS_LINES = 20
@@ -353,24 +350,10 @@ def accumulate(
                 loss = task.loss(model, to_device(piece, world.device))
             loss.total.backward()
         names = ["loss", "count", *loss.logs]
-        sums.append(loss_sums(loss))
+        values = (loss.total, loss.count, *loss.logs.values())
+        sums.append(torch.stack([value.detach().float() for value in values]))
         units += count_units(loss, piece)
     return all_reduce_sum(torch.stack(sums).sum(0), world), names, units
-
-
-def loss_sums(loss: Loss) -> Tensor:
-    """Return a loss's sums as one vector: total, count, logs."""
-    values = (loss.total, loss.count, *loss.logs.values())
-    return torch.stack([value.detach().float() for value in values])
-
-
-def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """Let ranks exchange gradients in the last micro-batch only."""
-    if isinstance(model, DistributedDataParallel) and not last:
-        return model.no_sync()
-    if is_fsdp(model):
-        model.set_requires_gradient_sync(last)
-    return nullcontext()
 
 
 def log(state: TrainingState) -> None:
@@ -525,44 +508,15 @@ def begin(
         if world.is_main_process:
             keep_recipe()
             install_assets(assets)
-            (run / "result.json").unlink(missing_ok=True)
-            trackers = open_trackers(run, state.step, state.config, state.recipe, say)
-            state.metrics_logger = MetricsLogger(run, state.step, trackers)
-            if directory is not None and state.metrics_logger.written != records:
-                say(f"{run / METRICS_FILE} is not as it was written up to step {state.step}: "
-                    "curves made of it are not this run's")  # fmt: skip
-            write_environment(run)
+            (run / RESULT_FILE).unlink(missing_ok=True)
+            config, recipe = state.config, state.recipe
+            state.metrics_logger = open_records(run, state.step, records, config, recipe, say)
     if state.step == 0:
         parts, count = local_parts(state.config, world)
         initialise_from_data(state.task, state.model, state.stream, count, parts, world)
         if state.average:
             state.average.reset()
     return None
-
-
-def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
-    """Return the result that a run left, if it finished with all the steps that are asked for."""
-    try:
-        result = TrainingResult(**read_json(run / "result.json"))
-        check_directory(run / "final")
-    except (OSError, ValueError, TypeError):
-        return None  # something is left to do, or to do again
-    return result if result.status == "finished" and result.step >= config.steps else None
-
-
-def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
-    """Return whether a run without checkpoints holds weights that cannot be had again by step 0.
-
-    A start that ended, killed or by a full disk, before its first checkpoint was due may have kept
-    its best weights: the next start takes the same steps.
-    """
-    held = [name for name in NAMED if (run / name).exists()]
-    if held != ["best"] or not (run / METRICS_FILE).exists():
-        return bool(held)
-    first = config.save_every or config.steps
-    if config.async_save:  # it is there when the next one begins
-        first *= 2
-    return max((row["step"] for row in read_metrics(run)), default=first + 1) > first
 
 
 def load(state: TrainingState, directory: Path) -> dict[str, Any]:
@@ -602,7 +556,13 @@ def finish(state: TrainingState, started: float) -> TrainingResult:
         pieces = model_pieces(state.model, state.average)
         weights.save_final(state.step, pieces, state.metrics)
     if stop.status == "diverged":
-        save_diverged(state, stop)
+        # The batch is made again, so that no step has to hold on to its batch.
+        stream = task.train_stream(state.config.batch_size, state.seed)
+        at = state.step if stop.at is None else stop.at
+        values = {"diverged_at": stop.at, "reason": stop.reason, "losses": state.losses}
+        weights.save_diverged(
+            state.step, model_pieces(state.model), stream.batch(at - 1)[0], values
+        )
     weights.writer.wait()
     best = weights.best[0] if weights.best else {}
     seconds = time.perf_counter() - started
@@ -613,7 +573,7 @@ def finish(state: TrainingState, started: float) -> TrainingResult:
     entry = TASKS.get(name) or task_entry(name, type(task))
     if state.metrics_logger is not None:
         state.metrics_logger.check()
-        write_json(run / "result.json", plain(asdict(result)))
+        write_json(run / RESULT_FILE, plain(asdict(result)))
         if stop.status != "interrupted" and entry.plateau_batches:
             write_plateau(run, task.baseline(entry.plateau_batches))
     if problems := task.problems.describe():
@@ -622,23 +582,3 @@ def finish(state: TrainingState, started: float) -> TrainingResult:
     for line in closing_lines(result, run, state.config, metric, losses, entry.verbs):
         state.report.say(line)
     return result
-
-
-def save_diverged(state: TrainingState, stop: Stop) -> None:
-    """Keep the weights, and the whole batch of the step that diverged, for a look.
-
-    The batch is made again, so that no step has to hold on to its batch. The weights are those of
-    `weights_after_step`: losses are read when they are logged.
-    """
-    kinds = {MODEL: model_pieces(state.model)}
-    if state.world.is_main_process:
-        stream = state.task.train_stream(state.config.batch_size, state.seed)
-        (batch,) = stream.batch((state.step if stop.at is None else stop.at) - 1)
-        kinds["batch"] = {name: piece_of(tensor) for name, tensor in named_tensors(batch).items()}
-    values = {
-        "diverged_at": stop.at,
-        "reason": stop.reason,
-        "weights_after_step": state.step,
-        "losses": state.losses,
-    }
-    state.weights.writer.write(state.run / "diverged", kinds, plain(values))
