@@ -17,7 +17,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -174,12 +173,7 @@ def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
 
 
 def average_weights(pieces: Mapping[str, Piece], directories: list[Path]) -> dict[str, Piece]:
-    """Return this rank's pieces of the mean of several directories' weights.
-
-    Args:
-        pieces: The model's, which say what this rank has of each tensor.
-        directories: Of weights; summed in float64.
-    """
+    """Return this rank's pieces of the mean of several directories' weights, by float64."""
     held = [open_tensors(directory) for directory in directories]
     averaged = {}
     for name, piece in pieces.items():
@@ -230,11 +224,12 @@ class RunWeights:
         """Write a checkpoint; once it is there, remove those that are too old."""
         directory = step_directory(self.run / "checkpoints", step)
 
-        def prune() -> None:
-            others = [path for path in self.undamaged if path != directory]
-            self.undamaged = prune_checkpoints(
-                self.run, [*others, directory], self.config.keep_checkpoints
-            )
+        def prune() -> None:  # a damaged one is not counted
+            found = sorted({*self.undamaged, directory}, key=step_of)
+            self.undamaged = found[-self.config.keep_checkpoints :]
+            for path in list_checkpoints(self.run) if self.undamaged != found else ():
+                if step_of(path) < step_of(self.undamaged[0]):
+                    shutil.rmtree(path)
 
         self.writer.write(directory, kinds, state, prune)
 
@@ -242,15 +237,7 @@ class RunWeights:
         self, step: int, value: float, higher: bool, pieces: Mapping[str, Piece],
         metrics: Mapping[str, float],
     ) -> None:  # fmt: skip
-        """Save weights if they are among the best.
-
-        Args:
-            step: Steps taken.
-            value: Of the task's primary metric.
-            higher: Whether higher values are better.
-            pieces: This rank's, of the weights that were evaluated.
-            metrics: All, which are kept beside them.
-        """
+        """Save weights if they are among the best by a metric's value."""
         config = self.config
         count = config.average_checkpoints if config.average_by == "best" else 0
         ranking = [*self.best, {"step": step, "value": value}]
@@ -291,19 +278,14 @@ class RunWeights:
     ) -> None:
         """Keep the weights of a run that diverged, and the whole batch at which it did, for a look.
 
-        Args:
-            step: Steps taken: losses are read when they are logged, some steps later.
-            pieces: This rank's, of the weights.
-            batch: Of the step that diverged.
-            values: What is known of it.
+        The weights are those of `step`: losses are read when they are logged, some steps later.
         """
         kinds = {MODEL: pieces}
         if self.world.is_main_process:
             tensors = named_tensors(batch)
             kinds["batch"] = {name: piece_of(tensor) for name, tensor in tensors.items()}
-        self.writer.write(
-            self.run / "diverged", kinds, plain({**values, "weights_after_step": step})
-        )
+        state = plain({**values, "weights_after_step": step})
+        self.writer.write(self.run / "diverged", kinds, state)
 
     def _averaged(self) -> list[Path]:
         """Return what is to be averaged, without what is damaged (the main process only)."""
@@ -318,21 +300,6 @@ class RunWeights:
         for problem in problems:
             self.say(f"damaged weights left out of the average: {problem}")
         return found
-
-
-def prune_checkpoints(run: Path, whole: list[Path], keep: int) -> list[Path]:
-    """Remove what is older than the newest `keep` undamaged checkpoints; return these.
-
-    Args:
-        run: The run's directory.
-        whole: The undamaged ones.
-        keep: How many stay. A damaged one is not counted.
-    """
-    newest = sorted(whole, key=step_of)[-keep:]
-    for directory in list_checkpoints(run) if len(newest) == keep else ():
-        if step_of(directory) < step_of(newest[0]):
-            shutil.rmtree(directory)
-    return newest
 
 
 class CheckpointWriter:
@@ -376,8 +343,19 @@ class CheckpointWriter:
         if not self.background:
             self._write(directory, kinds, state, after)
             return
-        kept = self._copy(kinds)
-        job = partial(self._guarded, partial(self._write, directory, kept, state, after))
+        copies = {
+            kind: {name: replace(p, tensor=copy_to_cpu(p.tensor)) for name, p in pieces.items()}
+            for kind, pieces in kinds.items()
+        }
+        if self.world.device.type == "cuda":
+            torch.cuda.synchronize(self.world.device)
+
+        def job() -> None:
+            try:
+                self._write(directory, copies, state, after)
+            except BaseException as error:  # raised again by `wait`
+                self._error = error
+
         self._thread = Thread(target=job, daemon=True)
         self._thread.start()
 
@@ -389,21 +367,6 @@ class CheckpointWriter:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-
-    def _guarded(self, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except BaseException as error:  # raised again by `wait`
-            self._error = error
-
-    def _copy(self, kinds: PiecesByKind) -> PiecesByKind:
-        made = {
-            kind: {name: replace(p, tensor=copy_to_cpu(p.tensor)) for name, p in pieces.items()}
-            for kind, pieces in kinds.items()
-        }
-        if self.world.device.type == "cuda":
-            torch.cuda.synchronize(self.world.device)
-        return made
 
     def _write(
         self, directory: Path, kinds: PiecesByKind, state: dict[str, Any], after: Callable[[], None]
@@ -419,7 +382,14 @@ class CheckpointWriter:
                 if mine or (self.world.is_main_process and not sharded):
                     manifest[name] = write_tensors(aside / name, mine)
                 if sharded:
-                    indices[kind] = {key: index_entry(name, piece) for key, piece in mine.items()}
+                    indices[kind] = {
+                        key: {
+                            "shape": list(piece.shape),
+                            "dtype": str(piece.tensor.dtype).removeprefix("torch."),
+                            "pieces": [{"file": name, "rows": [piece.start, piece.stop]}],
+                        }
+                        for key, piece in mine.items()
+                    }
             everyone = self._gather((manifest, indices))
             if self.world.is_main_process:
                 publish_parts(aside, directory, everyone, state)
@@ -453,13 +423,6 @@ def write_tensors(path: Path, pieces: Mapping[str, Piece]) -> dict[str, int]:
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: piece.tensor.contiguous() for name, piece in pieces.items()}, path)
     return fingerprint(path)
-
-
-def index_entry(file: str, piece: Piece) -> dict[str, Any]:
-    """Return what an index says of a tensor, as far as this piece goes."""
-    dtype = str(piece.tensor.dtype).removeprefix("torch.")
-    parts = [{"file": file, "rows": [piece.start, piece.stop]}]
-    return {"shape": list(piece.shape), "dtype": dtype, "pieces": parts}
 
 
 def publish_parts(

@@ -75,10 +75,10 @@ class World:
 
     def describe(self) -> str:
         """Say how many ranks there are, on what, and how a model lies on them."""
-        ranks = f"{self.world_size} x {self.device.type}"
-        shape = f" ({self.replicas} copies in {self.shard_size} shards)"
-        how = f", {self.strategy}{shape if self.strategy == 'hybrid' else ''}"
-        return ranks if self.strategy == "none" else ranks + how
+        strategy = "" if self.strategy == "none" else f", {self.strategy}"
+        if self.strategy == "hybrid":
+            strategy += f" ({self.replicas} copies in {self.shard_size} shards)"
+        return f"{self.world_size} x {self.device.type}{strategy}"
 
 
 def one_process(device: torch.device) -> World:
@@ -469,17 +469,10 @@ MALLOC_VARIABLES = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_T
 def keep_freed_memory(
     device: torch.device, environment: Mapping[str, str] = os.environ
 ) -> Iterator[bool]:
-    """Keep freed memory inside; give all back at the end.
+    """Keep freed memory inside, give all back at the end; yield whether that is done.
 
     The numbers that are computed do not depend on it. Nothing is done for other devices than a CPU,
     without glibc, and where the environment sets malloc's thresholds itself.
-
-    Args:
-        device: Where the training is.
-        environment: The process' own, by default.
-
-    Yields:
-        Whether anything was done.
     """
     libc = glibc()
     if device.type != "cpu" or libc is None or MALLOC_VARIABLES & environment.keys():

@@ -182,14 +182,7 @@ def open_trackers(
     recipe: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> list[Tracker]:
-    """Open what a configuration asks for.
-
-    Args:
-        run: Directory of the run.
-        from_step: Steps that were taken before; what was shown of later ones is forgotten.
-        config: Of the training.
-        recipe: Hyper-parameters, which are shown too.
-        say: Says what is not installed.
+    """Open what a configuration asks for; what was shown of later steps is forgotten.
 
     Raises:
         ModuleNotFoundError: If Weights & Biases is asked for and not installed.

@@ -539,12 +539,7 @@ def load(state: TrainingState, directory: Path) -> dict[str, Any]:
 
 
 def finish(state: TrainingState, started: float) -> TrainingResult:
-    """Leave what the run's end owes: a checkpoint or final weights, the result; say how it ended.
-
-    Args:
-        state: After its last step.
-        started: When this process began (`time.perf_counter`).
-    """
+    """Leave what the run's end owes: a checkpoint or final weights, the result, a message."""
     run, task, weights = state.run, state.task, state.weights
     state.report.finish()
     if state.stop is not None and state.stop.status == "interrupted":

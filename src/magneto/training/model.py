@@ -18,7 +18,6 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -225,37 +224,30 @@ def draw_parameters(model: nn.Module, seed: int) -> None:
         for name, module in model.named_modules():
             own = own_tensors(module)
             fresh = {key: tensor for key, tensor in own.items() if id(tensor) not in drawn}
-            if fresh:
-                torch.manual_seed(module_seed(seed, name))
-                keep_rows(fresh, draw_whole(module, own))
-                drawn |= {id(tensor) for tensor in fresh.values()}
-
-
-def keep_rows(own: dict[str, Tensor], whole: dict[str, Tensor]) -> None:
-    """Copy whole values, by their names, into a module's tensors, as far as this rank has them."""
-    for key, tensor in own.items():
-        piece = piece_of(tensor)
-        rows = whole[key][piece.start : piece.stop] if piece.shape else whole[key]
-        piece.tensor.copy_(rows)
+            if not fresh:
+                continue
+            torch.manual_seed(module_seed(seed, name))
+            whole = draw_whole(module, own)
+            for key, tensor in fresh.items():
+                piece = piece_of(tensor)
+                rows = whole[key][piece.start : piece.stop] if piece.shape else whole[key]
+                piece.tensor.copy_(rows)
+            drawn |= {id(tensor) for tensor in fresh.values()}
 
 
 def draw_whole(module: nn.Module, own: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return what a module's `reset_parameters` draws, whole and on the CPU; leave it as it was."""
     whole = {key: torch.empty(t.shape, dtype=t.dtype) for key, t in own.items()}
     try:
-        for key, tensor in own.items():
-            setattr(module, key, as_kind_of(tensor, whole[key]))
+        for key, value in whole.items():
+            parameter = isinstance(own[key], nn.Parameter)
+            setattr(module, key, nn.Parameter(value, requires_grad=False) if parameter else value)
         if isinstance(module, Resets):
             module.reset_parameters()
     finally:
         for key, tensor in own.items():
             setattr(module, key, tensor)
     return whole
-
-
-def as_kind_of(tensor: Tensor, value: Tensor) -> Tensor:
-    """Return a value as a parameter where the tensor is one."""
-    return nn.Parameter(value, requires_grad=False) if isinstance(tensor, nn.Parameter) else value
 
 
 def module_seed(seed: int, name: str) -> int:
@@ -426,7 +418,7 @@ def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) ->
         return
     share = config.batch_size / few / world.world_size
     held = share * sum(tensor.nbytes for tensor in named_tensors(piece).values())
-    passed = share / config.gradient_accumulation_steps * layer_input_bytes(task, model, piece)
+    passed = share / config.gradient_accumulation_steps * layer_input_bytes(task, piece)
     for needed, device in ((held, torch.device("cpu")), (passed, world.device)):
         available = memory_of(device)
         if available is not None and needed > available:
@@ -456,52 +448,35 @@ def check_model_memory(model: nn.Module, config: TrainingConfig, world: World) -
         )
 
 
-def layer_input_bytes(task: Task, model: nn.Module, piece: Any) -> int:
-    """Return the bytes, in bf16, that the first stack's layers are given for some examples.
-
-    The model is run on the meta device up to its first layer; 0 where it has none, or where
-    something before it looks at values.
-    """
-    stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part)]
-    given: list[int] = []
-
-    def stop(module: nn.Module, inputs: Any) -> None:
-        read = named_tensors(inputs[0]).values() if inputs else ()
-        given.append(len(stacks_of[module]) * 2 * sum(tensor.numel() for tensor in read))
-        raise StopForwardError
-
-    stacks_of = {stack[0]: stack for stack in stacks}
-    handles = [layer.register_forward_pre_hook(stop) for layer in stacks_of]
-    try:
-        with moved_to_meta(task.companion() or nn.Identity()):
-            task.loss(model, map_tensors(piece, lambda tensor: tensor.to("meta")))
-    except (StopForwardError, RuntimeError, AssertionError):
-        pass
-    finally:
-        for handle in handles:
-            handle.remove()
-    return sum(given)
-
-
-@contextmanager
-def moved_to_meta(module: nn.Module) -> Iterator[None]:
-    """Let a module's tensors have no values for a while, so that it takes tensors without any."""
-    held: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        (tensors, dict(tensors))
-        for part in module.modules()
-        for tensors in (part._parameters, part._buffers)
-    ]
-    for tensors, values in held:
-        tensors.update({n: t if t is None else t.to("meta") for n, t in values.items()})
-    try:
-        yield
-    finally:
-        for tensors, values in held:
-            tensors.update(values)
-
-
 class StopForwardError(Exception):
     """A model was run as far as it is looked at."""
+
+
+def layer_input_bytes(task: Task, batch: Any) -> int:
+    """Return the bytes, in bf16, that the first stack's layers are given for some examples.
+
+    The model is run by shapes alone up to its first layer; 0 where it has none, or where something
+    before it looks at values.
+    """
+    given: list[int] = []
+
+    def stop(layers: int, module: nn.Module, inputs: Any) -> None:
+        read = named_tensors(inputs[0]).values() if inputs else ()
+        given.append(layers * 2 * sum(tensor.numel() for tensor in read))
+        raise StopForwardError
+
+    task.companion()  # made here, with values
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with fake:
+            model = task.build_model()
+            for part in model.modules():
+                if isinstance(part, nn.ModuleList) and len(part):
+                    part[0].register_forward_pre_hook(partial(stop, len(part)))
+            task.loss(model, map_tensors(batch, fake.from_tensor))
+    except (StopForwardError, RuntimeError, AssertionError):
+        pass
+    return sum(given)
 
 
 def memory_of(device: torch.device) -> int | None:
