@@ -272,6 +272,39 @@ class PatchEmbedding(nn.Module):
         return self.proj(images).flatten(2).transpose(1, 2)
 
 
+class ConvolutionalStem(nn.Module):
+    """Convolutions with a stride, each but the last with a norm and GELU (arXiv 2106.14881).
+
+    Their strides are the prime factors of the patch's size, so that there are as many vectors as
+    patches; after the first stride a convolution without one follows. Each vector sees beyond its
+    patch, which teaches more from few images. Weights are torch's own at first.
+    """
+
+    def __init__(self, channels: int, patch_size: int, width: int) -> None:
+        super().__init__()
+        strides = prime_factors(patch_size) or [1]
+        strides = [strides[0], 1, *strides[1:]]
+        sizes = [channels, *[max(width // 2, 1)] * (len(strides) - 1), width]
+        parts: list[nn.Module] = []
+        for stride, inner, outer in zip(strides, sizes, sizes[1:], strict=False):
+            kernel = stride + 1 + stride % 2  # odd, and each pixel is seen
+            parts.append(nn.Conv2d(inner, outer, kernel, stride, padding=kernel // 2))
+            parts += [nn.GroupNorm(1, outer), nn.GELU()]
+        self.layers = nn.Sequential(*parts[:-2])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to (batch, patches, width), row by row."""
+        return self.layers(images).flatten(2).transpose(1, 2)
+
+
+def prime_factors(number: int) -> list[int]:
+    """Return the prime factors of a whole number, the smallest first; none of 1."""
+    for factor in range(2, number + 1):
+        if number % factor == 0:
+            return [factor, *prime_factors(number // factor)]
+    return []
+
+
 class ClassToken(nn.Module):
     """A learned vector before the patches; zero at first, as in ViT."""
 

@@ -48,12 +48,15 @@ class ImageEncoderConfig(TransformerConfig):
         image_size: Height and width of the image, in pixels; a multiple of `patch_size`.
         patch_size: Height and width of a patch.
         channels: Of the image.
+        stem: What makes a vector of each patch: a "linear" map, or "convolutions" with a stride
+            (arXiv 2106.14881), which learn more from few images, and see beyond the patch.
         class_token: "learned" puts a learned vector before the patches.
     """
 
     image_size: int = 224
     patch_size: int = 16
     channels: int = 3
+    stem: Literal["linear", "convolutions"] = "linear"
     class_token: Literal["none", "learned"] = "none"
 
     def __post_init__(self) -> None:
@@ -374,6 +377,8 @@ class ImageModelConfig(ImageEncoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         wrong = outside(self, codes="[2, inf)", aggregation_depth="[1, inf)")
+        if self.stem != "linear":
+            wrong.append("stem must be linear: convolutions show what is hidden to its neighbours")
         if self.aggregation_layer is not None:
             if not 1 <= self.aggregation_layer < self.layers:
                 wrong.append(f"aggregation_layer must be 1 or more and below layers "

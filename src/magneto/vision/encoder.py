@@ -6,9 +6,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from magneto.nn.init import ClassToken, NormalLinear, PatchEmbedding
+from magneto.nn.init import ClassToken, ConvolutionalStem, NormalLinear, PatchEmbedding
 from magneto.nn.transformer import Encoder
 from magneto.vision.config import ImageClassifierConfig, ImageEncoderConfig
+
+STEMS = {"linear": PatchEmbedding, "convolutions": ConvolutionalStem}
 
 
 class ImageEncoder(nn.Module):
@@ -19,7 +21,7 @@ class ImageEncoder(nn.Module):
     def __init__(self, config: ImageEncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = PatchEmbedding(config.channels, config.patch_size, config.width)
+        self.embedding = STEMS[config.stem](config.channels, config.patch_size, config.width)
         self.class_token = ClassToken(config.width) if config.prefix else nn.Identity()
         self.encoder = Encoder(config)
 

@@ -29,7 +29,7 @@ PARTS = ("embedding.", "class_token.", "encoder.")
 # Of both runs' encoders alike: what the weights compute depends on them.
 SAME = {
     *(field.name for field in fields(TransformerConfig)),
-    *("patch_size", "channels", "class_token"),
+    *("patch_size", "channels", "stem", "class_token"),
 } - {"max_length"}
 
 LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
