@@ -23,11 +23,10 @@ from magneto import hf  # noqa: E402
 from magneto.cli import main  # noqa: E402
 from magneto.data.tokenizer import (  # noqa: E402
     SPECIAL,
-    ByteTokenizer,
     load_tokenizer,
     train_bpe,
 )
-from magneto.hf.auto_map import MODULE, MODULE_SOURCE  # noqa: E402
+from magneto.hf.configuration import MODULE, MODULE_SOURCE  # noqa: E402
 from magneto.hf.export import export_model, whole_directory, wrap  # noqa: E402
 from magneto.language.config import (  # noqa: E402
     LanguageModelConfig,
@@ -55,6 +54,7 @@ from magneto.vision.transforms import (  # noqa: E402
 )
 from magneto.vision_language.caption_decoding import CaptionSearch  # noqa: E402
 from magneto.vision_language.samples import WholeImage, frame_text, join_samples  # noqa: E402
+from tests.unit.hf.kinds import export_text  # noqa: E402
 from tests.unit.hf.test_segmentation import exported  # noqa: E402
 from tests.unit.speech.small_run import train_small  # noqa: E402
 
@@ -161,6 +161,13 @@ def filled(model: Any) -> Any:
     return model.eval()
 
 
+def export_images(model: Any, directory: Path, *labels: str) -> str:
+    """Export an image classifier with names of its classes."""
+    processor = hf.MagnetoImageProcessor(model.config.image_size, model.config.channels)
+    values = {"problem_type": "single_label_classification", **hf.class_names(labels)}
+    return hf.save_export(model, directory, hf.Assets(values, readers=[processor]))
+
+
 def export_all(folder: Path) -> dict[str, tuple[Any, str]]:
     """Export a model of every kind; return each, and the Auto class that loads it."""
     torch.manual_seed(0)
@@ -180,13 +187,13 @@ def export_all(folder: Path) -> dict[str, tuple[Any, str]]:
     for name, model in made.items():
         place = folder / name
         if name == "image":
-            autos[name] = hf.export_images(filled(model), place, ["no", "maybe", "yes"])
+            autos[name] = export_images(filled(model), place, "no", "maybe", "yes")
         elif name == "seq2seq":
             wrap(filled(model), end=0).save_pretrained(place)
             autos[name] = "AutoModelForSeq2SeqLM"
         else:
             how = {"masked": hf.MASKED, "classes": hf.EncoderInput("$A", "$A $B", 0, ["a", "b"])}
-            autos[name] = hf.export_text(filled(model), tokenizer, place, 32, how.get(name))
+            autos[name] = export_text(filled(model), tokenizer, place, 32, how.get(name))
     made["encoder"], autos["encoder"] = made["masked"].text_encoder, "AutoModel"
     shutil.copytree(folder / "masked", folder / "encoder")
     return {name: (model, autos[name]) for name, model in made.items()}
@@ -229,7 +236,7 @@ def test_a_bpe_tokenizer_needs_no_code(tmp_path: Path, newcomer: Newcomer) -> No
     train_bpe([TEXT * 3], 300, tmp_path / "tokenizer.json")
     tokenizer: Any = load_tokenizer(tmp_path / "tokenizer.json")
     model = LanguageModel(LanguageModelConfig(**STACK, vocab_size=tokenizer.vocab_size))
-    hf.export_text(model, tokenizer, tmp_path / "out", 32)
+    export_text(model, tokenizer, tmp_path / "out", 32)
     shutil.copytree(tmp_path / "out", tmp_path / "alone" / "out")
     (tmp_path / "alone" / "out" / f"{MODULE}.py").write_text("raise RuntimeError('it was run')")
     said = newcomer.run(tmp_path / "alone", NO_CODE)
@@ -246,7 +253,7 @@ def test_a_sentencepiece_tokenizer_loads_by_its_auto_class(
     (tmp_path / "sp.model").write_bytes(train_sentencepiece(lines, "bpe", 300, 200))
     tokenizer = load_tokenizer(tmp_path / "sp.model")
     model = LanguageModel(LanguageModelConfig(**STACK, vocab_size=300))
-    hf.export_text(model, tokenizer, tmp_path / "out", 32)
+    export_text(model, tokenizer, tmp_path / "out", 32)
     load = "transformers.AutoTokenizer.from_pretrained({!r}, trust_remote_code=True)"
     code = f"import transformers; made = {load.format('out')}; made.save_pretrained('again'); "
     said = newcomer.run(tmp_path, f"{code}print({load.format('again')}('lazy dogs').input_ids)")
@@ -263,7 +270,7 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
 def test_as_many_labels_as_classes(tmp_path: Path) -> None:
     model = ImageClassifier(ImageClassifierConfig(**STACK, image_size=8, patch_size=4, classes=3))
     with pytest.raises(ValueError, match="2 labels for 3 classes"):
-        hf.export_images(model, tmp_path / "out", ["a", "b"])
+        export_images(model, tmp_path / "out", "a", "b")
     assert not (tmp_path / "out").exists()
 
 
@@ -364,15 +371,6 @@ def test_a_new_process_hears_the_same(tmp_path: Path, newcomer: Newcomer) -> Non
         count = int(lengths[0])
         np.testing.assert_allclose(found["arr_1"][row, :count], encoded[0].numpy(), atol=1e-4)
         assert found["arr_0"][row].split() == opened.task.vocabulary.decode(labels).split()
-
-
-def test_no_progress_bars_without_a_terminal(tmp_path: Path, capfd) -> None:
-    model = LanguageModel(
-        LanguageModelConfig(width=16, layers=1, heads=2, ffn_width=24, vocab_size=260)
-    )
-    hf.export_text(model, ByteTokenizer(), tmp_path / "out", 32)
-    assert capfd.readouterr().err == ""
-    assert transformers.utils.logging.is_progress_bar_enabled()
 
 
 def test_who_comes_second_is_told_so(tmp_path: Path) -> None:

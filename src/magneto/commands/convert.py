@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 from magneto import hf
 from magneto.commands.shared import Parser, print_json
 from magneto.config import ConfigError
+from magneto.data.tokenizer import load_tokenizer
 from magneto.files import user_path
 from magneto.runs import load_run
 from magneto.tasks import TASKS
+from magneto.vision_language.answers import read_answers
+from magneto.vision_language.config import VisionLanguageConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,15 +79,12 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given = parser().parse(words)
-    hf.register()
-    import transformers
-
     from magneto.hf.export import whole_directory
     from magneto.hf.weights.conversion import WRITTEN
     from magneto.weights import check_finite
 
-    if not sys.stderr.isatty():
-        transformers.utils.logging.disable_progress_bar()
+    hf.register()
+    hide_bars()
     source = local(given.source)
     args = _read_json(given.config) if given.config else {}
     with whole_directory(given.directory) as aside:
@@ -93,7 +93,7 @@ def main(words: Sequence[str]) -> int:
         if given.tokenizer or given.labels:
             check_beit3(model, given.to)
         if given.labels:
-            values |= read_labels(given.labels)
+            values |= hf.class_names(read_answers(given.labels))
         if given.tokenizer:
             values |= write_tokenizer(model, given.tokenizer, aside)
         wrote = write(model, given.to, aside, values)
@@ -104,6 +104,14 @@ def main(words: Sequence[str]) -> int:
     else:
         print(f"{given.directory}: {wrote}")
     return 0
+
+
+def hide_bars() -> None:
+    """Keep transformers' progress bars off a stderr that is no terminal."""
+    from transformers.utils import logging
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
 
 
 def export_parser() -> Parser:
@@ -121,11 +129,10 @@ def export_parser() -> Parser:
 def export(words: Sequence[str]) -> int:
     """Run `magneto export`."""
     given = export_parser().parse(words)
-    from magneto.hf import export_model
-
     opened = load_run(given.run, given.weights, {"training.device": "cpu"})
     recipe, directory = opened.recipe, given.directory
-    name = export_model(recipe.task, opened.model, recipe.data, directory)
+    hide_bars()
+    name = hf.export_model(recipe.task, opened.model, recipe.data, directory)
     if given.json:
         print_json({"directory": str(directory), "weights": str(opened.weights), "auto": name})
         return 0
@@ -154,11 +161,10 @@ def local(source: str) -> Path:
 
     if path.suffix in SUFFIXES or source.count("/") > 1 or source.startswith((".", "/", "~")):
         raise FileNotFoundError(f"nothing in {source}")
-    patterns = [*TOKENIZERS, *COPIED, "config.json", "generation_config.json", "*.spm"]
-    return download(source, patterns)
+    return download(source, *TOKENIZERS, *COPIED, "config.json", "generation_config.json", "*.spm")
 
 
-def download(source: str, patterns: list[str]) -> Path:
+def download(source: str, *patterns: str) -> Path:
     """Return the directory that some files of a name on the hub come to.
 
     Raises:
@@ -167,7 +173,7 @@ def download(source: str, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(source, allow_patterns=patterns))
+        return Path(snapshot_download(source, allow_patterns=list(patterns)))
     except Exception as error:  # httpx's and the hub's own errors have no common base
         raise FileNotFoundError(f"no directory {source}, and no such model on the hub "
                                 f"({type(error).__name__})") from error  # fmt: skip
@@ -188,7 +194,7 @@ def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict
         return load_weight_file(source, args), {}
     if is_weight_directory(source):
         if not user_path(name).exists():
-            download(name, [WEIGHTS])
+            download(name, WEIGHTS)
         return load_weight_file(source, args), {}
     if (source / "recipe.yaml").is_file():
         raise ConfigError([f"{source} is a run: magneto export writes it for transformers"])
@@ -207,52 +213,43 @@ def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict
 
 def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, Any]) -> str:
     """Write a model in a format, ours if None; return how it is loaded."""
-    from magneto.hf.export import auto_class, whole_image_processor, wrap
-    from magneto.hf.weights.conversion import WEIGHTS, WRITTEN, save_weight_file, to_transformers
-    from magneto.vision_language.config import VisionLanguageConfig
+    from magneto.hf.export import auto_class
+    from magneto.hf.weights.conversion import FILE_FORMATS, WEIGHTS, save_weight_file
 
-    if to in WRITTEN:
+    if to in FILE_FORMATS:
         save_weight_file(model, to, directory)
         return f"{WEIGHTS} by {to}'s names"
     if to is not None:
-        theirs = to_transformers(model, to, **values)
+        theirs = hf.to_transformers(model, to, **values)
         theirs.save_pretrained(directory)
         return f"{type(theirs).__name__}.from_pretrained"
-    wrapped = wrap(model, **values)
+    wrapped = hf.wrap(model, **values)
     wrapped.save_pretrained(directory)
     if isinstance(model.config, VisionLanguageConfig):
-        whole_image_processor(model.config, NORMALISATION).save_pretrained(directory)
+        whole_images(model.config).save_pretrained(directory)
     return f"{auto_class(type(wrapped).__name__)}.from_pretrained(DIR, trust_remote_code=True)"
+
+
+def whole_images(config: Any) -> hf.MagnetoImageProcessor:
+    """Return what reads pictures for BEiT-3."""
+    return hf.MagnetoImageProcessor(config.image_size, config.channels, NORMALISATION)
 
 
 def check_beit3(model: nn.Module, to: str | None) -> None:
     """Raise ConfigError unless a BEiT-3 over images and texts is written as ours."""
-    from magneto.vision_language.config import VisionLanguageConfig
-
     if not isinstance(model.config, VisionLanguageConfig) or to is not None:
         raise ConfigError(["--tokenizer and --labels are for BEiT-3 over images and texts, written "
                            "as ours"])  # fmt: skip
 
 
-def read_labels(name: str) -> dict[str, Any]:
-    """Return what a configuration says of the answers in a file."""
-    from magneto.hf.tokenizer import class_names
-    from magneto.vision_language.answers import read_answers
-
-    return class_names(read_answers(name))
-
-
 def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]:
     """Write BEiT-3's tokenizer and processor; return what the configuration says of its tokens."""
-    from magneto.data.tokenizer import load_tokenizer
-    from magneto.hf.export import images_and_texts, save_readers, whole_image_processor
+    from magneto.hf.export import images_and_texts, save_readers
     from magneto.hf.weights.beit3 import write_fairseq_order
 
     config, target = model.config, directory / "tokenizer.model"
     write_fairseq_order(user_path(source), target, config.vocab_size)
-    tokenizer = load_tokenizer(target)
-    processor = whole_image_processor(config, NORMALISATION)
-    assets = images_and_texts(config, tokenizer, processor)
+    assets = images_and_texts(config, load_tokenizer(target), whole_images(config))
     save_readers(assets, directory)
     return {("eos_token_id" if name == "end" else name): n for name, n in assets.values.items()}
 

@@ -13,11 +13,9 @@ if TYPE_CHECKING:  # what is known of the names before they are used
     from magneto.hf.export import *  # noqa: F403
     from magneto.hf.generation import *  # noqa: F403
     from magneto.hf.language import *  # noqa: F403
+    from magneto.hf.perception import *  # noqa: F403
     from magneto.hf.processors import *  # noqa: F403
-    from magneto.hf.seq2seq import *  # noqa: F403
-    from magneto.hf.speech import *  # noqa: F403
     from magneto.hf.tokenizer import *  # noqa: F403
-    from magneto.hf.vision import *  # noqa: F403
     from magneto.hf.vision_language import *  # noqa: F403
     from magneto.hf.weights.conversion import *  # noqa: F403
 
@@ -30,29 +28,22 @@ HOME = {
         "MagnetoVisualReasoningConfig", "register",
     ),
     "export": (
-        "export_images", "export_model", "export_text", "wrap",
+        "Assets", "export_model", "read_by_decoder", "read_by_encoder", "save_export", "wrap",
     ),
     "weights.conversion": ("from_torch", "load", "to_transformers"),
     "generation": ("BeamSearch", "Sampling", "Translator", "generate"),
     "language": (
-        "MagnetoEncoderModel", "MagnetoForCausalLM", "MagnetoForMaskedLM",
+        "MagnetoEncoderModel", "MagnetoForCausalLM", "MagnetoForMaskedLM", "MagnetoForSeq2SeqLM",
         "MagnetoForSequenceClassification",
     ),
+    "perception": (
+        "MagnetoForImageClassification", "MagnetoForSemanticSegmentation", "MagnetoForTransducer",
+    ),
     "processors": (
-        "MagnetoImageProcessor", "MagnetoSegmentationProcessor",
-        "MagnetoVisionLanguageProcessor", "MagnetoWholeImageProcessor",
-    ),
-    "seq2seq": (
-        "MagnetoForSeq2SeqLM",
-    ),
-    "speech": (
-        "MagnetoForTransducer", "MagnetoSpeechFeatureExtractor",
+        "MagnetoImageProcessor", "MagnetoSpeechFeatureExtractor", "MagnetoVisionLanguageProcessor",
     ),
     "tokenizer": (
-        "MASKED", "EncoderInput", "MagnetoSentencePieceTokenizer",
-    ),
-    "vision": (
-        "MagnetoForImageClassification", "MagnetoForSemanticSegmentation",
+        "MASKED", "EncoderInput", "MagnetoSentencePieceTokenizer", "class_names",
     ),
     "vision_language": (
         "MagnetoForImageCaptioning", "MagnetoForImageTextRetrieval",

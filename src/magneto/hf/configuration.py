@@ -1,4 +1,9 @@
-"""Our models' configurations as transformers has them: one class a `model_type`, from one table."""
+"""Our models' configurations as transformers has them: one class a `model_type`, in one table.
+
+An exported directory needs no `register()`: `from_pretrained(DIR, trust_remote_code=True)` of an
+Auto class looks into the directory's `auto_map`, and finds our classes in a module of a few lines
+beside the weights, which takes them from the installed package.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
 from inspect import signature
+from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
 
-from magneto.hf.auto_map import SavedWithModule, auto_map
 from magneto.language.config import (
     LanguageModelConfig,
     MaskedLanguageModelConfig,
@@ -29,6 +34,53 @@ from magneto.vision_language.config import (
     VisionLanguageConfig,
     VisualReasonerConfig,
 )
+
+MODULE = "magneto_classes"
+MODULE_SOURCE = '''"""The classes of this directory; the package magneto has them."""
+
+try:
+    from magneto import hf
+except ModuleNotFoundError as error:
+    if error.name != "magneto":
+        raise
+    message = "this model needs magneto: pip install 'foundation-transformers[hf]'"
+    raise ModuleNotFoundError(message, name=error.name) from error
+
+
+def __getattr__(name):
+    return getattr(hf, name)
+'''
+
+
+def auto_map(classes: Mapping[str, str]) -> dict[str, str]:
+    """Return an `auto_map`: the Auto classes, and which of our classes each loads."""
+    return {auto: f"{MODULE}.{name}" for auto, name in classes.items()}
+
+
+def write_module(directory: str | os.PathLike[str]) -> None:
+    """Write the module that an `auto_map` names."""
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    Path(directory, f"{MODULE}.py").write_text(MODULE_SOURCE, encoding="utf-8")
+
+
+class WithoutCopies:
+    """A class whose source transformers need not copy into a directory: the package has it."""
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "") -> None:
+        """Do nothing; transformers calls it of every class that an `auto_map` named."""
+
+
+class SavedWithModule(WithoutCopies):
+    """One whose file in a directory has an `auto_map`, so that the module belongs beside it."""
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
+    ) -> Any:
+        """Write the object's own files, and the module that their `auto_map` names."""
+        write_module(save_directory)
+        return super().save_pretrained(save_directory, push_to_hub, **kwargs)  # type: ignore[misc]
+
 
 SHARED = {"vocab_size", "max_length", "head_dim"}
 """Names that transformers has too."""
@@ -50,12 +102,9 @@ ALSO_TRANSFORMERS = {
 """What its configurations take beside the parameters that their class names."""
 
 TOKENIZER = {"AutoTokenizer": "MagnetoSentencePieceTokenizer"}
-PAIRS = {
-    **TOKENIZER,
-    "AutoImageProcessor": "MagnetoWholeImageProcessor",
-    "AutoProcessor": "MagnetoVisionLanguageProcessor",
-}
-"""What reads texts, and images with texts, by the Auto class that loads it."""
+PICTURES = {"AutoImageProcessor": "MagnetoImageProcessor"}
+PAIRS = {**TOKENIZER, **PICTURES, "AutoProcessor": "MagnetoVisionLanguageProcessor"}
+"""What reads texts, images, and both, by the Auto class that loads it."""
 
 
 def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
@@ -95,6 +144,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         classes: The Auto classes, and our class that each loads for this configuration.
         counted: Field of `shape` that transformers calls `num_labels`.
         defaults: Fields of `shape` that must be given, and are not always.
+        values: What transformers' configuration has, where nothing else is given.
     """
 
     model_type = "magneto"
@@ -105,8 +155,12 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
     }
     counted: ClassVar[str] = ""
     defaults: ClassVar[Mapping[str, Any]] = {"vocab_size": 32768}
+    values: ClassVar[Mapping[str, Any]] = {}
     # A list, since Trainer adds one to it.
     keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]  # noqa: RUF012
+
+    def __init_subclass__(cls) -> None:
+        """Leave a subclass as it is: transformers would make a dataclass of it."""
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         if self.counted and "id2label" not in values:
@@ -117,12 +171,15 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         elif beside := {field.name for field in fields(self.shape)} & set(values) - SHARED:
             raise ValueError(f"{', '.join(sorted(beside))} must be given in core, not beside it")
         self.core = core | {"placement": table_row(self.shape(**core))}
-        for name, size in transformers_sizes(self.shape(**core)).items():
-            values.setdefault(name, size)
+        values = {**transformers_sizes(self.shape(**core)), **self.values, **values}
         # transformers changes its own copy when it resizes the vocabulary: that copy counts.
         self.vocab_size = values.pop("vocab_size", self.core.get("vocab_size"))
         values.setdefault("tie_word_embeddings", self.core.get("tie_embeddings", False))
+        if values.get("is_encoder_decoder"):
+            values.setdefault("decoder_start_token_id", values.get("bos_token_id"))
         super().__init__(**values)
+        models = {auto: name for auto, name in self.classes.items() if "AutoModel" in auto}
+        self.auto_map = auto_map({"AutoConfig": type(self).__name__, **models})
 
     def _new_core(self, values: dict[str, Any]) -> dict[str, Any]:
         """Take the core's fields out of what was given; what is neither's is refused."""
@@ -157,14 +214,6 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         shape = cls.shape(**{name: getattr(config, name) for name in names})
         ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
         return cls(asdict(shape) | {"placement": table_row(config)}, **(ends | values))
-
-    def save_pretrained(
-        self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
-    ) -> None:
-        """Write config.json, and the module that its `auto_map` names."""
-        models = {auto: name for auto, name in self.classes.items() if "AutoModel" in auto}
-        self.auto_map = auto_map({"AutoConfig": type(self).__name__, **models})
-        super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def core_config(self) -> Any:
         """Return our own configuration; `num_labels` says how many classes a model has.
@@ -215,74 +264,45 @@ class MagnetoEncoderConfig(MagnetoConfig):
         return TextClassifierConfig(**given, **head)
 
 
-class MagnetoSeq2SeqConfig(MagnetoConfig):
-    """Holds a `TranslationConfig`."""
-
-    model_type = "magneto-seq2seq"
-    shape = TranslationConfig
-    classes: ClassVar = {"AutoModelForSeq2SeqLM": "MagnetoForSeq2SeqLM", **TOKENIZER}
-    defaults: ClassVar = {"vocab_size": 32768, "encoder_layers": 6, "decoder_layers": 6}
-
-    def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
-        values.setdefault("is_encoder_decoder", True)
-        values.setdefault("tie_word_embeddings", True)
-        values.setdefault("decoder_start_token_id", values.get("bos_token_id"))
-        super().__init__(core, **values)
-
-
 def configuration(
-    name: str,
-    model_type: str,
-    shape: type[TransformerConfig],
-    classes: Mapping[str, str],
-    counted: str = "",
-    defaults: Mapping[str, Any] | None = None,
-) -> type[MagnetoConfig]:
-    """Make the class of one `model_type`; see `MagnetoConfig` for what it has.
+    name: str, model_type: str, shape: type[TransformerConfig], classes: Mapping[str, str],
+    **others: Any,
+) -> type[MagnetoConfig]:  # fmt: skip
+    """Make the class of one `model_type`.
 
     Args:
-        name: Of the class, under which this module holds it: so it is found when it is unpickled.
+        name: Under which this module holds it: so it is found when it is unpickled.
         model_type: By which a directory's config.json names the class.
         shape: Our configuration.
-        classes: The Auto classes, and our class that each loads for this configuration.
-        counted: Field of `shape` that transformers calls `num_labels`.
-        defaults: Fields of `shape` that must be given, and are not always.
+        classes: The Auto classes, and our class that each loads.
+        **others: Other attributes of `MagnetoConfig`.
     """
-
-    def init(self: MagnetoConfig, core: dict[str, Any] | None = None, **values: Any) -> None:
-        MagnetoConfig.__init__(self, core, **values)
-
-    body = {
-        "__doc__": f"Holds a `{shape.__name__}`.", "__module__": __name__,
-        # transformers makes a dataclass of what has no `__init__` of its own.
-        "__init__": init, "model_type": model_type, "shape": shape, "classes": classes,
-        "counted": counted, "defaults": MagnetoConfig.defaults if defaults is None else defaults,
-    }  # fmt: skip
+    body = {"__doc__": f"Holds a `{shape.__name__}`.", "__module__": __name__,
+            "model_type": model_type, "shape": shape, "classes": classes, **others}  # fmt: skip
     return type(name, (MagnetoConfig,), body)
 
 
+MagnetoSeq2SeqConfig = configuration(
+    "MagnetoSeq2SeqConfig", "magneto-seq2seq", TranslationConfig,
+    {"AutoModelForSeq2SeqLM": "MagnetoForSeq2SeqLM", **TOKENIZER},
+    defaults={"vocab_size": 32768, "encoder_layers": 6, "decoder_layers": 6},
+    values={"is_encoder_decoder": True, "tie_word_embeddings": True},
+)  # fmt: skip
 MagnetoTransducerConfig = configuration(
     "MagnetoTransducerConfig", "magneto-transducer", TransducerConfig,
     {
         "AutoModel": "MagnetoForTransducer",
-        "AutoFeatureExtractor": "MagnetoSpeechFeatureExtractor",
-        **TOKENIZER,
+        "AutoFeatureExtractor": "MagnetoSpeechFeatureExtractor", **TOKENIZER,
     },
 )  # fmt: skip
 MagnetoImageConfig = configuration(
     "MagnetoImageConfig", "magneto-image", ImageClassifierConfig,
-    {
-        "AutoModelForImageClassification": "MagnetoForImageClassification",
-        "AutoImageProcessor": "MagnetoImageProcessor",
-    },
+    {"AutoModelForImageClassification": "MagnetoForImageClassification", **PICTURES},
     counted="classes", defaults={},
 )  # fmt: skip
 MagnetoSegmentationConfig = configuration(
     "MagnetoSegmentationConfig", "magneto-segmentation", SegmenterConfig,
-    {
-        "AutoModelForSemanticSegmentation": "MagnetoForSemanticSegmentation",
-        "AutoImageProcessor": "MagnetoSegmentationProcessor",
-    },
+    {"AutoModelForSemanticSegmentation": "MagnetoForSemanticSegmentation", **PICTURES},
     counted="classes", defaults={},
 )  # fmt: skip
 MagnetoVisionLanguageConfig = configuration(
@@ -291,10 +311,7 @@ MagnetoVisionLanguageConfig = configuration(
 )  # fmt: skip
 MagnetoMaskedDataConfig = configuration(
     "MagnetoMaskedDataConfig", "magneto-masked-data", MaskedDataModelConfig,
-    {
-        "AutoModelForPreTraining": "MagnetoForMaskedDataModelling", **PAIRS,
-        "AutoImageProcessor": "MagnetoImageProcessor",
-    },
+    {"AutoModelForPreTraining": "MagnetoForMaskedDataModelling", **PAIRS},
     defaults={"vocab_size": 64010, "codes": 8192},
 )  # fmt: skip
 MagnetoQuestionAnsweringConfig = configuration(
@@ -310,8 +327,7 @@ MagnetoImageTextRetrievalConfig = configuration(
     "MagnetoImageTextRetrievalConfig", "magneto-image-text-retrieval", ImageTextRetrieverConfig,
     {
         "AutoModel": "MagnetoForImageTextRetrieval",
-        "AutoModelForZeroShotImageClassification": "MagnetoForImageTextRetrieval",
-        **PAIRS,
+        "AutoModelForZeroShotImageClassification": "MagnetoForImageTextRetrieval", **PAIRS,
     },
 )  # fmt: skip
 MagnetoImageCaptioningConfig = configuration(

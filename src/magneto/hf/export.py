@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,20 +12,16 @@ from typing import Any
 
 from safetensors.torch import save_model
 from torch import nn
-from transformers.utils import logging as transformers_logging
 
 from magneto.config import ConfigError
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import directory_aside, read_json
 from magneto.hf.configuration import CONFIGURATIONS, MagnetoConfig, register
 from magneto.hf.processors import (
-    MODES,
     MagnetoImageProcessor,
-    MagnetoSegmentationProcessor,
+    MagnetoSpeechFeatureExtractor,
     MagnetoVisionLanguageProcessor,
-    MagnetoWholeImageProcessor,
 )
-from magneto.hf.speech import MagnetoSpeechFeatureExtractor
 from magneto.hf.tokenizer import (
     FRAMED,
     MASKED,
@@ -40,10 +35,8 @@ from magneto.hf.tokenizer import (
 )
 from magneto.hf.wrapper import MagnetoPreTrainedModel
 from magneto.speech.vocabulary import SpeechVocabulary
-from magneto.translation.model import TranslationModel
 from magneto.translation.prepare import load_vocabulary
-from magneto.vision.classification import given_names
-from magneto.vision.encoder import ImageClassifier
+from magneto.vision.config import given_names
 
 # Tokens; only told to transformers' tokenizer.
 LONGEST_TRANSCRIPT = 10_000
@@ -86,19 +79,6 @@ def auto_class(name: str) -> str:
 
 
 @contextmanager
-def bars_on_a_terminal() -> Iterator[None]:
-    """Keep transformers' progress bars off a stderr that is no terminal."""
-    was = transformers_logging.is_progress_bar_enabled()
-    if was and not sys.stderr.isatty():
-        transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was:
-            transformers_logging.enable_progress_bar()
-
-
-@contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
     """Yield a directory to write in; it takes its place when all is written, or never.
 
@@ -132,7 +112,7 @@ class Assets:
     readers: Sequence[Any] = ()
 
 
-def save(model: nn.Module, directory: Path, assets: Assets) -> str:
+def save_export(model: nn.Module, directory: Path, assets: Assets) -> str:
     """Write a model and what reads its inputs, all or nothing.
 
     Args:
@@ -152,7 +132,7 @@ def save(model: nn.Module, directory: Path, assets: Assets) -> str:
     classes, names = getattr(model.config, "classes", None), assets.values.get("id2label", ())
     if names and classes not in (None, len(names)):
         raise ValueError(f"{len(names)} labels for {classes} classes")
-    with whole_directory(directory) as aside, bars_on_a_terminal():
+    with whole_directory(directory) as aside:
         wrapped.save_pretrained(aside)
         save_readers(assets, aside)
     return auto_class(type(wrapped).__name__)
@@ -170,60 +150,28 @@ def save_readers(assets: Assets, directory: Path) -> None:
         (directory / "tokenizer.model").unlink(missing_ok=True)
 
 
-def export_text(
-    model: nn.Module, tokenizer: Any, directory: Path, length: int, how: EncoderInput | None = None
-) -> str:
-    """Write a model of texts and its tokenizer; see `save`.
+def read_by_decoder(tokenizer: Any, length: int) -> Assets:
+    """Return what a language model has beside its weights.
 
     Args:
-        model: In fp32, on the CPU.
-        tokenizer: Of `magneto.data.tokenizer`, a translation model's of
-            `magneto.translation.prepare`; all but bytes are written for transformers too.
-        directory: Where; must not exist, or be empty.
+        tokenizer: Of `magneto.data.tokenizer`; all but bytes are written for transformers too.
         length: Tokens the model was trained on, told to the tokenizer.
-        how: How an encoder's input is put together, and its classes; None for a decoder.
     """
-    values: dict[str, Any] = {"end": tokenizer.end}
-    if isinstance(model, TranslationModel):
-        fast = translation_tokenizer(tokenizer, length)
-    elif how is None:
-        fast = transformers_tokenizer(tokenizer, length)
-    else:
-        fast = encoder_tokenizer(tokenizer, length, how)
-        values |= {"bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad, **how.values()}
-    return save(model, directory, Assets(values, tokenizer, [fast]))
+    reader = transformers_tokenizer(tokenizer, length)
+    return Assets({"end": tokenizer.end}, tokenizer, [reader])
 
 
-def export_images(
-    model: ImageClassifier,
-    directory: Path,
-    labels: Sequence[str] = (),
-    normalisation: str = "half",
-    resize: int | None = None,
-) -> str:
-    """Write an image classifier and its image processor; see `save`.
-
-    The processor is left out if the model reads other than grey or coloured pictures.
+def read_by_encoder(tokenizer: Any, length: int, how: EncoderInput) -> Assets:
+    """Return what a text encoder has beside its weights; see `read_by_decoder`.
 
     Args:
-        model: In fp32, on the CPU.
-        directory: Where; must not exist, or be empty.
-        labels: Names of the classes, in order; empty for LABEL_0, LABEL_1 and so on.
-        normalisation: `data.normalisation` of the run.
-        resize: `data.resize` of the run.
+        tokenizer: Of `magneto.data.tokenizer`.
+        length: Tokens.
+        how: How its input is put together, and its classes.
     """
-    config: Any = model.config
-    kind = {"problem_type": "single_label_classification"} if labels else {}
-    processor = None
-    if config.channels in MODES:
-        processor = MagnetoImageProcessor(config.image_size, config.channels, normalisation, resize)
-    return save(model, directory, Assets(kind | class_names(labels), readers=[processor]))
-
-
-def whole_image_processor(config: Any, normalisation: str) -> MagnetoWholeImageProcessor:
-    """Return what reads pictures for a fine-tuned model; of other than 1 or 3 channels, for 3."""
-    channels = config.channels if config.channels in MODES else 3
-    return MagnetoWholeImageProcessor(config.image_size, channels, normalisation)
+    values = {"end": tokenizer.end, "bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad}
+    reader = encoder_tokenizer(tokenizer, length, how)
+    return Assets(values | how.values(), tokenizer, [reader])
 
 
 def images_and_texts(
@@ -244,73 +192,74 @@ def images_and_texts(
     return Assets(values, tokenizer, [reader])
 
 
-def _causal_language_model(model: nn.Module, data: Any, directory: Path) -> str:
-    return export_text(model, load_tokenizer(data.tokenizer), directory, data.max_length)
+def _causal_language_model(config: Any, data: Any) -> Assets:
+    return read_by_decoder(load_tokenizer(data.tokenizer), data.max_length)
 
 
-def _masked_language_model(model: nn.Module, data: Any, directory: Path) -> str:
-    return export_text(model, load_tokenizer(data.tokenizer), directory, data.max_length, MASKED)
+def _masked_language_model(config: Any, data: Any) -> Assets:
+    return read_by_encoder(load_tokenizer(data.tokenizer), data.max_length, MASKED)
 
 
-def _text_classifier(model: Any, data: Any, directory: Path) -> str:
+def _text_classifier(config: Any, data: Any) -> Assets:
     between = "{end} {end}" if data.separator == "double" else "{end}"
     how = EncoderInput(
         single="{begin} $A {end}",
         pair=f"{{begin}} $A {between} $B:1 {{end}}:1",
-        types=model.config.token_types,
+        types=config.token_types,
         labels=data.labels or (),
         number="number" if data.number else "none",
     )
-    return export_text(model, load_tokenizer(data.tokenizer), directory, data.max_length, how)
+    return read_by_encoder(load_tokenizer(data.tokenizer), data.max_length, how)
 
 
-def _translator(model: nn.Module, data: Any, directory: Path) -> str:
-    return export_text(model, load_vocabulary(Path(data.tokenizer)), directory, data.max_length)
+def _translator(config: Any, data: Any) -> Assets:
+    vocabulary = load_vocabulary(Path(data.tokenizer))
+    reader = translation_tokenizer(vocabulary, data.max_length)
+    return Assets({"end": vocabulary.end}, vocabulary, [reader])
 
 
-def _recogniser(model: nn.Module, data: Any, directory: Path) -> str:
+def _recogniser(config: Any, data: Any) -> Assets:
     vocabulary = SpeechVocabulary(load_tokenizer(data.tokenizer))
-    fast = transformers_tokenizer(vocabulary.tokenizer, LONGEST_TRANSCRIPT)
-    extractor = MagnetoSpeechFeatureExtractor.of(data)
-    return save(model, directory, Assets({}, vocabulary, [extractor, fast]))
+    reader = transformers_tokenizer(vocabulary.tokenizer, LONGEST_TRANSCRIPT)
+    return Assets({}, vocabulary, [MagnetoSpeechFeatureExtractor.of(data), reader])
 
 
-def _image_classifier(model: Any, data: Any, directory: Path) -> str:
+def _images(config: Any, data: Any) -> MagnetoImageProcessor:
+    resize = data.resize or config.image_size
+    return MagnetoImageProcessor(config.image_size, config.channels, data.normalisation, resize)
+
+
+def _image_classifier(config: Any, data: Any) -> Assets:
     names = given_names(data) or ()
     # What the model has beyond the data's classes is called by its number.
-    labels = [*names, *map(str, range(len(names), model.config.classes))]
-    return export_images(model, directory, labels, data.normalisation, data.resize)
+    labels = class_names([*names, *map(str, range(len(names), config.classes))])
+    values = {"problem_type": "single_label_classification", **labels}
+    return Assets(values, readers=[_images(config, data)])
 
 
-def _segmenter(model: Any, data: Any, directory: Path) -> str:
-    processor = MagnetoSegmentationProcessor(model.config.channels, data.normalisation, data.fit)
-    return save(model, directory, Assets(class_names(data.classes), readers=[processor]))
+def _segmenter(config: Any, data: Any) -> Assets:
+    processor = MagnetoImageProcessor(0, config.channels, data.normalisation, fit=data.fit)
+    return Assets(class_names(data.classes), readers=[processor])
 
 
-def _masked_data_model(model: Any, data: Any, directory: Path) -> str:
-    size, channels = model.config.image_size, model.config.channels
-    processor = MagnetoImageProcessor(size, channels, data.normalisation, data.resize)
-    tokenizer = load_tokenizer(data.tokenizer)
-    return save(model, directory, images_and_texts(model.config, tokenizer, processor))
+def _masked_data_model(config: Any, data: Any) -> Assets:
+    return images_and_texts(config, load_tokenizer(data.tokenizer), _images(config, data))
 
 
-def _answerer(model: Any, data: Any, directory: Path) -> str:
-    return _of_whole_images(model, data, directory, read_json(Path(data.answers)))
+def _answerer(config: Any, data: Any) -> Assets:
+    return _of_whole_images(config, data, read_json(Path(data.answers)))
 
 
-def _reasoner(model: Any, data: Any, directory: Path) -> str:
-    return _of_whole_images(model, data, directory, ("False", "True"))
+def _reasoner(config: Any, data: Any) -> Assets:
+    return _of_whole_images(config, data, ("False", "True"))
 
 
-def _of_whole_images(model: Any, data: Any, directory: Path, labels: Sequence[str] = ()) -> str:
-    processor = MagnetoWholeImageProcessor(
-        model.config.image_size, model.config.channels, data.normalisation
-    )
-    tokenizer = load_tokenizer(data.tokenizer)
-    return save(model, directory, images_and_texts(model.config, tokenizer, processor, labels))
+def _of_whole_images(config: Any, data: Any, labels: Sequence[str] = ()) -> Assets:
+    processor = MagnetoImageProcessor(config.image_size, config.channels, data.normalisation)
+    return images_and_texts(config, load_tokenizer(data.tokenizer), processor, labels)
 
 
-EXPORTS: Mapping[str, Callable[[nn.Module, Any, Path], str]] = {
+ASSETS: Mapping[str, Callable[[Any, Any], Assets]] = {
     "causal-lm": _causal_language_model,
     "masked-lm": _masked_language_model,
     "text-classification": _text_classifier,
@@ -324,7 +273,7 @@ EXPORTS: Mapping[str, Callable[[nn.Module, Any, Path], str]] = {
     "image-text-retrieval": _of_whole_images,
     "image-captioning": _of_whole_images,
 }
-"""What writes a run's model, by the name of its task."""
+"""What the model of a task has beside its weights, by its configuration and the run's `data`."""
 
 
 def save_own(model: nn.Module, data: Any, directory: Path) -> str:
@@ -354,8 +303,9 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
         FileExistsError: If the directory is not empty.
     """
     module, _, own = task.partition(":")
-    write = getattr(import_module(module), "export", save_own) if own else EXPORTS.get(task)
-    if write is None:
+    if own:
+        return getattr(import_module(module), "export", save_own)(model, data, directory)
+    if task not in ASSETS:
         raise ConfigError([f"magneto export: {task} has no form in transformers; "
                            "magneto.runs.load_run opens the run"])  # fmt: skip
-    return write(model, data, directory)
+    return save_export(model, directory, ASSETS[task](model.config, data))

@@ -28,8 +28,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from magneto.config import ConfigError
 from magneto.functional.cross_entropy import IGNORED
 from magneto.hf.configuration import MagnetoConfig, MagnetoSeq2SeqConfig
-from magneto.hf.language import MagnetoForCausalLM
-from magneto.hf.seq2seq import MagnetoForSeq2SeqLM
+from magneto.hf.language import MagnetoForCausalLM, MagnetoForSeq2SeqLM
 from magneto.language.models import LanguageModel
 from magneto.nn.config import wrong_sizes
 from magneto.translation.model import TranslationModel

@@ -1,23 +1,33 @@
-"""Our language model and our text encoder as transformers models."""
+"""Our language model, text encoder and translation model as transformers models.
+
+Arguments are called as transformers calls them. `input_ids` are (batch, length), and
+`attention_mask` is 1 or True for real tokens; padding may stand on either side. `labels` are -100
+where there are none; the summed loss is divided by `num_items_in_batch`, which Trainer gives, by
+default by the labels' number. Of `others`, `output_hidden_states` is heeded, those that change no
+number are ignored, and the rest are refused.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import (
     BaseModelOutput,
     CausalLMOutputWithPast,
     MaskedLMOutput,
+    Seq2SeqLMOutput,
     SequenceClassifierOutput,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.generic import can_return_tuple
 
 from magneto.functional.cross_entropy import IGNORED
-from magneto.hf.configuration import MagnetoConfig, MagnetoEncoderConfig
+from magneto.hf.configuration import MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig
 from magneto.hf.wrapper import (
     MagnetoGenerationModel,
     MagnetoPreTrainedModel,
@@ -25,7 +35,6 @@ from magneto.hf.wrapper import (
     classification_loss,
     growing,
     hidden_states,
-    refuse,
     token_loss,
 )
 from magneto.language.models import (
@@ -37,6 +46,7 @@ from magneto.language.models import (
     TextEncoder,
 )
 from magneto.nn.config import RELATIVE_POSITIONS
+from magneto.translation.model import TranslationModel
 
 
 class MagnetoForCausalLM(MagnetoGenerationModel):
@@ -72,21 +82,18 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
         Args:
             input_ids: (batch, length).
-            attention_mask: (batch, cached + length), 1 or True for real tokens; padding on either
-                side is fine. Or (batch, length, cached + length): who may attend to whom; positions
-                count from the beginning of each document in it.
+            attention_mask: (batch, cached + length). Or (batch, length, cached + length): who may
+                attend to whom; positions count from the beginning of each document in it.
             past_key_values: A cache of transformers, dynamic or static.
-            labels: (batch, length), as in transformers: shifted here, -100 for none.
+            labels: (batch, length), shifted here, as in transformers.
             use_cache: Whether to make a cache if none is given.
-            num_items_in_batch: What the summed loss is divided by; by default the labels' number.
+            num_items_in_batch: What the summed loss is divided by.
             logits_to_keep: Compute the logits of so many last positions, or of those whose numbers
                 are given; 0 for all. With labels, all are computed.
             inputs_embeds: (batch, length, width), instead of `input_ids`: vectors as the embedding
                 table has them, `embedding_scale` not applied.
             **others: `shift_labels`, (batch, length), labels that are shifted already, before
-                `labels`; `position_ids`, (batch or 1, length), see `places`;
-                `output_hidden_states`; and what transformers passes to every model. Arguments that
-                change no number are ignored.
+                `labels`; `position_ids`, (batch or 1, length), see `places`.
 
         Raises:
             ValueError: If there is nothing to read, or for an argument without a place here.
@@ -94,7 +101,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         # With parameters of these names, Trainer or `generate` would give them with every batch.
         shift_labels = others.pop("shift_labels", None)
         position_ids = others.pop("position_ids", None)
-        refuse(self.core, others)
+        self.refuse(others)
         if past_key_values is None and use_cache and labels is None:
             past_key_values = DynamicCache()
         cache = growing(past_key_values)
@@ -187,9 +194,26 @@ def same_document(begins: Tensor) -> Tensor:
 
 
 class MagnetoEncoderPreTrainedModel(MagnetoPreTrainedModel):
-    """A `TextEncoder` in `self.core`. Its subclasses read one another's directories."""
+    """A `TextEncoder` in `self.core`, maybe with a head beside it.
+
+    Its subclasses read one another's directories; so heads of two kinds have two names.
+    """
 
     config_class = MagnetoEncoderConfig
+
+    def take(self, model: Any) -> None:
+        """Make the model's encoder and its head parts of this one."""
+        self.core = model.text_encoder if self.head_name else model
+        if self.head_name:
+            self.add_module(self.head_name, model.head)
+
+    def unwrap(self) -> nn.Module:
+        """Return the model of ours, in evaluation mode; the weights are shared."""
+        if not self.head_name:
+            return super().unwrap()
+        model = self.core_class(self.own_config())
+        model.text_encoder, model.head = self.core, self.get_submodule(self.head_name)
+        return model.eval()
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the embedding table."""
@@ -207,7 +231,7 @@ class MagnetoEncoderPreTrainedModel(MagnetoPreTrainedModel):
         others: dict[str, Any],
     ) -> BaseModelOutput:
         """Return features (batch, length, width), and hidden states if asked for."""
-        refuse(self.core, others)
+        self.refuse(others)
         batch, length = input_ids.shape
         mask = as_mask(attention_mask, (batch, length), (batch, length, length))
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
@@ -242,20 +266,11 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
 
     core_class = MaskedLanguageModel
     head_name = "head"
+    head: MaskedLanguageHead
 
-    def take(self, model: MaskedLanguageModel) -> None:
-        """Make the model's encoder and its head parts of this one."""
-        self.core, self.head = model.text_encoder, model.head
-
-    def unwrap(self) -> nn.Module:
-        """Return the model of ours, in evaluation mode; the weights are shared."""
-        model = MaskedLanguageModel(self.own_config())
-        model.text_encoder, model.head = self.core, self.head
-        return model.eval()
-
-    def draw_head(self) -> nn.Module:
-        """Return a new head."""
-        config = self.own_config()
+    @staticmethod
+    def new_head(config: Any) -> nn.Module:
+        """Draw a head."""
         return MaskedLanguageHead(config, config.vocab_size)
 
     def get_output_embeddings(self) -> nn.Module:
@@ -278,16 +293,7 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
     ) -> MaskedLMOutput:
         """Return the logits of every place, and with labels the loss.
 
-        Args:
-            input_ids: (batch, length), some hidden.
-            attention_mask: (batch, length), 1 or True for real tokens.
-            token_type_ids: (batch, length), all 0 if not given.
-            labels: (batch, length), -100 where nothing is to be guessed.
-            num_items_in_batch: What the summed loss is divided by; by default the labels' number.
-            **others: `output_hidden_states`, and arguments that change no number.
-
-        Raises:
-            ValueError: For embeddings or positions of the caller's own: there is no place for them.
+        `token_type_ids` are all 0 if not given.
         """
         encoded = self.encode(input_ids, attention_mask, token_type_ids, others)
         logits = self.head(encoded.last_hidden_state)
@@ -305,25 +311,16 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
 
     core_class = TextClassifier
     head_name = "classifier"
+    classifier: ClassificationHead
+
+    @staticmethod
+    def new_head(config: Any) -> nn.Module:
+        """Draw a head."""
+        return ClassificationHead(config.width, config.classes, config.head_dropout)
 
     def own_config(self) -> Any:
         """Return the configuration of the model of ours."""
         return self.config.classifier_config()
-
-    def take(self, model: TextClassifier) -> None:
-        """Make the model's encoder and its head parts of this one."""
-        self.core, self.classifier = model.text_encoder, model.head
-
-    def unwrap(self) -> nn.Module:
-        """Return the model of ours, in evaluation mode; the weights are shared."""
-        model = TextClassifier(self.own_config())
-        model.text_encoder, model.head = self.core, self.classifier
-        return model.eval()
-
-    def draw_head(self) -> nn.Module:
-        """Return a new head."""
-        config = self.own_config()
-        return ClassificationHead(config.width, config.classes, config.head_dropout)
 
     @can_return_tuple
     def forward(
@@ -337,17 +334,8 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
     ) -> SequenceClassifierOutput:
         """Return one row of logits per text, and with labels the mean loss.
 
-        Args:
-            input_ids: (batch, length).
-            attention_mask: (batch, length), 1 or True for real tokens.
-            token_type_ids: (batch, length), all 0 if not given.
-            labels: (batch,) classes, or numbers: as `config.problem_type` says, see
-                `classification_loss`.
-            num_items_in_batch: What the summed loss is divided by; by default the labels' number.
-            **others: `output_hidden_states`, and arguments that change no number.
-
-        Raises:
-            ValueError: For embeddings or positions of the caller's own: there is no place for them.
+        `labels` are (batch,) classes, or numbers: as `config.problem_type` says, see
+        `classification_loss`.
         """
         encoded = self.encode(input_ids, attention_mask, token_type_ids, others)
         logits = self.classifier(encoded.last_hidden_state)
@@ -356,4 +344,170 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
             loss = classification_loss(logits, labels, self.config, num_items_in_batch)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=encoded.hidden_states
+        )
+
+
+def source_mask(attention_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    """Return transformers' mask as a boolean one; None while generating, if nothing is padding.
+
+    Attention without a mask is faster. To look costs a wait for the device, so that it is not done
+    in training.
+    """
+    mask = as_mask(attention_mask, shape)
+    if mask is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return mask
+    return None if bool(mask.all()) else mask
+
+
+def placeable(core: TranslationModel) -> TranslationModel:
+    """Make the bias of the logits a fixed parameter; its name among the weights is the same.
+
+    transformers' device maps have no place for a buffer beside modules.
+    """
+    bias = core.logits_bias
+    del core.logits_bias
+    core.register_parameter("logits_bias", nn.Parameter(bias, requires_grad=False))
+    return core
+
+
+@contextmanager
+def own_weights(module: nn.Module) -> Iterator[None]:
+    """Have a module's own weights at hand where a disk holds them until its `forward` is called."""
+    if not hasattr(module, "_hf_hook"):
+        yield
+        return
+    from accelerate.utils import align_module_device
+
+    with align_module_device(module):
+        yield
+
+
+class SourceEncoder(nn.Module):
+    """What reads the source, as `generate` calls it."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, model: MagnetoForSeq2SeqLM) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any
+    ) -> BaseModelOutput:
+        """Encode (batch, source length) tokens."""
+        self.model.refuse(others)
+        core = self.model.core
+        wanted = bool(others.get("output_hidden_states"))
+        with hidden_states(core.transformer.encoder, wanted) as states:
+            features = core.encode(input_ids, source_mask(attention_mask, tuple(input_ids.shape)))
+        return BaseModelOutput(
+            last_hidden_state=features,
+            hidden_states=tuple(states) or None,  # type: ignore[arg-type]
+        )
+
+
+class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
+    """A `TranslationModel` in `self.core`."""
+
+    config_class = MagnetoSeq2SeqConfig
+    core_class = TranslationModel
+
+    def __init__(self, config: MagnetoConfig, model: nn.Module | None = None) -> None:
+        """Wrap a model of ours, by default a new one."""
+        super().__init__(config, model or placeable(TranslationModel(config.core_config())))
+        # Otherwise transformers breaks off after 20 tokens.
+        self.generation_config.max_length = self.core.config.max_length
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the output projection, and fit the bias of the logits to it."""
+        super().set_output_embeddings(new_embeddings)
+        bias, size = self.core.logits_bias, int(new_embeddings.weight.shape[0])  # type: ignore[index, union-attr]
+        bias.data = nn.functional.pad(bias.data, (0, max(size - len(bias), 0)))[:size]
+
+    def get_encoder(self, modality: str | None = None) -> SourceEncoder:
+        """Return what reads the source."""
+        return SourceEncoder(self)
+
+    @staticmethod
+    def _reorder_cache(past_key_values: Any, beam_idx: Tensor) -> Any:
+        """Reorder what was written; all beams of a sentence read the same source."""
+        past_key_values.self_attention_cache.reorder_cache(beam_idx)
+        return past_key_values
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Return what the decoder reads to predict labels (batch, length): one place later.
+
+        Raises:
+            ValueError: If the configuration has no `decoder_start_token_id`.
+        """
+        start, padding = self.config.decoder_start_token_id, self.config.pad_token_id
+        if start is None:
+            raise ValueError("labels need decoder_start_token_id in the model's configuration")
+        shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
+        return shifted.masked_fill(shifted == IGNORED, start if padding is None else padding)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Any = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
+    ) -> Seq2SeqLMOutput:
+        """Return logits, and with labels the loss.
+
+        Args:
+            input_ids: (batch, source length); not needed with `encoder_outputs`.
+            attention_mask: (batch, source length).
+            decoder_input_ids: (batch, target length); by default the labels, one place later.
+            decoder_attention_mask: (batch, cached + target length).
+            encoder_outputs: What `get_encoder()` returned.
+            past_key_values: An `EncoderDecoderCache` of transformers.
+            labels: (batch, target length), not shifted.
+            use_cache: Whether to make a cache if none is given.
+            num_items_in_batch: What the summed loss is divided by.
+            **others: `output_hidden_states`, for example.
+
+        Raises:
+            ValueError: If there is nothing to read, or for an argument without a place here.
+        """
+        self.refuse(others)
+        wanted, target = self.wants_hidden_states(others), decoder_input_ids
+        if target is None and labels is None:
+            raise ValueError(
+                "give decoder_input_ids, or labels; Trainer's label smoothing needs both: let "
+                "DataCollatorForSeq2Seq(tokenizer, model=model) put batches together"
+            )
+        if target is None:
+            target = self.prepare_decoder_input_ids_from_labels(labels)  # type: ignore[arg-type]
+        if encoder_outputs is None:
+            if input_ids is None:
+                raise ValueError("give input_ids, or encoder_outputs")
+            encoder_outputs = self.get_encoder()(
+                input_ids, attention_mask, output_hidden_states=wanted
+            )
+        if past_key_values is None and use_cache and labels is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        memory, cache = encoder_outputs[0], growing(past_key_values)
+        past = 0 if cache is None else cache.self_attention_cache.get_seq_length()
+        masks = (
+            as_mask(decoder_attention_mask, (len(target), past + target.shape[1])),
+            source_mask(attention_mask, tuple(memory.shape[:2])),
+        )
+        decoder = self.core.transformer.decoder
+        with own_weights(self.core), hidden_states(decoder, wanted) as states:
+            logits = self.core.decode(target, memory, *masks, cache)
+        return Seq2SeqLMOutput(
+            loss=None if labels is None else token_loss(logits, labels, num_items_in_batch),  # type: ignore[arg-type]
+            logits=logits,
+            past_key_values=past_key_values,
+            decoder_hidden_states=tuple(states) or None,  # type: ignore[arg-type]
+            encoder_last_hidden_state=memory,
+            encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
         )

@@ -1,30 +1,33 @@
-"""From pictures, and from pictures and texts, to what our models read: exactly as a run reads them.
-
-A segmentation model's logits become classes here, too.
-"""
+"""From pictures, texts with pictures, and sounds to what our models read: as a run reads them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import ProcessorMixin
-from transformers.image_processing_base import BatchFeature
+from transformers import FeatureExtractionMixin, ProcessorMixin
+from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 
-from magneto.hf.auto_map import SavedWithModule, auto_map
-from magneto.vision.batches import Transform
+from magneto.hf.configuration import SavedWithModule, auto_map
+from magneto.speech.batching import heard_frames, pad_features
+from magneto.speech.config import FilterBankConfig, SpeechDataConfig
+from magneto.speech.features import (
+    FilterBank,
+    NoNormaliser,
+    Normaliser,
+    SpeechFeatures,
+    UtteranceNormaliser,
+)
 from magneto.vision.decoding import PixelPicture, orientation, rgb, turned
 from magneto.vision.segmenter import classes_of
 from magneto.vision.transforms import CentreCrop, Reading, fitted, from_image
 from magneto.vision_language.samples import WholeImage
-
-MODES = {1: "L", 3: "RGB"}
-"""Pillow's name of what has so many channels."""
 
 
 def pixels_of(picture: Any) -> np.ndarray:
@@ -60,27 +63,42 @@ def pictures_of(images: Any) -> list[Any]:
     return list(images) if several else [images]
 
 
-class PictureProcessor(SavedWithModule, BaseImageProcessor):
-    """Makes an array of each picture, and one of them all."""
+class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
+    """Does to pictures what is done to a run's validation images, and stacks them."""
 
     model_input_names = ["pixel_values"]  # noqa: RUF012
 
-    def __init__(self, channels: int = 3, normalisation: str = "half", **others: Any) -> None:
+    def __init__(
+        self,
+        image_size: int = 224,
+        channels: int = 3,
+        normalisation: str = "half",
+        resize: int | None = None,
+        fit: Sequence[int] | None = None,
+        **others: Any,
+    ) -> None:
         """Take the form in which a model reads images.
 
         Args:
+            image_size: Height and width in pixels; 0 keeps a picture's ratio, as segmentation
+                does.
             channels: 1 for grey, 3 for colours.
             normalisation: One of `magneto.vision.transforms.NORMALISATIONS`.
+            resize: Shorter side to which a picture is resized before its middle is cut out; None
+                makes all of it a square.
+            fit: Longer and shorter side that a picture which keeps its ratio is made to fit in;
+                None keeps its size.
             **others: Of transformers' class.
 
         Raises:
             ValueError: For another number of channels.
         """
-        if channels not in MODES:
+        if channels not in (1, 3):
             raise ValueError(f"pictures have 1 or 3 channels, not {channels}")
         others["auto_map"] = auto_map({"AutoImageProcessor": type(self).__name__})
         super().__init__(**others)
-        self.channels, self.normalisation = channels, normalisation
+        self.image_size, self.channels, self.normalisation = image_size, channels, normalisation
+        self.resize, self.fit = resize, None if fit is None else tuple(fit)
 
     def preprocess(self, images: Any, return_tensors: str | None = None, **_: Any) -> BatchFeature:  # type: ignore[override]
         """Return `pixel_values`, (batch, channels, height, width).
@@ -101,87 +119,11 @@ class PictureProcessor(SavedWithModule, BaseImageProcessor):
 
     def values(self, pixels: np.ndarray) -> np.ndarray:
         """Return what the model reads of a picture's pixels (height, width, 3)."""
-        raise NotImplementedError
-
-
-class MagnetoImageProcessor(PictureProcessor):
-    """Does to pictures what is done to a run's validation images: resize, cut out, normalise."""
-
-    def __init__(
-        self,
-        image_size: int = 224,
-        channels: int = 3,
-        normalisation: str = "half",
-        resize: int | None = None,
-        **others: Any,
-    ) -> None:
-        """Take the form in which a model reads images; see `PictureProcessor`.
-
-        Args:
-            image_size: Height and width in pixels.
-            channels: Of the images.
-            normalisation: Of their pixels.
-            resize: Shorter side to which a picture is resized before its middle is cut out; None
-                for `image_size`.
-            **others: Of transformers' class.
-        """
-        super().__init__(channels, normalisation, **others)
-        self.image_size, self.resize = image_size, resize
-
-    def values(self, pixels: np.ndarray) -> np.ndarray:
-        """Return what the model reads of a picture's pixels (height, width, 3)."""
         reading = Reading(self.image_size, self.channels, self.normalisation)
-        return self.transform(reading)(PixelPicture(pixels), np.random.default_rng(0))
-
-    def transform(self, reading: Reading) -> Transform:
-        """Return what is done to a picture."""
-        return CentreCrop(reading, self.resize or self.image_size)
-
-
-class MagnetoWholeImageProcessor(MagnetoImageProcessor):
-    """Makes all of a picture a square, as fine-tuned models read it: nothing is cut off."""
-
-    def __init__(
-        self,
-        image_size: int = 224,
-        channels: int = 3,
-        normalisation: str = "half",
-        **others: Any,
-    ) -> None:
-        """Take the form in which a model reads images; see `MagnetoImageProcessor`."""
-        others.pop("resize", None)
-        super().__init__(image_size, channels, normalisation, **others)
-
-    def transform(self, reading: Reading) -> Transform:
-        """Return what is done to a picture."""
-        return WholeImage(reading)
-
-
-class MagnetoSegmentationProcessor(PictureProcessor):
-    """Resizes pictures as validation images are, keeping their ratio, and normalises them."""
-
-    def __init__(
-        self,
-        channels: int = 3,
-        normalisation: str = "half",
-        fit: Sequence[int] | None = None,
-        **others: Any,
-    ) -> None:
-        """Take the form in which a model reads images; see `PictureProcessor`.
-
-        Args:
-            channels: Of the images.
-            normalisation: Of their pixels.
-            fit: Longer and shorter side that a picture is made to fit in; None keeps its size.
-            **others: Of transformers' class.
-        """
-        super().__init__(channels, normalisation, **others)
-        self.fit = None if fit is None else tuple(fit)
-
-    def values(self, pixels: np.ndarray) -> np.ndarray:
-        """Return what the model reads of a picture's pixels (height, width, 3)."""
-        fit = None if self.fit is None else (self.fit[0], self.fit[1])
-        return Reading(0, self.channels, self.normalisation).normalise(fitted(pixels, fit))
+        if not self.image_size:
+            return reading.normalise(fitted(pixels, self.fit))  # type: ignore[arg-type]
+        transform = CentreCrop(reading, self.resize) if self.resize else WholeImage(reading)
+        return transform(PixelPicture(pixels), np.random.default_rng(0))
 
     def post_process_semantic_segmentation(
         self, outputs: Any, target_sizes: Sequence[Sequence[int]] | None = None
@@ -189,7 +131,7 @@ class MagnetoSegmentationProcessor(PictureProcessor):
         """Return the class of each pixel of each picture, int64 (height, width).
 
         Args:
-            outputs: The model's.
+            outputs: A segmentation model's.
             target_sizes: Height and width of each picture; None for those of the logits. Logits are
                 resized to it before the classes are chosen.
         """
@@ -255,3 +197,110 @@ class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
         """Write processor_config.json, preprocessor_config.json and the tokenizer's files."""
         self.image_processor.save_pretrained(save_directory)
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)
+
+
+def as_sounds(raw_speech: Any) -> list[np.ndarray]:
+    """Return the samples of one or of several sounds, each (samples,) in float32.
+
+    Args:
+        raw_speech: Samples, or a list of such, or an array with a sound in each row.
+
+    Raises:
+        ValueError: If one is no row of numbers in [-1, 1].
+    """
+    listed = isinstance(raw_speech, list | tuple)
+    several = np.ndim(raw_speech[0] if listed and len(raw_speech) else 0) > 0
+    rows = raw_speech if several else np.atleast_2d(raw_speech)
+    sounds = [np.asarray(each) for each in rows]
+    stereo = not several and len(rows) > len(rows[0])  # (samples, channels)
+    for sound in sounds:
+        if sound.ndim != 1 or stereo:
+            raise ValueError("a sound must be mono, (samples,), and sounds (sounds, samples); not "
+                             f"of shape {np.shape(rows if stereo else sound)}")  # fmt: skip
+        if not np.issubdtype(sound.dtype, np.floating):
+            raise ValueError(f"samples must be in [-1, 1], and are {sound.dtype}: "
+                             "divide 16-bit ones by 32768")  # fmt: skip
+    return [sound.astype(np.float32) for sound in sounds]
+
+
+class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
+    """Turns sound into normalised log-mel features, as training did."""
+
+    model_input_names = ["input_features", "attention_mask"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        sampling_rate: int = 16000,
+        filter_bank: dict[str, Any] | None = None,
+        cmvn: str = "none",
+        mean: Sequence[float] = (),
+        deviation: Sequence[float] = (),
+        **others: Any,
+    ) -> None:
+        """Take what a run's features are like.
+
+        Args:
+            sampling_rate: Of the sound, in Hz.
+            filter_bank: Fields of a `FilterBankConfig`.
+            cmvn: "global" with mean and deviation, "utterance" or "none".
+            mean: Of each feature.
+            deviation: Likewise.
+            **others: Of transformers' class.
+        """
+        others["auto_map"] = auto_map({"AutoFeatureExtractor": type(self).__name__})
+        super().__init__(**others)
+        self.sampling_rate, self.cmvn = sampling_rate, cmvn
+        self.filter_bank = filter_bank or asdict(FilterBankConfig())
+        self.mean, self.deviation = list(mean), list(deviation)
+
+    @classmethod
+    def of(cls, data: SpeechDataConfig) -> MagnetoSpeechFeatureExtractor:
+        """Return the extractor of a run's data, with what the run keeps."""
+        normaliser: Any = SpeechFeatures(data).normaliser
+        kind, given = data.cmvn, {}
+        if kind not in ("utterance", "none"):
+            kind = "global"
+            given = {"mean": normaliser.mean.tolist(), "deviation": normaliser.deviation.tolist()}
+        return cls(data.sample_rate, asdict(data.features), kind, **given)
+
+    def __call__(
+        self,
+        raw_speech: Any,
+        sampling_rate: int | None = None,
+        return_tensors: str | None = None,
+        **_: Any,
+    ) -> BatchFeature:
+        """Return `input_features` (batch, frames, mel bins), and `attention_mask`.
+
+        Args:
+            raw_speech: Mono samples in [-1, 1], or several: a list of such arrays, or the rows of
+                one.
+            sampling_rate: Of them, to be checked.
+            return_tensors: "pt" or "np".
+
+        Raises:
+            ValueError: If the samples have another rate, are whole numbers or not mono.
+        """
+        if sampling_rate not in (None, self.sampling_rate):
+            raise ValueError(f"samples are of {sampling_rate} Hz, and the model hears "
+                             f"{self.sampling_rate} Hz: resample them")  # fmt: skip
+        bank, normalise = self._parts()
+        found = [normalise(bank(sound)) for sound in as_sounds(raw_speech)]
+        features = pad_features(found, self.filter_bank["mel_bins"]).numpy()
+        mask = np.zeros(features.shape[:2], np.int64)
+        for row, each in enumerate(found):
+            mask[row, : heard_frames(len(each))] = 1
+        values = {"input_features": features, "attention_mask": mask}
+        return BatchFeature(values, tensor_type=return_tensors)
+
+    def _parts(self) -> tuple[FilterBank, Any]:
+        bank = FilterBankConfig(**self.filter_bank)
+        data = SpeechDataConfig(sample_rate=self.sampling_rate, features=bank, cmvn="none")
+        kinds = {
+            "global": lambda: Normaliser(
+                np.array(self.mean, np.float32), np.array(self.deviation, np.float32)
+            ),
+            "utterance": UtteranceNormaliser,
+            "none": NoNormaliser,
+        }
+        return FilterBank(data), kinds[self.cmvn]()

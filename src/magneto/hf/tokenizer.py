@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from typing import Any, Literal
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
 from magneto.files import import_extra
-from magneto.hf.auto_map import MODULE, WithoutCopies, write_module
+from magneto.hf.configuration import MODULE, WithoutCopies, write_module
 
 
 @dataclass(frozen=True)
@@ -71,46 +71,21 @@ MASKED_AT_END = EncoderInput(
     single="{begin} $A {mask} {end}", pair="{begin} $A {end} $B {mask} {end}"
 )
 """The same, with the mask that a head reads."""
+PLAIN = EncoderInput(single="$A", pair="$A $B")
+"""What a decoder reads."""
+ENDED = EncoderInput(single="$A {end}", pair="$A $B {end}")
+"""What a translation model reads."""
 
 
 def transformers_tokenizer(tokenizer: Any, length: int) -> Any:
     """Return a tokenizer of transformers that pads on the left; None for bytes."""
-    end = _name(tokenizer, tokenizer.end)
-    if end is None:
-        return None
-    names: dict[str, Any] = {"bos_token": end, "eos_token": end, "pad_token": end}
-    if _is_sentencepiece(tokenizer):
-        return _slow(tokenizer, length, "left", **names)
-    return _fast(tokenizer.inner, length, "left", **names)
+    return _tokenizer(tokenizer, length, PLAIN, {"bos": "end", "eos": "end", "pad": "end"}, "left")
 
 
 def encoder_tokenizer(tokenizer: Any, length: int, how: EncoderInput) -> Any:
     """Return a tokenizer of transformers that puts inputs together as in training, or None."""
-    end, begin = (_name(tokenizer, number) for number in (tokenizer.end, tokenizer.begin))
-    if end is None or begin is None:
-        return None
-    names = {"pad_token": _name(tokenizer, tokenizer.pad), "eos_token": end, "bos_token": begin}
-    if tokenizer.mask is not None:
-        names["mask_token"] = _name(tokenizer, tokenizer.mask)
-    used = how.single + how.pair
-    special = {"begin": begin, "end": end, "mask": names.get("mask_token")}
-    single, pair = (each.format(**special) for each in (how.single, how.pair))
-    if _is_sentencepiece(tokenizer):
-        return _slow(tokenizer, length, "right", single, pair, how.types, **names)
-    from tokenizers import Tokenizer
-    from tokenizers.processors import TemplateProcessing
-
-    inner = Tokenizer.from_str(tokenizer.inner.to_str())
-    inner.post_processor = TemplateProcessing(
-        single=single,
-        pair=pair,
-        special_tokens=[
-            (name, getattr(tokenizer, kind))
-            for kind, name in special.items()
-            if f"{{{kind}}}" in used
-        ],
-    )
-    return _fast(inner, length, "right", how.types, **names)
+    names = {"bos": "begin", "eos": "end", "pad": "pad", "mask": "mask"}
+    return _tokenizer(tokenizer, length, how, names)
 
 
 def translation_tokenizer(vocabulary: Any, length: int) -> Any:
@@ -120,75 +95,61 @@ def translation_tokenizer(vocabulary: Any, length: int) -> Any:
         vocabulary: Of `magneto.translation.prepare`: a tokenizer, and a tag per language.
         length: Tokens of a source at most.
     """
-    tokenizer = vocabulary.tokenizer
-    end = _name(tokenizer, tokenizer.end)
-    if end is None:
+    tags = {f"<2{language}>": vocabulary.tag(language) for language in vocabulary.languages}
+    made = _tokenizer(vocabulary.tokenizer, length, ENDED, {"eos": "end", "pad": "end"}, tags=tags)
+    # Where the tokenizer's own numbers have gaps, tags would get others than in training.
+    fits = made is not None and made.convert_tokens_to_ids(list(tags)) == list(tags.values())
+    return made if fits else None
+
+
+def _tokenizer(
+    tokenizer: Any,
+    length: int,
+    how: EncoderInput,
+    names: Mapping[str, str],
+    side: str = "right",
+    tags: Iterable[str] = (),
+) -> Any:
+    """Return a tokenizer of ours as transformers', or None.
+
+    Args:
+        tokenizer: Ours.
+        length: Tokens of an input at most.
+        how: How an input is put together.
+        names: What transformers calls special tokens of ours, "bos" for example.
+        side: Where padding stands.
+        tags: Special tokens that are added.
+    """
+    inner: Any = getattr(tokenizer, "inner", None)
+    name = getattr(inner, "id_to_piece", getattr(inner, "id_to_token", None))
+    if name is None:
         return None
-    tags = [f"<2{language}>" for language in vocabulary.languages]
-    if _is_sentencepiece(tokenizer):
-        made = _slow(tokenizer, length, "right", f"$A {end}", eos_token=end, pad_token=end)
-        made.add_tokens(tags, special_tokens=True)
+    numbers = {kind: getattr(tokenizer, kind) for kind in ("begin", "end", "pad", "mask")}
+    words = {kind: None if n is None else name(n) for kind, n in numbers.items()}
+    if words["begin"] is None and "begin" in names.values():
+        return None
+    single, pair = (each.format(**words) for each in (how.single, how.pair))
+    told: dict[str, Any] = {
+        "model_max_length": length,
+        "padding_side": side,
+        # By default there are token_type_ids, which a model without token types has no use for.
+        "model_input_names": ["input_ids", "attention_mask"] + ["token_type_ids"] * (how.types > 1),
+        **{f"{theirs}_token": words[ours] for theirs, ours in names.items() if words[ours]},
+    }
+    if hasattr(inner, "id_to_piece"):
+        made = MagnetoSentencePieceTokenizer(str(tokenizer.path), single, pair, **told)
+        made.add_tokens(list(tags), special_tokens=True)
         return made
     from tokenizers import AddedToken, Tokenizer
     from tokenizers.processors import TemplateProcessing
 
-    inner = Tokenizer.from_str(tokenizer.inner.to_str())
-    inner.add_special_tokens([AddedToken(tag, rstrip=True, special=True) for tag in tags])
-    numbers = [inner.token_to_id(tag) for tag in tags]
-    if numbers != [vocabulary.tag(language) for language in vocabulary.languages]:
-        return None  # the tokenizer's own numbers have gaps: tags would get others than in training
-    inner.post_processor = TemplateProcessing(
-        single=f"$A {end}", special_tokens=[(end, tokenizer.end)]
-    )
-    return _fast(inner, length, "right", eos_token=end, pad_token=end)
-
-
-def _name(tokenizer: Any, number: int) -> str | None:
-    if _is_sentencepiece(tokenizer):
-        return tokenizer.inner.id_to_piece(number)
-    inner = getattr(tokenizer, "inner", None)
-    return (
-        inner.id_to_token(number) if inner is not None and hasattr(inner, "id_to_token") else None
-    )
-
-
-def _is_sentencepiece(tokenizer: Any) -> bool:
-    return hasattr(getattr(tokenizer, "inner", None), "id_to_piece")
-
-
-def _slow(
-    tokenizer: Any,
-    length: int,
-    side: str,
-    single: str = "$A",
-    pair: str = "$A $B",
-    types: int = 0,
-    **names: str | None,
-) -> Any:
-    return MagnetoSentencePieceTokenizer(
-        str(tokenizer.path),
-        single,
-        pair,
-        model_max_length=length,
-        padding_side=side,
-        model_input_names=_input_names(types),
-        **names,
-    )
-
-
-def _fast(inner: Any, length: int, side: str, types: int = 0, **names: str | None) -> Any:
-    return PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        model_max_length=length,
-        padding_side=side,
-        model_input_names=_input_names(types),
-        **names,
-    )
-
-
-def _input_names(types: int) -> list[str]:
-    # By default there are token_type_ids, which a model without token types has no use for.
-    return ["input_ids", "attention_mask"] + ["token_type_ids"] * (types > 1)
+    fast = Tokenizer.from_str(inner.to_str())
+    fast.add_special_tokens([AddedToken(tag, rstrip=True, special=True) for tag in tags])
+    if how is not PLAIN:
+        known = {word: numbers[kind] for kind, word in words.items() if word}
+        special = [(word, number) for word, number in known.items() if word in single + pair]
+        fast.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=special)
+    return PreTrainedTokenizerFast(tokenizer_object=fast, **told)
 
 
 class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):

@@ -1,13 +1,16 @@
 """Our models of vision and language as transformers models.
 
-They take texts padded, as transformers' tokenizers make them, and pack them on the CPU.
+Arguments are called as transformers calls them: `pixel_values` are (images, channels, height,
+width), `input_ids` (texts, length), and `attention_mask`, of the same shape, is 1 for a text's own
+tokens. Of `others`, those that change no number are ignored, and the rest are refused. Texts are
+taken padded, as transformers' tokenizers make them, and packed on the CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,8 +27,12 @@ from magneto.hf.configuration import (
     MagnetoVisionLanguageConfig,
     MagnetoVisualReasoningConfig,
 )
-from magneto.hf.wrapper import MagnetoPreTrainedModel, as_mask, divided, like_weights, refuse
-from magneto.nn.multiway import MultiwayEncoder
+from magneto.hf.wrapper import (
+    MagnetoPreTrainedModel,
+    as_mask,
+    classification_loss,
+    like_weights,
+)
 from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWriter, left_to_right
 from magneto.vision_language.config import IMAGES
 from magneto.vision_language.model import (
@@ -90,18 +97,8 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
     """A model of ours with a `VisionLanguageEncoder`, in `self.core`."""
 
     config_class = MagnetoVisionLanguageConfig
+    features_by: ClassVar = "the core's transformer has features(...)"
     main_input_name = "pixel_values"
-    _no_split_modules = ["MultiwayLayer"]  # noqa: RUF012
-
-    def _stacks(self) -> Iterator[Any]:
-        return (module for module in self.modules() if isinstance(module, MultiwayEncoder))
-
-    def refuse(self, others: Mapping[str, Any]) -> None:
-        """Refuse arguments that would change numbers, and hidden states."""
-        refuse(self.core, others)
-        if self.wants_hidden_states(others):
-            raise ValueError("output_hidden_states cannot be given: the core's transformer has "
-                             "features(...)")  # fmt: skip
 
     def images(self, pixel_values: Tensor | None, input_ids: Tensor | None) -> Tensor:
         """Return images in the type of the weights; none, beside the texts, where none are given.
@@ -140,8 +137,8 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
 
         Args:
             pixel_values: As many images, or groups of images, as texts.
-            input_ids: (texts, length).
-            attention_mask: (texts, length), or None.
+            input_ids: Texts.
+            attention_mask: Of them, or None.
             images_each: Images that a text is read with, each by itself.
 
         Raises:
@@ -215,14 +212,7 @@ class MagnetoVisionLanguageModel(MagnetoVisionLanguagePreTrainedModel):
         attention_mask: Tensor | None = None,
         **others: Any,
     ) -> VisionLanguageOutput:
-        """Return features of images, of texts, or of pairs where both are given.
-
-        Args:
-            pixel_values: (images, channels, height, width).
-            input_ids: (texts, length).
-            attention_mask: (texts, length), 1 for a text's own tokens.
-            **others: Arguments that change no number.
-        """
+        """Return features of images, of texts, or of pairs where both are given."""
         self.refuse(others)
         found = self.encode(self.core, pixel_values, input_ids, attention_mask)
         return VisionLanguageOutput(*found)
@@ -245,12 +235,8 @@ class MagnetoForMaskedDataModelling(MagnetoVisionLanguagePreTrainedModel):
     ) -> MaskedDataOutput:
         """Return logits of every patch and of every token, hidden or not.
 
-        Args:
-            pixel_values: (images, channels, height, width).
-            input_ids: (texts, length), with the mask token where a word is hidden.
-            attention_mask: (texts, length), 1 for a text's own tokens.
-            bool_masked_pos: (images, patches), True where a patch is hidden.
-            **others: Arguments that change no number.
+        Texts have the mask token where a word is hidden; `bool_masked_pos`, (images, patches), is
+        True where a patch is.
         """
         self.refuse(others)
         hidden = None if bool_masked_pos is None else bool_masked_pos.bool()
@@ -270,9 +256,9 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
     core_class = QuestionAnswerer
     head_name = "core.head"
 
-    def draw_head(self) -> nn.Module:
-        """Return a new head."""
-        config = self.own_config()
+    @staticmethod
+    def new_head(config: Any) -> nn.Module:
+        """Draw a head."""
         return AnswerHead(config, config.answers)
 
     @can_return_tuple
@@ -287,15 +273,9 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
     ) -> SequenceClassifierOutput:
         """Return logits of the answers, whose sigmoid is each one's probability.
 
-        Args:
-            pixel_values: (questions, channels, height, width).
-            input_ids: (questions, length).
-            attention_mask: (questions, length), 1 for a question's own tokens.
-            labels: Soft targets, (questions, answers). The loss is binary cross-entropy, summed
-                over answers, the mean of questions.
-            num_items_in_batch: Of Trainer, which counts labels, an answer each; the summed loss is
-                divided by the questions in them, by default those given.
-            **others: Arguments that change no number.
+        With `labels`, soft targets (questions, answers), the loss is binary cross-entropy, summed
+        over answers, the mean of questions. `num_items_in_batch` is Trainer's, which counts labels,
+        an answer each: the sum is divided by the questions in them, by default those given.
         """
         self.refuse(others)
         samples, _ = self.pairs(pixel_values, input_ids, attention_mask)
@@ -329,13 +309,8 @@ class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
     ) -> SequenceClassifierOutput:
         """Return logits of false and true.
 
-        Args:
-            pixel_values: (statements, images of each, channels, height, width).
-            input_ids: (statements, length).
-            attention_mask: (statements, length), 1 for a statement's own tokens.
-            labels: (statements,), 1 for true.
-            num_items_in_batch: What the summed loss is divided by; by default the statements.
-            **others: Arguments that change no number.
+        `pixel_values` is (statements, 2, channels, height, width); `labels`, (statements,), 1 for
+        true. The summed loss is divided by `num_items_in_batch`, by default by the statements.
 
         Raises:
             ValueError: If there are not two images to a statement.
@@ -349,8 +324,7 @@ class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
         logits = self.core(images, samples.to(images.device))
         loss = None
         if labels is not None:
-            total = F.cross_entropy(logits.float(), labels, reduction="sum")
-            loss = divided(total, torch.ones_like(labels).sum(), num_items_in_batch)
+            loss = classification_loss(logits, labels, self.config, num_items_in_batch)
         return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
 
 
@@ -369,15 +343,7 @@ class MagnetoForImageTextRetrieval(MagnetoVisionLanguagePreTrainedModel):
         return_loss: bool | None = None,
         **others: Any,
     ) -> RetrievalOutput:
-        """Embed images, texts or both; their numbers may differ.
-
-        Args:
-            pixel_values: (images, channels, height, width).
-            input_ids: (texts, length).
-            attention_mask: (texts, length), 1 for a text's own tokens.
-            return_loss: Whether image i belongs to text i and the loss is wanted.
-            **others: Arguments that change no number.
-        """
+        """Embed images, texts or both; their numbers may differ, but with `return_loss`."""
         self.refuse(others)
         images = self.images(pixel_values, input_ids)
         texts, _ = self.texts(input_ids, attention_mask)
@@ -392,16 +358,6 @@ class MagnetoForImageTextRetrieval(MagnetoVisionLanguagePreTrainedModel):
         logits = scale * image @ text.T
         loss = contrastive_losses(image, text, scale).mean() if return_loss else None
         return RetrievalOutput(loss, logits, logits.T, image, text)
-
-
-@dataclass(frozen=True)
-class SpecialTokens:
-    """Numbers of the tokens that a caption begins and ends with, is padded and masked with."""
-
-    begin: int
-    end: int
-    pad: int
-    mask: int
 
 
 class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
@@ -420,11 +376,7 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
     ) -> Any:
         """Return logits of the word at each place, which is read from left to right.
 
-        Args:
-            pixel_values: (captions, channels, height, width).
-            input_ids: (captions, length), with the mask token where a word is to be guessed.
-            attention_mask: (captions, length), 1 for a caption's own tokens.
-            **others: Arguments that change no number.
+        Texts have the mask token where a word is to be guessed.
         """
         self.refuse(others)
         samples, mask = self.pairs(pixel_values, input_ids, attention_mask)
@@ -442,7 +394,7 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
         """Write a caption of each image, as `magneto generate` does.
 
         Args:
-            pixel_values: (images, channels, height, width).
+            pixel_values: Images.
             num_beams: Captions kept at each step.
             length_penalty: Power of the length by which log-probabilities are divided.
 
@@ -452,16 +404,15 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
         Raises:
             ValueError: If the configuration does not name the special tokens.
         """
-        names = ("bos", "eos", "pad", "mask")
-        given = [getattr(self.config, f"{name}_token_id", None) for name in names]
-        numbers = [number for number in given if number is not None]
-        if len(numbers) < len(names):
+        names = {"begin": "bos", "end": "eos", "pad": "pad", "mask": "mask"}
+        special: Any = SimpleNamespace(
+            **{ours: getattr(self.config, f"{name}_token_id", None) for ours, name in names.items()}
+        )
+        if None in vars(special).values():
             raise ValueError("config needs bos_token_id, eos_token_id, pad_token_id, mask_token_id")
-        special: Any = SpecialTokens(*numbers)
         writer = CaptionWriter(self.core, self.core.config, special)
         images = self.images(pixel_values, None)
         found = writer.search(images, CaptionSearch(num_beams, length_penalty))
-        made = torch.full((len(found), max(map(len, found))), special.pad)
-        for row, tokens in zip(made, found, strict=True):
-            row[: len(tokens)] = torch.tensor(tokens, dtype=torch.long)
+        rows = [torch.tensor(tokens, dtype=torch.long) for tokens in found]
+        made = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=special.pad)
         return made.to(pixel_values.device)

@@ -19,8 +19,8 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.cache_utils import EncoderDecoderCache
 
 from magneto.functional.cross_entropy import IGNORED
-from magneto.hf.auto_map import WithoutCopies
-from magneto.hf.configuration import MagnetoConfig
+from magneto.hf.configuration import MagnetoConfig, WithoutCopies
+from magneto.nn.multiway import MultiwayEncoder
 from magneto.nn.transformer import LayerStack
 
 _POSITIONS = "positions are counted from attention_mask"
@@ -40,6 +40,7 @@ REFUSED = {
     "seq_idx": _PACKED,
     "encoder_hidden_states": "there is no such memory here",
     "shift_labels": "only a causal model's labels are shifted",
+    "output_attentions": "attention shares are not kept",
 }
 """Arguments of transformers' models that change what they compute and have no place here: why."""
 
@@ -53,13 +54,15 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         core_class: Our model.
         config_class: Its configuration.
         head_name: Of the part that a directory of another class may lack, if there is one.
+        features_by: What gives features where there are no hidden states.
     """
 
     core_class: ClassVar[Any] = None
     config_class = MagnetoConfig
     head_name: ClassVar[str] = ""
+    features_by: ClassVar[str] = ""
     base_model_prefix = "core"
-    _no_split_modules = ["Layer"]  # noqa: RUF012
+    _no_split_modules = ["Layer", "MultiwayLayer"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _supports_sdpa = True
     supports_gradient_checkpointing = True
@@ -87,8 +90,9 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         """Return the model of ours, in evaluation mode; the weights are shared."""
         return self.core.eval()
 
-    def draw_head(self) -> nn.Module:
-        """Return a new head."""
+    @staticmethod
+    def new_head(config: Any) -> nn.Module:
+        """Draw the head of a configuration of ours, where there is one."""
         raise NotImplementedError
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -115,9 +119,9 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         inside = {} if head is None else {part: name for name, part in head.named_modules()}
         if module not in inside:
             raise ValueError(f"the weights lack {next(iter(lacking))} of a {type(module).__name__}")
-        drawn = dict(self.draw_head().get_submodule(inside[module]).named_parameters())
+        drawn = self.new_head(self.own_config()).get_submodule(inside[module])
         for name, parameter in lacking.items():
-            parameter.data.copy_(drawn[name])
+            parameter.data.copy_(drawn.get_parameter(name))
 
     def _draw_table(self, table: nn.Module) -> None:
         for name, parameter in table.named_parameters():
@@ -169,13 +173,38 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         """The same, by its older name."""
         return self.is_activation_checkpointing
 
-    def _stacks(self) -> Iterator[LayerStack]:
-        return (module for module in self.modules() if isinstance(module, LayerStack))
+    def _stacks(self) -> Iterator[LayerStack | MultiwayEncoder]:
+        kinds = (LayerStack, MultiwayEncoder)
+        return (module for module in self.modules() if isinstance(module, kinds))
 
     def wants_hidden_states(self, others: Mapping[str, Any]) -> bool:
         """Whether the call, or else the configuration, asks for hidden states."""
         asked = others.get("output_hidden_states")
         return bool(self.config.output_hidden_states if asked is None else asked)
+
+    def refuse(self, others: Mapping[str, Any]) -> None:
+        """Refuse arguments without a parameter in `forward` that would change its numbers.
+
+        Raises:
+            ValueError: For one of them that is given; for hidden states where there are none; or if
+                the residual stream's type is forced to one that the weights do not have.
+        """
+        if self.features_by and self.wants_hidden_states(others):
+            raise ValueError(f"output_hidden_states cannot be given: {self.features_by}")
+        for name, why in REFUSED.items():
+            given = others.get(name)
+            if given is not None and given is not False:
+                raise ValueError(f"{name} cannot be given: {why}")
+        weight = next(self.core.parameters())
+        forced = self.core.config.residual_dtype
+        if forced == "input" or torch.is_autocast_enabled(weight.device.type):
+            return
+        if getattr(torch, forced) != weight.dtype:
+            own = str(weight.dtype).removeprefix("torch.")
+            raise ValueError(
+                f"the core's residual_dtype is {forced}, its weights are {own}: load it with "
+                f"dtype={forced}, or set core['residual_dtype'] to 'input'"
+            )
 
 
 class MagnetoGenerationModel(MagnetoPreTrainedModel, GenerationMixin):
@@ -245,34 +274,6 @@ def hidden_states(stack: LayerStack, wanted: bool) -> Iterator[list[Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def refuse(core: Any, others: Mapping[str, Any]) -> None:
-    """Refuse what would change numbers and has no place here.
-
-    Args:
-        core: The model of ours.
-        others: Arguments that a forward pass has no parameters for.
-
-    Raises:
-        ValueError: For one of them that is given, or if the residual stream's type is forced to one
-            that the weights do not have.
-    """
-    for name in others:
-        if others[name] is not None and name in REFUSED:
-            raise ValueError(f"{name} cannot be given: {REFUSED[name]}")
-    if others.get("output_attentions"):
-        raise ValueError("output_attentions cannot be given: attention shares are not kept")
-    weight = next(core.parameters())
-    forced = core.config.residual_dtype
-    if forced == "input" or torch.is_autocast_enabled(weight.device.type):
-        return
-    if getattr(torch, forced) != weight.dtype:
-        own = str(weight.dtype).removeprefix("torch.")
-        raise ValueError(
-            f"the core's residual_dtype is {forced}, its weights are {own}: load it with "
-            f"dtype={forced}, or set core['residual_dtype'] to 'input'"
-        )
 
 
 def like_weights(core: nn.Module, values: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """A small model of every kind, wrapped for transformers, and what it reads."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,3 +67,10 @@ def inputs(name: str) -> dict[str, Tensor]:
 def says(model: Any, name: str) -> Tensor:
     """Return the first tensor that a model answers with."""
     return model(**inputs(name))[0]
+
+
+def export_text(model: Any, tokenizer: Any, directory: Path, length: int, how: Any = None) -> str:
+    """Export a model of texts; how an encoder's input is put together, None for a decoder."""
+    if how is None:
+        return hf.save_export(model, directory, hf.read_by_decoder(tokenizer, length))
+    return hf.save_export(model, directory, hf.read_by_encoder(tokenizer, length, how))

@@ -14,7 +14,7 @@ from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
 from magneto.nn.config import Positions  # noqa: E402
-from tests.unit.hf.kinds import TEXTS, inputs, wrapped  # noqa: E402
+from tests.unit.hf.kinds import TEXTS, export_text, inputs, wrapped  # noqa: E402
 
 TEXT = "A function that returns the number of bytes in a file, or raises an error if it is closed. "
 KINDS_OF_POSITIONS = ("sinusoidal", "learned", "rotary", "t5")
@@ -264,7 +264,7 @@ def test_layers_that_stay_on_disk(tmp_path: Path, name: str) -> None:
 def test_export_and_pipeline(tmp_path: Path, tokenizer) -> None:
     model = core(tokenizer)
     directory = tmp_path / "exported"
-    hf.export_text(model, tokenizer, directory, 64)
+    export_text(model, tokenizer, directory, 64)
     hf.register()
     loaded = transformers.AutoModelForCausalLM.from_pretrained(directory).eval()
     words = transformers.AutoTokenizer.from_pretrained(directory)
@@ -274,7 +274,7 @@ def test_export_and_pipeline(tmp_path: Path, tokenizer) -> None:
     pipe = transformers.pipeline("text-generation", model=str(directory))
     assert pipe("A function", max_new_tokens=4)[0]["generated_text"].startswith("A function")
     with pytest.raises(FileExistsError):
-        hf.export_text(model, tokenizer, directory, 64)
+        export_text(model, tokenizer, directory, 64)
     assert [path.name for path in tmp_path.iterdir()] == ["exported"]
 
 

@@ -44,7 +44,7 @@ def test_pictures_become_what_the_model_reads() -> None:
 
 def test_an_array_is_one_picture_or_several() -> None:
     several = np.random.default_rng(0).integers(0, 256, (3, 9, 7, 3), np.uint8)
-    for processor in (hf.MagnetoImageProcessor(6), hf.MagnetoSegmentationProcessor()):
+    for processor in (hf.MagnetoImageProcessor(6), hf.MagnetoImageProcessor(0)):
         found = processor.preprocess(several, return_tensors="np")["pixel_values"]
         alike = processor.preprocess(list(several), return_tensors="np")["pixel_values"]
         alone = processor.preprocess(several[1], return_tensors="np")["pixel_values"]
@@ -53,10 +53,10 @@ def test_an_array_is_one_picture_or_several() -> None:
 
 
 def test_the_ratio_is_kept() -> None:
-    processor = hf.MagnetoSegmentationProcessor(fit=(2048, 512))
+    processor = hf.MagnetoImageProcessor(0, fit=(2048, 512))
     found = processor(np.zeros((256, 400, 3), np.uint8), return_tensors="pt")["pixel_values"]
     assert found.shape == (1, 3, 512, 800) and (found == -1).all()
-    own = hf.MagnetoSegmentationProcessor()(np.zeros((25, 40), np.uint8), return_tensors="np")
+    own = hf.MagnetoImageProcessor(0)(np.zeros((25, 40), np.uint8), return_tensors="np")
     assert own["pixel_values"].shape == (1, 3, 25, 40)
 
 
@@ -77,14 +77,14 @@ def odd_files() -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", odd_files())
 def test_files_are_read_as_a_run_reads_them(kind: str) -> None:
     content = odd_files()[kind]
-    found = hf.MagnetoSegmentationProcessor()(Image.open(io.BytesIO(content)), return_tensors="np")
+    found = hf.MagnetoImageProcessor(0)(Image.open(io.BytesIO(content)), return_tensors="np")
     wanted = Reading(0).normalise(EncodedPicture(content).pixels())
     np.testing.assert_array_equal(found["pixel_values"][0], wanted)
 
 
 def test_logits_are_resized_before_classes_are_chosen() -> None:
     logits = torch.tensor([[[[5.0, -5.0]], [[0.0, 0.0]], [[-5.0, 5.0]]]])
-    processor, outputs = hf.MagnetoSegmentationProcessor(), SimpleNamespace(logits=logits)
+    processor, outputs = hf.MagnetoImageProcessor(0), SimpleNamespace(logits=logits)
     (found,) = processor.post_process_semantic_segmentation(outputs, [(2, 8)])
     assert found.tolist() == [[0, 0, 0, 0, 2, 2, 2, 2]] * 2
     (own,) = processor.post_process_semantic_segmentation(outputs)
@@ -92,13 +92,13 @@ def test_logits_are_resized_before_classes_are_chosen() -> None:
 
 
 def test_what_is_refused() -> None:
-    processor = hf.MagnetoSegmentationProcessor()
+    processor = hf.MagnetoImageProcessor(0)
     with pytest.raises(TypeError, match="uint8, not of float64"):
         processor(np.zeros((4, 4)))
     with pytest.raises(ValueError, match="several sizes"):
         processor([np.zeros((4, 4), np.uint8), np.zeros((4, 5), np.uint8)])
     with pytest.raises(ValueError, match="1 or 3 channels, not 2"):
-        hf.MagnetoSegmentationProcessor(2)
+        hf.MagnetoImageProcessor(0, 2)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def picture(height: int, width: int) -> np.ndarray:
 def test_all_of_a_picture_is_read() -> None:
     wide = picture(10, 30)
     for normalisation in ("half", "imagenet"):
-        processor = hf.MagnetoWholeImageProcessor(8, 3, normalisation)
+        processor = hf.MagnetoImageProcessor(8, 3, normalisation)
         found = processor([wide, wide], return_tensors="pt")["pixel_values"]
         transform = WholeImage(Reading(8, 3, normalisation))
         expected = transform(PixelPicture(wide), np.random.default_rng(0))
@@ -127,7 +127,7 @@ def test_all_of_a_picture_is_read() -> None:
 
 def test_texts_are_framed_and_cut_as_in_training(tokenizer: Any) -> None:
     fast = encoder_tokenizer(tokenizer, 7, FRAMED)
-    processor = hf.MagnetoVisionLanguageProcessor(hf.MagnetoWholeImageProcessor(8), fast)
+    processor = hf.MagnetoVisionLanguageProcessor(hf.MagnetoImageProcessor(8), fast)
     read = processor(text=TEXTS)
     for row, mask, text in zip(read["input_ids"], read["attention_mask"], TEXTS, strict=True):
         ids = tokenizer.encode([text])[0]
@@ -138,7 +138,7 @@ def test_texts_are_framed_and_cut_as_in_training(tokenizer: Any) -> None:
 
 def test_several_pictures_of_a_statement(tokenizer: Any) -> None:
     fast = encoder_tokenizer(tokenizer, 7, FRAMED)
-    processor = hf.MagnetoVisionLanguageProcessor(hf.MagnetoWholeImageProcessor(8), fast)
+    processor = hf.MagnetoVisionLanguageProcessor(hf.MagnetoImageProcessor(8), fast)
     one, two = picture(9, 9), picture(9, 12)
     pixels = processor(images=[[one, two], [two, one]])["pixel_values"]
     flat = processor(images=[one, two, two, one])["pixel_values"]
@@ -148,7 +148,7 @@ def test_several_pictures_of_a_statement(tokenizer: Any) -> None:
 
 def test_one_picture_without_a_list_and_none_by_its_name(tokenizer: Any) -> None:
     fast = encoder_tokenizer(tokenizer, 7, FRAMED)
-    processor = hf.MagnetoVisionLanguageProcessor(hf.MagnetoWholeImageProcessor(8), fast)
+    processor = hf.MagnetoVisionLanguageProcessor(hf.MagnetoImageProcessor(8), fast)
     one = Image.fromarray(picture(9, 12))
     expected = processor(images=[one])["pixel_values"]
     for given in (one, np.asarray(one)):
@@ -161,7 +161,7 @@ def test_one_picture_without_a_list_and_none_by_its_name(tokenizer: Any) -> None
 def test_bytes_are_for_our_own_reading(tmp_path: Path) -> None:
     """transformers has no tokenizer of bytes: the image processor is written, and ours."""
     config = VisionLanguageConfig(image_size=8, patch_size=4, max_length=7)
-    assets = images_and_texts(config, load_tokenizer("bytes"), hf.MagnetoWholeImageProcessor(8))
+    assets = images_and_texts(config, load_tokenizer("bytes"), hf.MagnetoImageProcessor(8))
     save_readers(assets, tmp_path)
     assert (tmp_path / "preprocessor_config.json").is_file()
     assert not (tmp_path / "processor_config.json").exists()

@@ -21,6 +21,7 @@ from magneto.language.config import (  # noqa: E402
 )
 from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier  # noqa: E402
 from magneto.translation.prepare import TranslationVocabulary  # noqa: E402
+from tests.unit.hf.kinds import export_text  # noqa: E402
 
 ODD = [
     "", " ", "  ", "the dog", " leads", "  two", "ends ", "a\nb\n\n c", "\n", "\r\n\t\x00", "naïve",
@@ -117,13 +118,13 @@ def test_a_translation_s_tags(ours: Any, tmp_path: Path) -> None:
 def test_exported_directories_run_in_pipelines(ours: Any, tmp_path: Path) -> None:
     hf.register()
     language = LanguageModel(LanguageModelConfig(**SIZE)).eval()
-    hf.export_text(language, ours, tmp_path / "causal", 32)
+    export_text(language, ours, tmp_path / "causal", 32)
     pipe = transformers.pipeline("text-generation", model=str(tmp_path / "causal"))
     text = pipe("the quick", max_new_tokens=3, do_sample=False)[0]["generated_text"]
     assert text.startswith("the quick")
 
     masked = MaskedLanguageModel(MaskedLanguageModelConfig(**SIZE)).eval()
-    hf.export_text(masked, ours, tmp_path / "masked", 32, hf.MASKED)
+    export_text(masked, ours, tmp_path / "masked", 32, hf.MASKED)
     pipe = transformers.pipeline("fill-mask", model=str(tmp_path / "masked"), top_k=3)
     guesses = pipe("The lazy <mask>.")
     row = pipe.tokenizer("The lazy <mask>.")["input_ids"]
@@ -132,7 +133,7 @@ def test_exported_directories_run_in_pipelines(ours: Any, tmp_path: Path) -> Non
 
     how = hf.EncoderInput("{begin} $A {end}", "{begin} $A {end} $B {end}", labels=("no", "yes"))
     classifier = TextClassifier(TextClassifierConfig(**SIZE, classes=2)).eval()
-    hf.export_text(classifier, ours, tmp_path / "classifier", 32, how)
+    export_text(classifier, ours, tmp_path / "classifier", 32, how)
     pipe = transformers.pipeline("text-classification", model=str(tmp_path / "classifier"))
     assert pipe("the dog")[0]["label"] in ("no", "yes")
 

@@ -1,25 +1,35 @@
-"""Our image classifier and our segmentation model as transformers models."""
+"""Our image classifier, segmentation model and speech recogniser as transformers models."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from transformers.modeling_outputs import ImageClassifierOutput, SemanticSegmenterOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    ImageClassifierOutput,
+    SemanticSegmenterOutput,
+)
 from transformers.utils.generic import can_return_tuple
 
 from magneto.functional.cross_entropy import IGNORED as TRAINERS_IGNORED
-from magneto.hf.configuration import MagnetoImageConfig, MagnetoSegmentationConfig
+from magneto.hf.configuration import (
+    MagnetoImageConfig,
+    MagnetoSegmentationConfig,
+    MagnetoTransducerConfig,
+)
 from magneto.hf.wrapper import (
     MagnetoPreTrainedModel,
+    as_mask,
     classification_loss,
     divided,
     hidden_states,
     like_weights,
-    refuse,
 )
+from magneto.speech.decoding import GreedySearch, Search
+from magneto.speech.model import Transducer
 from magneto.vision.config import IGNORED
 from magneto.vision.encoder import ImageClassifier, new_head
 from magneto.vision.segmenter import Segmenter, pixel_logits, resize
@@ -32,10 +42,7 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
     core_class = ImageClassifier
     head_name = "core.head"
     main_input_name = "pixel_values"
-
-    def draw_head(self) -> nn.Module:
-        """Return a new head."""
-        return new_head(self.own_config())
+    new_head = staticmethod(new_head)
 
     @can_return_tuple
     def forward(
@@ -48,13 +55,13 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
         """Return logits, and with labels the mean loss.
 
         Args:
-            pixel_values: (batch, channels, height, width).
-            labels: (batch,) classes, or numbers: as `config.problem_type` says, see
+            pixel_values: (images, channels, height, width).
+            labels: (images,) classes, or numbers: as `config.problem_type` says, see
                 `classification_loss`.
             num_items_in_batch: What the summed loss is divided by; by default the labels' number.
-            **others: `output_hidden_states`, and arguments that change no number.
+            **others: `output_hidden_states`, for example.
         """
-        refuse(self.core, others)
+        self.refuse(others)
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
             logits = self.core(like_weights(self.core, pixel_values))
         loss = None
@@ -72,6 +79,7 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
 
     config_class = MagnetoSegmentationConfig
     core_class = Segmenter
+    features_by: ClassVar = "the core has features(images)"
     main_input_name = "pixel_values"
 
     @can_return_tuple
@@ -85,24 +93,22 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
         """Return logits of every pixel, and with labels the mean loss.
 
         Args:
-            pixel_values: (batch, channels, height, width): of any size without labels, by windows
+            pixel_values: (images, channels, height, width); of any size without labels, by windows
                 or whole as the configuration's `inference` says; with labels, of `image_size`.
-            labels: (batch, height, width), 255 or -100 for none.
+            labels: (images, height, width), 255 or -100 for none.
             num_items_in_batch: Of Trainer, which counts all labels but -100; the summed loss is
                 divided by it less what is 255 here, by default by the labelled pixels. So where a
                 step is accumulated from several batches, -100 is exact.
-            **others: Arguments that change no number.
+            **others: Hidden states are refused.
 
         Returns:
-            Logits (batch, num_labels, height, width).
+            Logits (images, num_labels, height, width).
 
         Raises:
-            ValueError: If images with labels are of another size, or hidden states are asked for;
-                or if weights are on a disk, and images are read as a whole.
+            ValueError: If images with labels are of another size, or if weights are on a disk, and
+                images are read as a whole.
         """
-        refuse(self.core, others)
-        if self.wants_hidden_states(others):
-            raise ValueError("output_hidden_states cannot be given: the core has features(images)")
+        self.refuse(others)
         pixel_values = like_weights(self.core, pixel_values)
         if labels is None:
             if self.training:
@@ -135,3 +141,62 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
 
 def _summed(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+
+class MagnetoForTransducer(MagnetoPreTrainedModel):
+    """A `Transducer` in `self.core`."""
+
+    config_class = MagnetoTransducerConfig
+    core_class = Transducer
+    main_input_name = "input_features"
+
+    @can_return_tuple
+    def forward(
+        self, input_features: Tensor, attention_mask: Tensor | None = None, **others: Any
+    ) -> BaseModelOutput:
+        """Return the encoder's features, a quarter as many as frames.
+
+        Args:
+            input_features: (batch, frames, mel bins).
+            attention_mask: (batch, frames), 1 for an utterance's own.
+            **others: `output_hidden_states`, and arguments that change no number.
+        """
+        self.refuse(others)
+        lengths = frame_counts(input_features, attention_mask)
+        with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
+            encoded, _ = self.core.encode(like_weights(self.core, input_features), lengths)
+        return BaseModelOutput(
+            last_hidden_state=encoded,  # type: ignore[arg-type]
+            hidden_states=tuple(states) or None,  # type: ignore[arg-type]
+        )
+
+    @torch.no_grad()
+    def transcribe(
+        self,
+        input_features: Tensor,
+        attention_mask: Tensor | None = None,
+        search: Search | None = None,
+    ) -> list[list[int]]:
+        """Return the tokens of each utterance, for the tokenizer's `batch_decode`.
+
+        Args:
+            input_features: (batch, frames, mel bins).
+            attention_mask: (batch, frames), 1 for an utterance's own.
+            search: How they are found; by default greedily.
+        """
+        lengths = frame_counts(input_features, attention_mask)
+        encoded, lengths = self.core.encode(like_weights(self.core, input_features), lengths)
+        found = (search or GreedySearch())(self.core, encoded, lengths)
+        return [[label - 1 for label in best[0].labels] for best in found]
+
+
+def frame_counts(features: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Return how many frames are an utterance's own, (batch,).
+
+    Raises:
+        ValueError: If the mask has another shape than (batch, frames).
+    """
+    mask = as_mask(attention_mask, tuple(features.shape[:2]))
+    if mask is None:
+        return torch.full((len(features),), features.shape[1], device=features.device)
+    return mask.sum(1)
