@@ -30,7 +30,7 @@ from magneto.functional.cross_entropy import IGNORED
 from magneto.hf.configuration import MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig
 from magneto.hf.wrapper import (
     MagnetoGenerationModel,
-    MagnetoPreTrainedModel,
+    MagnetoTextModel,
     as_mask,
     classification_loss,
     growing,
@@ -105,7 +105,12 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         if past_key_values is None and use_cache and labels is None:
             past_key_values = DynamicCache()
         cache = growing(past_key_values)
-        embedded = self._embedded(input_ids, inputs_embeds)
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give input_ids or inputs_embeds, and not both")
+        if inputs_embeds is None:
+            embedded = self.core.embedding(input_ids)
+        else:
+            embedded = self.core.embedding.scaled(inputs_embeds)
         batch, length, _ = embedded.shape
         keys = length + (0 if cache is None else cache.get_seq_length())
         mask = as_mask(attention_mask, (batch, keys), (batch, length, keys))
@@ -127,13 +132,6 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
             past_key_values=past_key_values,
             hidden_states=tuple(states) or None,  # type: ignore[arg-type]
         )
-
-    def _embedded(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give input_ids or inputs_embeds, and not both")
-        if inputs_embeds is None:
-            return self.core.embedding(input_ids)
-        return self.core.embedding.scaled(inputs_embeds)
 
     def places(
         self, position_ids: Tensor | None, mask: Tensor | None, batch: int, length: int, keys: int
@@ -175,12 +173,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
 
 def goes_back(positions: Tensor, mask: Tensor) -> Tensor:
-    """Return where a real token's position is not above that of the real token before it.
-
-    Args:
-        positions: (batch, length).
-        mask: Boolean, (batch, length), True for real tokens.
-    """
+    """Return where a real token's position is not above that of the real token before it."""
     places = torch.arange(positions.shape[1], device=positions.device)
     last = torch.where(mask, places, -1).cummax(1).values
     before = nn.functional.pad(last[:, :-1], (1, 0), value=-1)
@@ -193,7 +186,7 @@ def same_document(begins: Tensor) -> Tensor:
     return document[:, :, None] == document[:, None]
 
 
-class MagnetoEncoderPreTrainedModel(MagnetoPreTrainedModel):
+class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
     """A `TextEncoder` in `self.core`, maybe with a head beside it.
 
     Its subclasses read one another's directories; so heads of two kinds have two names.
@@ -214,14 +207,6 @@ class MagnetoEncoderPreTrainedModel(MagnetoPreTrainedModel):
         model = self.core_class(self.own_config())
         model.text_encoder, model.head = self.core, self.get_submodule(self.head_name)
         return model.eval()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the embedding table."""
-        return self.core.embedding.table
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the embedding table."""
-        self.core.embedding.table = value  # type: ignore[assignment]
 
     def encode(
         self,

@@ -207,10 +207,8 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
             )
 
 
-class MagnetoGenerationModel(MagnetoPreTrainedModel, GenerationMixin):
-    """A core that writes: a table of embeddings, a head over the same vocabulary."""
-
-    _tied_weights_keys = {"core.head.weight": "core.embedding.table.weight"}  # noqa: RUF012
+class MagnetoTextModel(MagnetoPreTrainedModel):
+    """A core that reads tokens: it has a table of embeddings."""
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the embedding table."""
@@ -219,6 +217,12 @@ class MagnetoGenerationModel(MagnetoPreTrainedModel, GenerationMixin):
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the embedding table."""
         self.core.embedding.table = value
+
+
+class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
+    """A core that writes: a head over the vocabulary of its table."""
+
+    _tied_weights_keys = {"core.head.weight": "core.embedding.table.weight"}  # noqa: RUF012
 
     def get_output_embeddings(self) -> nn.Module:
         """Return the output projection."""

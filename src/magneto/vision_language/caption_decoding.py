@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from magneto.config import ConfigError
 from magneto.data.tokenizer import Tokenizer
-from magneto.language.config import MaskedTextDataConfig
-from magneto.language.masked_lm import Masking
 from magneto.nn.config import wrong_sizes
 from magneto.nn.multiway import Packing
 from magneto.vision_language.config import ImageCaptionerConfig
 from magneto.vision_language.samples import Samples, concatenated, join_samples
+
+if TYPE_CHECKING:
+    from magneto.language.masked_lm import Masking
 
 
 def left_to_right(packing: Packing, image_tokens: int) -> Packing:
@@ -74,6 +75,10 @@ def caption_hiding(tokenizer: Tokenizer, ratio: float) -> CaptionHiding:
     Raises:
         ValueError: If the tokenizer has no mask token.
     """
+    # Only here: who writes captions of images loads no code of training.
+    from magneto.language.config import MaskedTextDataConfig
+    from magneto.language.masked_lm import Masking
+
     return CaptionHiding(Masking(MaskedTextDataConfig(corruption="bert"), tokenizer), ratio)
 
 
