@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.vision_language.vqa_folders import write_vqa
+from tests.unit.vision_language.folders import write_vqa
 
 # Recipes count in epochs; two steps are enough here.
 IN_STEPS = {"training.epochs": None, "training.warmup_ratio": None}

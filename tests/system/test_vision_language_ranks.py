@@ -33,7 +33,7 @@ def test_pre_training(tmp_path: Path, strategy: str) -> None:
 
 def test_retrieval_has_the_negatives_of_the_whole_batch(tmp_path: Path) -> None:
     """Two ranks with two micro-batches each, of unlike sizes, are one process with one."""
-    from tests.unit.vision_language.karpathy import write_karpathy
+    from tests.unit.vision_language.folders import write_karpathy
 
     folder, one, two = (tmp_path / name for name in ("data", "one", "two"))
     folder.mkdir()

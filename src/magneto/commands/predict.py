@@ -113,7 +113,7 @@ def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind
     names, text = split_words(given.inputs, kind)
     paths = image_paths(names)
     opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
-    together = opened.task.images_together() if kind else 1
+    together = opened.task.images_together if kind else 1
     if len(paths) % together:
         raise ConfigError([f"a {kind} is about {together} images, and there are {len(paths)}: "
                            "name them one after the other"])  # fmt: skip

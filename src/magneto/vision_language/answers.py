@@ -1,32 +1,175 @@
-"""The answers that a model chooses from, and what of each answer it is taught.
+"""Answers to questions: VQA's official accuracy, which answers are known, what of each is taught.
 
-VQA v2's 3129 are the majority answers, normalised, that occur nine times or more in training and
-validation annotations together, in the order in which they first occur: so the rows of a released
-checkpoint's head are the rows of ours.
+**Accuracy.** Each annotator is left out once; of the others, three who gave the same answer make it
+wholly right. With ten annotators, an answer that 0, 1, 2, 3 or more of them gave scores 0, 0.3,
+0.6, 0.9 or 1. Before an answer is compared with another, punctuation goes, letters become small,
+number words become digits, articles go, and contractions get their apostrophes. The rules are those
+of the evaluation code that VQA's authors publish (GT-Vision-Lab/VQA, commit a013f00), with what is
+odd in them, so that scores are comparable:
+
+- A mark of punctuation becomes a space, or nothing if it stands beside a space anywhere in the
+  answer; all marks become nothing if the answer has a comma between two digits.
+- A full stop goes unless a digit follows it ("1.5" stays, "1." becomes "1"); of more than 32 of
+  them, the first 32.
+- "none" is a number word: it becomes "0".
+
+**Known answers.** VQA v2's 3129 are the majority answers, normalised, that occur nine times or more
+in training and validation annotations together, in the order in which they first occur: so the rows
+of a released checkpoint's head are the rows of ours.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 
 from magneto.data.files import existing_path
 from magneto.data.problems import guarded
-from magneto.vision_language.answer_accuracy import normalise_answer
 
+PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
+COMMA_IN_NUMBER = re.compile(r"\d,\d")
+FULL_STOP = re.compile(r"\.(?!\d)")
+# The official code passes a flag, whose value is 32, where the number of replacements belongs.
+MOST_FULL_STOPS = 32
+NUMBER_WORDS = {
+    "none": "0", "zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5",
+    "six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10",
+}  # fmt: skip
+ARTICLES = {"a", "an", "the"}
+CONTRACTED = re.findall(
+    r"\S+",
+    """
+    ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't
+    haven't he'd he'd've he's how'd how'll how's isn't it'd it'd've it'll ma'am mightn't mightn't've
+    might've mustn't must've needn't not've o'clock oughtn't 'ow's'at shan't she'd've should've
+    shouldn't shouldn't've somebody'd've somebody'll somebody's someone'd someone'd've someone'll
+    someone's something'd something'd've something'll that's there'd there'd've there're there's
+    they'd they'd've they'll they're they've 'twas wasn't we'd've we've weren't what'll what're
+    what's what've when's where'd where's where've who'd who'd've who'll who's who've why'll why're
+    why's won't would've wouldn't wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll you're
+    you've
+""",
+)
+"""Words whose spelling with one apostrophe left out is mended."""
+
+When = Literal["where_annotators_disagree", "always"]
+"""When answers are normalised before they are compared.
+
+The official evaluation does it only where the annotators disagree, on purpose: where all of them
+say the same, for instance what is written on a sign, an answer must be spelt as theirs.
+"""
+# So many others with the same answer make it wholly right.
+ENOUGH = 3
 Lookup = Literal["raw", "normalised"]
 """How an annotator's answer is looked up among the known ones: as it is written, as BEiT-3's
 released code does, although the known ones are normalised; or normalised too."""
 ANNOTATORS = 10
 """A question with one answer counts as answered by so many who agree."""
-
 # Target of an answer by the number of annotators who gave it: the accuracy it would have.
 CREDIT = (0.0, 0.3, 0.6, 0.9, 1.0)
+
+
+CONTRACTIONS = {
+    **{
+        word[:i] + word[i + 1 :]: word
+        for word in CONTRACTED
+        for i, letter in enumerate(word)
+        if letter == "'"
+    },
+    "somebody'd": "somebodyd",  # the official table has this one the wrong way round
+}
+
+
+@lru_cache(maxsize=1 << 18)
+def normalise_answer(answer: str) -> str:
+    """Return an answer as the official evaluation compares it; see the rules above."""
+    joined = COMMA_IN_NUMBER.search(answer) is not None
+    found = answer
+    for mark in PUNCTUATION:
+        beside_space = f"{mark} " in answer or f" {mark}" in answer
+        found = found.replace(mark, "" if joined or beside_space else " ")
+    found = FULL_STOP.sub("", found, count=MOST_FULL_STOPS)
+    words = [NUMBER_WORDS.get(word, word) for word in found.lower().split()]
+    return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
+
+
+def question_accuracy(
+    answer: str, annotators: Sequence[str], when: When = "where_annotators_disagree"
+) -> float:
+    """Return how right an answer is, 0 to 1.
+
+    Args:
+        answer: To score.
+        annotators: The answers of all annotators, usually ten.
+        when: Answers are normalised; "where_annotators_disagree" is the official rule.
+    """
+    answer, known = tidy(answer), [tidy(one) for one in annotators]
+    if when == "always" or len(set(known)) > 1:
+        answer, known = normalise_answer(answer), [normalise_answer(one) for one in known]
+    if not known:
+        return 0.0
+    matches = known.count(answer)
+    left_out_agrees = min(1.0, max(matches - 1, 0) / ENOUGH)
+    left_out_differs = min(1.0, matches / ENOUGH)
+    return (matches * left_out_agrees + (len(known) - matches) * left_out_differs) / len(known)
+
+
+def answerable(
+    questions: Iterable[Sequence[str]], known: Iterable[str], when: When
+) -> Iterator[bool]:
+    """Yield whether any of the known answers scores above 0, question by question.
+
+    Args:
+        questions: The answers of all annotators to each.
+        known: The answers to choose from.
+        when: Answers are normalised.
+    """
+    written = {tidy(answer) for answer in known}
+    normalised = {normalise_answer(answer) for answer in written}
+    for annotators in questions:
+        given = {tidy(one) for one in set(annotators)}
+        if when == "always" or len(given) > 1:
+            right = not normalised.isdisjoint(map(normalise_answer, given))
+        else:
+            right = not written.isdisjoint(given)
+        yield right and len(annotators) > 1  # no other agrees with a single one
+
+
+def tidy(answer: str) -> str:
+    """Make line ends and tabs spaces, and strip both ends."""
+    return answer.replace("\n", " ").replace("\t", " ").strip()
+
+
+def answer_scores(
+    answers: Sequence[Sequence[str]],
+    kinds: Sequence[str],
+    given: Sequence[str | None],
+    when: When,
+) -> dict[str, float]:
+    """Return the official accuracy of all questions, and of each type of answer.
+
+    Args:
+        answers: Of the annotators of each question; without them there is nothing to score.
+        kinds: Type of the answer to each; "" where there is none.
+        given: An answer to each; None scores 0.
+        when: Answers are normalised.
+    """
+    scores = [
+        0.0 if answer is None else question_accuracy(answer, annotators, when)
+        for annotators, answer in zip(answers, given, strict=True)
+    ]
+    by_kind: dict[str, list[float]] = {"": scores}
+    for kind, score in zip(kinds, scores, strict=True):
+        if kind:
+            by_kind.setdefault(f"_{kind.replace('/', '_')}", []).append(score)
+    return {f"accuracy{kind}": float(np.mean(by_kind[kind])) for kind in sorted(by_kind)}
 
 
 def known_answers(majorities: Iterable[str], least: int) -> list[str]:
@@ -40,35 +183,18 @@ def known_answers(majorities: Iterable[str], least: int) -> list[str]:
     return [answer for answer, count in counts.items() if count >= least]
 
 
-def soft_target(
-    annotators: Sequence[str], numbers: Mapping[str, int], lookup: Lookup
-) -> dict[int, float]:
-    """Return the known answers' targets for one question; those that are not listed have 0.
-
-    Args:
-        annotators: The answers of all annotators.
-        numbers: Of the known answers.
-        lookup: How they are looked up.
-    """
-    written = annotators if lookup == "raw" else [normalise_answer(one) for one in annotators]
-    counts = Counter(written)
-    return {
-        numbers[answer]: CREDIT[min(count, len(CREDIT) - 1)]
-        for answer, count in counts.items()
-        if answer in numbers
-    }
+def looked_up(annotators: Sequence[str], lookup: Lookup) -> Sequence[str]:
+    """Return the annotators' answers as they are looked up."""
+    return annotators if lookup == "raw" else [normalise_answer(one) for one in annotators]
 
 
-def share_known(
-    questions: Iterable[Sequence[str]], numbers: Mapping[str, int], lookup: Lookup
-) -> float:
+def share_known(questions: Iterable[Sequence[str]], known: Iterable[str], lookup: Lookup) -> float:
     """Return the share of annotators' answers that are known; 0 of none."""
-    known = total = 0
-    for annotators in questions:
-        total += len(annotators)
-        written = annotators if lookup == "raw" else map(normalise_answer, annotators)
-        known += sum(answer in numbers for answer in written)
-    return known / max(total, 1)
+    answers, total, found = {*known}, 0, 0
+    for said in questions:
+        total += len(said)
+        found += sum(word in answers for word in looked_up(said, lookup))
+    return found / max(total, 1)
 
 
 def read_answers(name: str) -> list[str]:
@@ -152,7 +278,11 @@ def gather_targets(
         lookup: How the annotators' answers are looked up among them.
     """
     order = {answer: number for number, answer in enumerate(answers)}
-    found = [soft_target(annotators, order, lookup) for annotators in questions]
+    found: list[dict[int, float]] = []
+    for annotators in questions:
+        counts = Counter(looked_up(annotators, lookup))
+        found.append({order[answer]: CREDIT[min(count, len(CREDIT) - 1)]
+                      for answer, count in counts.items() if answer in order})  # fmt: skip
     starts = np.cumsum([0, *map(len, found)], dtype=np.int64)
     numbers = np.array([number for one in found for number in one], np.int64)
     credits = np.array([credit for one in found for credit in one.values()], np.float32)
@@ -178,22 +308,10 @@ def commonest_answers(texts: Sequence[str], targets: Targets, asked: Sequence[st
                           strict=True))  # fmt: skip
         by_text.setdefault(text, Counter()).update(credit)
         total.update(credit)
-    best = {text: best_number(counts) for text, counts in by_text.items()}
-    overall = best_number(total)
-    return np.array([best.get(text, overall) for text in asked], np.int64)
 
+    def best(credit: Mapping[int, float]) -> int:
+        return min(credit, key=lambda number: (-credit[number], number))
 
-def best_number(credit: Mapping[int, float]) -> int:
-    """Return the number with the most credit, the smallest of several."""
-    return min(credit, key=lambda number: (-credit[number], number))
-
-
-def mean_loss(means: np.ndarray, targets: np.ndarray) -> float:
-    """Return the summed binary cross-entropy of answering every question with the mean targets.
-
-    Args:
-        means: Of training, (answers,).
-        targets: Of the questions asked, (questions, answers).
-    """
-    likely = means.clip(1e-6, 1 - 1e-6)
-    return float(-(targets * np.log(likely) + (1 - targets) * np.log(1 - likely)).sum())
+    chosen = {text: best(counts) for text, counts in by_text.items()}
+    overall = best(total)
+    return np.array([chosen.get(text, overall) for text in asked], np.int64)

@@ -1,4 +1,4 @@
-"""Captions from left to right: what a word sees, which words are hidden, and how they are written.
+"""Captions from left to right: what a word sees, and how they are written.
 
 An image's tokens see each other. A word sees the image, the words before it and itself (BEiT-3,
 section 3.3). So a caption is written word by word by the model that learnt to fill in hidden ones:
@@ -7,11 +7,9 @@ the next word is what it puts in the place of a `<mask>` at the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,10 +18,7 @@ from magneto.data.tokenizer import Tokenizer
 from magneto.nn.config import wrong_sizes
 from magneto.nn.multiway import Packing
 from magneto.vision_language.config import ImageCaptionerConfig
-from magneto.vision_language.samples import Samples, concatenated, join_samples
-
-if TYPE_CHECKING:
-    from magneto.language.masked_lm import Masking
+from magneto.vision_language.samples import Samples
 
 
 def left_to_right(packing: Packing, image_tokens: int) -> Packing:
@@ -38,77 +33,6 @@ def left_to_right(packing: Packing, image_tokens: int) -> Packing:
     # Padding stands behind all words, which do not see it.
     allowed = (key < image_tokens) | ((query >= image_tokens) & (key <= query))
     return replace(packing, attention_mask=allowed[None])
-
-
-@dataclass(frozen=True)
-class CaptionHiding:
-    """Hides tokens of captions: of the chosen ones 80 % are masked, 10 % another, 10 % stay.
-
-    Attributes:
-        masking: What is seen in their place.
-        ratio: Share of the tokens after `<s>` that are chosen; one at least.
-    """
-
-    masking: Masking
-    ratio: float
-
-    def __call__(self, row: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Choose and hide tokens, `</s>` among them.
-
-        Args:
-            row: Tokens of a caption, `<s>` ... `</s>`.
-            draw: What is drawn from.
-
-        Returns:
-            What is seen, and the places of the chosen ones, in order.
-        """
-        count = max(1, round(self.ratio * (len(row) - 1)))
-        chosen = 1 + np.sort(draw.choice(len(row) - 1, count, replace=False))
-        seen = row.copy()
-        seen[chosen] = self.masking.corrupt(row[chosen], draw)
-        return seen, chosen
-
-
-def caption_hiding(tokenizer: Tokenizer, ratio: float) -> CaptionHiding:
-    """Return what hides tokens of captions.
-
-    Raises:
-        ValueError: If the tokenizer has no mask token.
-    """
-    # Only here: who writes captions of images loads no code of training.
-    from magneto.language.config import MaskedTextDataConfig
-    from magneto.language.masked_lm import Masking
-
-    return CaptionHiding(Masking(MaskedTextDataConfig(corruption="bert"), tokenizer), ratio)
-
-
-def hide_words(
-    texts: Sequence[np.ndarray],
-    hiding: CaptionHiding,
-    image_tokens: int,
-    keys: Sequence[Sequence[int]],
-) -> tuple[dict[str, Any], np.ndarray]:
-    """Hide words of texts, each by its key; return the batch's parts, and words per text.
-
-    Args:
-        texts: Tokens of each, `<s>` ... `</s>`.
-        hiding: Which words are hidden.
-        image_tokens: Vision tokens of an image.
-        keys: Integers for each.
-    """
-    both = [hiding(text, np.random.default_rng(list(key)))
-            for text, key in zip(texts, keys, strict=True)]  # fmt: skip
-    samples = join_samples(image_tokens, paired=[seen for seen, _ in both])
-    starts = samples.text_starts.tolist()
-    places = [start + chosen for start, (_, chosen) in zip(starts, both, strict=True)]
-    targets = [text[chosen] for text, (_, chosen) in zip(texts, both, strict=True)]
-    packing = left_to_right(samples.packing, image_tokens)
-    parts = {
-        "samples": replace(samples, packing=packing),
-        "words": torch.from_numpy(concatenated(places)),
-        "targets": torch.from_numpy(concatenated(targets)),
-    }
-    return parts, np.array([len(chosen) for _, chosen in both])
 
 
 @dataclass(frozen=True)

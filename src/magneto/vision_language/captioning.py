@@ -1,9 +1,20 @@
-"""Image captioning: a text that says what an image shows, written from left to right."""
+"""Image captioning: a text that says what an image shows, written from left to right.
+
+Captions are scored by CIDEr-D (arXiv 1411.5726, section 4.1): how much they agree with what people
+wrote. Every caption is a vector of its n-grams' weights for n = 1 to 4: how often an n-gram occurs,
+times how rare it is among the references of all images. A caption's score is its mean similarity to
+the references of its image, over n and references, times 10: a cosine, in which an n-gram counts at
+most as often as the reference has it, times a penalty on a difference in length. So scores depend
+on the whole set.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -14,19 +25,74 @@ from torch import nn
 
 from magneto.data.stream import EVALUATION_SEED, BatchStream
 from magneto.functional.cross_entropy import count_numbers, frequency_nats
+from magneto.language.config import MaskedTextDataConfig
+from magneto.language.masked_lm import Masking
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.decoding import Picture
 from magneto.vision_language.caption_decoding import (
-    CaptionHiding,
     CaptionSearch,
     CaptionWriter,
-    caption_hiding,
-    hide_words,
+    left_to_right,
 )
-from magneto.vision_language.cider import cider
 from magneto.vision_language.config import CaptioningDataConfig, ImageCaptionerConfig
 from magneto.vision_language.finetuning import CaptionedTask
 from magneto.vision_language.model import ImageCaptioner
+from magneto.vision_language.samples import concatenated, join_samples
+
+LONGEST = 4
+# Of the penalty on a difference in length, in words.
+SIGMA = 6.0
+SCALE = 10.0
+
+# What the official code takes for a word: Stanford's PTBTokenizer (Penn Treebank's rules), then
+# `PUNCTUATION` is left out. Each line is tried in turn where the word before ended.
+APOSTROPHE = r"['\u2019\u00b4]"
+LETTER, ALPHANUMERIC = r"[^\W\d_]", r"[^\W_]"
+FIGURE = r"(?:\d*(?:[.,]\d+)+|\d+(?:[.:,]\d+)*)"
+PART = rf"(?:{FIGURE}(?!{ALPHANUMERIC})|{ALPHANUMERIC}+)"
+ENDING = rf"{APOSTROPHE}(?:[smd]|re|ve|ll)(?!{LETTER})"
+ABBREVIATION = (
+    "mrs?|ms|drs?|profs?|gen|col|lt|sgt|capt|rev|gov|sen|rep|pres|st|ste|mt|ft|ave|blvd|rd|dept|jr|"
+    "sr|bros|inc|cos?|corp|ltd|vs|etc|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|mon|tues?|wed|"
+    "thurs?|thu|fri"
+)
+WORD = re.compile(
+    "|".join([
+        r"(?:\d{1,4}[- \u00a0])?\d{1,4}/\d{1,4}(?![\w/])",  # 5 1/2
+        rf"{LETTER}(?:\.{LETTER})+\.(?!\w)",  # u.s.
+        rf"(?:{ABBREVIATION})\.(?!\w)",
+        rf"{LETTER}*[^\W\d_n](?=n{APOSTROPHE}t(?!{LETTER}))",  # do, of don't
+        rf"n{APOSTROPHE}t(?!{LETTER})",
+        rf"{ALPHANUMERIC}+(?={ENDING})",  # dog, of dog's
+        ENDING,
+        rf"{APOSTROPHE}t(?=(?:is|was)(?!\w))",
+        rf"{APOSTROPHE}(?:n{APOSTROPHE}?|em|till?|cause|[2-9]0s|\d\d)(?!\w)",  # rock 'n' roll
+        rf"y{APOSTROPHE}(?={LETTER})",  # y', of y'all
+        rf"(?:{LETTER}|{LETTER}*[aeiouy]){APOSTROPHE}{LETTER}{{2,}}",  # o'clock, ma'am
+        rf"{LETTER}+(?:[+&]{LETTER}+)+",  # b&w
+        rf"{ALPHANUMERIC}+(?:-{LETTER}+){{0,2}}(?:/{ALPHANUMERIC}+(?:-{LETTER}+){{0,2}}){{1,2}}",
+        rf"{LETTER}{ALPHANUMERIC}*(?:[.!?]{LETTER}{ALPHANUMERIC}*)+",  # side.the
+        rf"{PART}(?:[-_]{PART})+",  # black-and-white, 5-year-old
+        rf"[-+]?{FIGURE}(?!{ALPHANUMERIC})",  # 1,000, 10:30, -5
+        rf"{ALPHANUMERIC}+",
+        rf"[#@]{LETTER}\w*",
+        r"[?!]+|\.\.+|-+|#+|@+|_+|\S",
+    ])
+)  # fmt: skip
+# Cut in two after their third letter.
+TWO_WORDS = ("cannot", "gonna", "gotta", "lemme", "gimme", "wanna")
+SYMBOLS = {
+    "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
+    "\u00a2": "cents", "\u00a3": "#", "\u20ac": "$", "\u00bc": "1\\/4", "\u00bd": "1\\/2",
+    "\u00be": "3\\/4",
+}  # fmt: skip
+# The official list names brackets in capitals, which words in lower case never are: they stay.
+PUNCTUATION = re.compile(
+    r"[.,:;?!'\"`\u00b4\u2018-\u201f\u2039\u203a\u00ab\u00bb\u2013-\u2015\u2026]|\.{2,}|-{1,4}"
+)
+
+Ngram = tuple[str, ...]
+Vector = dict[Ngram, float]
 
 
 class ImageCaptioning(CaptionedTask):
@@ -42,24 +108,60 @@ class ImageCaptioning(CaptionedTask):
         return ImageCaptioner(self.sized_config())
 
     @cached_property
-    def _hiding(self) -> CaptionHiding:
-        return caption_hiding(self.tokenizer, self.data_config.mask_ratio)
+    def masking(self) -> Masking:
+        """What stands for a hidden token: for 80 % the mask, for 10 % another, 10 % stay.
+
+        Raises:
+            ValueError: If the tokenizer has no mask token.
+        """
+        return Masking(MaskedTextDataConfig(corruption="bert"), self.tokenizer)
+
+    def hidden(self, row: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return what is seen of a caption, `<s>` ... `</s>`, and the places of what is hidden.
+
+        Hidden is a share of the tokens after `<s>`, `</s>` among them; one at least.
+        """
+        count = max(1, round(self.data_config.mask_ratio * (len(row) - 1)))
+        chosen = 1 + np.sort(draw.choice(len(row) - 1, count, replace=False))
+        seen = row.copy()
+        seen[chosen] = self.masking.corrupt(row[chosen], draw)
+        return seen, chosen
+
+    def hide_words(
+        self, texts: Sequence[np.ndarray], keys: Sequence[Sequence[int]]
+    ) -> tuple[dict[str, Any], np.ndarray]:
+        """Hide words of captions, each by its key; return a batch's parts, and words per caption.
+
+        The parts are "samples", pairs that are read from left to right; "words", numbers of the
+        words to guess among the language tokens; and "targets", what they are.
+        """
+        both = [self.hidden(text, np.random.default_rng(list(key)))
+                for text, key in zip(texts, keys, strict=True)]  # fmt: skip
+        image_tokens = self.model_config.image_tokens
+        samples = join_samples(image_tokens, paired=[seen for seen, _ in both])
+        starts = samples.text_starts.tolist()
+        places = [start + chosen for start, (_, chosen) in zip(starts, both, strict=True)]
+        targets = [text[chosen] for text, (_, chosen) in zip(texts, both, strict=True)]
+        parts = {
+            "samples": replace(samples, packing=left_to_right(samples.packing, image_tokens)),
+            "words": torch.from_numpy(concatenated(places)),
+            "targets": torch.from_numpy(concatenated(targets)),
+        }
+        return parts, np.array([len(chosen) for _, chosen in both])
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return shuffled pairs of an image and one of its captions, words of them hidden.
 
-        A batch has "images"; "samples", pairs that are read from left to right; "words", numbers
-        of the words to guess among the language tokens; "targets", what they are; and "broken", how
-        many of them are of pairs in the place of others. Words are hidden anew in every epoch.
+        A batch has "images", what `hide_words` gives, and "broken", how many of the words are of
+        pairs in the place of others. Words are hidden anew in every epoch.
         """
         tokens, pairs = self.train_tokens, self.pairs
-        hiding, image_tokens = self._hiding, self.model_config.image_tokens
 
         def finish(batch: dict[str, Any], numbers: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
             texts = [tokens[row][own] for row, own in pairs[batch["rows"].numpy()].tolist()]
             keys = [(seed, int(draw), int(number), 1)
                     for number, draw in zip(numbers, draws, strict=True)]  # fmt: skip
-            hidden, counts = hide_words(texts, hiding, image_tokens, keys)
+            hidden, counts = self.hide_words(texts, keys)
             broken = int(counts[batch["broken"].numpy()].sum())
             return {"images": batch["images"], **hidden, "broken": torch.tensor(broken)}
 
@@ -70,14 +172,14 @@ class ImageCaptioning(CaptionedTask):
         rows = batch["rows"].tolist()
         texts = [self.validation_tokens[row][0] for row in rows]
         keys = [(EVALUATION_SEED, row) for row in rows]
-        hidden, _ = hide_words(texts, self._hiding, self.model_config.image_tokens, keys)
+        hidden, _ = self.hide_words(texts, keys)
         return {**batch, **hidden}
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
         """Return black images with the longest captions, words of them hidden."""
         texts = self.longest_texts(examples)
         keys = [(self.seed, number) for number in range(examples)]
-        hidden, _ = hide_words(texts, self._hiding, self.model_config.image_tokens, keys)
+        hidden, _ = self.hide_words(texts, keys)
         return {"images": self.black_images(examples), **hidden, "broken": torch.tensor(0)}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
@@ -156,3 +258,92 @@ def figures(task: ImageCaptioning, model: nn.Module) -> Sequence[Figure]:
         return []
     pictures = [held.open(row)[0] for row in rows]
     return [captions_figure(held, rows, task.caption(model, pictures, CaptionSearch()))]
+
+
+def caption_words(text: str) -> list[str]:
+    """Return the words of a caption in lower case, without punctuation.
+
+    By the rules of the tokenizer in Java that the official code asks: "don't" is two words,
+    "left-hand", "1,000" and "b&w" are one, "&" and "%" stay. Left out are its lists of British
+    spellings, addresses of the web and mail, telephone numbers, markup and faces such as ":)".
+    """
+    words: list[str] = []
+    for word in WORD.findall(text.lower().replace("&amp;", "&")):
+        if not PUNCTUATION.fullmatch(word):
+            words += [word[:3], word[3:]] if word in TWO_WORDS else [word]
+    return [SYMBOLS.get(word, normal(word)) for word in words]
+
+
+def normal(word: str) -> str:
+    """Return a word as the Treebank writes it: other apostrophes straight, "/" and "*" escaped."""
+    word = word.replace("\u2019", "'").replace("\u00b4", "'").replace("\u00a0", " ")
+    return word.replace("/", "\\/").replace("*", "\\*")
+
+
+def ngrams(words: Sequence[str]) -> Counter[Ngram]:
+    """Count the n-grams of up to `LONGEST` words."""
+    return Counter(
+        tuple(words[start : start + size])
+        for size in range(1, LONGEST + 1)
+        for start in range(len(words) - size + 1)
+    )
+
+
+def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
+    """Return the score of each caption.
+
+    Args:
+        captions: One of each image.
+        references: What people wrote of each image: one or more.
+
+    Raises:
+        ValueError: If an image has no references.
+    """
+    if not all(references):
+        raise ValueError("CIDEr needs a reference or more of every image")
+    known = [[ngrams(caption_words(text)) for text in texts] for texts in references]
+    images_with: Counter[Ngram] = Counter(ngram for texts in known for ngram in set().union(*texts))
+    rarity = math.log(len(references))
+
+    def weighed(counts: Counter[Ngram]) -> list[Vector]:
+        """Return a vector for each n."""
+        made: list[Vector] = [{} for _ in range(LONGEST)]
+        for ngram, count in counts.items():
+            rare = rarity - math.log(max(1.0, images_with[ngram]))
+            made[len(ngram) - 1][ngram] = count * rare
+        return made
+
+    scores = []
+    for caption, texts in zip(captions, known, strict=True):
+        counts = ngrams(caption_words(caption))
+        mine = weighed(counts)
+        found = [similarity(mine, weighed(text), two_grams(counts) - two_grams(text))
+                 for text in texts]  # fmt: skip
+        scores.append(SCALE * sum(found) / len(found))
+    return scores
+
+
+def two_grams(counts: Counter[Ngram]) -> int:
+    """Return how many pairs of neighbours a caption has: its length in the official code."""
+    return sum(count for ngram, count in counts.items() if len(ngram) == 2)
+
+
+def similarity(mine: Sequence[Vector], other: Sequence[Vector], longer: int) -> float:
+    """Return the mean over n of the similarity to a reference.
+
+    Args:
+        mine: A vector for each n, of the caption.
+        other: Of the reference.
+        longer: By how many words the caption is longer.
+    """
+    total = 0.0
+    for left, right in zip(mine, other, strict=True):
+        product = sum(min(w, right[n]) * right[n] for n, w in left.items() if n in right)
+        length = norm(left) * norm(right)
+        total += product / length if length else product
+    return total * math.exp(-(longer**2) / (2 * SIGMA**2)) / LONGEST
+
+
+def norm(vector: Vector) -> float:
+    """Return the length of a vector."""
+    return math.sqrt(sum(weight**2 for weight in vector.values()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from magneto.data.stream import mixed_order
-from magneto.data.tokenizer import Tokenizer
 from magneto.figures import Panel, Section, image_panels
 from magneto.training.task import Figure
 from magneto.vision.decoding import BrokenImage
-from magneto.vision.transforms import Reading
-from magneto.vision_language.config import VisionLanguageConfig
+from magneto.vision_language.finetuning import PairTask
 from magneto.vision_language.model import VisionLanguageEncoder
 from magneto.vision_language.samples import Samples
 from magneto.vision_language.tables import ImageRows
@@ -32,13 +30,9 @@ SHOWN, IN_LINE = 6, 3
 SEARCHES, FOUND = 4, 3
 
 
-def some_rows(texts: Sequence[str], tokens: Sequence[np.ndarray]) -> np.ndarray:
-    """Return numbers of rows whose text has words, the first of each wording, int64.
-
-    Args:
-        texts: Of the rows.
-        tokens: Of the texts, `<s>` ... `</s>`.
-    """
+def some_rows(task: PairTask) -> np.ndarray:
+    """Return numbers of validation rows whose text has words, the first of each wording, int64."""
+    texts, tokens = task.splits.validation.values(task.column), task.validation_tokens
     rows: list[int] = [
         row for row in mixed_order(len(tokens))[:LOOKED_AT].tolist() if len(tokens[row]) > 2
     ]
@@ -50,29 +44,30 @@ def some_rows(texts: Sequence[str], tokens: Sequence[np.ndarray]) -> np.ndarray:
 
 @torch.no_grad()
 def attention_figure(
+    task: PairTask,
     model: Any,
-    batch: dict[str, Any],
-    headings: Sequence[str],
-    tokenizer: Tokenizer,
-    reading: Reading,
+    heading: Callable[[int, int], str],
     sides: Sequence[str] = ("",),
 ) -> list[Figure]:
-    """Show each text beside its images as its words look at them; nothing if no image is there.
+    """Show some texts beside their images as the words look at them; nothing if none is there.
 
     Args:
+        task: With the data.
         model: With an `encoder`, in evaluation mode, on its device.
-        batch: "images", the sides of each row after another; "samples", each image with its text;
-            and "broken", of the rows.
-        headings: Of the rows.
-        tokenizer: Of the texts.
-        reading: The form of the images.
+        heading: From a validation row and the model's answer, by its number, to a line.
         sides: What the images of a row are called.
     """
-    device, pieces = next(model.parameters()).device, tokenizer.pieces()
-    samples, layer = batch["samples"].to(device), reading_layer(model.config)
-    maps = attention_to_patches(model.encoder, batch["images"].to(device), samples, layer)
+    rows, config = some_rows(task), model.config
+    if not len(rows):
+        return []
+    batch, device = task.fixed_rows(rows), next(model.parameters()).device
+    images, samples = batch["images"].to(device), batch["samples"].to(device)
+    answers = model(images, samples).argmax(1).tolist()
+    # Of the top layer one token is read: nothing teaches its words where to look.
+    pieces, layer = task.tokenizer.pieces(), max(config.layers - 2, 0)
+    maps = attention_to_patches(model.encoder, images, samples, layer)
     starts, ends = (part.tolist() for part in (samples.text_starts, samples.text_ends))
-    ids, first = samples.token_ids.tolist(), model.config.image_tokens
+    ids, first = samples.token_ids.tolist(), config.image_tokens
     sections, shares, cut = [], [], False
     for number, image in enumerate(batch["images"]):
         row, side = divmod(number, len(sides))
@@ -81,16 +76,14 @@ def attention_figure(
             continue
         looked = maps[number, first + 1 : first + 1 + len(words)]
         shares.append(looked.sum((1, 2)))
-        pixels = reading.restore(image.numpy())
+        pixels = task.reading.restore(image.numpy())
         drawn = [Panel(darkened(pixels, weights), word)
                  for word, weights in zip(words[:WORDS], looked.numpy(), strict=False)]  # fmt: skip
-        lines = [drawn[start : start + ACROSS] for start in range(0, len(drawn), ACROSS)]
-        panels = [Panel(pixels), *lines[0]]
-        for line in lines[1:]:
-            panels += [Panel(), *line]
-        heading = headings[row] if side == 0 else ""
-        said = "   —   ".join(filter(None, (heading, sides[side])))
-        sections.append(Section(panels, said))
+        panels: list[Panel] = []
+        for start in range(0, len(drawn), ACROSS):
+            panels += [Panel() if start else Panel(pixels), *drawn[start : start + ACROSS]]
+        above = heading(int(rows[row]), answers[row]) if side == 0 else ""
+        sections.append(Section(panels, "   —   ".join(filter(None, (above, sides[side])))))
         cut |= len(words) > WORDS
     if not sections:
         return []
@@ -98,7 +91,7 @@ def attention_figure(
     caption = (
         "Validation rows: what is asked or said, what the model answers and what the data does. "
         "Then the image, and the image as each word looks at it: the less attention a patch gets, "
-        f"all heads together, the darker it is (layer {layer + 1} of {model.config.layers} from "
+        f"all heads together, the darker it is (layer {layer + 1} of {config.layers} from "
         f"below). {share:.0%} of these words' attention goes to patches, the rest to words and "
         f"the class token.{f' Of longer texts the first {WORDS} words are drawn.' if cut else ''}"
     )
@@ -125,14 +118,6 @@ def attention_to_patches(
     found = encoder.attention_weights(images, samples, layer)
     patches = found.mean(1)[:, :, grid.prefix : grid.length].cpu()
     return patches.unflatten(2, (grid.rows, grid.columns))
-
-
-def reading_layer(config: VisionLanguageConfig) -> int:
-    """Return the layer whose words are drawn: the one below the top.
-
-    Where only one token is read from the top layer, nothing teaches its words where to look.
-    """
-    return max(config.layers - 2, 0)
 
 
 def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:

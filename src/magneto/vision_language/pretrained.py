@@ -1,13 +1,6 @@
 """The encoder of another run of vision and language, to begin a model with.
 
 In a run's place there may be a folder that `magneto export` or `magneto convert` wrote.
-
-How a task of fine-tuning uses it::
-
-    reading = pretrained_reading(config)        # its tokenizer and its normalisation of images
-    found = load_pretrained(model, config)      # in Task.initial_weights, the model on "meta"
-    progress.say(found.describe())              # in Task.prepare
-    return found.weights
 """
 
 from __future__ import annotations
@@ -44,19 +37,6 @@ SAME = {
 
 
 @dataclass(frozen=True)
-class PretrainedReading:
-    """How a run reads images and texts.
-
-    Attributes:
-        tokenizer: Directory of its tokenizer, for `magneto.data.tokenizer.load_tokenizer`.
-        normalisation: Of its images; one of `magneto.vision.transforms.NORMALISATIONS`.
-    """
-
-    tokenizer: str
-    normalisation: str
-
-
-@dataclass(frozen=True)
 class Pretrained:
     """What another run gives to a model.
 
@@ -79,19 +59,30 @@ class Pretrained:
                 f"left: {unused}")  # fmt: skip
 
 
-def pretrained_reading(config: FineTunedConfig) -> PretrainedReading:
-    """Return how the run that `pretrained` names reads images and texts.
+def pretrained_reading(config: FineTunedConfig) -> tuple[str, str]:
+    """Return how the run that `pretrained` names reads texts and images.
+
+    Returns:
+        The directory of its tokenizer, and the normalisation of its images, one of
+        `magneto.vision.transforms.NORMALISATIONS`.
 
     Raises:
         FileNotFoundError: If there is no such run, or it has lost its tokenizer.
         ValueError: If it is no run of vision and language.
     """
     run = pretrained_run(config)
-    if is_exported(run):
-        return PretrainedReading(exported_tokenizer(run), exported_normalisation(run))
-    recipe = open_run(run)
-    check_kind(run, recipe.model)
-    return PretrainedReading(run_tokenizer(run), recipe.data.normalisation)
+    if not is_exported(run):
+        recipe = open_run(run)
+        check_kind(run, recipe.model)
+        return run_tokenizer(run), recipe.data.normalisation
+    try:
+        load_tokenizer(run)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{run} has no tokenizer: convert the weights again with "
+                                "--tokenizer beit3.spm") from error  # fmt: skip
+    if not (run / PICTURES).is_file():
+        raise FileNotFoundError(f"{run} has no {PICTURES}, which tells how it reads images")
+    return str(run), str(read_json(run / PICTURES)["normalisation"])
 
 
 def load_pretrained(model: nn.Module, config: FineTunedConfig) -> Pretrained:
@@ -111,11 +102,10 @@ def load_pretrained(model: nn.Module, config: FineTunedConfig) -> Pretrained:
     check_kind(run, held)
     check_same_encoder(run, held, config, SAME)
     stored = exported_tensors(run) if is_exported(run) else open_tensors(find_weights(run))
-    there = {name: tensor for name, tensor in stored.items() if name.startswith(PREFIX)}
     here = {n: t for n, t in model.state_dict().items() if n.startswith(PREFIX)}
-    if not there.keys() & here.keys():
+    state = {name: stored[name].read() for name in here if name in stored}
+    if not state:
         raise ValueError(f"{run} has no tensor called {PREFIX}...: {WANTED}")
-    state = {name: there[name].read() for name in here if name in there}
     try:
         state = interpolate_positions(state, held, config)
     except ValueError as error:
@@ -125,9 +115,8 @@ def load_pretrained(model: nn.Module, config: FineTunedConfig) -> Pretrained:
             raise ValueError(f"{run} has another encoder: {name} is {tuple(tensor.shape)}, the "
                              f"model has {tuple(here[name].shape)}")  # fmt: skip
     missing = [name for name in model.state_dict() if name not in state]
-    unused = sorted(stored.keys() - state.keys())
     weights = {name: in_memory(name, tensor) for name, tensor in state.items()}
-    return Pretrained(run, weights, missing, unused)
+    return Pretrained(run, weights, missing, sorted(stored.keys() - state.keys()))
 
 
 def check_kind(run: Path, held: Any) -> None:
@@ -152,32 +141,6 @@ def exported_config(folder: Path) -> VisionLanguageConfig:
     if not isinstance(core, dict) or not {"experts", "image_size"} <= core.keys():
         raise ValueError(f"{folder} is no model of vision and language")
     return VisionLanguageConfig(**{name: core[name] for name in names & core.keys()})
-
-
-def exported_normalisation(folder: Path) -> str:
-    """Return the normalisation of the images that the model reads.
-
-    Raises:
-        FileNotFoundError: If the folder does not tell.
-    """
-    path = folder / PICTURES
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} has no {PICTURES}, which tells how it reads images")
-    return str(read_json(path)["normalisation"])
-
-
-def exported_tokenizer(folder: Path) -> str:
-    """Return the folder as what `load_tokenizer` reads.
-
-    Raises:
-        FileNotFoundError: If it has no tokenizer.
-    """
-    try:
-        load_tokenizer(folder)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{folder} has no tokenizer: convert the weights again with "
-                                "--tokenizer beit3.spm") from error  # fmt: skip
-    return str(folder)
 
 
 def exported_tensors(folder: Path) -> dict[str, StoredTensor]:

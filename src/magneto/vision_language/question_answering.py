@@ -17,17 +17,9 @@ from torch.nn import functional as F
 from magneto.data.stream import BatchStream
 from magneto.files import write_json
 from magneto.training.task import Figure, Loss, Scores
-from magneto.vision.decoding import Picture
-from magneto.vision.image_task import Prediction
-from magneto.vision_language.answer_accuracy import NO_ANSWER, summary
-from magneto.vision_language.answers import (
-    Targets,
-    commonest_answers,
-    mean_loss,
-    read_answers,
-)
+from magneto.vision_language.answers import answer_scores, commonest_answers, read_answers
 from magneto.vision_language.config import QuestionAnsweringConfig, QuestionAnsweringDataConfig
-from magneto.vision_language.finetuning import FineTunedTask
+from magneto.vision_language.finetuning import PairTask
 from magneto.vision_language.model import QuestionAnswerer
 from magneto.vision_language.questions import (
     HELD_OUT_FILE,
@@ -37,18 +29,18 @@ from magneto.vision_language.questions import (
     load_questions,
     without_answers,
 )
-from magneto.vision_language.samples import join_samples
-from magneto.vision_language.tables import ImageRows
 
 ANSWERS_FILE = "answers.json"
+NO_ANSWER = -1
+"""In place of an answer's number where the image could not be read: it scores 0."""
 
 
-class QuestionAnswering(FineTunedTask):
+class QuestionAnswering(PairTask):
     """Questions about images, a `QuestionAnswerer`, binary cross-entropy in nats per question."""
 
     primary_metric = "accuracy"
-    unit = words = "questions"
-
+    unit = words = rows = "questions"
+    column = "question"
     model_config: QuestionAnsweringConfig
     data_config: QuestionAnsweringDataConfig
 
@@ -65,7 +57,7 @@ class QuestionAnswering(FineTunedTask):
     def training_texts(self) -> Iterable[str]:
         """Return the training questions."""
         self._check_answered()
-        return self.splits.train.values("question")
+        return super().training_texts()
 
     def _check_answered(self) -> None:
         """Raise ValueError for a test split, which is read without questions to train on."""
@@ -94,16 +86,6 @@ class QuestionAnswering(FineTunedTask):
         names = (name for name, _ in model.named_parameters() if name.startswith("head."))
         return {} if rate == 1 else dict.fromkeys(names, rate)
 
-    @property
-    def sees_images(self) -> bool:
-        """Whether the model reads images, and not the questions alone."""
-        return self.data_config.input != "question"
-
-    def tokenised(self, split: str, rows: ImageRows) -> list[np.ndarray]:
-        """Return the tokens of each question; of none of its words if images alone are read."""
-        alone = self.data_config.input == "image"
-        return self.framed(split, [""] * len(rows) if alone else rows.values("question"))
-
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return shuffled questions.
 
@@ -111,34 +93,16 @@ class QuestionAnswering(FineTunedTask):
             ValueError: If the validation questions have no answers to choose checkpoints by.
         """
         self._check_answered()
-        tokens, targets = self.train_tokens, self.splits.train_targets
-        return self.shuffled_rows(
-            batch_size, seed, lambda batch, *_: self._whole(batch, tokens, targets)
-        )
+        return super().train_stream(batch_size, seed)
 
-    def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Add the questions and their targets to images of validation questions."""
-        return self._whole(batch, self.validation_tokens, self.splits.validation_targets)
+    def targets(self, validation: bool, rows: np.ndarray) -> dict[str, Tensor]:
+        """Return the "targets" of questions, (questions, answers)."""
+        split = self.splits.validation_targets if validation else self.splits.train_targets
+        return {"targets": torch.from_numpy(split.dense(rows))}
 
-    def _whole(
-        self, batch: dict[str, Any], tokens: Sequence[np.ndarray], targets: Targets
-    ) -> dict[str, Any]:
-        """Add "samples", the questions beside their images, and "targets" (questions, answers)."""
-        rows = batch["rows"].numpy()
-        samples = join_samples(self.model_config.image_tokens, paired=[tokens[r] for r in rows])
-        return {**batch, "samples": samples, "targets": torch.from_numpy(targets.dense(rows))}
-
-    def dummy_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images with the longest questions."""
-        texts = self.longest_texts(examples)
-        answers = self.model_config.answers or len(self.answers)
-        return {
-            "images": self.black_images(examples),
-            "samples": join_samples(self.model_config.image_tokens, paired=texts),
-            "targets": torch.zeros(examples, answers),
-            "rows": torch.zeros(examples, dtype=torch.long),
-            "broken": torch.zeros(examples, dtype=torch.bool),
-        }
+    def blank_targets(self, count: int) -> dict[str, Tensor]:
+        """Return "targets" of a batch without data."""
+        return {"targets": torch.zeros(count, self.model_config.answers or len(self.answers))}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Sum the binary cross-entropy of all answers over the questions.
@@ -165,20 +129,28 @@ class QuestionAnswering(FineTunedTask):
         return Scores(sums, (batch["rows"], logits.argmax(1).masked_fill(broken, NO_ANSWER)))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the official accuracy, of all and by type of answer, the loss and what is odd.
-
-        See `magneto.vision_language.answer_accuracy.summary`.
-        """
+        """Return the official accuracy, of all and by type of answer, the loss and what is odd."""
         rows, given = self._given(predictions)
-        unknown = int((~self.splits.answerable[rows]).sum())
-        return self._summary({**sums, "unknown": unknown}, rows, given)
+        return self._summary(sums, rows, given)
 
     def _summary(
         self, sums: Mapping[str, Any], rows: Sequence[int], given: Sequence[str | None]
     ) -> dict[str, float]:
+        """Return the metrics of scored questions; without public answers, how many there are.
+
+        "soft_score" is what BEiT-3's released code validates by: the target of the answer that was
+        given, which depends on how answers are looked up. "unknown" is the share of questions for
+        which every known answer scores 0 by the accuracy: nobody can answer them out of the list.
+        """
+        count, broken = sums["count"], {"broken": sums["broken"]}
+        if not self.splits.answered:
+            return {"questions": float(count), **broken}
         asked = self.splits.validation.take(np.array(rows))
-        answers, kinds = asked.values("answers"), asked.values("kind")
-        return summary(sums, answers, kinds, given, self.data_config.normalise_answers)
+        when = self.data_config.normalise_answers
+        found = answer_scores(asked.values("answers"), asked.values("kind"), given, when)
+        shares = {name: sums[name] / count for name in ("loss", "soft_score")}
+        unknown = float((~self.splits.answerable[rows]).sum()) / count
+        return {**found, **shares, "unknown": unknown, **broken}
 
     def given_answers(self, predictions: Sequence[Any]) -> list[tuple[Any, str]]:
         """Return the answers of an evaluation by the questions' ids; "" where there is none."""
@@ -201,42 +173,25 @@ class QuestionAnswering(FineTunedTask):
         if not found.answered:
             return {}
         batches = [*islice(self.validation_batches().plans, limit)]
-        rows, means = np.concatenate(batches), found.train_targets.means()
+        rows = np.concatenate(batches)
+        likely = found.train_targets.means().clip(1e-6, 1 - 1e-6)
         asked = found.validation.take(rows).values("question")
         chosen = commonest_answers(found.train.values("question"), found.train_targets, asked)
-        sums = {"loss": 0.0, "soft_score": 0.0, "broken": 0, "count": len(rows),
-                "unknown": float((~found.answerable[rows]).sum())}  # fmt: skip
+        sums = {"loss": 0.0, "soft_score": 0.0, "broken": 0, "count": len(rows)}
         ends = np.cumsum([*map(len, batches)])
         for part, numbers in zip(batches, np.split(chosen, ends[:-1]), strict=True):
             targets = found.validation_targets.dense(part)
-            sums["loss"] += mean_loss(means, targets)
+            nats = targets * np.log(likely) + (1 - targets) * np.log(1 - likely)
+            sums["loss"] -= float(nats.sum())
             sums["soft_score"] += float(targets[np.arange(len(targets)), numbers].sum())
         return self._summary(sums, rows.tolist(), [found.answers[number] for number in chosen])
 
-    @torch.no_grad()
-    def predict(self, model: nn.Module, inputs: Sequence[tuple[Picture, str]]) -> list[Prediction]:
-        """Answer a question about each image: all answers, the likeliest first.
+    def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
+        """Return the probability that the model gives to each answer by itself.
 
-        An answer's share is the probability that the model gives to it by itself; they do not add
-        up to 1.
-
-        Args:
-            model: With a run's weights, in evaluation mode.
-            inputs: Images that can be decoded, each with its question.
-
-        Raises:
-            ValueError: If the model reads shorter questions.
+        They do not add up to 1.
         """
-        texts = [self.framed_whole(text, "question") for _, text in inputs]
-        samples = join_samples(self.model_config.image_tokens, paired=texts)
-        images = self.read_pictures([image for image, _ in inputs])
-        device = next(model.parameters()).device
-        logits = model(images.to(device), samples.to(device)).float().cpu()
-        shares, order = logits.sigmoid().sort(dim=1, descending=True, stable=True)
-        return [
-            Prediction([(self.answers[number], share) for number, share in zip(*row, strict=True)])
-            for row in zip(order.tolist(), shares.tolist(), strict=True)
-        ]
+        return self.answers, logits.sigmoid()
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer, the answers, and which images are validated on."""
@@ -252,21 +207,15 @@ def likeliest_target(logits: Tensor, targets: Tensor) -> Tensor:
     return targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
 
 
-@torch.no_grad()
 def figures(task: QuestionAnswering, model: nn.Module) -> Sequence[Figure]:
     """Return where the words of some questions look in their images."""
-    from magneto.vision_language.figures import attention_figure, some_rows
+    from magneto.vision_language.figures import attention_figure
 
     held = task.splits.validation
     texts, majorities = held.values("question"), held.values("majority")
-    rows = some_rows(texts, task.validation_tokens)
-    if not len(rows):
-        return []
-    batch, device = task.fixed_rows(rows), next(model.parameters()).device
-    logits = model(batch["images"].to(device), batch["samples"].to(device))
-    headings = [
-        f"{texts[row]}   —   model: {task.answers[number]}"
-        + (f"; annotators: {majorities[row]}" if majorities[row] else "")
-        for row, number in zip(rows, logits.argmax(1).tolist(), strict=True)
-    ]
-    return attention_figure(model, batch, headings, task.tokenizer, task.reading)
+
+    def heading(row: int, answer: int) -> str:
+        said = f"; annotators: {majorities[row]}" if majorities[row] else ""
+        return f"{texts[row]}   —   model: {task.answers[answer]}{said}"
+
+    return attention_figure(task, model, heading)

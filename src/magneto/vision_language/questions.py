@@ -30,12 +30,13 @@ from magneto.data.table import Table, whole_table
 from magneto.files import nearest_path, user_path
 from magneto.progress import SILENT, Progress
 from magneto.runs import open_run
-from magneto.vision_language.answer_accuracy import answerable, normalise_answer
 from magneto.vision_language.answers import (
     ANNOTATORS,
     Targets,
+    answerable,
     gather_targets,
     known_answers,
+    normalise_answer,
     read_answers,
     share_known,
 )
@@ -149,12 +150,11 @@ def load_questions(
     counts[UNKNOWN_TRAINING] += len(train) - len(taught)
     can = np.fromiter(answerable(held.values("answers"), answers, config.normalise_answers), bool)
     counts[UNKNOWN_VALIDATION] += 0 if alone else int((~can).sum())
-    order = {answer: number for number, answer in enumerate(answers)}
     said = train.values("answers")
     return Questions(
         taught, held, answers, gather_targets(taught.values("answers"), answers, lookup),
         gather_targets(held.values("answers"), answers, lookup), can,
-        (share_known(said, order, "raw"), share_known(said, order, "normalised")), counts,
+        (share_known(said, answers, "raw"), share_known(said, answers, "normalised")), counts,
     )  # fmt: skip
 
 

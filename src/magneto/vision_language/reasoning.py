@@ -1,35 +1,68 @@
-"""Visual reasoning: whether a statement is true of two images (NLVR2)."""
+"""Visual reasoning: whether a statement is true of two images.
+
+Statements are of any table, about rendered scenes, or NLVR2's (arXiv 1811.00491): as its authors
+give it, a .json file per split, a JSON object per line. An identifier is SPLIT-SET-PAIR-SENTENCE;
+the images are SPLIT-SET-PAIR-img0.png and -img1.png; a label is "True" or "False".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.stream import BatchStream
+from magneto.data.files import existing_path, has_ending, unpacked_name, walk_files
+from magneto.data.formats import read_file
+from magneto.data.media import MediaColumn
+from magneto.data.problems import EMPTY, BadRecord, Counts, DataProblems, read_each
+from magneto.data.sources import parse_source
+from magneto.data.table import Table
 from magneto.functional.cross_entropy import count_numbers, frequency_nats
+from magneto.progress import SILENT, Progress
 from magneto.training.task import Figure, Loss, Scores
-from magneto.vision.decoding import Picture
-from magneto.vision.image_task import Prediction
 from magneto.vision_language.config import IMAGES, StatementDataConfig, VisualReasonerConfig
-from magneto.vision_language.finetuning import FineTunedTask
+from magneto.vision_language.finetuning import PairTask
 from magneto.vision_language.model import ANSWERS, VisualReasoner
-from magneto.vision_language.samples import join_samples
-from magneto.vision_language.statements import SIDES, load_statements
-from magneto.vision_language.tables import ImageRows, RowSplits
+from magneto.vision_language.scenes import scene_statements
+from magneto.vision_language.tables import (
+    RowSplits,
+    image_files,
+    load_rows,
+    named_images,
+    read_tables,
+    with_images,
+    with_words,
+)
+
+SIDES = ("left", "right")
+TRUTHS = {"true": 1, "yes": 1, "1": 1, "false": 0, "no": 0, "0": 0}
+DUPLICATES = "statements with an identifier met before left out"
+UNLABELLED = "statements without a label left out"
+ENDINGS = (".json", ".jsonl")
+# Names of the file of a split, without its ending, best first.
+FILES = {
+    "train": ("train", "training"),
+    "validation": ("dev", "val", "valid", "validation"),
+    "test": ("test1", "test"),
+    "hidden": ("test2", "hidden"),
+}
 
 
-class VisualReasoning(FineTunedTask):
+class VisualReasoning(PairTask):
     """Statements about images, a `VisualReasoner`; nats per statement."""
 
     primary_metric = "accuracy"
-    unit = words = "statements"
+    unit = words = rows = "statements"
+    column = "statement"
+    images_together = IMAGES
     model_config: VisualReasonerConfig
     data_config: StatementDataConfig
 
@@ -37,74 +70,24 @@ class VisualReasoning(FineTunedTask):
         """Training and validation statements."""
         return load_statements(self.data_config, self.problems, self._progress)
 
-    def training_texts(self) -> Iterable[str]:
-        """Return the training statements."""
-        return self.splits.train.values("statement")
-
-    def check_data(self) -> None:
-        """Say how many statements there are, and what was odd."""
-        found = self.splits
-        parts = {"statements to train on": len(found.train),
-                 "to validate on": len(found.validation)}  # fmt: skip
-        self._progress.say(f"{self.data_config.source}: {found.counts.beside(parts)}")
-
     def build_model(self) -> VisualReasoner:
         """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
         return VisualReasoner(self.sized_config())
 
-    @property
-    def sees_images(self) -> bool:
-        """Whether the model reads images, and not the statements alone."""
-        return self.data_config.input != "statement"
-
-    def tokenised(self, split: str, rows: ImageRows) -> list[np.ndarray]:
-        """Return the tokens of each statement; of none of its words if images alone are read."""
-        alone = self.data_config.input == "images"
-        return self.framed(split, [""] * len(rows) if alone else rows.values("statement"))
-
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return statements in random order, their images augmented."""
-        rows, tokens = self.splits.train, self.train_tokens
-        truths = np.array(rows.values("truth"), np.int64)
-        return self.shuffled_rows(
-            batch_size, seed, lambda batch, *_: self._whole(batch, tokens, truths)
-        )
-
-    def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Add the statements and their labels to images of validation statements."""
-        return self._whole(batch, self.validation_tokens, self._truths)
-
     @cached_property
-    def _truths(self) -> np.ndarray:
-        """Labels of the validation statements, int64."""
-        return np.array(self.splits.validation.values("truth"), np.int64)
+    def truths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Labels of the training and of the validation statements, int64."""
+        splits = (self.splits.train, self.splits.validation)
+        train, validation = (np.array(rows.values("truth"), np.int64) for rows in splits)
+        return train, validation
 
-    def _whole(
-        self, batch: dict[str, Any], tokens: Sequence[np.ndarray], truths: np.ndarray
-    ) -> dict[str, Any]:
-        """Return a batch with "samples", each image with its statement, and "labels".
+    def targets(self, validation: bool, rows: np.ndarray) -> dict[str, Tensor]:
+        """Return "labels" of statements."""
+        return {"labels": torch.from_numpy(self.truths[validation][rows])}
 
-        "images" (statements * images, channels, height, width) are left before right.
-        """
-        rows = batch["rows"].numpy()
-        pairs = [tokens[row] for row in rows for _ in range(IMAGES)]
-        return {
-            **batch,
-            "images": batch["images"].flatten(0, 1),
-            "samples": join_samples(self.model_config.image_tokens, paired=pairs),
-            "labels": torch.from_numpy(truths[rows]),
-        }
-
-    def dummy_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images with the longest statements."""
-        count = examples * IMAGES
-        texts = self.longest_texts(count)
-        return {
-            "images": self.black_images(count),
-            "samples": join_samples(self.model_config.image_tokens, paired=texts),
-            "labels": torch.zeros(examples, dtype=torch.long),
-            "broken": torch.zeros(examples, dtype=torch.bool),
-        }
+    def blank_targets(self, count: int) -> dict[str, Tensor]:
+        """Return "labels" of a batch without data."""
+        return {"labels": torch.zeros(count, dtype=torch.long)}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Sum the cross-entropy of the statements; "accuracy" is logged with it.
@@ -143,63 +126,30 @@ class VisualReasoning(FineTunedTask):
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the labels' frequencies and the scores of the commoner label."""
-        truths = np.array(self.splits.train.values("truth"), np.int64)
+        truths, held = self.truths
         train = count_numbers(truths, len(ANSWERS))
         rows = np.concatenate([*islice(self.validation_batches().plans, limit)])
-        labels = self._truths[rows]
+        labels = held[rows]
         right = labels == train.argmax()
         nats = frequency_nats(train, count_numbers(labels, len(ANSWERS)))
         sums = {"loss": nats, "right": int(right.sum()), "count": len(rows), "broken": 0}
         return self.summarise(sums, [(torch.from_numpy(rows), torch.from_numpy(right))])
 
-    def images_together(self) -> int:
-        """Return how many images a statement is about."""
-        return IMAGES
-
-    @torch.no_grad()
-    def predict(self, model: nn.Module, inputs: Sequence[tuple[Picture, str]]) -> list[Prediction]:
-        """Judge a statement about images: how probable it is that it is true, and false.
-
-        Args:
-            model: With a run's weights, in evaluation mode.
-            inputs: Images that can be decoded, each with the statement: as many as it is about,
-                left before right, or several times as many.
-
-        Returns:
-            Of each picture what is said of those that it belongs to.
-
-        Raises:
-            ValueError: If the model reads shorter statements.
-        """
-        texts = [self.framed_whole(text, "statement") for _, text in inputs]
-        samples = join_samples(self.model_config.image_tokens, paired=texts)
-        images = self.read_pictures([image for image, _ in inputs])
-        device = next(model.parameters()).device
-        shares = model(images.to(device), samples.to(device)).float().softmax(1).cpu()
-        said = [sorted(zip(ANSWERS, row, strict=True), key=lambda pair: -pair[1])
-                for row in shares.tolist()]  # fmt: skip
-        return [Prediction(labels) for labels in said for _ in range(IMAGES)]
+    def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
+        """Return how probable it is that statements are false, and that they are true."""
+        return ANSWERS, logits.softmax(1)
 
 
-@torch.no_grad()
 def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
     """Return where the words of some statements look in each of their images."""
-    from magneto.vision_language.figures import attention_figure, some_rows
+    from magneto.vision_language.figures import attention_figure
 
-    held = task.splits.validation
-    texts = held.values("statement")
-    rows = some_rows(texts, task.validation_tokens)
-    if not len(rows):
-        return []
-    batch, device = task.fixed_rows(rows), next(model.parameters()).device
-    logits = model(batch["images"].to(device), batch["samples"].to(device))
-    headings = [
-        f"{texts[row]}   —   model: {ANSWERS[answer]}; it is {ANSWERS[truth]}"
-        for row, answer, truth in zip(
-            rows, logits.argmax(1).tolist(), batch["labels"].tolist(), strict=True
-        )
-    ]
-    return attention_figure(model, batch, headings, task.tokenizer, task.reading, SIDES)
+    texts, (_, truths) = task.splits.validation.values("statement"), task.truths
+
+    def heading(row: int, answer: int) -> str:
+        return f"{texts[row]}   —   model: {ANSWERS[answer]}; it is {ANSWERS[truths[row]]}"
+
+    return attention_figure(task, model, heading, SIDES)
 
 
 def consistency(said: Sequence[str], right: np.ndarray) -> float:
@@ -212,3 +162,136 @@ def consistency(said: Sequence[str], right: np.ndarray) -> float:
     _, number = np.unique(np.array(said), return_inverse=True)
     wrong = np.bincount(number, weights=~right)
     return float((wrong == 0).mean())
+
+
+def load_statements(
+    config: StatementDataConfig, problems: DataProblems, progress: Progress = SILENT
+) -> RowSplits:
+    """Return statements: columns "left", "right", "statement", "truth" (1 or 0), "said", "group".
+
+    All statements that share an image have one "group": they stay together where some are held out.
+    All uses of one sentence have one "said": it is consistent where all are right.
+
+    Raises:
+        FileNotFoundError: If there is no such path.
+        ValueError: If there are no statements or no images, or not the split that is asked for.
+    """
+    counts = Counts()
+
+    def tables(source: str) -> dict[str, Table]:
+        there = statement_files(source)
+        found = ({split: read_file(path, counts) for split, path in there.items()} if there
+                 else read_tables(source, scene_statements, counts, progress))  # fmt: skip
+        named = [split for split, table in found.items() if "identifier" in table.columns]
+        if named:
+            root = existing_path(config.image_folder or source)
+            known = image_files(root, counts)
+            found |= {split: nlvr2_table(found[split], root, known) for split in named}
+        return {split: statement_table(table, config, counts) for split, table in found.items()}
+
+    wanted = {"dev": "validation"}.get(config.validation_split, config.validation_split)
+    return load_rows(config, tables, problems, counts, wanted, SIDES, key="group")
+
+
+def statement_files(source: str) -> dict[str, Path]:
+    """Return the files of statements below a folder by split, as far as they are there.
+
+    The authors' repository has another set beside NLVR2; then NLVR2 is read.
+
+    Raises:
+        ValueError: If there are several of one name.
+    """
+    if parse_source(source).kind != "path" or not existing_path(source).is_dir():
+        return {}
+    folder = existing_path(source)
+    stems = {stem: split for split, names in FILES.items() for stem in names}
+    found: dict[str, Path] = {}
+    paths = [path for path in walk_files(folder) if has_ending(path, ENDINGS)]
+    newer = [path for path in paths if "nlvr2" in path.relative_to(folder).parts]
+    for path in newer or paths:
+        stem = Path(unpacked_name(path)).stem.lower()
+        if stem in stems and found.setdefault(stem, path) != path:
+            raise ValueError(f"{folder} has two files of {stem} statements, {found[stem]} and "
+                             f"{path}: name the folder of one (data.source), and of the images "
+                             "(data.image_folder)")  # fmt: skip
+    return {split: next(found[name] for name in names if name in found)
+            for split, names in FILES.items() if found.keys() & {*names}}  # fmt: skip
+
+
+def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
+    """Return a table whose identifiers name its images, with "left", "right", "group" and "said".
+
+    Args:
+        table: With a column "identifier"; a row whose identifier is another has no images.
+        folder: Below which the images lie.
+        known: Their paths there, by name.
+    """
+    parts = [str(one).split("-") for one in table.columns["identifier"]]
+    sound = [len(part) == 4 for part in parts]
+    columns: dict[str, Any] = dict(table.columns)
+    for side, name in enumerate(SIDES):
+        names = [f"{'-'.join(part[:3])}-img{side}.png" if whole else ""
+                 for part, whole in zip(parts, sound, strict=True)]  # fmt: skip
+        columns[name] = named_images(names, folder, known)
+    columns["group"] = ["-".join(part[:2]) for part in parts]
+    columns["said"] = [f"{'-'.join(part[:2])}-{part[-1]}" for part in parts]
+    return replace(table, columns=columns)
+
+
+def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -> Table:
+    """Return the statements of a table with two images, a statement and its truth in each row.
+
+    Raises:
+        ValueError: If it has no such columns; names those it has.
+    """
+    given = {"left": config.left_column, "right": config.right_column}
+    table = with_images(table, given, config.image_folder, counts, "statement", "truth")
+    statement = table.find("statement", config.statement_column)
+    truth = table.find("truth", config.truth_column)
+    if statement is None or truth is None:
+        raise table.no_column(*(("statement",) if statement is None else ()), "truth")
+    groups = table.columns.get("group")
+    if groups is None:
+        groups = groups_of([table.columns[side] for side in SIDES])
+    identifiers = table.columns.get("identifier")
+    met: set[str] = set()
+
+    def read(row: int) -> tuple[int, dict[str, Any]] | None:
+        said = table.columns[statement][row]
+        label = TRUTHS.get(str(table.columns[truth][row]).strip().lower())
+        if not isinstance(said, str):
+            raise BadRecord("no statement")
+        if not said.strip() or label is None:
+            counts[EMPTY if label is not None else UNLABELLED] += 1
+            return None
+        if identifiers is not None:
+            if identifiers[row] in met:
+                counts.met(DUPLICATES, table.where, str(identifiers[row]))
+                return None
+            met.add(identifiers[row])
+        own = table.columns["said"][row] if "said" in table.columns else said.strip()
+        return row, {"statement": said.strip(), "truth": label, "said": own,
+                     "group": str(groups[row])}  # fmt: skip
+
+    rows = read_each(table.rows.tolist(), read, counts, f"{table.where}, record")
+    return with_words(table, SIDES, dict(rows), counts)
+
+
+def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
+    """Return a name for each row that all rows have which share an image, also over others."""
+    parents: dict[str, str] = {}
+
+    def first_of(key: str) -> str:
+        while (parent := parents.setdefault(key, key)) != key:
+            parents[key] = parents[parent]
+            key = parents[key]
+        return key
+
+    keys = [[column.key(row) for column in columns] for row in range(len(columns[0]))]
+    for pair in keys:
+        if not all(pair):  # rows without an image are left out: they don't join others
+            continue
+        first, *others = sorted(map(first_of, pair))
+        for other in others:
+            parents[other] = first
+    return [first_of(pair[0]) for pair in keys]

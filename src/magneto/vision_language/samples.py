@@ -7,12 +7,13 @@ is cut off, as BEiT-3's fine-tuning reads validation images, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from magneto.data.stream import to_device
 from magneto.data.tokenizer import Tokenizer
 from magneto.nn.multiway import Packing, pack
 from magneto.vision.augmentation import Augmentation
@@ -48,15 +49,7 @@ class Samples:
 
     def to(self, device: torch.device) -> Samples:
         """Return them on a device."""
-        packing, mask = self.packing, self.packing.attention_mask
-        places = {name: getattr(packing, name).to(device)
-                  for name in ("vision_place", "language_place")}  # fmt: skip
-        mask = None if mask is None else mask.to(device)
-        own = ("token_ids", "token_positions", "image_starts", "text_starts")
-        return replace(
-            self, packing=replace(packing, **places, attention_mask=mask),
-            **{name: getattr(self, name).to(device) for name in own},
-        )  # fmt: skip
+        return to_device(self, device)
 
 
 @dataclass(frozen=True)

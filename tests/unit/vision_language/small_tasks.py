@@ -25,9 +25,7 @@ from magneto.vision_language.question_answering import QuestionAnswering
 from magneto.vision_language.reasoning import VisualReasoning
 from magneto.vision_language.retrieval import ImageTextRetrieval
 from magneto.weights import open_tensors
-from tests.unit.vision_language.karpathy import write_karpathy
-from tests.unit.vision_language.nlvr2_folders import write_nlvr2
-from tests.unit.vision_language.vqa_folders import write_vqa
+from tests.unit.vision_language.folders import write_karpathy, write_nlvr2, write_vqa
 
 SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 32, "image_size": 8,
                          "patch_size": 4, "max_length": 24}  # fmt: skip

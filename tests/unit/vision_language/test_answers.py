@@ -1,20 +1,77 @@
-"""Answers to choose from, by the rule and from files; what of an answer is taught."""
+"""Answers: the official accuracy by hand, those to choose from, and what of each is taught."""
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from magneto.vision_language.answers import (
+    When,
+    answer_scores,
+    answerable,
     commonest_answers,
     gather_targets,
     known_answers,
-    mean_loss,
+    normalise_answer,
+    question_accuracy,
     read_answers,
     share_known,
-    soft_target,
 )
+
+WHENS: tuple[When, When] = ("where_annotators_disagree", "always")
+
+
+def test_accuracy_by_hand() -> None:
+    """Numbers that no code worked out."""
+    for count, expected in enumerate((0, 0.3, 0.6, 0.9, 1, 1)):
+        annotators = ["yes"] * count + ["no"] * (10 - count)
+        assert question_accuracy("yes", annotators) == pytest.approx(expected)
+    assert question_accuracy("yes", []) == question_accuracy("yes", ["yes"]) == 0
+    for answer, said in (
+        ("The Red-White one.", "red white 1"), ("1,000 t-shirts", "1000 tshirts"),
+        ("black- and-white", "black andwhite"), ("dont know", "don't know"), ("None", "0"),
+        ("somebody'd", "somebodyd"), ("1.5 miles.", "1.5 miles"), ("a", ""), ("." * 40, "." * 8),
+    ):  # fmt: skip
+        assert normalise_answer(answer) == said
+
+
+def test_nothing_is_normalised_where_all_agree() -> None:
+    """On purpose: what is written on a sign has to be spelt as it is there."""
+    assert question_accuracy("Yes", ["yes"] * 10) == 0
+    assert question_accuracy("Yes", ["yes"] * 10, "always") == 1
+    assert question_accuracy("the mall", ["the mall"] * 10) == 1
+    assert question_accuracy("the mall.", ["the mall"] * 9 + ["mall"]) == 1
+    # Blanks are stripped before the annotators are compared.
+    assert question_accuracy("Yes", ["yes"] * 9 + ["yes "]) == 0
+    assert question_accuracy("none", ["none"] * 10) == 1
+    assert question_accuracy("0", ["none"] * 10) == 0
+    assert question_accuracy("0", ["none"] * 9 + ["0"]) == 1
+
+
+def test_whether_any_known_answer_is_right() -> None:
+    """As trying them all one by one says, and raw spelling does not keep an answer from it."""
+    known, draw = ["2", "dog", "two dogs", "a cat", "t-shirt"], random.Random(0)
+    said = ["two", "2", "couple", "Dog", "the dog", "dog", "2 dogs", "cat", "T-Shirt", "x", "dog\n"]
+    asked = [["two"] * 6 + ["couple"] * 4, ["two"] * 10, ["2"] * 10, ["2"], [], ["x", "2"]]
+    asked += [draw.choices(said, k=draw.choice([1, 2, 3, 10])) for _ in range(500)]
+    for when in WHENS:
+        tried = [any(question_accuracy(one, said, when) > 0 for one in known) for said in asked]
+        assert list(answerable(asked, known, when)) == tried
+        assert tried[:6] == [True, when == "always", True, False, False, True]
+
+
+def test_accuracy_by_type() -> None:
+    answers = [("yes",) * 10, ("two",) * 10, ("dog",) * 2 + ("The cat",) * 8]
+    types = ["yes/no", "number", "other"]
+    found = answer_scores(answers, types, ["yes", "2", "dog"], "where_annotators_disagree")
+    assert found == pytest.approx(
+        {"accuracy": 1.6 / 3, "accuracy_number": 0, "accuracy_other": 0.6, "accuracy_yes_no": 1}
+    )
+    assert answer_scores(answers, types, ["yes", "2", "dog"], "always")["accuracy_number"] == 1
+    none = answer_scores(answers, types, [None, None, "cat"], "always")
+    assert none["accuracy"] == pytest.approx(1 / 3)
 
 
 def test_known_answers_are_counted_normalised_in_order_of_occurrence() -> None:
@@ -24,69 +81,41 @@ def test_known_answers_are_counted_normalised_in_order_of_occurrence() -> None:
     assert known_answers(majorities, 3) == []
 
 
-def test_soft_targets_by_how_many_agree() -> None:
-    numbers = {"a": 0, "b": 1, "c": 2, "d": 3}
-    answers = ["a"] * 4 + ["b"] * 3 + ["c"] * 2 + ["d"]
-    assert soft_target(answers, numbers, "raw") == {0: 1.0, 1: 0.9, 2: 0.6, 3: 0.3}
-    assert soft_target(["x"] * 10, numbers, "raw") == {}
+def test_targets_by_how_many_agree() -> None:
+    """By the raw look-up, as in the released code, "none" and "Two" are not "0" and "2"."""
+    questions = [("a",) * 4 + ("b",) * 3 + ("c",) * 2 + ("d",), ("x",) * 10, ()]
+    found = gather_targets(questions, ["d", "c", "b", "a"], "raw")
+    assert np.allclose(found.dense([1, 0, 2]), [[0] * 4, [0.3, 0.6, 0.9, 1], [0] * 4])
+    assert found.known.tolist() == [True, False, False]
+    assert np.allclose(found.means(), np.array([0.3, 0.6, 0.9, 1]) / 3)
+    spelt = ("none",) * 5 + ("2",) * 3 + ("two", "Two")
+    for lookup, targets, share in (("raw", [0, 0.9], 0.3), ("normalised", [1, 1], 1.0)):
+        found = gather_targets([spelt], ["0", "2"], lookup)  # type: ignore[arg-type]
+        assert np.allclose(found.dense([0]), targets)
+        assert share_known([spelt], ["0", "2"], lookup) == share  # type: ignore[arg-type]
+    assert share_known([spelt, ("x",) * 10], ["0", "2"], "normalised") == 0.5
+    assert share_known([], ["0"], "raw") == 0
 
 
-def test_the_raw_look_up_misses_what_is_not_written_as_it_is_known() -> None:
-    """As the released code: "none" and "Two" are known as "0" and "2" only."""
-    numbers = {"0": 0, "2": 1}
-    answers = ["none"] * 5 + ["2"] * 3 + ["two", "Two"]
-    assert soft_target(answers, numbers, "raw") == {1: 0.9}
-    assert soft_target(answers, numbers, "normalised") == {0: 1.0, 1: 1.0}
-    assert share_known([answers], numbers, "raw") == 0.3
-    assert share_known([answers, ["x"] * 10], numbers, "normalised") == 0.5
-    assert share_known([], numbers, "raw") == 0
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "red\nblue\n\n",
-        '["red", "blue"]',
-        '{"answer": "red", "label": 0}\n{"answer": "blue", "label": 1}\n',
-    ],
-)
-def test_files_of_answers(tmp_path: Path, text: str) -> None:
-    (tmp_path / "answers").write_text(text)
-    assert read_answers(str(tmp_path / "answers")) == ["red", "blue"]
-
-
-def test_a_byte_order_mark_is_no_part_of_an_answer(tmp_path: Path) -> None:
-    for text in ("red\nblue\n", '["red", "blue"]', '{"answer": "red", "label": 0}\n'):
-        (tmp_path / "answers").write_text(text, encoding="utf-8-sig")
-        assert read_answers(str(tmp_path / "answers"))[0] == "red"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is no list of answers"),
-        ("[1, 2]", "is no list of answers"),
-        ("[", "is no list of answers"),
-        ("red\nred\n", "has the answer 'red' twice"),
+def test_files_of_answers(tmp_path: Path) -> None:
+    """A byte order mark is no part of an answer."""
+    path = tmp_path / "answers"
+    for text in ("red\nblue\n\n", '["red", "blue"]',
+                 '{"answer": "red", "label": 0}\n{"answer": "blue", "label": 1}\n'):  # fmt: skip
+        for encoding in ("utf-8", "utf-8-sig"):
+            path.write_text(text, encoding=encoding)
+            assert read_answers(str(path)) == ["red", "blue"]
+    for text, message in (
+        ("", "is no list of answers"), ("[1, 2]", "is no list of answers"),
+        ("[", "is no list of answers"), ("red\nred\n", "has the answer 'red' twice"),
         ('{"answer": "red"}', 'no "answer" and "label"'),
         (json.dumps({"answer": "red", "label": 1}), "labels are not 0, 1, 2"),
-    ],
-)
-def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "answers").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_answers(str(tmp_path / "answers"))
+    ):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_answers(str(path))
     with pytest.raises(FileNotFoundError, match=r"answer.*did you mean"):
         read_answers(str(tmp_path / "answer"))
-
-
-def test_dense_targets() -> None:
-    questions = [("yes",) * 10, ("no",) * 3 + ("yes",) + ("x",) * 6, ("unheard of",) * 10, ()]
-    found = gather_targets(questions, ["no", "yes"], "raw")
-    assert np.allclose(found.dense([0, 1, 2, 3]), [[0, 1], [0.9, 0.3], [0, 0], [0, 0]])
-    assert np.allclose(found.dense([1]), [[0.9, 0.3]])
-    assert found.known.tolist() == [True, True, False, False]
-    assert np.allclose(found.means(), [0.9 / 4, 1.3 / 4])
 
 
 def test_the_commonest_answer_to_the_same_words() -> None:
@@ -97,9 +126,3 @@ def test_the_commonest_answer_to_the_same_words() -> None:
     targets = gather_targets([(said,) * 10 for _, said in rows], answers, "raw")
     found = commonest_answers(texts, targets, ["a?", "b?", "new?"])
     assert [answers[number] for number in found] == ["yes", "maybe", "yes"]
-
-
-def test_the_loss_of_the_mean_targets() -> None:
-    means, targets = np.array([0.5, 0.25]), np.array([[1.0, 0.0], [0.0, 0.3]])
-    likely = -np.log(0.5) - np.log(0.75) - np.log(0.5) - 0.3 * np.log(0.25) - 0.7 * np.log(0.75)
-    assert mean_loss(means, targets) == pytest.approx(likely)

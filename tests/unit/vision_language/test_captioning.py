@@ -1,84 +1,128 @@
-"""Image captioning as a task: hidden words, CIDEr, baseline, the command that describes images."""
+"""Image captioning: what words see and which are hidden, how captions are written and scored."""
 
 import json
+import math
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from magneto.cli import main
 from magneto.config import ConfigError
-from magneto.vision_language.captioning import ImageCaptioning
+from magneto.data.stream import named_tensors
+from magneto.data.tokenizer import ByteTokenizer
+from magneto.vision_language.caption_decoding import (
+    CaptionSearch,
+    CaptionWriter,
+    even_samples,
+    left_to_right,
+)
+from magneto.vision_language.captioning import ImageCaptioning, cider
 from magneto.vision_language.config import CaptioningDataConfig, ImageCaptionerConfig
+from magneto.vision_language.model import ImageCaptioner
+from magneto.vision_language.samples import Samples, join_samples
 from magneto.vision_language.tables import MISSING
 from tests.said import Said
-from tests.unit.vision_language.karpathy import write_karpathy
-from tests.unit.vision_language.nlvr2_folders import write_image
-from tests.unit.vision_language.small_tasks import SIZES, caption_task, run
+from tests.unit.vision_language.folders import write_image, write_karpathy
+from tests.unit.vision_language.small_tasks import SIZES, caption_task
+
+SMALL: dict[str, Any] = {**SIZES, "vocab_size": 6, "max_length": 5}
 
 
-def test_loss_is_a_sum_over_hidden_words(tmp_path: Path) -> None:
-    task = caption_task(tmp_path)
-    model = task.build_model()
-    (batch,) = task.train_stream(4, 1).batch(0)
-    loss, logits = task.loss(model, batch), model(batch["images"], batch["samples"], batch["words"])
-    expected = F.cross_entropy(logits, batch["targets"], reduction="sum", label_smoothing=0.1)
-    torch.testing.assert_close(loss.total, expected)
-    plain = F.cross_entropy(logits, batch["targets"], reduction="sum")
-    torch.testing.assert_close(loss.logs["nll"], plain.detach())
-    assert loss.count == len(batch["words"]) and loss.logs["broken"] == 0
+def samples(*texts: list[int]) -> Samples:
+    made = join_samples(5, paired=[np.array(text) for text in texts])
+    return replace(made, packing=left_to_right(made.packing, 5))
 
 
-def test_targets_are_what_was_hidden(tmp_path: Path) -> None:
+@pytest.mark.parametrize("experts", ["decoupled", "shared_attention"])
+def test_later_words_change_nothing_before_them(experts: Any) -> None:
+    torch.manual_seed(0)
+    config = ImageCaptionerConfig(**{**SIZES, "layers": 2, "vocab_size": 300}, experts=experts)
+    model, images = ImageCaptioner(config).eval(), torch.randn(2, 3, 8, 8)
+    vision, language = model.encoder(images, samples([1, 2, 3, 4], [5, 6]))
+    other_vision, other = model.encoder(images, samples([1, 2, 9, 8, 7, 7], [5, 6]))
+    torch.testing.assert_close(other_vision, vision)  # no image sees a word
+    torch.testing.assert_close(other[:2], language[:2])
+    torch.testing.assert_close(other[-2:], language[-2:])
+    assert (other[2] - language[2]).abs().max() > 1e-3
+    seen = model.encoder(images + 1, samples([1, 2], [5]))[1]
+    assert (seen[0] - language[0]).abs().max() > 1e-3  # words see the image
+
+
+def test_all_but_the_beginning_can_be_hidden(tmp_path: Path) -> None:
+    """As many as the ratio says, `</s>` among them; four fifths are masked, a tenth stays."""
+    task = caption_task(tmp_path, mask_ratio=0.7)
+    begin, mask, end = task.tokenizer.begin, task.tokenizer.mask, task.tokenizer.end
+    row = np.array([begin, *range(65, 84), end])
+    masked, kept, places = 0, 0, set()
+    for number in range(200):
+        seen, chosen = task.hidden(row, np.random.default_rng(number))
+        assert len(chosen) == 14 and (np.diff(chosen) > 0).all()
+        places |= set(chosen.tolist())
+        assert (np.delete(seen, chosen) == np.delete(row, chosen)).all()
+        masked += (seen[chosen] == mask).sum()
+        kept += (seen[chosen] == row[chosen]).sum()
+    assert places == set(range(1, 21))
+    assert 0.77 < masked / 2800 < 0.83 and 0.07 < kept / 2800 < 0.13
+    seen, chosen = task.hidden(row[[0, -1]], np.random.default_rng(0))
+    assert chosen.tolist() == [1]
+
+
+def test_targets_are_what_was_hidden_and_the_loss_is_a_sum_over_them(tmp_path: Path) -> None:
     """With them in their places, the texts are captions of their own images."""
     task = caption_task(tmp_path)
+    model = task.build_model()
     for batch in task.train_stream(4, 1).batch(0, 2, [0, 1]):
-        samples = batch["samples"]
-        tokens = samples.token_ids.clone()
+        given = batch["samples"]
+        tokens = given.token_ids.clone()
         assert (tokens[batch["words"]] != batch["targets"]).any()
         tokens[batch["words"]] = batch["targets"]
-        bounds = [*samples.text_starts.tolist(), len(tokens)]
+        bounds = [*given.text_starts.tolist(), len(tokens)]
         for image, start, stop in zip(batch["images"], bounds[:-1], bounds[1:], strict=True):
             text = task.tokenizer.decode(tokens[start:stop].tolist())
             number = round((image[0, 0, 0].item() + 1) * 127.5 / 20)
             assert text.startswith((f"image {number} of", f"brightness {20 * number}"[:22]))
+        loss, logits = task.loss(model, batch), model(batch["images"], given, batch["words"])
+        smoothed, plain = (
+            F.cross_entropy(logits, batch["targets"], reduction="sum", label_smoothing=smoothing)
+            for smoothing in (0.1, 0.0)
+        )
+        torch.testing.assert_close(loss.total, smoothed)
+        torch.testing.assert_close(loss.logs["nll"], plain.detach())
+        assert loss.count == len(batch["words"]) and loss.logs["broken"] == 0
 
 
 def test_what_there_is_is_said_of_every_layout(tmp_path: Path) -> None:
-    (tmp_path / "coco").mkdir()
-    write_karpathy(tmp_path / "coco")
-    (tmp_path / "coco" / "train2014" / "COCO_1.jpg").unlink()
-    pairs = write_pairs(tmp_path / "pairs", 30)
+    write_karpathy(tmp_path)
+    (tmp_path / "train2014" / "COCO_1.jpg").unlink()
+    for number in range(30):
+        write_image(tmp_path / "pairs" / f"{number}.png", number)
+    rows = [{"image": f"{number}.png", "caption": f"image {number}"} for number in range(30)]
+    table = tmp_path / "pairs" / "pairs.jsonl"
+    table.write_text("".join(f"{json.dumps(r)}\n" for r in [*rows, {"no": 1}]))
     said = Said()
-    for source in (tmp_path / "coco", pairs):
-        caption_task(tmp_path / "coco", source=str(source)).prepare(said)
-    coco, rows = (line for line in said.lines if "to train on" in line)
-    assert coco.endswith(f"coco: 3 images to train on, 2 to validate on (1 {MISSING})")
-    counts = [int(word) for word in rows.replace(":", "").split() if word.isdigit()]
+    for source in (tmp_path, table):
+        caption_task(tmp_path, source=str(source)).prepare(said)
+    coco, pairs = (line for line in said.lines if "to train on" in line)
+    assert coco.endswith(f"{tmp_path.name}: 3 images to train on, 2 to validate on (1 {MISSING})")
+    counts = [int(word) for word in pairs.replace(":", "").split() if word.isdigit()]
     assert sum(counts[:2]) == 30
-    assert f"to validate on (1 records without an image left out [{tmp_path}" in rows
+    assert f"to validate on (1 records without an image left out [{tmp_path}" in pairs
 
 
-def write_pairs(folder: Path, count: int) -> Path:
-    """Images with a caption each, and a line that is none."""
-    for number in range(count):
-        write_image(folder / f"{number}.png", number)
-    rows = [{"image": f"{number}.png", "caption": f"image {number}"} for number in range(count)]
-    (folder / "pairs.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in [*rows, {"no": 1}]))
-    return folder / "pairs.jsonl"
-
-
-def test_metrics(tmp_path: Path) -> None:
+def test_metrics_and_baseline(tmp_path: Path) -> None:
     """A caption that is a reference scores most; one of a broken image is empty."""
     task = caption_task(tmp_path)
-    rows = task.splits.validation
     said = [[*text.encode(), task.tokenizer.end] for text in ("image 3 of val", "brightness 120")]
     written = torch.zeros(2, 20, dtype=torch.long)
     for row, tokens in enumerate(said):
         written[row, : len(tokens)] = torch.tensor(tokens)
-    assert task.text(written[0].tolist()) == "image 3 of val" and len(rows) == 2
+    assert task.text(written[0].tolist()) == "image 3 of val"
     sums = {"loss": 6.0, "count": 3, "broken": 0}
     whole = (torch.tensor([0, 1]), written, torch.tensor([False, False]))
     found = task.summarise(sums, [whole])
@@ -86,11 +130,21 @@ def test_metrics(tmp_path: Path) -> None:
     half = (*whole[:2], torch.tensor([False, True]))
     lost = task.summarise({**sums, "broken": 1}, [half])
     assert lost["broken"] == 1 and 0 < lost["cider"] < found["cider"]
+    least = task.baseline()
+    assert 2 < least["loss"] < np.log(260) and least["cider"] >= 0
 
 
-def test_baseline_is_the_commonest_caption(tmp_path: Path) -> None:
-    found = caption_task(tmp_path).baseline()
-    assert 2 < found["loss"] < np.log(260) and found["cider"] >= 0
+def test_cider_by_hand() -> None:
+    """Three images whose references share no words: all n-grams are equally rare."""
+    references = [["one two"], ["three four"], ["five six"]]
+    # The same two words: cosines 1 for n = 1 and 2; there are no longer n-grams.
+    assert cider(["one two", "", "six"], references) == pytest.approx(
+        [10 * 2 / 4, 0.0, 10 * math.exp(-1 / 72) / math.sqrt(2) / 4]
+    )
+    # What is said twice counts once, but makes the caption longer in norm and in words.
+    (found, *_) = cider(["one two one two", "", ""], references)
+    expected = 10 * math.exp(-4 / 72) * (2 / math.sqrt(8 * 2) + 1 / math.sqrt(5)) / 4
+    assert found == pytest.approx(expected)
 
 
 def test_impossible_values_are_named() -> None:
@@ -98,6 +152,8 @@ def test_impossible_values_are_named() -> None:
         CaptioningDataConfig(mask_ratio=0.0)
     with pytest.raises(ConfigError, match="label_smoothing must be in"):
         ImageCaptionerConfig(**SIZES, label_smoothing=1.0)
+    with pytest.raises(ConfigError, match="beams must be 1 or more"):
+        CaptionSearch(0)
 
 
 def test_drawn_scenes_have_captions_of_their_own() -> None:
@@ -107,14 +163,67 @@ def test_drawn_scenes_have_captions_of_their_own() -> None:
         assert len({*rows.values("captions")}) == len(rows) > 100
 
 
-def test_generate_describes_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "data").mkdir()
-    made = tmp_path / "run"
-    run(caption_task(tmp_path / "data", {"max_length": 8}), made, steps=1)
-    folder = tmp_path / "data" / "val2014"
-    for words, lines in (([folder / "COCO_3.jpg", "--beams", "2"], 1), ([folder], 2)):
-        capsys.readouterr()
-        assert main(["generate", str(made), *map(str, words)]) == 0
-        assert len(capsys.readouterr().out.splitlines()) == lines
-    assert main(["generate", str(made)]) == 2
-    assert "name an image" in capsys.readouterr().err
+class SmallTokenizer(ByteTokenizer):
+    """Two words, and the special tokens."""
+
+    vocab_size, end, begin, pad = 6, 2, 3, 4
+    mask: int | None = 5
+
+
+def writer() -> CaptionWriter:
+    torch.manual_seed(1)
+    config = ImageCaptionerConfig(**SMALL)
+    model = ImageCaptioner(config).eval()
+    with torch.no_grad():
+        model.word_head.weight.mul_(40)
+    return CaptionWriter(model, config, SmallTokenizer())
+
+
+def log_probability(made: CaptionWriter, image: Tensor, tokens: list[int]) -> float:
+    """Add up the words' log-probabilities, each asked for by itself."""
+    total, written = 0.0, [made.tokenizer.begin]
+    for token in tokens:
+        total += made.next_words(image, torch.tensor([written]))[0, token].item()
+        written.append(token)
+    return total
+
+
+def all_captions() -> list[list[int]]:
+    """Of up to four tokens; the last of those that have no end is of the greatest length."""
+    found = [[*words, 2] for length in range(4) for words in product((0, 1), repeat=length)]
+    return found + [list(words) for words in product((0, 1), repeat=4)]
+
+
+@torch.no_grad()
+def test_many_beams_find_the_best_of_all() -> None:
+    made = writer()
+    for image in torch.randn(2, 1, 3, 8, 8):
+        logs = {tuple(tokens): log_probability(made, image, tokens) for tokens in all_captions()}
+        for penalty in (0.0, 0.6, 2.0):
+            best = max(logs, key=lambda tokens: logs[tokens] / len(tokens) ** penalty)
+            (found,) = made.search(image, CaptionSearch(64, penalty))
+            assert tuple(found) == tuple(token for token in best if token != 2)
+
+
+@torch.no_grad()
+def test_one_beam_is_greedy_and_images_do_not_mix() -> None:
+    made, images = writer(), torch.randn(4, 3, 8, 8)
+    greedy = made.greedy(images)
+    assert greedy.shape == (4, 4) and set(greedy.flatten().tolist()) <= {0, 1, 2}
+    for image, tokens in zip(images, greedy.tolist(), strict=True):
+        written: list[int] = []
+        while len(written) < 4 and 2 not in written:
+            scores = made.next_words(image[None], torch.tensor([[3, *written]]))
+            assert scores[0, 3:].eq(-torch.inf).all()  # special tokens are in no caption
+            written.append(int(scores.argmax()))
+        assert tokens[: len(written)] == written
+        (found,) = made.search(image[None], CaptionSearch(1, 0.0))
+        assert found == [token for token in written if token != 2]
+
+
+def test_even_samples_are_those_that_a_loader_makes() -> None:
+    tokens = torch.randint(0, 6, (3, 4))
+    found = named_tensors(even_samples(tokens, 5))
+    expected = named_tensors(samples(*tokens.tolist()))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())

@@ -7,24 +7,33 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from magneto.config import ConfigError
-from magneto.data.tokenizer import ByteTokenizer
+from magneto.data.stream import named_tensors
+from magneto.data.tokenizer import ByteTokenizer, load_tokenizer
+from magneto.files import read_json
 from magneto.recipe import load_recipe
 from magneto.runs import load_run
+from magneto.training.logging import PLATEAU_FILE
 from magneto.training.task import figures_of
 from magneto.vision.config import AugmentationConfig
+from magneto.vision_language.config import FineTunedConfig
+from magneto.vision_language.model import VisionLanguageEncoder
+from magneto.vision_language.pretrained import load_pretrained, pretrained_reading
+from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
 from tests.problems import listed
 from tests.said import Said
 from tests.unit.vision_language.small_tasks import TASKS, question_task, run, statement_task
+from tests.unit.vision_language.trained import SMALL, train_model
 
 every_task = pytest.mark.parametrize("name", TASKS)
 # Of captions, few words are written.
 SHORT: dict[str, Any] = {"image-captioning": {"max_length": 8}}
 
 
-@every_task
+@pytest.mark.parametrize("name", ["visual-reasoning", "image-text-retrieval"])
 def test_a_run_is_the_same_however_it_is_made(name: str, tmp_path: Path) -> None:
     """Bit for bit on one process, resumed, with a worker; micro-batches to rounding."""
     (tmp_path / "data").mkdir()
@@ -44,12 +53,16 @@ def test_a_run_is_the_same_however_it_is_made(name: str, tmp_path: Path) -> None
 
 @every_task
 def test_pieces_of_a_batch_add_up(name: str, tmp_path: Path) -> None:
-    """Ranks wait for every gradient, also of what the top layer makes of what is not read."""
-    task = TASKS[name](tmp_path)
+    """A stream may begin anywhere. Ranks wait for every gradient, also of what no head reads."""
+    augmented = AugmentationConfig(crop="random_resized", flip=0.5)
+    task = TASKS[name](tmp_path, augmentation=augmented)
+    batches, again = task.train_stream(4, 1).batches(), task.train_stream(4, 1).batch(3)
+    (batch,) = [next(batches) for _ in range(4)][-1]
+    found = named_tensors(again[0])
+    assert all(torch.equal(found[key], one) for key, one in named_tensors(batch).items())
     model = task.build_model()
-    (batch,) = task.train_stream(4, 1).batch(0)
     loss = task.loss(model, batch)
-    halves = [task.loss(model, half) for half in task.train_stream(4, 1).batch(0, 2, [0, 1])]
+    halves = [task.loss(model, half) for half in task.train_stream(4, 1).batch(3, 2, [0, 1])]
     torch.testing.assert_close(halves[0].total + halves[1].total, loss.total)
     assert loss.logs["broken"] == 0 and halves[0].count + halves[1].count == loss.count
     loss.total.backward()
@@ -99,12 +112,8 @@ def test_pictures_for_a_report(name: str, tmp_path: Path) -> None:
     assert figures_of(task, model) == []
 
 
-@pytest.mark.parametrize("make", [question_task, statement_task])
-def test_where_words_look_without_words(make: Any, tmp_path: Path) -> None:
-    task = make(tmp_path)
-    (figure,) = figures_of(task, task.build_model().eval())
-    assert "layer 1 of" in figure.caption
-    alone = make(tmp_path, input={question_task: "image", statement_task: "images"}[make])
+def test_where_words_look_without_words(tmp_path: Path) -> None:
+    alone = statement_task(tmp_path, input="images")
     assert figures_of(alone, alone.build_model().eval()) == []
 
 
@@ -135,24 +144,18 @@ def test_texts_that_are_cut_are_counted(tmp_path: Path) -> None:
                                for split in ("training", "validation")]  # fmt: skip
 
 
-def test_a_mask_stands_behind_the_words() -> None:
-    changes = {"model.pooling": "mask_token", "model.max_length": 8, "data.tokenizer": "bytes"}
-    task: Any = load_recipe("visual-question-answering/tiny", changes).build_task()
+def test_a_mask_stands_behind_the_words(tmp_path: Path) -> None:
+    task = question_task(tmp_path, {"pooling": "mask_token", "max_length": 8})
     tokenizer = ByteTokenizer()
     begin, mask, end = tokenizer.begin, tokenizer.mask, tokenizer.end
     framed = task.framed("training", ["", "abcde", "abcdef"])
     assert [row.tolist() for row in framed] == [
         [begin, mask, end], [begin, *b"abcde", mask, end], [begin, *b"abcde", mask, end]
     ]  # fmt: skip
-    assert task.framed_whole("abcde", "question").tolist() == framed[1].tolist()
+    assert task.framed_whole("abcde").tolist() == framed[1].tolist()
     with pytest.raises(ValueError, match="the question has 6 tokens, the model reads 5"):
-        task.framed_whole("abcdef", "question")
-
-
-def test_a_tokenizer_without_a_mask_is_refused() -> None:
-    recipe = load_recipe("visual-reasoning/tiny", {"model.pooling": "mask_token"})
-    task: Any = recipe.build_task()
-    task.tokenizer = ByteTokenizer()
+        task.framed_whole("abcdef")
+    task = question_task(tmp_path, {"pooling": "mask_token"})
     task.tokenizer.mask = None
     with pytest.raises(ValueError, match=r"model\.pooling mask_token: the tokenizer has no mask"):
         task.framed("training", ["a"])
@@ -172,3 +175,83 @@ def test_what_does_not_go_together(recipe: str, changes: dict[str, Any], words: 
     with pytest.raises(ConfigError, match=words) as caught:
         load_recipe(recipe, changes)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
+    """A run of masked data modelling, of one step."""
+    pytest.importorskip("tokenizers")
+    place = tmp_path_factory.mktemp("pretrained") / "sub"
+    train_model(place, training__steps=1)
+    return place
+
+
+class Answers(nn.Module):
+    """An encoder and a head."""
+
+    def __init__(self, config: FineTunedConfig) -> None:
+        super().__init__()
+        self.encoder = VisionLanguageEncoder(config)
+        self.head = nn.Linear(config.width, 3)
+
+
+def shape(run: Path, **changes: Any) -> FineTunedConfig:
+    tokenizer, _ = pretrained_reading(FineTunedConfig(pretrained=str(run)))
+    small = {key.removeprefix("model."): value for key, value in SMALL.items()
+             if key.startswith("model.") and key != "model.codes"}  # fmt: skip
+    given = {"vocab_size": load_tokenizer(tokenizer).vocab_size, "pretrained": str(run)}
+    return FineTunedConfig(**{**given, **small, **changes})
+
+
+def test_what_is_taken_of_a_pretrained_run(pretrained: Path) -> None:
+    """Weights, tokenizer and normalisation; it keeps what frequencies score, for its heads."""
+    config = shape(pretrained)
+    with torch.device("meta"):
+        model = Answers(config)
+    found = load_pretrained(model, config)
+    stored = open_tensors(pretrained / "final")
+    assert set(found.weights) == {n for n in model.state_dict() if n.startswith("encoder.")}
+    for name, tensor in found.weights.items():
+        assert torch.equal(tensor.read(), stored[name].read()), name
+    assert found.missing == ["head.weight", "head.bias"]
+    assert found.unused == ["encoder.vision_embedding.mask_token.vector", "patch_head.bias",
+                            "patch_head.weight", "word_head.bias", "word_head.weight"]  # fmt: skip
+    assert "drawn anew: head.weight, head.bias; left: encoder.vision" in found.describe()
+    held, normalisation = pretrained_reading(config)
+    tokenizer = load_tokenizer(held)
+    assert normalisation == "half"
+    assert tokenizer.decode(tokenizer.encode(["a red circle"])[0]) == "a red circle"
+    assert read_json(pretrained / PLATEAU_FILE)["loss"] > 1
+
+
+def test_another_size_of_images_and_shorter_texts(pretrained: Path) -> None:
+    config = shape(pretrained, image_size=40, max_length=20, final_norm="none",
+                   pretrained=str(pretrained.parent / "{placement}"))  # fmt: skip
+    model = Answers(config)
+    found = load_pretrained(model, config)
+    model.load_state_dict({n: t.read() for n, t in found.weights.items()}, strict=False)
+    assert model.encoder.vision_embedding.positions.weight.shape == (26, config.width)
+    assert len([name for name in found.unused if "final_norm" in name]) == 4
+
+
+def test_what_does_not_fit_a_pretrained_run(pretrained: Path, tmp_path: Path) -> None:
+    for changes, words in (
+        ({"layers": 3, "placement": "pre"}, r"give --model.layers 2 --model.placement sub"),
+        ({"max_length": 41}, r"--model.max_length 40 or less"),
+        ({"vocab_size": 300}, r"words.table.weight is \(\d+, 16\), the model has"),
+    ):
+        config = shape(pretrained, **changes)
+        with torch.device("meta"):
+            model = Answers(config)
+        with pytest.raises(ValueError, match=words):
+            load_pretrained(model, config)
+    with pytest.raises(FileNotFoundError, match=r"no run in .*; did you mean .*sub\?"):
+        pretrained_reading(FineTunedConfig(pretrained=f"{pretrained}b"))
+    words = (pretrained / "recipe.yaml").read_text().partition("\nmodel:")[0]
+    words = words.replace("vision-language-modelling", "masked-lm")
+    words += (
+        "\nmodel: {width: 16, heads: 2}\ndata: {}\ntraining: {}\nlearning_rates: {default: 1}\n"
+    )
+    (tmp_path / "recipe.yaml").write_text(words)
+    with pytest.raises(ValueError, match="no run of vision and language"):
+        pretrained_reading(FineTunedConfig(pretrained=str(tmp_path)))

@@ -8,27 +8,22 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from magneto.cli import main
 from magneto.runs import load_run
 from magneto.training.logging import write_plateau
 from magneto.vision_language.config import (
     QuestionAnsweringConfig,
 )
-from magneto.vision_language.model import QuestionAnswerer
-from magneto.vision_language.question_answering import likeliest_target
-from magneto.vision_language.questions import image_keys
+from magneto.vision_language.questions import image_keys, trained_on
 from magneto.vision_language.tables import LOST, MISSING
-from tests.evaluating import measured, predicted, reads_while_scoring
+from tests.evaluating import measured, predicted
 from tests.said import Said
-from tests.unit.vision_language.small_tasks import SIZES, question_task, run
-from tests.unit.vision_language.vqa_folders import (
-    COLOURS,
+from tests.unit.vision_language.folders import (
     annotated,
     image_file,
-    png,
     write_split,
     write_vqa,
 )
+from tests.unit.vision_language.small_tasks import SIZES, question_task, run
 
 
 def test_loss_is_the_sum_of_all_answers_over_questions(tmp_path: Path) -> None:
@@ -40,6 +35,8 @@ def test_loss_is_the_sum_of_all_answers_over_questions(tmp_path: Path) -> None:
     mean = F.binary_cross_entropy_with_logits(logits, batch["targets"])
     torch.testing.assert_close(loss.total / loss.count, mean * len(task.answers))
     assert loss.count == 4 and loss.logs["broken"] == 0
+    credit = batch["targets"][torch.arange(4), logits.argmax(1)].sum()
+    torch.testing.assert_close(loss.logs["soft_score"], credit)
 
 
 def test_the_splits_and_what_is_said_of_them(tmp_path: Path) -> None:
@@ -170,62 +167,31 @@ def test_a_run_keeps_what_it_needs(tmp_path: Path) -> None:
     assert weights["encoder.vision_embedding.positions.weight"].shape == (17, 16)
     (tmp_path / "data").rename(tmp_path / "moved")
     opened: Any = load_run(tmp_path / "run", "auto", {}, verb="predict")
-    assert opened.task.answers == task.answers and opened.task._splits is None
+    assert opened.task.answers == task.answers and "splits" not in vars(opened.task)
     held = json.loads((tmp_path / "run" / "assets" / "validation-images.json").read_text())
     assert held == image_keys(task.splits.validation) and len(held) == 2
 
 
-def test_predict_and_the_leaderboard_file(tmp_path: Path, capsys) -> None:
-    run(question_task(tmp_path), tmp_path / "run")
-    (tmp_path / "red.png").write_bytes(png(COLOURS["red"]))
-    words = ["predict", str(tmp_path / "run"), str(tmp_path / "red.png")]
-    assert main([*words, "What colour is it?", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["images"]
-    assert {row["label"] for row in found["labels"]} == {"blue", "no", "red", "yes"}
-    assert all(0 < row["share"] < 1 for row in found["labels"])
-    assert main(words) == 2
-    assert "the run takes a question after the images" in capsys.readouterr().err
-    file = tmp_path / "answers.json"
-    asked = ["evaluate", str(tmp_path / "run"), "--answers", str(file)]
-    assert main([*asked, "--data.validation_split", "test-dev2015", "--json"]) == 0
-    metrics = json.loads(capsys.readouterr().out)
-    assert metrics["questions"] == 12 and "accuracy" not in metrics
-    rows = json.loads(file.read_text())
-    assert [row["question_id"] for row in rows] == sorted(
-        10 * number + i for number in range(2001, 2007) for i in (0, 1)
-    )
-    assert {row["answer"] for row in rows} <= {"blue", "no", "red", "yes"}
-    assert main([*asked, "--limit", "1"]) == 2
-    assert "all questions" in capsys.readouterr().err
-    (tmp_path / "vqa").rename(tmp_path / "gone")  # what is wrong with the place is said before
-    for place, message in (
-        (tmp_path, f"it is a folder; name the file, {tmp_path / 'answers.json'}"),
-        (file / "new" / "a.json", f"nothing may be written in {file}"),
-    ):
-        assert main([*asked[:2], "--answers", str(place)]) == 2
-        assert capsys.readouterr().err == f"magneto: --answers {place}: {message}\n"
-    (tmp_path / "gone").rename(tmp_path / "vqa")
-    with pytest.raises(ValueError, match="no public answers to validate on"):
-        question_task(tmp_path, validation_split="test2015").train_stream(4, 1)
-
-
-def test_a_run_answers_a_test_split_that_is_alone(tmp_path: Path, capsys) -> None:
-    """Its own answers and tokenizer are enough; no training data is read."""
-    run(question_task(tmp_path / "coco", tokenizer="auto", vocab_size=300), tmp_path / "run")
-    for path in (tmp_path / "coco").rglob("*2014*.*"):
-        path.unlink()
-    words = ["evaluate", str(tmp_path / "run"), "--answers", str(tmp_path / "answers.json")]
-    assert main([*words, "--data.validation_split", "test-dev2015", "--json"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["questions"] == 12 and "12 questions without public" in said.err
-    assert len(json.loads((tmp_path / "answers.json").read_text())) == 12
-    answers = str(tmp_path / "run" / "assets" / "answers.json")
-    kept = {"validation_split": "test-dev2015", "answers": answers}
-    task = question_task(tmp_path / "coco", **kept)
+def test_a_test_split_is_not_trained_with(tmp_path: Path) -> None:
+    """It has no baseline, either: its answers are not public."""
+    write_vqa(tmp_path)
+    (tmp_path / "known.txt").write_text("yes\nno\n")
+    known = str(tmp_path / "known.txt")
+    task = question_task(tmp_path, validation_split="test-dev2015", answers=known)
     assert task.baseline() == {}
     for asked in (lambda: task.train_stream(4, 1), task.training_texts):
         with pytest.raises(ValueError, match="no public answers to validate on"):
             asked()
+
+
+def test_what_a_run_was_trained_on() -> None:
+    first, second = (f"val2014/COCO_val2014_00000000000{n}.jpg" for n in (1, 2))
+    assert trained_on([first, second], [first], "held_out") == [second]
+    assert trained_on([first], [first, second], "held_out") == []
+    assert trained_on(["test2015/COCO_test2015_000000000002.jpg"], [first], "held_out") == []
+    # Trained on train2014 alone; trained on another set.
+    assert trained_on([first, second], [first], "val2014") == []
+    assert trained_on([first], ["test/images/0.png"], "held_out") == []
 
 
 def test_one_answer_is_no_choice(tmp_path: Path) -> None:
@@ -237,12 +203,6 @@ def test_one_answer_is_no_choice(tmp_path: Path) -> None:
         write_split(tmp_path / "vqa", split, asked, notes)
     with pytest.raises(ValueError, match="all questions have the same answer, 'yes'"):
         question_task(tmp_path, validation_images=1).prepare()
-
-
-def test_scoring_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not reads_while_scoring(question_task(tmp_path), monkeypatch)
-    logits, targets = torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([[1.0, 0.3], [0.6, 0]])
-    assert likeliest_target(logits, targets).tolist() == pytest.approx([0.3, 0.6])
 
 
 def test_rates_of_the_head(tmp_path: Path) -> None:
@@ -275,5 +235,3 @@ def test_other_mistakes_are_refused(tmp_path: Path) -> None:
         question_task(tmp_path, {"answers": 5}).prepare()
     with pytest.raises(ValueError, match="answers must be 2 or more"):
         QuestionAnsweringConfig(**SIZES, answers=1)
-    with pytest.raises(ValueError, match="answers is not known"):
-        QuestionAnswerer(QuestionAnsweringConfig(**SIZES, vocab_size=300))

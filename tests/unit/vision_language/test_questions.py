@@ -25,7 +25,7 @@ from magneto.vision_language.questions import (
 )
 from magneto.vision_language.tables import LOST, MISSING
 from tests.unit.vision.image_files import write
-from tests.unit.vision_language.vqa_folders import (
+from tests.unit.vision_language.folders import (
     COLOURS,
     annotated,
     image_file,

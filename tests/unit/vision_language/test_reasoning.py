@@ -1,4 +1,4 @@
-"""Visual reasoning as a task: sums, scores, baseline, runs that begin with another, errors."""
+"""Visual reasoning: statements of every kind of source, sums, scores, baseline."""
 
 import json
 from pathlib import Path
@@ -9,10 +9,196 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from magneto.cli import main
-from magneto.vision_language.reasoning import VisualReasoning, consistency
-from tests.evaluating import measured
-from tests.unit.vision_language.small_tasks import run, statement_task
+from magneto.config import ConfigError
+from magneto.data.problems import EMPTY, MALFORMED, DataProblems
+from magneto.vision.images import WITHOUT_IMAGE
+from magneto.vision_language.config import StatementDataConfig, VisualReasonerConfig
+from magneto.vision_language.reasoning import (
+    DUPLICATES,
+    UNLABELLED,
+    VisualReasoning,
+    consistency,
+    groups_of,
+    load_statements,
+    statement_files,
+)
+from magneto.vision_language.tables import (
+    LOST,
+    MISSING,
+    RowSplits,
+    missing_images,
+    named_images,
+)
+from tests.evaluating import measured, taught
+from tests.unit.vision.image_files import write
+from tests.unit.vision_language.folders import (
+    nlvr2_record,
+    write_image,
+    write_lines,
+    write_nlvr2,
+)
+from tests.unit.vision_language.small_tasks import statement_task
+
+
+def load(source: Path | str, problems: DataProblems | None = None, **options: Any) -> RowSplits:
+    config = StatementDataConfig(source=str(source), **options)
+    return load_statements(config, problems or DataProblems())
+
+
+def names(found: RowSplits) -> tuple[str, str]:
+    train, held = ({said.split("-")[0] for said in rows.values("said")}
+                   for rows in (found.train, found.validation))  # fmt: skip
+    return "+".join(train), "+".join(held)
+
+
+@pytest.mark.parametrize("shards", [True, False])
+def test_splits_of_nlvr2(shards: bool, tmp_path: Path) -> None:
+    """In both layouts each statement meets its images; a file that is named is read, too."""
+    write_nlvr2(tmp_path, ("train", "dev", "test1", "test2"), shards=shards)
+    found = load(tmp_path)
+    for rows in (found.train, found.validation):
+        assert len(rows) == 12 and not missing_images(rows).any()
+        for index, truth in enumerate(rows.values("truth")):
+            left, right = (picture.pixels()[0, 0, 0] for picture in rows.open(index))
+            assert (left < right) == truth
+    data = tmp_path / "nlvr" / "nlvr2" / "data"
+    other = {"image_folder": str(tmp_path), "validation_source": str(data / "dev.json")}
+    for where, options, expected in (
+        (tmp_path, {}, "dev"), (tmp_path, {"validation_split": "test"}, "test1"),
+        (tmp_path, {"validation_split": "hidden"}, "test2"), (data / "train.json", other, "dev"),
+        (tmp_path, {"validation_source": str(tmp_path)}, "dev"),
+    ):  # fmt: skip
+        assert names(load(where, **options)) == ("train", expected)  # type: ignore[arg-type]
+
+
+def test_a_set_of_images_is_held_out_whole(tmp_path: Path) -> None:
+    """A set is the second part of an identifier; a sentence has no pair in its name."""
+    write_nlvr2(tmp_path, ["dev"], groups=40)
+    found = load(tmp_path, validation_fraction=0.3)
+    train, held = ({*rows.values("group")} for rows in (found.train, found.validation))
+    assert train | held == {f"dev-{n}" for n in range(40)}
+    assert not train & held and 4 < len(held) < 20
+    assert {*found.validation.values("said")} == {f"{group}-0" for group in held}
+    assert load(tmp_path, validation_fraction=0.3).validation.digest == found.validation.digest
+    assert load(tmp_path, validation_fraction=0.5).validation.digest != found.validation.digest
+
+
+def test_a_split_that_is_not_there(tmp_path: Path) -> None:
+    write_nlvr2(tmp_path / "whole", ("train", "dev"))
+    with pytest.raises(ValueError, match=r"has no test split, it has train, validation: set data"):
+        load(tmp_path / "whole", validation_split="test")
+    write_nlvr2(tmp_path / "test", ["test1"])
+    with pytest.raises(ValueError, match="nothing to train on but its test split"):
+        load(tmp_path / "test", validation_split="test")
+
+
+def test_the_authors_repository_has_another_set_too(tmp_path: Path) -> None:
+    write_nlvr2(tmp_path, ["dev"])
+    write_lines(tmp_path / "nlvr" / "nlvr" / "dev" / "dev.json", [])
+    assert "nlvr2" in str(statement_files(str(tmp_path))["validation"])
+    write_lines(tmp_path / "nlvr2" / "dev.json", [])
+    with pytest.raises(ValueError, match="two files of dev statements"):
+        statement_files(str(tmp_path))
+
+
+def test_missing_images_leave_training_and_stay_in_validation(tmp_path: Path) -> None:
+    write_nlvr2(tmp_path, ("train", "dev"))
+    (tmp_path / "images" / "train" / "0" / "train-0-0-img1.png").unlink()
+    (tmp_path / "dev" / "dev-0-0-img1.png").unlink()
+    problems = DataProblems()
+    found = load(tmp_path, problems)
+    assert (len(found.train), len(found.validation)) == (11, 12)
+    assert found.counts[MISSING] == found.counts[LOST] == 1
+    assert problems.describe() == "missing image: 1"
+    write_image(tmp_path / "elsewhere" / "cat.png", 1)
+    with pytest.raises(ValueError, match=r"there is no .*train-0-0-img0\.png.*data\.image_folder"):
+        load(tmp_path, image_folder=str(tmp_path / "elsewhere"))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match="no images below"):
+        load(tmp_path, image_folder=str(tmp_path / "none"))
+
+
+def test_odd_records_are_counted(tmp_path: Path) -> None:
+    write_nlvr2(tmp_path, ["dev"], groups=2)
+    good = nlvr2_record("dev", 0, 0, 0, "True")
+    odd = [
+        {**good, "identifier": "dev-0-0-1", "label": "maybe"},
+        {**good, "identifier": "dev-0-0-2", "sentence": " "},
+        {**good, "identifier": "dev-0-0-3", "sentence": 7},
+        {**good, "identifier": "dev-1"},
+        {"sentence": "no name", "label": "True"},
+        good,
+    ]
+    path = tmp_path / "dev.json"
+    write_lines(path, [good, nlvr2_record("dev", 1, 0, 0, "False"), *odd])
+    with path.open("a") as file:
+        file.write("{broken\n")
+    found = load(path, validation_source=str(path))
+    assert found.train.values("truth") == [1, 0]
+    expected = {UNLABELLED: 1, EMPTY: 1, MALFORMED: 2, WITHOUT_IMAGE: 2, DUPLICATES: 1}
+    assert {kind: found.counts[kind] for kind in expected} == expected
+    write_lines(path, odd[:2])
+    with pytest.raises(ValueError, match=r"no rows that can be used .*1 empty texts left out"):
+        load(path)
+    write_lines(path, [{"sentence": "x"}])
+    with pytest.raises(ValueError, match=r"dev\.json has no column 'left'"):
+        load(path)
+
+
+@pytest.mark.parametrize("words", [("left", "right", "statement", "truth"),
+                                   ("image1", "image2", "sentence", "label")])  # fmt: skip
+def test_a_plain_table(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Statements that share an image, also over a third one, are held out together."""
+    rows = []
+    for number in range(24):
+        write_image(tmp_path / "pictures" / f"{number}.png", 10 * number)
+        others = (number + 1) % 4 + number // 4 * 4
+        truth = ("yes", "True", 1, "false", "no", 0)[number % 6]
+        rows.append([f"pictures/{number}.png", f"pictures/{others}.png", f"it is {number}", truth])
+    lines = [json.dumps(dict(zip(words, row, strict=True))) for row in rows]
+    found = load(write(tmp_path / "all.jsonl", "\n".join(lines).encode()))
+    parts = (found.train, found.validation)
+    assert sum(map(len, parts)) == 24 and all(len(rows) % 4 == 0 for rows in parts)
+    for rows_of in parts:
+        for index, said in enumerate(rows_of.values("statement")):
+            left = rows_of.open(index)[0].pixels()[0, 0, 0]
+            assert said == f"it is {left // 10}"
+            assert rows_of.values("truth")[index] == (left // 10 % 6 < 3)
+    assert parts[0].values("said") == parts[0].values("statement")
+
+
+def test_what_can_not_be_used_is_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", b"before,after,statement,truth\n0.png,1.png,x,1\n")
+    with pytest.raises(ValueError, match=r"no column 'left'.*data\.left_column"):
+        load(path)
+    named = {"left_column": "before", "right_column": "after", "validation_source": str(path)}
+    with pytest.raises(ValueError, match="none of the 1 rows has its images"):
+        load(path, **named)
+    write(tmp_path / "b.tsv", b"0.png\t1.png\tboth are dark\ttrue\n")
+    with pytest.raises(ValueError, match="above it: left<TAB>right<TAB>statement<TAB>truth"):
+        load(tmp_path / "b.tsv")
+    with pytest.raises(ConfigError, match="head_scale must be above 0"):
+        VisualReasonerConfig(width=16, layers=1, heads=2, ffn_width=16, head_scale=0)
+
+
+def test_groups_are_what_images_connect(tmp_path: Path) -> None:
+    left, right = (named_images(list(names), tmp_path, {}) for names in ("abdef", "bcegf"))
+    assert groups_of([left, right]) == ["a", "a", "d", "d", "f"]
+    bare = named_images(["", "", *"egf"], tmp_path, {})  # rows without one are no group
+    assert groups_of([left, bare]) == ["a", "b", "d", "d", "f"]
+
+
+def test_the_digest_is_of_words_labels_and_images(tmp_path: Path) -> None:
+    write_nlvr2(tmp_path, ("train", "dev"))
+    before = load(tmp_path).validation.digest
+    assert load(tmp_path).validation.digest == before
+    path = tmp_path / "nlvr" / "nlvr2" / "data" / "dev.json"
+    text = path.read_text()
+    path.write_text(text.replace("True", "False", 1))
+    assert load(tmp_path).validation.digest != before
+    path.write_text(text)
+    (tmp_path / "dev" / "dev-0-0-img1.png").write_bytes(b"other")
+    assert load(tmp_path).validation.digest != before
 
 
 def test_loss_is_a_sum_over_statements(tmp_path: Path) -> None:
@@ -28,8 +214,10 @@ def test_loss_is_a_sum_over_statements(tmp_path: Path) -> None:
 def test_scores_are_of_all_statements(tmp_path: Path) -> None:
     """A statement whose image is missing is wrong, and makes its sentence inconsistent."""
     task = statement_task(tmp_path)
+    least = task.baseline()
+    assert least == pytest.approx({"loss": np.log(2), "accuracy": 0.5, "consistency": 0.0})
     (tmp_path / "dev" / "dev-0-0-img0.png").unlink()
-    task.prepare()
+    task = statement_task(tmp_path)
     model = task.build_model()
     with torch.no_grad():
         last: Any = model.head[-1]
@@ -42,82 +230,11 @@ def test_scores_are_of_all_statements(tmp_path: Path) -> None:
     assert found["loss"] == pytest.approx(np.log1p(np.exp([-1.0, 1.0])).mean())
 
 
-def test_baseline_is_the_commoner_label(tmp_path: Path) -> None:
-    found = statement_task(tmp_path).baseline()
-    assert found == pytest.approx({"loss": np.log(2), "accuracy": 0.5, "consistency": 0.0})
-
-
 @pytest.mark.parametrize(("given", "right"), [("both", 1.0), ("statement", 0.5), ("images", 1.0)])
 def test_it_learns_what_it_is_shown(given: str, right: float, tmp_path: Path) -> None:
     """Statements are true where the left image is darker: the images alone decide."""
     task = statement_task(tmp_path, input=given)
-    torch.manual_seed(0)
-    model = task.build_model()
-    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-    stream = task.train_stream(12, 1).batches()
-    for _ in range(25):
-        loss = task.loss(model, next(stream)[0])
-        loss.total.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert measured(task, model)["accuracy"] == right
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of NLVR2, and a run on it."""
-    folder = tmp_path_factory.mktemp("trained")
-    run(statement_task(folder), folder / "run")
-    return folder
-
-
-def test_predict_judges_a_statement_about_two_images(trained: Path, capsys) -> None:
-    images = [str(trained / "dev" / f"dev-0-0-img{side}.png") for side in (0, 1)]
-    capsys.readouterr()
-    said = "the left one is darker"
-    assert main(["predict", str(trained / "run"), *images, said, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["images"]
-    assert found[0]["labels"] == found[1]["labels"]
-    assert {one["label"] for one in found[0]["labels"]} == {"True", "False"}
-    assert sum(one["share"] for one in found[0]["labels"]) == pytest.approx(1.0)
-    for words, answer in (
-        ([images[0], said], "about 2 images, and there are 1"),
-        ([*images, ""], 'img0.png "..."'),
-        ([*images, "other.png"], "takes a statement after the images"),
-        ([said, *images], 'img0.png "..."'),
-        ([*images, "word " * 30], "the statement has 149 tokens, the model reads 22"),
-    ):
-        assert main(["predict", str(trained / "run"), *words]) == 2
-        assert answer in capsys.readouterr().err
-
-
-def judged(image: dict[str, Any]) -> tuple[str, dict[str, float]]:
-    """Return the path of what was predicted, and the share of each label."""
-    return image["path"], {label["label"]: label["share"] for label in image["labels"]}
-
-
-def test_predict_pairs_no_image_with_that_of_another_statement(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Where one of two images is broken, the other waits for none of the next two."""
-    images = []
-    for name in ("0-0-img0", "0-0-img1", "0-1-img0", "0-1-img1", "1-0-img0", "1-0-img1"):
-        images.append(tmp_path / f"{name}.png")
-        images[-1].write_bytes((trained / "dev" / f"dev-{name}.png").read_bytes())
-    said = [str(trained / "run"), *map(str, images), "the left one is darker", "--json"]
-    capsys.readouterr()
-    assert main(["predict", *said]) == 0
-    whole = json.loads(capsys.readouterr().out)["images"]
-    for place in (1, 2):
-        images[place].write_bytes(b"no image")
-    assert main(["predict", *said]) == 0
-    found = json.loads(capsys.readouterr().out)
-    # A batch of another size is multiplied in another order on some processors.
-    for image, other in zip(found["images"], whole[4:], strict=True):
-        (path, shares), (same, expected) = judged(image), judged(other)
-        assert path == same and shares == pytest.approx(expected, rel=1e-5)
-    why = {row["path"]: row["why"] for row in found["broken"]}
-    assert why[str(images[0])] == f"belongs to {images[1]}" and len(why) == 4
+    assert measured(task, taught(task, 25, 12))["accuracy"] == right
 
 
 def texts_of(task: VisualReasoning, batch: dict[str, Any]) -> list[str]:
@@ -168,4 +285,3 @@ def test_a_sentence_is_consistent_where_all_of_its_uses_are_right() -> None:
     said = ["a", "b", "a", "c", "b", "d"]
     assert consistency(said, np.array([1, 1, 1, 0, 0, 1], bool)) == pytest.approx(2 / 4)
     assert consistency(said, np.ones(6, bool)) == 1.0
-    assert consistency(said, np.zeros(6, bool)) == 0.0

@@ -1,25 +1,61 @@
-"""Image-text retrieval as a task: negatives of the whole batch, recall, baseline, ranks."""
+"""Image-text retrieval: negatives of the whole batch, recall against sorting, baseline."""
 
+from collections import Counter
+from itertools import permutations
 from math import log
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from magneto.config import ConfigError
 from magneto.data.table import whole_table
-from magneto.training.task import figures_of
 from magneto.vision.decoding import Pixels
+from magneto.vision_language import retrieval
 from magneto.vision_language.config import ImageTextRetrieverConfig
 from magneto.vision_language.figures import searches_figure
-from magneto.vision_language.model import MOST_SCALE
-from magneto.vision_language.retrieval import ImageTextRetrieval
+from magneto.vision_language.model import MOST_SCALE, contrastive_losses
+from magneto.vision_language.retrieval import (
+    RANKS,
+    ImageTextRetrieval,
+    chance,
+    gather_at,
+    piece_loss,
+    recalls,
+)
 from magneto.vision_language.samples import join_samples
 from magneto.vision_language.tables import ImageRows, RowSplits
-from tests.evaluating import measured
-from tests.unit.vision_language.karpathy import write_karpathy
+from tests.evaluating import measured, taught
+from tests.unit.vision_language.folders import write_karpathy
 from tests.unit.vision_language.small_tasks import SIZES, retrieval_task
+
+
+def vectors(count: int, seed: int) -> torch.Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return F.normalize(torch.randn(count, 8, generator=random, dtype=torch.float64), dim=-1)
+
+
+@pytest.mark.parametrize("cuts", [[5], [2, 3], [1, 1, 3]])
+def test_pieces_add_up_to_the_gradient_of_the_whole(cuts: list[int]) -> None:
+    leaves = [vectors(5, 0).requires_grad_(), vectors(5, 1).requires_grad_(),
+              torch.tensor(9.0, dtype=torch.float64, requires_grad=True)]  # fmt: skip
+    whole = contrastive_losses(*leaves).sum()
+    expected = torch.autograd.grad(whole, leaves)
+    everything = leaves[0].detach(), leaves[1].detach()
+    value, start, found = 0.0, 0, [torch.zeros_like(leaf) for leaf in leaves]
+    for count in cuts:
+        own = slice(start, start + count)
+        loss = piece_loss(leaves[0][own], leaves[1][own], leaves[2], everything, start)
+        for total, part in zip(found, torch.autograd.grad(loss, leaves), strict=True):
+            total += part
+        value, start = value + loss.item(), start + count
+    assert value == pytest.approx(whole.item())
+    torch.testing.assert_close(found, list(expected))
+    part = vectors(2, 0)
+    rows = gather_at(part, 1, 4)
+    assert rows.shape == (4, 8) and torch.equal(rows[1:3], part) and not rows[[0, 3]].any()
 
 
 def gradients(task: ImageTextRetrieval, parts: int) -> tuple[float, dict[str, torch.Tensor]]:
@@ -57,6 +93,8 @@ def test_embeddings_are_of_images_and_texts_apart(tmp_path: Path) -> None:
     with torch.no_grad():
         model.scale.logarithm.fill_(99.0)
     assert model.scale().item() == pytest.approx(MOST_SCALE)
+    with pytest.raises(ConfigError, match="temperature must be in"):
+        ImageTextRetrieverConfig(**SIZES, temperature=3.0)
 
 
 def test_a_model_that_knows_finds_everything(tmp_path: Path) -> None:
@@ -71,13 +109,10 @@ def test_a_model_that_knows_finds_everything(tmp_path: Path) -> None:
     flat = torch.ones(2, 1), torch.ones(4, 1)
     found = task.summarise({**sums, "broken": 1}, [(*flat, rows, owners, broken)])
     assert found["text_recall_at_1"] == 0.0 and found["broken"] == 1
-
-
-def test_baseline_is_a_random_order(tmp_path: Path) -> None:
-    found = retrieval_task(tmp_path).baseline()
-    # Two images with two captions each.
-    assert found["text_recall_at_1"] == found["image_recall_at_1"] == pytest.approx(0.5)
-    assert found["text_recall_at_5"] == 1.0 and found["loss"] == pytest.approx(log(2))
+    # A random order, of two images with two captions each.
+    least = task.baseline()
+    assert least["text_recall_at_1"] == least["image_recall_at_1"] == pytest.approx(0.5)
+    assert least["text_recall_at_5"] == 1.0 and least["loss"] == pytest.approx(log(2))
 
 
 def test_it_learns(tmp_path: Path) -> None:
@@ -87,36 +122,72 @@ def test_it_learns(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (len(train), 8, 8, 3), np.uint8)
     columns = {"image": Pixels(noise), "captions": train.values("captions")}
     rows = ImageRows(whole_table(columns))
-    task._splits = RowSplits(rows, rows)
-    torch.manual_seed(0)
-    model = task.build_model()
-    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-    stream = task.train_stream(4, 1).batches()
-    for _ in range(120):
-        task.loss(model, next(stream)[0]).total.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    found, least = measured(task, model), task.baseline()
+    task.splits = RowSplits(rows, rows)
+    found, least = measured(task, taught(task, 120, 4)), task.baseline()
     assert found["text_recall_at_1"] >= 0.75 > 0.3 > least["text_recall_at_1"]
     assert found["loss"] < 0.8 * least["loss"]
 
 
-def test_a_temperature_is_in_bounds() -> None:
-    with pytest.raises(ConfigError, match="temperature must be in"):
-        ImageTextRetrieverConfig(**SIZES, temperature=3.0)
+def by_sorting(similarity: torch.Tensor, right: torch.Tensor, rank: int) -> float:
+    hits = 0
+    for row, known in zip(similarity, right, strict=True):
+        hits += bool(known[row.argsort(descending=True)[:rank]].any())
+    return hits / len(right)
+
+
+@pytest.mark.parametrize("piece", [1024, 7])
+def test_recall_against_sorting(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "PIECE", piece)
+    torch.manual_seed(0)
+    images, texts = F.normalize(torch.randn(20, 4)), F.normalize(torch.randn(50, 4))
+    owners = torch.cat((torch.arange(20), torch.randint(20, (30,))))
+    found = recalls(images, texts, owners, torch.zeros(20, dtype=torch.bool))
+    right = owners[:, None] == torch.arange(20)
+    for rank in RANKS:
+        text = by_sorting(images @ texts.T, right.T, rank)
+        image = by_sorting(texts @ images.T, right, rank)
+        assert found[f"text_recall_at_{rank}"] == pytest.approx(text)
+        assert found[f"image_recall_at_{rank}"] == pytest.approx(image)
+    kinds = [found[f"{kind}_recall_at_{rank}"] for kind in ("text", "image") for rank in RANKS]
+    assert found["mean_recall"] == pytest.approx(sum(kinds) / 6)
+
+
+def test_what_is_alike_no_number_or_broken_is_not_found() -> None:
+    none, owners = torch.zeros(11, dtype=torch.bool), torch.arange(11)
+    for nothing in (torch.ones(11, 1), torch.full((11, 4), torch.nan)):
+        assert set(recalls(nothing, nothing, owners, none).values()) == {0.0}
+    # One image of eight: it finds nothing, and stands before what other captions ask for.
+    images, owners, none = torch.eye(8), owners[:8], none[:8]
+    images[3] = torch.nan
+    found = recalls(images, torch.eye(8), owners, none)
+    assert found["text_recall_at_1"] == found["text_recall_at_10"] == 7 / 8
+    assert found["image_recall_at_1"] == 0 and found["image_recall_at_5"] == 7 / 8
+    # Of two captions of each image one is a number: it is found, behind the others' seven.
+    texts = torch.cat((torch.eye(8), torch.full((8, 8), torch.inf)))
+    found = recalls(torch.eye(8), texts, owners.repeat(2), none)
+    assert found["text_recall_at_5"] == 0 and found["text_recall_at_10"] == 1
+    assert found["image_recall_at_1"] == 0.5
+    broken = torch.tensor([True, False, False, False])
+    found = recalls(torch.eye(4), torch.eye(4), torch.arange(4), broken)
+    assert found["text_recall_at_1"] == found["image_recall_at_10"] == 0.75
+
+
+def test_chance_is_the_mean_over_all_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "RANKS", (1, 2))
+    right = Counter({1: 3, 2: 1})
+    for rank, found in chance(5, right).items():
+        hits = sum(
+            how_many * any(place < answers for place in order[:rank])
+            for order in permutations(range(5))
+            for answers, how_many in right.items()
+        )
+        assert found == pytest.approx(hits / 120 / 4)
+    assert chance(1, Counter({1: 1})) == {1: 1.0, 2: 1.0}
 
 
 def test_captions_that_find_their_images_are_counted(tmp_path: Path) -> None:
     write_karpathy(tmp_path, ("train", "train", "val", "val", "val"))
-    task = retrieval_task(tmp_path)
-    model = task.build_model().eval()
-    (figure,) = figures_of(task, model)
-    assert isinstance(figure.image, bytes) and figure.image.startswith(b"\x89PNG")
-    rows, texts = task.splits.validation, torch.eye(3)
-    found = searches_figure(rows, [0, 1, 2], texts, texts)
-    assert "caption's own in 3 of 3" in found.caption
-    turned = searches_figure(rows, [0, 1, 2], texts[[1, 0, 2]], texts)
-    assert "caption's own in 1 of 3" in turned.caption
-    for path in (tmp_path / "val2014").iterdir():
-        path.write_bytes(b"no image")
-    assert figures_of(task, model) == []
+    rows, texts = retrieval_task(tmp_path).splits.validation, torch.eye(3)
+    for found, count in ((texts, 3), (texts[[1, 0, 2]], 1)):
+        figure = searches_figure(rows, [0, 1, 2], found, texts)
+        assert f"caption's own in {count} of 3" in figure.caption

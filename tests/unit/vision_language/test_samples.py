@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from magneto.data.stream import to_device
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.language.text import text_tokenizer
 from magneto.vision.config import AugmentationConfig
@@ -40,12 +39,9 @@ def test_nothing_of_one_kind() -> None:
     assert first_tokens([]).dtype == torch.int64
     with pytest.raises(ValueError, match="no tokens"):
         join_samples(5, 0, [np.zeros(0, np.int64)])
-
-
-def test_a_fixed_length_and_moving() -> None:
     samples = join_samples(5, 0, [np.array([1, 2])], length=9)
     assert samples.packing.length == 9
-    moved = to_device(samples, torch.device("meta"))
+    moved = samples.to(torch.device("meta"))
     assert moved.packing.vision_place.device.type == "meta" and moved.packing.rows == 1
 
 

@@ -26,7 +26,7 @@ from magneto.vision_language.tables import (
     load_captions,
 )
 from tests.unit.vision.image_files import encoded, photo, write
-from tests.unit.vision_language.karpathy import record, write_dataset, write_karpathy
+from tests.unit.vision_language.folders import record, write_dataset, write_karpathy
 
 
 def load(source: Path | str, **changes: Any) -> RowSplits:

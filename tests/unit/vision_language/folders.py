@@ -1,0 +1,127 @@
+"""Small folders in the layouts of VQA v2, of NLVR2, and of Karpathy's captions."""
+
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+# Of VQA v2: the number of the image before a split's first.
+FIRST = {"train2014": 0, "val2014": 1000, "test2015": 2000, "test-dev2015": 2000}
+COLOURS = {"red": (220, 30, 30), "blue": (30, 30, 220)}
+
+
+def png(colour: tuple[int, int, int], size: int = 8) -> bytes:
+    image = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    image.fromarray(np.full((size, size, 3), colour, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def image_file(folder: Path, split: str, number: int) -> Path:
+    within = "test2015" if split.startswith("test") else split
+    return folder / within / f"COCO_{within}_{number:012d}.jpg"
+
+
+def annotated(number: int, image: int, answers: list[str], majority: str) -> dict[str, Any]:
+    return {
+        "question_id": number, "image_id": image, "question_type": "what colour",
+        "answer_type": "yes/no" if majority in ("yes", "no") else "other",
+        "multiple_choice_answer": majority,
+        "answers": [{"answer": answer, "answer_confidence": "yes", "answer_id": i}
+                    for i, answer in enumerate(answers, 1)],
+    }  # fmt: skip
+
+
+def write_vqa(folder: Path, images: int = 6, inner: str = "vqa") -> None:
+    """Red and blue images, by turns; two questions each, one answered alike by all ten."""
+    for split, first in FIRST.items():
+        questions, annotations = [], []
+        for number in range(first + 1, first + images + 1):
+            colour = ("red", "blue")[number % 2]
+            path = image_file(folder, split, number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(png(COLOURS[colour]))
+            texts = ["What colour is it?", "Is it red?"]
+            questions += [
+                {"image_id": number, "question": text, "question_id": 10 * number + i}
+                for i, text in enumerate(texts)
+            ]
+            yes = "yes" if colour == "red" else "no"
+            annotations += [
+                annotated(10 * number, number, [colour] * 7 + [f"The {colour}"] * 3, colour),
+                annotated(10 * number + 1, number, [yes] * 10, yes),
+            ]
+        write_split(folder / inner, split, questions, annotations)
+
+
+def write_split(folder: Path, split: str, questions: list[Any], annotations: list[Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"v2_OpenEnded_mscoco_{split}_questions.json"
+    (folder / name).write_text(json.dumps({"questions": questions}))
+    if not split.startswith("test"):
+        name = f"v2_mscoco_{split}_annotations.json"
+        (folder / name).write_text(json.dumps({"annotations": annotations}))
+
+
+def write_image(path: Path, brightness: int, size: tuple[int, int] = (8, 8)) -> None:
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((*size, 3), brightness, np.uint8)).save(path, format="PNG")
+
+
+def write_lines(path: Path, records: Iterable[Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+
+
+def nlvr2_record(split: str, group: int, pair: int, sentence: int, label: Any) -> dict[str, Any]:
+    return {"sentence": f"the left of {group} and {sentence} is darker", "label": label,
+            "identifier": f"{split}-{group}-{pair}-{sentence}", "synset": "x"}  # fmt: skip
+
+
+def write_nlvr2(
+    folder: Path, splits: Iterable[str] = ("train", "dev", "test1"), groups: int = 6,
+    shards: bool = True,
+) -> None:  # fmt: skip
+    """Two pairs of images in each group: the left one is dark in those of even number."""
+    for split in splits:
+        records = []
+        for group in range(groups):
+            for pair in range(2):
+                records += [nlvr2_record(split, group, pair, 0, str(pair == 0))]
+                shard = f"images/train/{group % 3}" if split == "train" and shards else split
+                for side in range(2):
+                    name = f"{split}-{group}-{pair}-img{side}.png"
+                    write_image(
+                        folder / shard / name, 10 * (group % 5) + (200 if side != pair else 0)
+                    )
+        write_lines(folder / "nlvr" / "nlvr2" / "data" / f"{split}.json", records)
+
+
+SPLITS = ("train", "train", "restval", "val", "test", "train", "val", "test")
+
+
+def record(number: int, split: str) -> dict[str, Any]:
+    sentences = [{"raw": f"image {number} of {split}", "sentid": 2 * number},
+                 {"raw": f"brightness {20 * number}", "sentid": 2 * number + 1}]  # fmt: skip
+    return {"filepath": f"{split}2014", "filename": f"COCO_{number}.jpg", "split": split,
+            "imgid": number, "cocoid": number, "sentences": sentences}  # fmt: skip
+
+
+def write_karpathy(folder: Path, splits: tuple[str, ...] = SPLITS) -> Path:
+    """Image n has brightness 20 n, and two captions."""
+    records = [record(number, split) for number, split in enumerate(splits)]
+    for number, one in enumerate(records):
+        write_image(folder / one["filepath"] / one["filename"], 20 * number % 256)
+    return write_dataset(folder, records)
+
+
+def write_dataset(folder: Path, records: list[Any]) -> Path:
+    path = folder / "dataset_coco.json"
+    path.write_text(json.dumps({"images": records, "dataset": "coco"}))
+    return path
